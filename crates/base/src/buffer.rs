@@ -1,0 +1,149 @@
+//! Aligned memory that a drive can read and write directly, shared without copying.
+//!
+//! A [`Buffer`] has one owner while it is filled and any number of readers afterwards: a batch is
+//! written to the drive and sent to two replicas from the same bytes. The rule is the type's:
+//! [`Buffer::bytes_mut`] answers only while nobody else holds a clone. An operation in flight holds
+//! one, so its memory can neither change nor go away beneath the kernel.
+
+use crate::geometry::BLOCK_BYTES;
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// 4 KiB aligned to 4 KiB, as direct I/O wants it.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Block([u8; BLOCK_BYTES]);
+
+/// A run of whole blocks of aligned memory. Cloning shares it; it stays on its thread.
+#[derive(Clone)]
+pub struct Buffer {
+    blocks: Rc<[Block]>,
+    /// Where it stands in an `io_uring`'s table of registered buffers, if it does.
+    registration: Option<u16>,
+}
+
+impl Buffer {
+    /// A zeroed buffer of at least `bytes`, rounded up to whole blocks.
+    #[must_use]
+    pub fn new(bytes: usize) -> Buffer {
+        let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
+        let blocks = (0..blocks).map(|_| Block::new_zeroed()).collect();
+        Buffer { blocks, registration: None }
+    }
+
+    /// Its size in bytes, a multiple of 4 KiB.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.blocks.len() * BLOCK_BYTES
+    }
+
+    /// All its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.blocks.as_bytes()
+    }
+
+    /// All its bytes to change, or `None` while a clone of it lives.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Rc::get_mut(&mut self.blocks).map(|blocks| blocks.as_mut_bytes())
+    }
+
+    /// Whether no clone of it lives, so that it can be filled anew.
+    #[must_use]
+    pub fn is_unique(&self) -> bool {
+        Rc::strong_count(&self.blocks) == 1
+    }
+
+    /// Its number among an `io_uring`'s registered buffers.
+    #[must_use]
+    pub fn registration(&self) -> Option<u16> {
+        self.registration
+    }
+
+    /// Notes where it was registered. For whoever registers it with a ring.
+    pub fn set_registration(&mut self, index: u16) {
+        self.registration = Some(index);
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Buffer({} bytes, {} holders)", self.size(), Rc::strong_count(&self.blocks))
+    }
+}
+
+/// Buffers of one size, made once and lent again and again.
+#[derive(Debug)]
+pub struct BufferPool {
+    free: Vec<Buffer>,
+    buffer_bytes: usize,
+    count: usize,
+}
+
+impl BufferPool {
+    /// `count` buffers of at least `buffer_bytes` each, rounded up to whole blocks.
+    #[must_use]
+    pub fn new(count: usize, buffer_bytes: usize) -> BufferPool {
+        let free: Vec<_> = (0..count).map(|_| Buffer::new(buffer_bytes)).collect();
+        BufferPool { free, buffer_bytes: buffer_bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES, count }
+    }
+
+    /// A buffer that nobody else holds, or `None` when all are lent.
+    pub fn take(&mut self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    /// Takes a holder's handle back. The last holder's makes the buffer free; an earlier one is dropped.
+    pub fn put(&mut self, buffer: Buffer) {
+        if buffer.is_unique() && buffer.size() == self.buffer_bytes {
+            assert!(self.free.len() < self.count, "more buffers came back than were lent");
+            self.free.push(buffer);
+        }
+    }
+
+    /// How many could be taken now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The size of each, in bytes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Every buffer that is not lent, to be registered with a ring before the work starts.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
+        self.free.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_buffer_cannot_change() {
+        let mut buffer = Buffer::new(4097);
+        assert_eq!(buffer.size(), 8192);
+        assert_eq!(buffer.bytes().as_ptr() as usize % 4096, 0);
+        buffer.bytes_mut().unwrap()[0] = 7;
+        let clone = buffer.clone();
+        assert!(buffer.bytes_mut().is_none());
+        assert_eq!(clone.bytes()[0], 7);
+        drop(clone);
+        assert!(buffer.bytes_mut().is_some());
+    }
+
+    #[test]
+    fn a_pool_gets_a_buffer_back_from_its_last_holder() {
+        let mut pool = BufferPool::new(1, 4096);
+        let buffer = pool.take().unwrap();
+        assert!(pool.take().is_none());
+        pool.put(buffer.clone());
+        assert!(pool.take().is_none());
+        pool.put(buffer);
+        assert_eq!(pool.available(), 1);
+    }
+}

@@ -1,0 +1,171 @@
+//! A type for every id, epoch and sequence, so that no two can be swapped.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+number_id!(/// One node: a host's daemon.
+    NodeId(u32), "node.");
+number_id!(/// One OSD: a drive or a slice of one. Never reused within a cluster.
+    OsdId(u32), "osd.");
+number_id!(/// One pool. Never reused within a cluster.
+    PoolId(u32), "pool.");
+number_id!(/// One volume. Never reused within a cluster.
+    VolumeId(u64), "volume.");
+number_id!(/// One attached client, drawn at random when it starts.
+    ClientId(u64), "client.");
+number_id!(/// The version of a placement group's configuration. Grows by one with each change.
+    Epoch(u32), "e");
+number_id!(/// The place of a write in its placement group's order. Never reused, in any epoch.
+    Sequence(u64), "");
+number_id!(/// How often a volume was attached exclusively; an older one is fenced.
+    Generation(u32), "g");
+
+impl Sequence {
+    /// The sequence that follows this one.
+    #[must_use]
+    pub fn next(self) -> Sequence {
+        Sequence(self.0 + 1)
+    }
+}
+
+/// A placement group: a pool and the group's number in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PgId {
+    /// The pool.
+    pub pool: PoolId,
+    /// Below the pool's `pg_count`.
+    pub index: u32,
+}
+
+impl PgId {
+    /// The group that holds `object` of `volume`. Objects that follow each other fall to different groups.
+    /// `family` is the volume whose layers this volume shares, itself when it has none.
+    ///
+    /// # Panics
+    /// If `pg_count` is 0, which no pool's is.
+    #[must_use]
+    pub fn of_object(pool: PoolId, pg_count: u32, family: VolumeId, object: u32) -> PgId {
+        assert!(pg_count > 0, "a pool has at least one placement group");
+        // The volume chooses where its walk through the groups starts, the object steps along it:
+        // any run of `pg_count` objects is spread perfectly evenly.
+        let start = crate::hash::mix(family.0.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let index = (start.wrapping_add(u64::from(object))) % u64::from(pg_count);
+        PgId { pool, index: index as u32 }
+    }
+}
+
+impl fmt::Display for PgId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.pool.0, self.index)
+    }
+}
+
+impl FromStr for PgId {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PgId, String> {
+        let wrong = || format!("{text:?} is not a placement group; write it as POOL.INDEX, for example 1.17");
+        let (pool, index) = text.split_once('.').ok_or_else(wrong)?;
+        Ok(PgId {
+            pool: PoolId(pool.parse().map_err(|_| wrong())?),
+            index: index.parse().map_err(|_| wrong())?,
+        })
+    }
+}
+
+impl Serialize for PgId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PgId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<PgId, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// An object as a store knows it: which group it belongs to, and which 4 MiB piece of which volume it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The group that orders its writes.
+    pub pg: PgId,
+    /// The volume it is a piece of.
+    pub volume: VolumeId,
+    /// Offset in the volume divided by 4 MiB.
+    pub object: u32,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} object {} (pg {})", self.volume, self.object, self.pg)
+    }
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub uuid::Uuid);
+
+        impl $name {
+            /// The 16 bytes that go on the wire and on the drive.
+            #[must_use]
+            pub fn to_bytes(self) -> [u8; 16] {
+                *self.0.as_bytes()
+            }
+            /// From the 16 bytes of [`Self::to_bytes`].
+            #[must_use]
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(uuid::Uuid::from_bytes(bytes))
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(formatter)
+            }
+        }
+    };
+}
+
+uuid_id!(/// A cluster, drawn at random when it is made.
+    ClusterId);
+uuid_id!(/// One formatting of one drive, drawn at random.
+    OsdUuid);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_objects_is_spread_evenly_over_the_groups() {
+        let mut counts = vec![0u32; 64];
+        for object in 0..640 {
+            counts[PgId::of_object(PoolId(1), 64, VolumeId(7), object).index as usize] += 1;
+        }
+        assert!(counts.iter().all(|&count| count == 10), "{counts:?}");
+    }
+
+    #[test]
+    fn a_placement_group_reads_back_what_it_prints() {
+        let pg = PgId { pool: PoolId(3), index: 65_535 };
+        assert_eq!(pg.to_string().parse(), Ok(pg));
+        assert!("3".parse::<PgId>().is_err());
+    }
+}

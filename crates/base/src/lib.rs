@@ -1,0 +1,22 @@
+//! What every other crate shares: ids, units, geometry, checksums, buffers, the cluster map.
+//!
+//! Nothing here performs I/O, reads a clock or draws a random number, so that the state machines
+//! built on it can be replayed from a seed.
+
+pub mod buffer;
+pub mod checksum;
+pub mod geometry;
+pub mod hash;
+pub mod ids;
+pub mod map;
+pub mod time;
+pub mod units;
+
+pub use buffer::{Buffer, BufferPool};
+pub use checksum::{ZERO_BLOCK_CRC32C, crc32c};
+pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
+pub use ids::{
+    ClientId, ClusterId, Epoch, Generation, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence,
+    VolumeId,
+};
+pub use time::Instant;

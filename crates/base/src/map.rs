@@ -1,0 +1,101 @@
+//! The cluster map: what the registry says of OSDs, pools, placement groups and volumes, at one revision.
+
+use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// One OSD as the cluster knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdInfo {
+    /// The formatting of its drive, so that a foreign drive is not taken for it.
+    pub uuid: OsdUuid,
+    /// The node that runs it.
+    pub node: NodeId,
+    /// Its size in bytes, as formatted.
+    pub bytes: u64,
+    /// Where it listens while it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Counts its starts, so that a restart is noticed even when the address stays.
+    #[serde(default)]
+    pub incarnation: u64,
+}
+
+/// A pool: how often and how finely its data is spread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolInfo {
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// Copies of each object.
+    pub size: u32,
+    /// In-sync copies below which a placement group stops.
+    pub min_size: u32,
+    /// Its placement groups.
+    pub pg_count: u32,
+}
+
+/// The configuration of a placement group. Changed only by compare-and-swap, `epoch` + 1 each time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgConfig {
+    /// The version of this configuration.
+    pub epoch: Epoch,
+    /// Who orders its writes and serves its reads; one of `in_sync`.
+    pub primary: OsdId,
+    /// Everyone who holds every acknowledged write, the primary among them.
+    pub in_sync: Vec<OsdId>,
+    /// Those who are catching up.
+    #[serde(default)]
+    pub learners: Vec<OsdId>,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// The pool it lies in.
+    pub pool: PoolId,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The generation of its newest exclusive attach; older ones are fenced.
+    #[serde(default)]
+    pub generation: Generation,
+    /// It was removed: its objects are deleted as OSDs come to it, its id is never used again.
+    #[serde(default)]
+    pub removed: bool,
+}
+
+/// Everything that routes a request, as of one revision of the registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// The registry's revision this map shows.
+    pub revision: u64,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its OSDs.
+    pub osds: BTreeMap<OsdId, OsdInfo>,
+    /// Its pools.
+    pub pools: BTreeMap<PoolId, PoolInfo>,
+    /// Its placement groups.
+    pub pgs: BTreeMap<PgId, PgConfig>,
+    /// Its volumes, removed ones included until their objects are gone.
+    pub volumes: BTreeMap<VolumeId, VolumeInfo>,
+}
+
+impl ClusterMap {
+    /// The volume of that name, unless it was removed.
+    #[must_use]
+    pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &VolumeInfo)> {
+        self.volumes
+            .iter()
+            .find(|(_, volume)| volume.name == name && !volume.removed)
+            .map(|(id, volume)| (*id, volume))
+    }
+
+    /// The pool of that name.
+    #[must_use]
+    pub fn pool_named(&self, name: &str) -> Option<(PoolId, &PoolInfo)> {
+        self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, pool)| (*id, pool))
+    }
+}
