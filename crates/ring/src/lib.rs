@@ -1,1 +1,35 @@
-//! Placeholder while the workspace is laid out.
+//! The shard loop's hands: one `io_uring`, one thread, a drive and many sockets.
+//!
+//! A [`Reactor`] performs what the state machines ask for and reports what happened, once per
+//! [`Reactor::turn`]: it issues everything that was queued in one system call, waits for at least one
+//! completion, and reaps all that are there. So under load one `io_uring_enter` carries many
+//! operations, and at depth one nothing waits.
+//!
+//! Memory safety rests on ownership: an operation in flight owns (a handle of) the memory the kernel
+//! reads or writes, in the reactor's own tables, and gives it back with its completion. When the
+//! reactor is dropped with operations in flight, it waits for them first.
+//!
+//! This crate is the one home of `unsafe`; each use states why it is sound.
+#![allow(unsafe_code)]
+
+mod connection;
+mod reactor;
+mod setup;
+mod wake;
+
+pub use connection::Inbox;
+pub use reactor::{ConnectionId, Event, FileId, ListenerId, Reactor, ReactorOptions};
+pub use setup::SetupError;
+pub use wake::Waker;
+
+use base::Instant;
+
+/// The monotonic clock that shard loops hand to their state machines.
+#[must_use]
+pub fn now() -> Instant {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid, writable timespec for the duration of the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    assert_eq!(result, 0, "every Linux has CLOCK_MONOTONIC");
+    Instant { nanoseconds: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
+}

@@ -1,0 +1,853 @@
+//! The reactor: files, sockets, listeners and timers on one `io_uring`.
+
+use crate::connection::{Connection, Inbox};
+use crate::setup::{SetupError, make_ring};
+use crate::wake::Waker;
+use base::Buffer;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use socket2::{SockAddr, Socket};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A file given to a reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId(u32);
+
+/// A listening socket given to a reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(u32);
+
+/// A connection of a reactor. Never equal to that of an earlier connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId {
+    slot: u32,
+    serial: u32,
+}
+
+impl ConnectionId {
+    /// A small number below the reactor's `connections_max`, unique among the live ones: for tables beside
+    /// the reactor's.
+    #[must_use]
+    pub fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
+/// What happened. Results of file operations are byte counts already checked to be complete.
+#[derive(Debug)]
+pub enum Event {
+    /// A read, write or flush ended. `buffer` is the one it was given.
+    FileDone {
+        /// What the caller named it.
+        token: u64,
+        /// The memory it worked on; `None` for a flush.
+        buffer: Option<Buffer>,
+        /// An error names the place.
+        result: Result<(), io::Error>,
+    },
+    /// Somebody connected.
+    Accepted {
+        /// Where.
+        listener: ListenerId,
+        /// The new connection; it receives already.
+        connection: ConnectionId,
+    },
+    /// An outgoing connection stands; it receives already.
+    Connected {
+        /// The one [`Reactor::connect`] named.
+        connection: ConnectionId,
+    },
+    /// Bytes came: take them with [`Reactor::take_inbox`].
+    Received {
+        /// From where.
+        connection: ConnectionId,
+    },
+    /// All that was queued on it is sent.
+    Drained {
+        /// Where.
+        connection: ConnectionId,
+    },
+    /// The connection ended, for whatever reason. Its id is dead.
+    Closed {
+        /// Which.
+        connection: ConnectionId,
+        /// In words.
+        reason: String,
+    },
+    /// Another thread called [`Waker::wake`].
+    Woken,
+}
+
+/// Sizes of a reactor.
+#[derive(Clone, Debug)]
+pub struct ReactorOptions {
+    /// Submission queue entries.
+    pub entries: u32,
+    /// Connections at the same time; one more is closed at once.
+    pub connections_max: u32,
+    /// Bytes a new connection can receive before something is consumed. Grow it with [`Inbox::grow`].
+    pub inbox_bytes: usize,
+    /// The longest the reactor polls before it sleeps, when it was busy a moment ago.
+    pub spin_max: Duration,
+}
+
+impl Default for ReactorOptions {
+    fn default() -> ReactorOptions {
+        ReactorOptions {
+            entries: 512,
+            connections_max: 16_384,
+            inbox_bytes: 16 << 10,
+            spin_max: Duration::ZERO,
+        }
+    }
+}
+
+const KIND_SHIFT: u32 = 56;
+const KIND_FILE: u64 = 1;
+const KIND_RECEIVE: u64 = 2;
+const KIND_SEND: u64 = 3;
+const KIND_ACCEPT: u64 = 4;
+const KIND_CONNECT: u64 = 5;
+const KIND_WAKE: u64 = 6;
+
+/// Files and listeners that fit beside the connections.
+const FILES_MAX: u32 = 64;
+
+/// A file operation in flight. It owns what the kernel works on.
+struct FileOperation {
+    token: u64,
+    buffer: Option<Buffer>,
+    expected_bytes: usize,
+    what: &'static str,
+    offset: u64,
+}
+
+/// One thread's `io_uring` with everything on it. See the crate's documentation.
+pub struct Reactor {
+    ring: IoUring,
+    options: ReactorOptions,
+    files: Vec<File>,
+    listeners: Vec<Socket>,
+    connections: Vec<Option<Connection>>,
+    connections_free: Vec<u32>,
+    connection_serial: u32,
+    operations: Vec<Option<FileOperation>>,
+    operations_free: Vec<u32>,
+    /// Addresses of connects in flight, by connection slot.
+    connecting: Vec<(u32, Box<SockAddr>)>,
+    dirty: Vec<u32>,
+    backlog: VecDeque<squeue::Entry>,
+    /// Submitted and not yet completed for good.
+    in_flight: usize,
+    released: Vec<Buffer>,
+    completions: Vec<(u64, i32, u32)>,
+    /// Events that arise outside of completions, such as a close asked for by the caller.
+    waiting_events: VecDeque<Event>,
+    waker: Waker,
+    wake_counter: Box<u64>,
+    wake_is_armed: bool,
+    /// How long recent sleeps were, in nanoseconds, as a moving average; decides whether polling pays.
+    sleep_average_ns: u64,
+    buffers_are_registered: bool,
+    enters: u64,
+}
+
+impl Reactor {
+    /// A reactor for the calling thread, which alone may use it.
+    ///
+    /// # Errors
+    /// When the system refuses; the error says which part of it, and how to allow it.
+    pub fn new(options: ReactorOptions) -> Result<Reactor, SetupError> {
+        let ring = make_ring(options.entries)?;
+        ring.submitter().register_files_sparse(options.connections_max + FILES_MAX).map_err(|source| {
+            SetupError::Other { step: "making the table of files (raise `ulimit -n`)", source }
+        })?;
+        let waker = Waker::new().map_err(|source| SetupError::Other { step: "eventfd", source })?;
+        let mut reactor = Reactor {
+            ring,
+            options,
+            files: Vec::new(),
+            listeners: Vec::new(),
+            connections: Vec::new(),
+            connections_free: Vec::new(),
+            connection_serial: 0,
+            operations: Vec::new(),
+            operations_free: Vec::new(),
+            connecting: Vec::new(),
+            dirty: Vec::new(),
+            backlog: VecDeque::new(),
+            in_flight: 0,
+            released: Vec::new(),
+            completions: Vec::new(),
+            waiting_events: VecDeque::new(),
+            waker,
+            wake_counter: Box::new(0),
+            wake_is_armed: false,
+            sleep_average_ns: u64::MAX / 2,
+            buffers_are_registered: false,
+            enters: 0,
+        };
+        reactor.arm_wake();
+        Ok(reactor)
+    }
+
+    /// Something another thread can wake this reactor with.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// System calls that entered the ring so far.
+    #[must_use]
+    pub fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    /// Registers the memory of `buffers`, so that the kernel need not map it for each operation. Once, before
+    /// the work starts. Where the limit of locked memory forbids it, the buffers work unregistered.
+    ///
+    /// # Errors
+    /// When the kernel refuses for another reason.
+    pub fn register_buffers<'a>(&mut self, buffers: impl Iterator<Item = &'a mut Buffer>) -> io::Result<()> {
+        assert!(!self.buffers_are_registered, "buffers are registered once");
+        let mut vectors = Vec::new();
+        let mut registered = Vec::new();
+        for buffer in buffers.take(usize::from(u16::MAX >> 2)) {
+            let bytes = buffer.bytes();
+            vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+            registered.push(buffer);
+        }
+        // SAFETY: the kernel pins the pages themselves; should a buffer be freed while they are registered,
+        // its pages stay pinned and are merely unused, since operations name a registration only through a
+        // live `Buffer`.
+        match unsafe { self.ring.submitter().register_buffers(&vectors) } {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.buffers_are_registered = true;
+        for (index, buffer) in registered.into_iter().enumerate() {
+            buffer.set_registration(index as u16);
+        }
+        Ok(())
+    }
+
+    /// Gives a file (a drive) to the reactor.
+    ///
+    /// # Errors
+    /// When the table of files is full or the kernel refuses.
+    pub fn add_file(&mut self, file: File) -> io::Result<FileId> {
+        let index = self.files.len() as u32;
+        if index + self.listeners.len() as u32 >= FILES_MAX {
+            return Err(io::Error::other("a reactor takes at most 64 files and listeners"));
+        }
+        self.ring
+            .submitter()
+            .register_files_update(self.options.connections_max + index, &[file.as_raw_fd()])?;
+        self.files.push(file);
+        Ok(FileId(index))
+    }
+
+    /// Reads `length` bytes at `offset` into the front of `buffer`, which nobody else may hold.
+    ///
+    /// # Panics
+    /// If the buffer is shared or too small.
+    pub fn read(&mut self, file: FileId, token: u64, offset: u64, mut buffer: Buffer, length: usize) {
+        let registration = buffer.registration().filter(|_| self.buffers_are_registered);
+        let memory = buffer.bytes_mut().expect("a buffer being filled has one holder");
+        assert!(length <= memory.len(), "a read fits its buffer");
+        let pointer = memory.as_mut_ptr();
+        let descriptor = self.file_slot(file);
+        let entry = match registration {
+            Some(index) => {
+                opcode::ReadFixed::new(descriptor, pointer, length as u32, index).offset(offset).build()
+            }
+            None => opcode::Read::new(descriptor, pointer, length as u32).offset(offset).build(),
+        };
+        self.start_file_operation(
+            entry,
+            FileOperation { token, buffer: Some(buffer), expected_bytes: length, what: "read", offset },
+        );
+    }
+
+    /// Writes the first `length` bytes of `buffer` at `offset`.
+    ///
+    /// # Panics
+    /// If the buffer is smaller than that.
+    pub fn write(&mut self, file: FileId, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        let registration = buffer.registration().filter(|_| self.buffers_are_registered);
+        assert!(length <= buffer.size(), "a write lies within its buffer");
+        let pointer = buffer.bytes().as_ptr();
+        let descriptor = self.file_slot(file);
+        let entry = match registration {
+            Some(index) => {
+                opcode::WriteFixed::new(descriptor, pointer, length as u32, index).offset(offset).build()
+            }
+            None => opcode::Write::new(descriptor, pointer, length as u32).offset(offset).build(),
+        };
+        self.start_file_operation(
+            entry,
+            FileOperation { token, buffer: Some(buffer), expected_bytes: length, what: "write", offset },
+        );
+    }
+
+    /// Makes every write that completed before durable.
+    pub fn flush(&mut self, file: FileId, token: u64) {
+        let entry = opcode::Fsync::new(self.file_slot(file)).flags(types::FsyncFlags::DATASYNC).build();
+        self.start_file_operation(
+            entry,
+            FileOperation { token, buffer: None, expected_bytes: 0, what: "flush", offset: 0 },
+        );
+    }
+
+    /// Accepts connections on a listening socket from now on.
+    ///
+    /// # Errors
+    /// When the table of files is full.
+    pub fn listen(&mut self, socket: Socket) -> io::Result<ListenerId> {
+        if self.files.len() + self.listeners.len() + 1 > FILES_MAX as usize {
+            return Err(io::Error::other("a reactor takes at most 64 files and listeners"));
+        }
+        let listener = ListenerId(self.listeners.len() as u32);
+        self.listeners.push(socket);
+        self.arm_accept(listener.0);
+        Ok(listener)
+    }
+
+    /// Starts to connect; [`Event::Connected`] or [`Event::Closed`] follows.
+    ///
+    /// # Errors
+    /// When no socket can be made.
+    pub fn connect(&mut self, address: &SockAddr) -> io::Result<ConnectionId> {
+        let socket = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
+        set_stream_options(&socket);
+        let connection = self.insert_connection(socket.into())?;
+        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        state.is_connecting = true;
+        let address = Box::new(address.clone());
+        let entry =
+            opcode::Connect::new(types::Fixed(connection.slot), address.as_ptr().cast(), address.len())
+                .build()
+                .user_data(KIND_CONNECT << KIND_SHIFT | u64::from(connection.slot));
+        self.connecting.push((connection.slot, address));
+        self.push(entry);
+        Ok(connection)
+    }
+
+    /// Takes a connected stream socket that was made elsewhere.
+    ///
+    /// # Errors
+    /// When there are too many connections.
+    pub fn adopt(&mut self, socket: Socket) -> io::Result<ConnectionId> {
+        set_stream_options(&socket);
+        let connection = self.insert_connection(socket.into())?;
+        self.arm_receive(connection.slot);
+        Ok(connection)
+    }
+
+    /// Whether the connection still stands and is not being closed.
+    #[must_use]
+    pub fn is_open(&self, connection: ConnectionId) -> bool {
+        self.connection(connection).is_some_and(|state| state.closing.is_none())
+    }
+
+    /// What was received on a connection, to be parsed. Nothing more is received until
+    /// [`Self::return_inbox`]. `None` when the connection is gone, or nothing is to be taken.
+    pub fn take_inbox(&mut self, connection: ConnectionId) -> Option<Inbox> {
+        let state = self.connection_mut(connection)?;
+        if state.is_receiving { None } else { state.inbox.take() }
+    }
+
+    /// Gives the inbox back. With `receive`, more is received as soon as there is room.
+    pub fn return_inbox(&mut self, connection: ConnectionId, inbox: Inbox, receive: bool) {
+        if let Some(state) = self.connection_mut(connection) {
+            state.inbox = Some(inbox);
+            if receive && state.closing.is_none() {
+                self.arm_receive(connection.slot);
+            }
+        }
+    }
+
+    /// Queues bytes to be sent with this turn. They are copied. Silently dropped if the connection is gone:
+    /// its end is reported as an event.
+    pub fn send(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        if let Some(state) = self.outgoing(connection) {
+            state.queued.push_inline(bytes);
+        }
+    }
+
+    /// Queues a range of a shared buffer to be sent with this turn, without a copy.
+    pub fn send_shared(&mut self, connection: ConnectionId, buffer: Buffer, range: Range<usize>) {
+        match self.outgoing(connection) {
+            Some(state) => state.queued.push_shared(buffer, range),
+            None => self.released.push(buffer),
+        }
+    }
+
+    /// Bytes queued or being sent on a connection: how far its peer lags behind.
+    #[must_use]
+    pub fn unsent_bytes(&self, connection: ConnectionId) -> usize {
+        self.connection(connection).map_or(0, Connection::unsent_bytes)
+    }
+
+    /// Sends what is queued if it can go at once, then ends the connection; [`Event::Closed`] follows with
+    /// `reason`.
+    pub fn close(&mut self, connection: ConnectionId, reason: &str) {
+        if self.connection(connection).is_none_or(|state| state.closing.is_some()) {
+            return;
+        }
+        self.send_last_words(connection.slot);
+        self.begin_close(connection.slot, reason.to_owned());
+    }
+
+    /// Buffers whose sends are done, to be put back where they came from.
+    pub fn take_released(&mut self, mut put: impl FnMut(Buffer)) {
+        for buffer in self.released.drain(..) {
+            put(buffer);
+        }
+    }
+
+    /// Connections that stand.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len() - self.connections_free.len()
+    }
+
+    /// One turn: issues everything queued, waits until something happened or `timeout` has passed, and
+    /// appends what happened to `events`.
+    ///
+    /// # Errors
+    /// Only when the ring itself fails, which leaves nothing to go on with.
+    pub fn turn(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        self.start_sends();
+        let timeout = if self.waiting_events.is_empty() { timeout } else { Some(Duration::ZERO) };
+        self.enter(timeout)?;
+        self.reap(events);
+        events.extend(self.waiting_events.drain(..));
+        Ok(())
+    }
+
+    fn file_slot(&self, file: FileId) -> types::Fixed {
+        types::Fixed(self.options.connections_max + file.0)
+    }
+
+    fn connection(&self, connection: ConnectionId) -> Option<&Connection> {
+        self.connections.get(connection.slot())?.as_ref().filter(|state| state.serial == connection.serial)
+    }
+
+    fn connection_mut(&mut self, connection: ConnectionId) -> Option<&mut Connection> {
+        self.connections
+            .get_mut(connection.slot())?
+            .as_mut()
+            .filter(|state| state.serial == connection.serial)
+    }
+
+    /// The connection to queue bytes on, marked as having some.
+    fn outgoing(&mut self, connection: ConnectionId) -> Option<&mut Connection> {
+        let state = self.connections.get_mut(connection.slot())?.as_mut()?;
+        if state.serial != connection.serial || state.closing.is_some() {
+            return None;
+        }
+        if !state.is_dirty {
+            state.is_dirty = true;
+            self.dirty.push(connection.slot);
+        }
+        Some(state)
+    }
+
+    fn insert_connection(&mut self, socket: OwnedFd) -> io::Result<ConnectionId> {
+        let slot = match self.connections_free.pop() {
+            Some(slot) => slot,
+            None if self.connections.len() < self.options.connections_max as usize => {
+                self.connections.push(None);
+                self.connections.len() as u32 - 1
+            }
+            None => {
+                return Err(io::Error::other(format!(
+                    "{} connections are open, which is the most",
+                    self.options.connections_max
+                )));
+            }
+        };
+        if let Err(error) = self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
+            self.connections_free.push(slot);
+            return Err(error);
+        }
+        self.connection_serial = self.connection_serial.wrapping_add(1);
+        let serial = self.connection_serial;
+        self.connections[slot as usize] = Some(Connection::new(socket, serial, self.options.inbox_bytes));
+        Ok(ConnectionId { slot, serial })
+    }
+
+    fn start_file_operation(&mut self, entry: squeue::Entry, operation: FileOperation) {
+        let index = self.operations_free.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() as u32 - 1
+        });
+        self.operations[index as usize] = Some(operation);
+        self.push(entry.user_data(KIND_FILE << KIND_SHIFT | u64::from(index)));
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        self.in_flight += 1;
+        if self.backlog.is_empty() {
+            // SAFETY: whatever the entry points at is owned by this reactor's tables until its completion:
+            // file operations by `operations`, sends and receives by their `Connection`, connects by
+            // `connecting`, the wake-up by `wake_counter`. `Drop` waits for all of them.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    /// Moves what did not fit into the submission queue before.
+    fn push_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: as in `push`.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn arm_wake(&mut self) {
+        let pointer = (&raw mut *self.wake_counter).cast::<u8>();
+        let entry = opcode::Read::new(types::Fd(self.waker.file().as_raw_fd()), pointer, 8)
+            .build()
+            .user_data(KIND_WAKE << KIND_SHIFT);
+        self.wake_is_armed = true;
+        self.push(entry);
+    }
+
+    fn arm_accept(&mut self, listener: u32) {
+        let descriptor = types::Fd(self.listeners[listener as usize].as_raw_fd());
+        let entry = opcode::AcceptMulti::new(descriptor)
+            .flags(libc::SOCK_CLOEXEC)
+            .build()
+            .user_data(KIND_ACCEPT << KIND_SHIFT | u64::from(listener));
+        self.push(entry);
+    }
+
+    fn arm_receive(&mut self, slot: u32) {
+        let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.is_receiving || state.is_connecting || state.closing.is_some() {
+            return;
+        }
+        let Some(inbox) = state.inbox.as_mut() else { return };
+        let space = inbox.space();
+        if space.is_empty() {
+            return;
+        }
+        let entry = opcode::Recv::new(types::Fixed(slot), space.as_mut_ptr(), space.len() as u32)
+            .build()
+            .user_data(KIND_RECEIVE << KIND_SHIFT | u64::from(slot));
+        state.is_receiving = true;
+        self.push(entry);
+    }
+
+    fn start_sends(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            let Some(state) = self.connections[slot as usize].as_mut() else { continue };
+            state.is_dirty = false;
+            self.start_send(slot);
+        }
+        self.dirty = dirty;
+    }
+
+    fn start_send(&mut self, slot: u32) {
+        let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.is_sending || state.is_connecting || state.closing.is_some() {
+            return;
+        }
+        let Some(message) = state.start_send() else { return };
+        state.is_sending = true;
+        let entry = opcode::SendMsg::new(types::Fixed(slot), message)
+            .flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32)
+            .build()
+            .user_data(KIND_SEND << KIND_SHIFT | u64::from(slot));
+        self.push(entry);
+    }
+
+    /// Before a connection is closed on purpose its last message, often the reason, is tried without waiting.
+    fn send_last_words(&mut self, slot: u32) {
+        let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.is_sending || state.is_connecting {
+            return;
+        }
+        if let Some(message) = state.start_send() {
+            // SAFETY: `message` and what it points at belong to `state`, which is borrowed for the call.
+            unsafe {
+                libc::sendmsg(state.socket.as_raw_fd(), message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+            };
+        }
+    }
+
+    fn begin_close(&mut self, slot: u32, reason: String) {
+        let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.closing.is_none() {
+            state.closing = Some(reason);
+            // Ends what is in flight on the socket; its completions then let the slot go.
+            // SAFETY: the descriptor is open: the connection owns it.
+            unsafe { libc::shutdown(state.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        let id = ConnectionId { slot, serial: state.serial };
+        if !state.is_reported {
+            state.is_reported = true;
+            let reason = state.closing.clone().unwrap_or_default();
+            self.waiting_events.push_back(Event::Closed { connection: id, reason });
+        }
+        self.reclaim_if_idle(slot);
+    }
+
+    fn reclaim_if_idle(&mut self, slot: u32) {
+        let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.closing.is_none() || !state.is_idle() {
+            return;
+        }
+        state.release_all(&mut self.released);
+        // An update to -1 empties the slot; should it fail, the next connection overwrites it.
+        let _ = self.ring.submitter().register_files_update(slot, &[-1]);
+        self.connections[slot as usize] = None;
+        self.connections_free.push(slot);
+    }
+
+    /// Submits, and waits for one completion or the timeout.
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.push_backlog();
+        if self.in_flight == 0 && timeout.is_none() {
+            return Err(io::Error::other(
+                "a turn without a timeout and with nothing in flight would never end",
+            ));
+        }
+        let spin = self.options.spin_max;
+        if !spin.is_zero()
+            && timeout != Some(Duration::ZERO)
+            && self.sleep_average_ns < spin.as_nanos() as u64
+        {
+            let start = crate::now();
+            self.enter_once(Some(Duration::ZERO))?;
+            while self.ring.completion().is_empty() {
+                if crate::now().since(start) >= spin {
+                    break;
+                }
+                std::hint::spin_loop();
+                self.enter_once(Some(Duration::ZERO))?;
+            }
+            if !self.ring.completion().is_empty() {
+                self.note_sleep(crate::now().since(start));
+                return Ok(());
+            }
+        }
+        if spin.is_zero() {
+            return self.enter_once(timeout);
+        }
+        let start = crate::now();
+        self.enter_once(timeout)?;
+        self.note_sleep(crate::now().since(start));
+        Ok(())
+    }
+
+    fn note_sleep(&mut self, duration: Duration) {
+        let nanoseconds = (duration.as_nanos() as u64).min(10_000_000);
+        self.sleep_average_ns = self.sleep_average_ns.min(10_000_000) / 8 * 7 + nanoseconds / 8;
+    }
+
+    fn enter_once(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.enters += 1;
+        let result = match timeout {
+            Some(timeout) if timeout.is_zero() => {
+                let pending = self.ring.submission().len() as u32;
+                const GETEVENTS: u32 = 1;
+                // SAFETY: no argument is passed; entries in the queue are sound as `push` says.
+                unsafe { self.ring.submitter().enter::<libc::sigset_t>(pending, 0, GETEVENTS, None) }
+            }
+            Some(timeout) => {
+                let timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                let arguments = types::SubmitArgs::new().timespec(&timespec);
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+            None => self.ring.submit_and_wait(1),
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // Time is up, a signal came, or the completion queue must be reaped first.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reap(&mut self, events: &mut Vec<Event>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        completions
+            .extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result(), entry.flags())));
+        for (user_data, result, flags) in completions.drain(..) {
+            let index = user_data as u32;
+            if !cqueue::more(flags) {
+                self.in_flight -= 1;
+            }
+            match user_data >> KIND_SHIFT {
+                KIND_FILE => self.file_done(index, result, events),
+                KIND_RECEIVE => self.receive_done(index, result, events),
+                KIND_SEND => self.send_done(index, result, events),
+                KIND_ACCEPT => self.accept_done(index, result, flags, events),
+                KIND_CONNECT => self.connect_done(index, result, events),
+                KIND_WAKE => {
+                    self.wake_is_armed = false;
+                    events.push(Event::Woken);
+                    self.arm_wake();
+                }
+                kind => unreachable!("no operation of kind {kind} is ever submitted"),
+            }
+        }
+        self.completions = completions;
+    }
+
+    fn file_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
+        let operation = self.operations[index as usize].take().expect("a completion belongs to an operation");
+        self.operations_free.push(index);
+        let FileOperation { token, buffer, expected_bytes, what, offset } = operation;
+        let result = if result < 0 {
+            let cause = io::Error::from_raw_os_error(-result);
+            Err(io::Error::new(
+                cause.kind(),
+                format!("{what} of {expected_bytes} bytes at offset {offset}: {cause}"),
+            ))
+        } else if result as usize != expected_bytes {
+            Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("{what} at offset {offset} ended after {result} of {expected_bytes} bytes"),
+            ))
+        } else {
+            Ok(())
+        };
+        events.push(Event::FileDone { token, buffer, result });
+    }
+
+    fn receive_done(&mut self, slot: u32, result: i32, events: &mut Vec<Event>) {
+        let state = self.connections[slot as usize].as_mut().expect("a connection outlives its operations");
+        state.is_receiving = false;
+        if state.closing.is_some() {
+            self.reclaim_if_idle(slot);
+            return;
+        }
+        if result > 0 {
+            let inbox = state.inbox.as_mut().expect("the inbox is at home while receiving");
+            inbox.received(result as usize);
+            events.push(Event::Received { connection: ConnectionId { slot, serial: state.serial } });
+        } else if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ENOBUFS) {
+            self.arm_receive(slot);
+        } else {
+            self.begin_close(slot, describe_end(result));
+        }
+    }
+
+    fn send_done(&mut self, slot: u32, result: i32, events: &mut Vec<Event>) {
+        let state = self.connections[slot as usize].as_mut().expect("a connection outlives its operations");
+        state.is_sending = false;
+        if state.closing.is_some() {
+            self.reclaim_if_idle(slot);
+            return;
+        }
+        if result >= 0 {
+            state.send_done(result as usize, &mut self.released);
+            if state.unsent_bytes() == 0 {
+                events.push(Event::Drained { connection: ConnectionId { slot, serial: state.serial } });
+            }
+            self.start_send(slot);
+        } else if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ENOBUFS) {
+            self.start_send(slot);
+        } else {
+            self.begin_close(slot, describe_end(result));
+        }
+    }
+
+    fn accept_done(&mut self, listener: u32, result: i32, flags: u32, events: &mut Vec<Event>) {
+        if result >= 0 {
+            // SAFETY: the kernel just made this descriptor for us; nobody else has it.
+            let socket = unsafe { Socket::from_raw_fd(result) };
+            // Too many connections: dropping it closes it, which is all that can be said to its peer.
+            if let Ok(connection) = self.adopt(socket) {
+                events.push(Event::Accepted { listener: ListenerId(listener), connection });
+            }
+        }
+        if !cqueue::more(flags) {
+            self.arm_accept(listener);
+        }
+    }
+
+    fn connect_done(&mut self, slot: u32, result: i32, events: &mut Vec<Event>) {
+        self.connecting.retain(|(connecting, _)| *connecting != slot);
+        let state = self.connections[slot as usize].as_mut().expect("a connection outlives its operations");
+        state.is_connecting = false;
+        let id = ConnectionId { slot, serial: state.serial };
+        if state.closing.is_some() {
+            self.reclaim_if_idle(slot);
+        } else if result < 0 {
+            self.begin_close(slot, describe_end(result));
+        } else {
+            events.push(Event::Connected { connection: id });
+            self.arm_receive(slot);
+            self.start_send(slot);
+        }
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        // The kernel may still read or write memory that the tables own: end everything and wait for it.
+        self.backlog.clear();
+        for connection in self.connections.iter().flatten() {
+            // SAFETY: the descriptor is open: the connection owns it.
+            unsafe { libc::shutdown(connection.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        for listener in &self.listeners {
+            // SAFETY: the descriptor is open: the table owns it.
+            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        let _ = self
+            .ring
+            .submitter()
+            .register_sync_cancel(Some(types::Timespec::new().sec(5)), types::CancelBuilder::any());
+        let mut file_operations = self.operations.iter().flatten().count();
+        let deadline = crate::now() + Duration::from_secs(10);
+        while file_operations > 0 && crate::now() < deadline {
+            if self.enter_once(Some(Duration::from_millis(100))).is_err() {
+                break;
+            }
+            for entry in self.ring.completion() {
+                file_operations -= usize::from(entry.user_data() >> KIND_SHIFT == KIND_FILE);
+            }
+        }
+        if file_operations > 0 {
+            // A drive that never answers: its memory is left to it.
+            std::mem::forget(std::mem::take(&mut self.operations));
+        }
+    }
+}
+
+fn set_stream_options(socket: &Socket) {
+    // Unix sockets have no such option; there nothing is delayed.
+    let _ = socket.set_tcp_nodelay(true);
+}
+
+fn describe_end(result: i32) -> String {
+    if result == 0 {
+        "the peer closed the connection".to_owned()
+    } else {
+        io::Error::from_raw_os_error(-result).to_string()
+    }
+}

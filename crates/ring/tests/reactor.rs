@@ -1,0 +1,175 @@
+//! The reactor against the real kernel: files, sockets, wake-ups.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
+
+use base::Buffer;
+use ring::{Event, Reactor, ReactorOptions};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+fn reactor() -> Reactor {
+    Reactor::new(ReactorOptions { connections_max: 64, ..ReactorOptions::default() }).unwrap()
+}
+
+fn turn(reactor: &mut Reactor) -> Vec<Event> {
+    // A turn may end without an event, for example when a part of a send is done.
+    let mut events = Vec::new();
+    for _ in 0..1000 {
+        reactor.turn(Some(Duration::from_secs(5)), &mut events).unwrap();
+        if !events.is_empty() {
+            return events;
+        }
+    }
+    panic!("nothing happened");
+}
+
+fn listener() -> (Socket, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener.into(), address)
+}
+
+#[test]
+fn what_was_written_is_read_back_and_a_short_read_names_its_place() {
+    let mut reactor = reactor();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let file = reactor.add_file(file).unwrap();
+    let mut buffer = Buffer::new(8192);
+    reactor.register_buffers(std::iter::once(&mut buffer)).unwrap();
+    assert_eq!(buffer.registration(), Some(0));
+    buffer.bytes_mut().unwrap().fill(7);
+    reactor.write(file, 1, 0, buffer, 8192);
+    reactor.flush(file, 2);
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        done.extend(turn(&mut reactor));
+    }
+    let read = Buffer::new(8192);
+    reactor.read(file, 3, 4096, read, 4096);
+    let Event::FileDone { token: 3, buffer: Some(buffer), result: Ok(()) } = turn(&mut reactor).remove(0)
+    else {
+        panic!("the read completes")
+    };
+    assert!(buffer.bytes()[..4096].iter().all(|&byte| byte == 7));
+    reactor.read(file, 4, 4096, buffer, 8192);
+    let Event::FileDone { token: 4, result: Err(error), .. } = turn(&mut reactor).remove(0) else {
+        panic!("the read ends early")
+    };
+    assert_eq!(error.to_string(), "read at offset 4096 ended after 4096 of 8192 bytes");
+}
+
+#[test]
+fn bytes_cross_in_order_however_large_the_send() {
+    let mut reactor = reactor();
+    let (socket, address) = listener();
+    reactor.listen(socket).unwrap();
+    let sender = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"hello").unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    });
+    let mut seen = Vec::new();
+    while !seen.iter().any(|event| matches!(event, Event::Received { .. })) {
+        seen.extend(turn(&mut reactor));
+    }
+    let connection = seen
+        .iter()
+        .find_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(*connection),
+            _ => None,
+        })
+        .unwrap();
+    let mut inbox = reactor.take_inbox(connection).unwrap();
+    assert_eq!(inbox.bytes(), b"hello");
+    inbox.consume(5);
+    reactor.return_inbox(connection, inbox, true);
+    let mut expected = Vec::new();
+    for round in 0..3000u32 {
+        let mut buffer = Buffer::new(4096);
+        buffer.bytes_mut().unwrap().fill(round as u8);
+        expected.extend_from_slice(&round.to_le_bytes());
+        expected.extend_from_slice(buffer.bytes());
+        reactor.send(connection, &round.to_le_bytes());
+        reactor.send_shared(connection, buffer, 0..4096);
+    }
+    loop {
+        if turn(&mut reactor).iter().any(|event| matches!(event, Event::Drained { .. })) {
+            break;
+        }
+    }
+    let mut released = 0;
+    reactor.take_released(|_| released += 1);
+    assert_eq!(released, 3000);
+    reactor.close(connection, "done");
+    let closed = turn(&mut reactor);
+    assert!(closed.iter().any(|event| matches!(event, Event::Closed { reason, .. } if reason == "done")));
+    assert_eq!(sender.join().unwrap(), expected);
+}
+
+#[test]
+fn a_connect_that_is_refused_is_reported_as_closed() {
+    let mut reactor = reactor();
+    let (socket, address) = listener();
+    drop(socket);
+    let connection = reactor.connect(&SockAddr::from(address)).unwrap();
+    let events = turn(&mut reactor);
+    assert!(
+        matches!(&events[0], Event::Closed { connection: closed, reason } if *closed == connection && reason.contains("refused")),
+        "{events:?}"
+    );
+    assert!(!reactor.is_open(connection));
+    assert_eq!(reactor.connection_count(), 0);
+}
+
+#[test]
+fn two_reactors_talk_over_a_unix_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = SockAddr::unix(directory.path().join("socket")).unwrap();
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    socket.bind(&address).unwrap();
+    socket.listen(8).unwrap();
+    let mut reactor = reactor();
+    reactor.listen(socket).unwrap();
+    let outgoing = reactor.connect(&address).unwrap();
+    reactor.send(outgoing, b"ping");
+    let mut heard = Vec::new();
+    while heard != b"ping" {
+        for event in turn(&mut reactor) {
+            if let Event::Received { connection } = event {
+                let mut inbox = reactor.take_inbox(connection).unwrap();
+                heard.extend_from_slice(inbox.bytes());
+                inbox.consume(inbox.bytes().len());
+                reactor.return_inbox(connection, inbox, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn another_thread_wakes_a_sleeping_reactor() {
+    let mut reactor = reactor();
+    let waker = reactor.waker();
+    let thread = std::thread::spawn(move || waker.wake());
+    assert!(matches!(turn(&mut reactor)[0], Event::Woken));
+    thread.join().unwrap();
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_the_others_live() {
+    let options = ReactorOptions { connections_max: 2, ..ReactorOptions::default() };
+    let mut reactor = Reactor::new(options).unwrap();
+    let (socket, address) = listener();
+    reactor.listen(socket).unwrap();
+    let mut streams: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut events = Vec::new();
+    for _ in 0..20 {
+        reactor.turn(Some(Duration::from_millis(10)), &mut events).unwrap();
+    }
+    assert_eq!(reactor.connection_count(), 2);
+    assert_eq!(streams[2].read(&mut [0; 1]).unwrap(), 0);
+}
