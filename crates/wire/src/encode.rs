@@ -1,0 +1,247 @@
+//! Messages to be sent: each function answers the bytes of one, or its header where data follows.
+
+use crate::PROTOCOL_VERSION;
+use crate::header::{HEADER_BYTES, Header, Kind, Status};
+use crate::message::{
+    FLAG_ALL_ZEROS, FLAG_FULL, FLAG_LOG_IS_WHOLE, Hello, HelloBody, LOG_ENTRIES_MAX, LogEntry, LogEntryBody,
+    MAGIC, REASON_BYTES_MAX, Replicate, Request, Role,
+};
+use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, Sequence};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// The bytes of a header.
+pub type HeaderBytes = [u8; HEADER_BYTES];
+
+fn bytes_of(header: Header) -> HeaderBytes {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes.copy_from_slice(header.sealed().as_bytes());
+    bytes
+}
+
+fn about_pg(kind: Kind, pg: PgId, epoch: Epoch) -> Header {
+    Header {
+        kind: kind as u8,
+        pool: pg.pool.0.into(),
+        pg_index: pg.index.into(),
+        epoch: epoch.0.into(),
+        ..Header::default()
+    }
+}
+
+fn about_object(kind: Kind, key: ObjectKey, epoch: Epoch) -> Header {
+    Header { volume: key.volume.0.into(), object: key.object.into(), ..about_pg(kind, key.pg, epoch) }
+}
+
+fn of_request(kind: Kind, request: &Request) -> Header {
+    Header {
+        request: request.request.into(),
+        offset: request.offset.into(),
+        length: request.length.into(),
+        generation: request.generation.0.into(),
+        ..about_object(kind, request.key, request.epoch)
+    }
+}
+
+/// A whole hello.
+#[must_use]
+pub fn hello(hello: &Hello) -> [u8; HEADER_BYTES + size_of::<HelloBody>()] {
+    let (role, sender) = match hello.role {
+        Role::Client(id) => (1u16, id.0),
+        Role::Osd(id) => (2, u64::from(id.0)),
+    };
+    let body = HelloBody {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION.into(),
+        role: role.into(),
+        target: hello.target.0.into(),
+        cluster: hello.cluster.to_bytes(),
+        sender: sender.into(),
+        reserved: [0; 24],
+    };
+    let header = Header {
+        kind: Kind::Hello as u8,
+        body_bytes: (size_of::<HelloBody>() as u32).into(),
+        ..Header::default()
+    };
+    let mut bytes = [0; HEADER_BYTES + size_of::<HelloBody>()];
+    bytes[..HEADER_BYTES].copy_from_slice(header.sealed().as_bytes());
+    bytes[HEADER_BYTES..].copy_from_slice(body.as_bytes());
+    bytes
+}
+
+/// A whole welcome.
+#[must_use]
+pub fn welcome() -> HeaderBytes {
+    bytes_of(Header { kind: Kind::Welcome as u8, ..Header::default() })
+}
+
+/// A whole refusal. A reason that is too long is cut.
+#[must_use]
+pub fn refused(reason: &str) -> Vec<u8> {
+    let mut end = reason.len().min(REASON_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let header = Header { kind: Kind::Refused as u8, body_bytes: (end as u32).into(), ..Header::default() };
+    [header.sealed().as_bytes(), &reason.as_bytes()[..end]].concat()
+}
+
+/// A whole read request.
+#[must_use]
+pub fn read(request: &Request) -> HeaderBytes {
+    bytes_of(of_request(Kind::Read, request))
+}
+
+/// The header of a write request; the checksums and the data follow.
+#[must_use]
+pub fn write(request: &Request, checksums: &[U32]) -> HeaderBytes {
+    debug_assert_eq!(checksums.len(), usize::from(request.blocks().1), "a checksum for each block");
+    let body_bytes = size_of_val(checksums) as u32 + request.length;
+    bytes_of(Header { body_bytes: body_bytes.into(), ..of_request(Kind::Write, request) })
+}
+
+/// A whole zeroing request.
+#[must_use]
+pub fn zero(request: &Request) -> HeaderBytes {
+    bytes_of(of_request(Kind::Zero, request))
+}
+
+/// A whole request for an object's allocated blocks.
+#[must_use]
+pub fn allocated(request: &Request) -> HeaderBytes {
+    bytes_of(of_request(Kind::Allocated, request))
+}
+
+/// The header of a reply that carries nothing, or `body_bytes` of checksums and data that follow.
+#[must_use]
+pub fn reply(request: u64, status: Status, body_bytes: usize) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::Reply as u8,
+        status: (status as u16).into(),
+        request: request.into(),
+        body_bytes: (body_bytes as u32).into(),
+        ..Header::default()
+    })
+}
+
+/// A whole reply to a read of nothing but zeros.
+#[must_use]
+pub fn reply_zeros(request: u64) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::Reply as u8,
+        flags: FLAG_ALL_ZEROS,
+        request: request.into(),
+        ..Header::default()
+    })
+}
+
+/// What a refused request's reply tells beside the status.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusalDetails {
+    /// The group's epoch.
+    pub epoch: Epoch,
+    /// The volume's generation.
+    pub generation: Generation,
+    /// The damaged place, in bytes from the object's start.
+    pub offset: u32,
+    /// Whose damage or failure.
+    pub osd: OsdId,
+}
+
+/// A whole reply that refuses.
+#[must_use]
+pub fn reply_refused(request: u64, status: Status, details: RefusalDetails) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::Reply as u8,
+        status: (status as u16).into(),
+        request: request.into(),
+        epoch: details.epoch.0.into(),
+        generation: details.generation.0.into(),
+        offset: details.offset.into(),
+        sequence: u64::from(details.osd.0).into(),
+        ..Header::default()
+    })
+}
+
+/// The header of a replicated write (checksums and data follow), or a whole replicated zeroing.
+#[must_use]
+pub fn replicate(replicate: &Replicate, is_zero: bool) -> HeaderBytes {
+    let block_count = u32::from(replicate.block_count);
+    let body_bytes = if is_zero { 0 } else { block_count * (BLOCK_BYTES as u32 + 4) };
+    let kind = if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite };
+    bytes_of(Header {
+        body_bytes: body_bytes.into(),
+        length: (block_count * BLOCK_BYTES as u32).into(),
+        offset: (u32::from(replicate.first_block) * BLOCK_BYTES as u32).into(),
+        sequence: replicate.sequence.0.into(),
+        ..about_object(kind, replicate.key, replicate.epoch)
+    })
+}
+
+/// A whole acknowledgement of the first `through` replicated messages.
+#[must_use]
+pub fn replicate_ack(through: u64, is_full: bool) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::ReplicateAck as u8,
+        flags: if is_full { FLAG_FULL } else { 0 },
+        sequence: through.into(),
+        ..Header::default()
+    })
+}
+
+/// A whole refusal of one replicated message.
+#[must_use]
+pub fn replicate_refused(ordinal: u64, status: Status, epoch: Epoch) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::ReplicateRefused as u8,
+        status: (status as u16).into(),
+        epoch: epoch.0.into(),
+        sequence: ordinal.into(),
+        ..Header::default()
+    })
+}
+
+/// A whole query.
+#[must_use]
+pub fn query(pg: PgId, epoch: Epoch) -> HeaderBytes {
+    bytes_of(about_pg(Kind::Query, pg, epoch))
+}
+
+/// A whole activation.
+#[must_use]
+pub fn activate(pg: PgId, epoch: Epoch, base: Sequence) -> HeaderBytes {
+    bytes_of(Header { sequence: base.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
+}
+
+/// Appends a whole position to `bytes`. Of more entries than fit, the newest are sent.
+pub fn position(
+    bytes: &mut Vec<u8>,
+    pg: PgId,
+    epoch: Epoch,
+    last_sequence: Sequence,
+    is_whole: bool,
+    entries: impl ExactSizeIterator<Item = LogEntry>,
+) {
+    let skipped = entries.len().saturating_sub(LOG_ENTRIES_MAX);
+    let sent = entries.len() - skipped;
+    let header = Header {
+        flags: if is_whole && skipped == 0 { FLAG_LOG_IS_WHOLE } else { 0 },
+        body_bytes: ((sent * size_of::<LogEntryBody>()) as u32).into(),
+        sequence: last_sequence.0.into(),
+        ..about_pg(Kind::Position, pg, epoch)
+    };
+    bytes.extend_from_slice(header.sealed().as_bytes());
+    for entry in entries.skip(skipped) {
+        let body = LogEntryBody {
+            sequence: entry.sequence.0.into(),
+            volume: entry.volume.0.into(),
+            epoch: entry.epoch.0.into(),
+            object: entry.object.into(),
+            first_block: entry.first_block.into(),
+            block_count: entry.block_count.into(),
+            reserved: 0.into(),
+        };
+        bytes.extend_from_slice(body.as_bytes());
+    }
+}
