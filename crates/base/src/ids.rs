@@ -29,6 +29,8 @@ number_id!(/// One volume. Never reused within a cluster.
     VolumeId(u64), "volume.");
 number_id!(/// One attached client, drawn at random when it starts.
     ClientId(u64), "client.");
+number_id!(/// One connection, as whoever drives a state machine names it. Never reused.
+    LinkId(u64), "link.");
 number_id!(/// The version of a placement group's configuration. Grows by one with each change.
     Epoch(u32), "e");
 number_id!(/// The place of a write in its placement group's order. Never reused, in any epoch.

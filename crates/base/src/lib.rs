@@ -9,6 +9,7 @@ pub mod geometry;
 pub mod hash;
 pub mod ids;
 pub mod map;
+pub mod network;
 pub mod time;
 pub mod units;
 
@@ -16,7 +17,8 @@ pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
-    ClientId, ClusterId, Epoch, Generation, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence,
-    VolumeId,
+    ClientId, ClusterId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
+    Sequence, VolumeId,
 };
+pub use network::Network;
 pub use time::Instant;

@@ -1,1 +1,18 @@
-//! Placeholder while the workspace is laid out.
+//! A client of volumes, without I/O: cuts a range into pieces of objects, sends each to the primary of its
+//! placement group, verifies what comes back, and tries again what could not be done yet.
+//!
+//! Drive a [`Client`] with `handle_*` for what happened and `submit_*` for what is wanted; each takes the
+//! [`base::Network`] through which it sends. Completions are fetched with [`Client::poll_completion`].
+//!
+//! # Promises
+//! - A read completes only with bytes whose CRC-32C, computed by the client that wrote them, verified.
+//! - A write completes when every in-sync replica has it on stable media.
+//! - What cannot be done now (a primary that is away, a placement group that peers) is tried again until it
+//!   can; what never can (a fenced attach, a full OSD, damaged data) fails with the reason.
+
+mod client;
+mod error;
+mod route;
+
+pub use client::{Client, Completion, LinkError, Outcome, VolumeHandle};
+pub use error::ClientError;

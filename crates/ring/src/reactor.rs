@@ -3,12 +3,13 @@
 use crate::connection::{Connection, Inbox};
 use crate::setup::{SetupError, make_ring};
 use crate::wake::Waker;
-use base::Buffer;
+use base::{Buffer, LinkId, Network};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use socket2::{SockAddr, Socket};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -34,6 +35,18 @@ impl ConnectionId {
     #[must_use]
     pub fn slot(self) -> usize {
         self.slot as usize
+    }
+
+    /// The name of this connection for state machines that know no reactor.
+    #[must_use]
+    pub fn link(self) -> LinkId {
+        LinkId(u64::from(self.serial) << 32 | u64::from(self.slot))
+    }
+
+    /// The connection that [`Self::link`] named.
+    #[must_use]
+    pub fn of_link(link: LinkId) -> ConnectionId {
+        ConnectionId { slot: link.0 as u32, serial: (link.0 >> 32) as u32 }
     }
 }
 
@@ -803,6 +816,24 @@ impl Reactor {
             self.arm_receive(slot);
             self.start_send(slot);
         }
+    }
+}
+
+impl Network for Reactor {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        self.connect(&SockAddr::from(address)).ok().map(ConnectionId::link)
+    }
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
+        self.send(ConnectionId::of_link(link), bytes);
+    }
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: Range<usize>) {
+        self.send_shared(ConnectionId::of_link(link), buffer, range);
+    }
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        self.unsent_bytes(ConnectionId::of_link(link))
+    }
+    fn close(&mut self, link: LinkId, reason: &str) {
+        self.close(ConnectionId::of_link(link), reason);
     }
 }
 

@@ -210,8 +210,8 @@ pub fn query(pg: PgId, epoch: Epoch) -> HeaderBytes {
 
 /// A whole activation.
 #[must_use]
-pub fn activate(pg: PgId, epoch: Epoch, base: Sequence) -> HeaderBytes {
-    bytes_of(Header { sequence: base.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
+pub fn activate(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
+    bytes_of(Header { sequence: mark.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
 }
 
 /// Appends a whole position to `bytes`. Of more entries than fit, the newest are sent.

@@ -105,7 +105,7 @@ codes! {
         Query = 13,
         /// Replica to primary: the answer to a query, with the newest entries of the log.
         Position = 14,
-        /// Primary to replica: the epoch begins at this sequence. Counts as a replicated message.
+        /// Primary to replica: the epoch begins with a mark at this sequence. Counts as a replicated message.
         Activate = 15,
     }
 }

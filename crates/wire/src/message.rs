@@ -253,8 +253,8 @@ pub enum Message<'a> {
         pg: PgId,
         /// The epoch that begins.
         epoch: Epoch,
-        /// The sequence before the first one of this epoch.
-        base: Sequence,
+        /// The sequence of the mark that begins this epoch; its first write follows.
+        mark: Sequence,
     },
 }
 
@@ -395,7 +395,7 @@ impl<'a> Parser<'a> {
             Kind::Activate => Message::Activate {
                 pg: self.pg(),
                 epoch: Epoch(header.epoch.get()),
-                base: Sequence(header.sequence.get()),
+                mark: Sequence(header.sequence.get()),
             },
         })
     }

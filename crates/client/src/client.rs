@@ -1,0 +1,749 @@
+//! The client's state machine.
+
+use crate::error::ClientError;
+use crate::route::Routes;
+use base::geometry::blocks_touched;
+use base::hash::Map;
+use base::map::ClusterMap;
+use base::{
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
+    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, VolumeId, crc32c,
+};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{
+    BLOCKS_PER_MESSAGE_MAX, Hello, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, WireError,
+    encode,
+};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// The longest pause between two attempts at the same piece.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(400);
+/// The pause before the second attempt.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(5);
+/// How often bytes may arrive damaged before it is an error.
+const TRANSIT_ATTEMPTS_MAX: u32 = 5;
+
+/// A volume this client works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeHandle(u32);
+
+/// What an operation brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// The allocation of a range: `(bytes, is allocated)` in order, neighbours different.
+    Allocated(Vec<(u64, bool)>),
+    /// It failed for good.
+    Failed(ClientError),
+}
+
+/// An operation that ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// What the caller named it.
+    pub token: u64,
+    /// The buffer it was submitted with. After a write a handle of it may still be on its way out.
+    pub buffer: Option<Buffer>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// A volume, as far as requests are concerned.
+#[derive(Debug)]
+struct Volume {
+    id: VolumeId,
+    name: String,
+    pool: PoolId,
+    pg_count: u32,
+    bytes: u64,
+    generation: Generation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PieceKind {
+    Read,
+    Write,
+    Zero,
+    Allocated,
+}
+
+/// Where a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PieceState {
+    /// Nowhere: the slot is free.
+    Free,
+    /// In the queue of an OSD's link that does not stand yet.
+    Queued(OsdId),
+    /// Sent; the reply is awaited on this link.
+    Sent(LinkId),
+    /// It will be tried again.
+    Waiting,
+}
+
+/// A part of an operation within one object, one request on the wire.
+#[derive(Debug)]
+struct Piece {
+    /// Distinguishes the slot's uses: a late reply to an earlier one is ignored.
+    serial: u32,
+    state: PieceState,
+    operation: u32,
+    kind: PieceKind,
+    key: ObjectKey,
+    /// Within the object, in bytes.
+    offset: u32,
+    length: u32,
+    /// Where its bytes lie in the operation's buffer.
+    buffer_start: usize,
+    attempts: u32,
+}
+
+#[derive(Debug)]
+struct Operation {
+    token: u64,
+    volume: VolumeHandle,
+    buffer: Option<Buffer>,
+    pieces_left: u32,
+    failure: Option<ClientError>,
+    /// For allocation queries: a bit a block, from `first_block` of the volume.
+    allocated: Option<AllocatedQuery>,
+}
+
+#[derive(Debug)]
+struct AllocatedQuery {
+    offset: u64,
+    length: u64,
+    first_block: u64,
+    bits: Vec<u64>,
+}
+
+/// The connection to one OSD.
+#[derive(Debug)]
+struct OsdLink {
+    link: LinkId,
+    address: SocketAddr,
+    incarnation: u64,
+    is_ready: bool,
+    /// Pieces to send once it stands.
+    queued: VecDeque<u32>,
+}
+
+/// See the crate's documentation.
+#[derive(Debug)]
+pub struct Client {
+    id: ClientId,
+    cluster: ClusterId,
+    map: Arc<ClusterMap>,
+    routes: Routes,
+    volumes: Vec<Volume>,
+    osds: Map<OsdId, OsdLink>,
+    links: Map<LinkId, OsdId>,
+    operations: Vec<Option<Operation>>,
+    operations_free: Vec<u32>,
+    pieces: Vec<Piece>,
+    pieces_free: Vec<u32>,
+    retries: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    completions: VecDeque<Completion>,
+    zeros: Buffer,
+    /// Why the newest retry was needed, in words.
+    last_trouble: Option<String>,
+}
+
+impl Client {
+    /// A client of a cluster. `id` is drawn at random by the caller: OSDs know a client's connections by it.
+    #[must_use]
+    pub fn new(id: ClientId, map: Arc<ClusterMap>) -> Client {
+        let mut client = Client {
+            id,
+            cluster: map.cluster,
+            map: Arc::new(ClusterMap::default()),
+            routes: Routes::default(),
+            volumes: Vec::new(),
+            osds: Map::default(),
+            links: Map::default(),
+            operations: Vec::new(),
+            operations_free: Vec::new(),
+            pieces: Vec::new(),
+            pieces_free: Vec::new(),
+            retries: BinaryHeap::new(),
+            completions: VecDeque::new(),
+            zeros: Buffer::new(BLOCK_BYTES),
+            last_trouble: None,
+        };
+        client.handle_map(map);
+        client
+    }
+
+    /// Adds a volume that was attached with `generation`.
+    ///
+    /// # Panics
+    /// If the map does not know the volume or its pool.
+    pub fn add_volume(&mut self, id: VolumeId, generation: Generation) -> VolumeHandle {
+        let info = self.map.volumes.get(&id).expect("an attached volume is in the map");
+        let pool = self.map.pools.get(&info.pool).expect("a volume's pool is in the map");
+        self.volumes.push(Volume {
+            id,
+            name: info.name.clone(),
+            pool: info.pool,
+            pg_count: pool.pg_count,
+            bytes: info.bytes,
+            generation,
+        });
+        VolumeHandle(self.volumes.len() as u32 - 1)
+    }
+
+    /// The volume's size in bytes, as of the newest map.
+    #[must_use]
+    pub fn volume_bytes(&self, volume: VolumeHandle) -> u64 {
+        self.volumes[volume.0 as usize].bytes
+    }
+
+    /// Operations that have not ended.
+    #[must_use]
+    pub fn operations_in_flight(&self) -> usize {
+        self.operations.len() - self.operations_free.len()
+    }
+
+    /// Why operations wait, if the newest trouble is not over: in words, for a person.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        if self.retries.is_empty() { None } else { self.last_trouble.as_deref() }
+    }
+
+    /// The next operation that ended.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.retries.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Reads `length` bytes at `offset` to the front of `buffer`, which nobody else may hold.
+    ///
+    /// # Panics
+    /// If the buffer is too small.
+    #[allow(clippy::too_many_arguments, reason = "a read is all of this, and a struct would only rename it")]
+    pub fn submit_read(
+        &mut self,
+        now: Instant,
+        volume: VolumeHandle,
+        token: u64,
+        offset: u64,
+        length: u64,
+        buffer: Buffer,
+        io: &mut impl Network,
+    ) {
+        assert!(length <= buffer.size() as u64, "a read fits its buffer");
+        self.submit(now, volume, token, PieceKind::Read, offset, length, Some((buffer, 0)), io);
+    }
+
+    /// Writes `length` bytes, which start at `start` in `buffer`, at `offset`.
+    ///
+    /// # Panics
+    /// If the range does not lie within the buffer.
+    #[allow(clippy::too_many_arguments, reason = "a write is all of this, and a struct would only rename it")]
+    pub fn submit_write(
+        &mut self,
+        now: Instant,
+        volume: VolumeHandle,
+        token: u64,
+        offset: u64,
+        length: u64,
+        buffer: Buffer,
+        start: usize,
+        io: &mut impl Network,
+    ) {
+        assert!(start as u64 + length <= buffer.size() as u64, "a write's bytes lie within its buffer");
+        self.submit(now, volume, token, PieceKind::Write, offset, length, Some((buffer, start)), io);
+    }
+
+    /// Makes a range read as zeros and frees the space of whole blocks.
+    pub fn submit_zero(
+        &mut self,
+        now: Instant,
+        volume: VolumeHandle,
+        token: u64,
+        offset: u64,
+        length: u64,
+        io: &mut impl Network,
+    ) {
+        self.submit(now, volume, token, PieceKind::Zero, offset, length, None, io);
+    }
+
+    /// Asks which parts of a range are allocated.
+    pub fn submit_allocated(
+        &mut self,
+        now: Instant,
+        volume: VolumeHandle,
+        token: u64,
+        offset: u64,
+        length: u64,
+        io: &mut impl Network,
+    ) {
+        self.submit(now, volume, token, PieceKind::Allocated, offset, length, None, io);
+    }
+
+    /// Takes over a newer map.
+    pub fn handle_map(&mut self, map: Arc<ClusterMap>) {
+        self.routes.update(&map);
+        for volume in &mut self.volumes {
+            if let Some(info) = map.volumes.get(&volume.id) {
+                volume.bytes = info.bytes;
+            }
+        }
+        self.map = map;
+    }
+
+    /// An outgoing connection stands.
+    pub fn handle_connected(&mut self, link: LinkId, io: &mut impl Network) {
+        if let Some(&osd) = self.links.get(&link) {
+            let hello = Hello { role: Role::Client(self.id), cluster: self.cluster, target: osd };
+            io.send(link, &encode::hello(&hello));
+        }
+    }
+
+    /// A connection ended. What was under way on it is tried again.
+    pub fn handle_closed(&mut self, now: Instant, link: LinkId, reason: &str) {
+        let Some(osd) = self.links.remove(&link) else { return };
+        if self.osds.get(&osd).is_some_and(|state| state.link == link) {
+            self.osds.remove(&osd);
+        }
+        self.last_trouble = Some(format!("the connection to {osd} ended: {reason}"));
+        for index in 0..self.pieces.len() as u32 {
+            let state = self.pieces[index as usize].state;
+            if state == PieceState::Sent(link) || state == PieceState::Queued(osd) {
+                self.retry_later(now, index);
+            }
+        }
+    }
+
+    /// Bytes came. Consumes whole messages from the front and answers how many bytes that were.
+    ///
+    /// # Errors
+    /// When the peer does not speak the protocol or refuses this client: close the connection.
+    pub fn handle_bytes(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        bytes: &[u8],
+        io: &mut impl Network,
+    ) -> Result<usize, LinkError> {
+        let mut consumed = 0;
+        while let Some((message, size)) = wire::parse(&bytes[consumed..])? {
+            match message {
+                Message::Reply(reply) => self.handle_reply(now, link, &reply, io),
+                Message::Welcome => self.handle_welcome(now, link, io),
+                Message::Refused(reason) => return Err(LinkError::Refused(reason.to_owned())),
+                _ => return Err(LinkError::Unexpected),
+            }
+            consumed += size;
+        }
+        Ok(consumed)
+    }
+
+    /// Tries again what is due.
+    pub fn handle_timeout(&mut self, now: Instant, io: &mut impl Network) {
+        while let Some(Reverse((at, index, serial))) = self.retries.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.retries.pop();
+            let piece = &self.pieces[index as usize];
+            if piece.serial == serial && piece.state == PieceState::Waiting {
+                self.dispatch(now, index, io);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the common end of the four kinds of operation")]
+    fn submit(
+        &mut self,
+        now: Instant,
+        volume: VolumeHandle,
+        token: u64,
+        kind: PieceKind,
+        offset: u64,
+        length: u64,
+        buffer: Option<(Buffer, usize)>,
+        io: &mut impl Network,
+    ) {
+        let info = &self.volumes[volume.0 as usize];
+        let (buffer, buffer_start) = buffer.map_or((None, 0), |(buffer, start)| (Some(buffer), start));
+        if offset.checked_add(length).is_none_or(|end| end > info.bytes) {
+            let error =
+                ClientError::OutOfRange { volume: info.name.clone(), offset, length, bytes: info.bytes };
+            self.completions.push_back(Completion { token, buffer, outcome: Outcome::Failed(error) });
+            return;
+        }
+        let allocated = (kind == PieceKind::Allocated).then(|| {
+            let (first_block, blocks) = blocks_touched(offset, length);
+            AllocatedQuery { offset, length, first_block, bits: vec![0; blocks.div_ceil(64) as usize] }
+        });
+        let operation = Operation { token, volume, buffer, pieces_left: 1, failure: None, allocated };
+        let operation_index = match self.operations_free.pop() {
+            Some(index) => {
+                self.operations[index as usize] = Some(operation);
+                index
+            }
+            None => {
+                self.operations.push(Some(operation));
+                self.operations.len() as u32 - 1
+            }
+        };
+        let mut at = offset;
+        while at < offset + length {
+            let (piece_kind, piece_length) = next_piece(kind, at, offset + length - at);
+            let index = self.add_piece(operation_index, volume, piece_kind, at, piece_length);
+            self.pieces[index as usize].buffer_start = buffer_start + (at - offset) as usize;
+            self.dispatch(now, index, io);
+            at += u64::from(piece_length);
+        }
+        // The piece that stood for the submission itself: an operation cannot end while it is being cut.
+        self.piece_ended(operation_index);
+    }
+
+    fn add_piece(
+        &mut self,
+        operation: u32,
+        volume: VolumeHandle,
+        kind: PieceKind,
+        at: u64,
+        length: u32,
+    ) -> u32 {
+        let info = &self.volumes[volume.0 as usize];
+        let object = (at / OBJECT_BYTES) as u32;
+        let pg = PgId::of_object(info.pool, info.pg_count, info.id, object);
+        let key = ObjectKey { pg, volume: info.id, object };
+        let index = self.pieces_free.pop().unwrap_or(self.pieces.len() as u32);
+        let serial = self.pieces.get(index as usize).map_or(1, |piece| piece.serial.wrapping_add(1));
+        let piece = Piece {
+            serial,
+            state: PieceState::Waiting,
+            operation,
+            kind,
+            key,
+            offset: (at % OBJECT_BYTES) as u32,
+            length,
+            buffer_start: 0,
+            attempts: 0,
+        };
+        match self.pieces.get_mut(index as usize) {
+            Some(slot) => *slot = piece,
+            None => self.pieces.push(piece),
+        }
+        self.operation_mut(operation).pieces_left += 1;
+        index
+    }
+
+    fn operation_mut(&mut self, index: u32) -> &mut Operation {
+        self.operations[index as usize].as_mut().expect("a piece's operation lives as long as the piece")
+    }
+
+    /// Sends a piece to where it belongs, or arranges that it is sent later.
+    fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
+        let pg = self.pieces[index as usize].key.pg;
+        let Some(route) = self.routes.get(pg) else {
+            self.last_trouble = Some(format!("the map does not show placement group {pg}"));
+            return self.retry_later(now, index);
+        };
+        let osd = route.primary;
+        let info = self.map.osds.get(&osd);
+        let Some((address, incarnation)) = info.and_then(|info| Some((info.address?, info.incarnation)))
+        else {
+            self.last_trouble = Some(format!("{osd}, the primary of placement group {pg}, is down"));
+            return self.retry_later(now, index);
+        };
+        if let Some(state) = self.osds.get_mut(&osd) {
+            if state.address == address && state.incarnation == incarnation {
+                if state.is_ready {
+                    let link = state.link;
+                    self.send_piece(index, link, io);
+                } else {
+                    state.queued.push_back(index);
+                    self.pieces[index as usize].state = PieceState::Queued(osd);
+                }
+                return;
+            }
+            // It was started anew, perhaps elsewhere: nothing sent to the old one will be answered.
+            let old = state.link;
+            io.close(old, "the OSD was started anew");
+            self.pieces[index as usize].state = PieceState::Queued(osd);
+            return self.handle_closed(now, old, "the OSD was started anew");
+        }
+        let Some(link) = io.connect(address) else {
+            self.last_trouble = Some(format!("no connection to {osd} at {address} can be made"));
+            return self.retry_later(now, index);
+        };
+        self.links.insert(link, osd);
+        let queued = VecDeque::from([index]);
+        self.osds.insert(osd, OsdLink { link, address, incarnation, is_ready: false, queued });
+        self.pieces[index as usize].state = PieceState::Queued(osd);
+    }
+
+    fn handle_welcome(&mut self, now: Instant, link: LinkId, io: &mut impl Network) {
+        let Some(state) = self.links.get(&link).and_then(|osd| self.osds.get_mut(osd)) else { return };
+        state.is_ready = true;
+        let mut queued = std::mem::take(&mut state.queued);
+        for index in queued.drain(..) {
+            if matches!(self.pieces[index as usize].state, PieceState::Queued(_)) {
+                self.dispatch(now, index, io);
+            }
+        }
+    }
+
+    fn send_piece(&mut self, index: u32, link: LinkId, io: &mut impl Network) {
+        let piece = &mut self.pieces[index as usize];
+        piece.state = PieceState::Sent(link);
+        piece.attempts += 1;
+        let operation = self.operations[piece.operation as usize].as_ref().expect("a piece has an operation");
+        let epoch = self.routes.get(piece.key.pg).expect("dispatch found a route").epoch;
+        let request = Request {
+            request: u64::from(piece.serial) << 32 | u64::from(index),
+            key: piece.key,
+            offset: piece.offset,
+            length: piece.length,
+            epoch,
+            generation: self.volumes[operation.volume.0 as usize].generation,
+        };
+        match piece.kind {
+            PieceKind::Read => io.send(link, &encode::read(&request)),
+            PieceKind::Zero => io.send(link, &encode::zero(&request)),
+            PieceKind::Allocated => io.send(link, &encode::allocated(&request)),
+            PieceKind::Write => {
+                // The unaligned edge of a zeroing has no buffer: it is a write of zeros.
+                let (buffer, start) = match &operation.buffer {
+                    Some(buffer) => (buffer, piece.buffer_start),
+                    None => (&self.zeros, 0),
+                };
+                let range = start..start + piece.length as usize;
+                let mut checksums = [U32::ZERO; BLOCKS_PER_MESSAGE_MAX];
+                let count = block_checksums(piece.offset, &buffer.bytes()[range.clone()], &mut checksums);
+                io.send(link, &encode::write(&request, &checksums[..count]));
+                io.send(link, checksums[..count].as_bytes());
+                io.send_shared(link, buffer.clone(), range);
+            }
+        }
+    }
+
+    fn handle_reply(&mut self, now: Instant, link: LinkId, reply: &Reply<'_>, io: &mut impl Network) {
+        let (index, serial) = (reply.request as u32, (reply.request >> 32) as u32);
+        let Some(piece) = self.pieces.get(index as usize) else { return };
+        // A reply to an attempt that was given up, on this link or another, changes nothing.
+        if piece.serial != serial || piece.state != PieceState::Sent(link) {
+            return;
+        }
+        let osd = self.links.get(&link).copied().unwrap_or_default();
+        match reply.status {
+            Status::Ok => match self.take_result(index, reply) {
+                Ok(()) => self.end_piece(index, None),
+                Err(()) => self.corrupt_in_transit(now, index, osd, io),
+            },
+            Status::StaleEpoch
+                if self.routes.newer_epoch(self.pieces[index as usize].key.pg, reply.epoch) =>
+            {
+                self.dispatch(now, index, io);
+            }
+            Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
+                let pg = self.pieces[index as usize].key.pg;
+                self.last_trouble = Some(format!("placement group {pg} at {osd} answers {:?}", reply.status));
+                self.retry_later(now, index);
+            }
+            Status::CorruptPayload => self.corrupt_in_transit(now, index, osd, io),
+            Status::Fenced
+            | Status::NoSpace
+            | Status::Damaged
+            | Status::NoSuchVolume
+            | Status::DeviceFailed => {
+                let error = self.final_error(index, reply);
+                self.end_piece(index, Some(error));
+            }
+        }
+    }
+
+    fn final_error(&self, index: u32, reply: &Reply<'_>) -> ClientError {
+        let volume = self.volume_name(index);
+        match reply.status {
+            Status::Fenced => ClientError::Fenced { volume },
+            Status::NoSpace => ClientError::NoSpace { volume },
+            Status::NoSuchVolume => ClientError::NoSuchVolume { volume },
+            Status::DeviceFailed => ClientError::DeviceFailed { volume, osd: reply.osd },
+            _ => ClientError::Damaged {
+                volume,
+                object: self.pieces[index as usize].key.object,
+                offset: reply.offset,
+                osd: reply.osd,
+            },
+        }
+    }
+
+    fn volume_name(&self, index: u32) -> String {
+        let operation = self.operations[self.pieces[index as usize].operation as usize].as_ref();
+        operation.map(|operation| self.volumes[operation.volume.0 as usize].name.clone()).unwrap_or_default()
+    }
+
+    fn corrupt_in_transit(&mut self, now: Instant, index: u32, osd: OsdId, io: &mut impl Network) {
+        let attempts = self.pieces[index as usize].attempts;
+        if attempts < TRANSIT_ATTEMPTS_MAX {
+            return self.dispatch(now, index, io);
+        }
+        let volume = self.volume_name(index);
+        self.end_piece(index, Some(ClientError::CorruptInTransit { volume, osd, attempts }));
+    }
+
+    /// Verifies a good reply's data and copies it to where it was wanted.
+    fn take_result(&mut self, index: u32, reply: &Reply<'_>) -> Result<(), ()> {
+        let piece = &self.pieces[index as usize];
+        let operation = self.operations[piece.operation as usize].as_mut().expect("a piece has an operation");
+        match piece.kind {
+            PieceKind::Write | PieceKind::Zero => Ok(()),
+            PieceKind::Read => {
+                let buffer = operation.buffer.as_mut().expect("a read has a buffer");
+                let memory = buffer.bytes_mut().expect("a read's buffer has one holder");
+                let target = &mut memory[piece.buffer_start..piece.buffer_start + piece.length as usize];
+                if reply.is_zeros {
+                    target.fill(0);
+                    return Ok(());
+                }
+                let (_, blocks) = blocks_touched(u64::from(piece.offset), u64::from(piece.length));
+                if reply.checksums.len() as u64 != blocks {
+                    return Err(());
+                }
+                for (block, checksum) in reply.data.chunks_exact(BLOCK_BYTES).zip(reply.checksums) {
+                    // The end of the end-to-end check: the writer's checksum against the bytes as they arrived.
+                    if crc32c(block) != checksum.get() {
+                        return Err(());
+                    }
+                }
+                let skipped = piece.offset as usize % BLOCK_BYTES;
+                target.copy_from_slice(&reply.data[skipped..skipped + piece.length as usize]);
+                Ok(())
+            }
+            PieceKind::Allocated => {
+                if reply.data.len() != OBJECT_BLOCKS / 8 {
+                    return Err(());
+                }
+                let query = operation.allocated.as_mut().expect("an allocation query has its bits");
+                let (first, count) = blocks_touched(u64::from(piece.offset), u64::from(piece.length));
+                let object_start = u64::from(piece.key.object) * OBJECT_BLOCKS as u64;
+                for block in first..first + count {
+                    if reply.data[block as usize / 8] >> (block % 8) & 1 != 0 {
+                        let bit = object_start + block - query.first_block;
+                        query.bits[bit as usize / 64] |= 1 << (bit % 64);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn retry_later(&mut self, now: Instant, index: u32) {
+        let piece = &mut self.pieces[index as usize];
+        piece.state = PieceState::Waiting;
+        piece.attempts += 1;
+        let pause = RETRY_PAUSE_MIN * (1 << piece.attempts.min(8));
+        self.retries.push(Reverse((now + pause.min(RETRY_PAUSE_MAX), index, piece.serial)));
+    }
+
+    fn end_piece(&mut self, index: u32, failure: Option<ClientError>) {
+        let piece = &mut self.pieces[index as usize];
+        piece.state = PieceState::Free;
+        let operation = piece.operation;
+        self.pieces_free.push(index);
+        let state = self.operation_mut(operation);
+        if state.failure.is_none() {
+            state.failure = failure;
+        }
+        self.piece_ended(operation);
+    }
+
+    fn piece_ended(&mut self, operation: u32) {
+        let state = self.operation_mut(operation);
+        state.pieces_left -= 1;
+        if state.pieces_left > 0 {
+            return;
+        }
+        let state = self.operations[operation as usize].take().expect("it was just looked at");
+        self.operations_free.push(operation);
+        let outcome = match (state.failure, state.allocated) {
+            (Some(error), _) => Outcome::Failed(error),
+            (None, Some(query)) => Outcome::Allocated(query.runs()),
+            (None, None) => Outcome::Done,
+        };
+        self.completions.push_back(Completion { token: state.token, buffer: state.buffer, outcome });
+    }
+}
+
+impl AllocatedQuery {
+    fn runs(&self) -> Vec<(u64, bool)> {
+        let mut runs: Vec<(u64, bool)> = Vec::new();
+        let end = self.offset + self.length;
+        let mut at = self.offset;
+        while at < end {
+            let bit = at / BLOCK_BYTES as u64 - self.first_block;
+            let is_allocated = self.bits[bit as usize / 64] >> (bit % 64) & 1 != 0;
+            let step = (BLOCK_BYTES as u64 - at % BLOCK_BYTES as u64).min(end - at);
+            match runs.last_mut() {
+                Some((bytes, last)) if *last == is_allocated => *bytes += step,
+                _ => runs.push((step, is_allocated)),
+            }
+            at += step;
+        }
+        runs
+    }
+}
+
+/// The first piece of a range: what it does and how long it is. Never crosses an object's border.
+fn next_piece(kind: PieceKind, at: u64, left: u64) -> (PieceKind, u32) {
+    let block = BLOCK_BYTES as u64;
+    let in_object = OBJECT_BYTES - at % OBJECT_BYTES;
+    let (kind, length) = match kind {
+        PieceKind::Read | PieceKind::Write => {
+            // Pieces after the first start on block borders, so that only the edges are partial.
+            let limit = PAYLOAD_BYTES_MAX as u64 - at % block;
+            (kind, left.min(limit))
+        }
+        PieceKind::Allocated => (kind, left),
+        PieceKind::Zero if !at.is_multiple_of(block) => (PieceKind::Write, left.min(block - at % block)),
+        PieceKind::Zero if left < block => (PieceKind::Write, left),
+        PieceKind::Zero => (kind, left / block * block),
+    };
+    (kind, length.min(in_object) as u32)
+}
+
+/// The checksum of each block's part of `data`, which lies at `offset` of an object. Answers how many.
+fn block_checksums(offset: u32, data: &[u8], checksums: &mut [U32; BLOCKS_PER_MESSAGE_MAX]) -> usize {
+    let head = data.len().min(BLOCK_BYTES - offset as usize % BLOCK_BYTES);
+    let (head, rest) = data.split_at(head);
+    checksums[0] = crc32c(head).into();
+    let mut count = 1;
+    for part in rest.chunks(BLOCK_BYTES) {
+        checksums[count] = crc32c(part).into();
+        count += 1;
+    }
+    count
+}
+
+/// Why a connection to an OSD is of no use.
+#[derive(thiserror::Error, Debug)]
+pub enum LinkError {
+    /// It sent what is no message.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It does not want this client.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// It sent a message that only OSDs send each other.
+    #[error("the OSD sent a message that is not for clients")]
+    Unexpected,
+}
+
+#[cfg(test)]
+mod tests;

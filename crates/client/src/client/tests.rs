@@ -1,0 +1,231 @@
+//! The client against an OSD that the tests play.
+
+use super::*;
+use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{Epoch, NodeId, OsdUuid};
+use std::ops::Range;
+use wire::header::Kind;
+
+const OSD: OsdId = OsdId(1);
+const LINK: LinkId = LinkId(77);
+
+#[derive(Default)]
+struct TestIo {
+    sent: Vec<u8>,
+    connects: u32,
+}
+
+impl Network for TestIo {
+    fn connect(&mut self, _: SocketAddr) -> Option<LinkId> {
+        self.connects += 1;
+        Some(LinkId(LINK.0 + u64::from(self.connects) - 1))
+    }
+    fn send(&mut self, _: LinkId, bytes: &[u8]) {
+        self.sent.extend_from_slice(bytes);
+    }
+    fn send_shared(&mut self, _: LinkId, buffer: Buffer, range: Range<usize>) {
+        self.sent.extend_from_slice(&buffer.bytes()[range]);
+    }
+    fn unsent_bytes(&self, _: LinkId) -> usize {
+        0
+    }
+    fn close(&mut self, _: LinkId, _: &str) {}
+}
+
+impl TestIo {
+    /// The requests sent since the last call: kind, request and, of writes, the data.
+    fn requests(&mut self) -> Vec<(Kind, Request, Vec<u8>)> {
+        let bytes = std::mem::take(&mut self.sent);
+        let mut at = 0;
+        let mut requests = Vec::new();
+        while let Some((message, size)) = wire::parse(&bytes[at..]).unwrap() {
+            match message {
+                Message::Read(request) => requests.push((Kind::Read, request, Vec::new())),
+                Message::Zero(request) => requests.push((Kind::Zero, request, Vec::new())),
+                Message::Allocated(request) => requests.push((Kind::Allocated, request, Vec::new())),
+                Message::Write(request, sums, data) => {
+                    let mut expected = [U32::ZERO; BLOCKS_PER_MESSAGE_MAX];
+                    let count = block_checksums(request.offset, data, &mut expected);
+                    assert_eq!(sums, &expected[..count]);
+                    requests.push((Kind::Write, request, data.to_vec()));
+                }
+                _ => {}
+            }
+            at += size;
+        }
+        assert_eq!(at, bytes.len());
+        requests
+    }
+}
+
+fn map() -> ClusterMap {
+    let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+    let address = Some("127.0.0.1:7000".parse().unwrap());
+    let osd = OsdInfo { uuid: OsdUuid::default(), node: NodeId(0), bytes: 1 << 30, address, incarnation: 1 };
+    map.osds.insert(OSD, osd);
+    map.pools.insert(PoolId(1), PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4 });
+    for index in 0..4 {
+        let config = PgConfig { epoch: Epoch(3), primary: OSD, in_sync: vec![OSD], learners: vec![] };
+        map.pgs.insert(PgId { pool: PoolId(1), index }, config);
+    }
+    let volume = VolumeInfo {
+        name: "v".into(),
+        pool: PoolId(1),
+        bytes: 64 << 20,
+        generation: Generation(1),
+        removed: false,
+    };
+    map.volumes.insert(VolumeId(5), volume);
+    map
+}
+
+fn connected() -> (Client, VolumeHandle, TestIo) {
+    let mut client = Client::new(ClientId(9), Arc::new(map()));
+    let volume = client.add_volume(VolumeId(5), Generation(1));
+    let mut io = TestIo::default();
+    client.submit_read(Instant::default(), volume, 0, 0, 1, Buffer::new(1), &mut io);
+    client.handle_connected(LINK, &mut io);
+    client.handle_bytes(Instant::default(), LINK, &encode::welcome(), &mut io).unwrap();
+    let (_, request, _) = io.requests().remove(0);
+    client.handle_bytes(Instant::default(), LINK, &encode::reply_zeros(request.request), &mut io).unwrap();
+    assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
+    (client, volume, io)
+}
+
+fn reply(client: &mut Client, io: &mut TestIo, bytes: &[u8]) {
+    assert_eq!(client.handle_bytes(Instant::default(), LINK, bytes, io).unwrap(), bytes.len());
+}
+
+fn reply_with_data(request: &Request, data: &[u8], checksums: &[U32]) -> Vec<u8> {
+    let mut bytes =
+        encode::reply(request.request, Status::Ok, data.len() + checksums.as_bytes().len()).to_vec();
+    bytes.extend_from_slice(checksums.as_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+#[test]
+fn a_range_is_cut_at_objects_and_blocks() {
+    let (mut client, volume, mut io) = connected();
+    let mut buffer = Buffer::new(1 << 20);
+    for (index, byte) in buffer.bytes_mut().unwrap().iter_mut().enumerate() {
+        *byte = (index / 7) as u8;
+    }
+    let start = OBJECT_BYTES - 100_001;
+    client.submit_write(Instant::default(), volume, 1, start, 600_000, buffer.clone(), 11, &mut io);
+    let mut at = start;
+    for (kind, request, data) in io.requests() {
+        assert_eq!(kind, Kind::Write);
+        assert_eq!(u64::from(request.key.object) * OBJECT_BYTES + u64::from(request.offset), at);
+        let from = (at - start) as usize + 11;
+        assert_eq!(data, &buffer.bytes()[from..from + request.length as usize]);
+        at += u64::from(request.length);
+        assert!(client.poll_completion().is_none());
+        reply(&mut client, &mut io, &encode::reply(request.request, Status::Ok, 0));
+    }
+    assert_eq!(at, start + 600_000);
+    assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
+}
+
+#[test]
+fn an_unaligned_zeroing_writes_zeros_at_its_edges() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_zero(Instant::default(), volume, 1, 1000, 10_000, &mut io);
+    let pieces: Vec<_> =
+        io.requests().into_iter().map(|(kind, request, _)| (kind, request.offset, request.length)).collect();
+    assert_eq!(pieces, [(Kind::Write, 1000, 3096), (Kind::Zero, 4096, 4096), (Kind::Write, 8192, 2808)]);
+}
+
+#[test]
+fn bytes_that_do_not_verify_are_asked_for_again_and_never_returned() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_read(Instant::default(), volume, 1, 4096, 4096, Buffer::new(4096), &mut io);
+    let good = [7u8; BLOCK_BYTES];
+    let sum = [U32::new(crc32c(&good))];
+    for _ in 1..TRANSIT_ATTEMPTS_MAX {
+        let (_, request, _) = io.requests().remove(0);
+        let mut bad = good;
+        bad[100] ^= 1;
+        reply(&mut client, &mut io, &reply_with_data(&request, &bad, &sum));
+        assert!(client.poll_completion().is_none());
+    }
+    let (_, request, _) = io.requests().remove(0);
+    reply(&mut client, &mut io, &reply_with_data(&request, &good, &sum));
+    let completion = client.poll_completion().unwrap();
+    assert_eq!(completion.outcome, Outcome::Done);
+    assert_eq!(completion.buffer.unwrap().bytes(), good);
+
+    client.submit_read(Instant::default(), volume, 1, 4096, 4096, Buffer::new(4096), &mut io);
+    for _ in 0..TRANSIT_ATTEMPTS_MAX {
+        let (_, request, _) = io.requests().remove(0);
+        reply(&mut client, &mut io, &reply_with_data(&request, &good, &[U32::ZERO]));
+    }
+    let outcome = client.poll_completion().unwrap().outcome;
+    assert!(matches!(outcome, Outcome::Failed(ClientError::CorruptInTransit { .. })), "{outcome:?}");
+}
+
+#[test]
+fn a_stale_epoch_is_replaced_by_the_newer_one_at_once() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_zero(Instant::default(), volume, 1, 0, 4096, &mut io);
+    let (_, request, _) = io.requests().remove(0);
+    assert_eq!(request.epoch, Epoch(3));
+    let details = encode::RefusalDetails { epoch: Epoch(8), ..Default::default() };
+    reply(&mut client, &mut io, &encode::reply_refused(request.request, Status::StaleEpoch, details));
+    let (_, request, _) = io.requests().remove(0);
+    assert_eq!(request.epoch, Epoch(8));
+}
+
+#[test]
+fn what_was_under_way_on_a_lost_connection_is_tried_again_on_a_new_one() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_zero(Instant::default(), volume, 1, 0, 4096, &mut io);
+    let (_, first, _) = io.requests().remove(0);
+    client.handle_closed(Instant::default(), LINK, "cut");
+    assert!(client.trouble().unwrap().contains("cut"));
+    let later = client.next_timeout().unwrap();
+    client.handle_timeout(later, &mut io);
+    let new_link = LinkId(LINK.0 + 1);
+    client.handle_connected(new_link, &mut io);
+    client.handle_bytes(later, new_link, &encode::welcome(), &mut io).unwrap();
+    let (kind, again, _) = io.requests().remove(0);
+    assert_eq!((kind, again.key, again.offset), (Kind::Zero, first.key, first.offset));
+    // The old connection's answer, should it still come, is nobody's.
+    client.handle_bytes(later, LINK, &encode::reply(first.request, Status::Ok, 0), &mut io).unwrap();
+    assert!(client.poll_completion().is_none());
+    client.handle_bytes(later, new_link, &encode::reply(again.request, Status::Ok, 0), &mut io).unwrap();
+    assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
+}
+
+#[test]
+fn damage_names_volume_object_and_osd() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_read(Instant::default(), volume, 1, OBJECT_BYTES + 4096, 4096, Buffer::new(4096), &mut io);
+    let (_, request, _) = io.requests().remove(0);
+    let details = encode::RefusalDetails { offset: 4096, osd: OSD, ..Default::default() };
+    reply(&mut client, &mut io, &encode::reply_refused(request.request, Status::Damaged, details));
+    let Outcome::Failed(error) = client.poll_completion().unwrap().outcome else { panic!() };
+    let text = error.to_string();
+    assert!(text.contains("\"v\"") && text.contains("object 1") && text.contains("osd.1"), "{text}");
+}
+
+#[test]
+fn allocation_comes_as_runs_clipped_to_the_range() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_allocated(Instant::default(), volume, 1, 100, 3 * 4096, &mut io);
+    let (_, request, _) = io.requests().remove(0);
+    let mut bits = [0u8; OBJECT_BLOCKS / 8];
+    bits[0] = 0b0110;
+    reply(&mut client, &mut io, &reply_with_data(&request, &bits, &[]));
+    let outcome = client.poll_completion().unwrap().outcome;
+    assert_eq!(outcome, Outcome::Allocated(vec![(3996, false), (8192, true), (100, false)]));
+}
+
+#[test]
+fn a_range_beyond_the_end_is_an_error_with_the_size() {
+    let (mut client, volume, mut io) = connected();
+    client.submit_read(Instant::default(), volume, 1, (64 << 20) - 1, 2, Buffer::new(4096), &mut io);
+    let completion = client.poll_completion().unwrap();
+    assert!(matches!(completion.outcome, Outcome::Failed(ClientError::OutOfRange { bytes: 67_108_864, .. })));
+    assert!(completion.buffer.is_some());
+}

@@ -1,0 +1,76 @@
+//! Why an operation failed for good.
+
+use base::OsdId;
+
+/// Why an operation on a volume failed for good. What may pass is retried instead.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+pub enum ClientError {
+    /// The range does not lie within the volume.
+    #[error("{offset}+{length} lies beyond the end of volume {volume:?}, which has {bytes} bytes")]
+    OutOfRange {
+        /// The volume's name.
+        volume: String,
+        /// In bytes.
+        offset: u64,
+        /// In bytes.
+        length: u64,
+        /// The volume's size.
+        bytes: u64,
+    },
+    /// Stored bytes do not verify. They are not returned.
+    #[error(
+        "volume {volume:?}: the data of object {object}, bytes {offset}+4096, is damaged on {osd} (its checksum does \
+         not verify); restore this range from a copy, writing it heals it"
+    )]
+    Damaged {
+        /// The volume's name.
+        volume: String,
+        /// The 4 MiB piece of the volume.
+        object: u32,
+        /// In bytes from the object's start.
+        offset: u32,
+        /// Who holds the damaged copy.
+        osd: OsdId,
+    },
+    /// No room.
+    #[error(
+        "volume {volume:?}: an OSD that holds it is full; trim or remove data, or add OSDs (`millpond status` shows \
+         which)"
+    )]
+    NoSpace {
+        /// The volume's name.
+        volume: String,
+    },
+    /// Somebody else attached the volume since.
+    #[error("volume {volume:?} was attached by another client since; this one must not write to it any more")]
+    Fenced {
+        /// The volume's name.
+        volume: String,
+    },
+    /// It is gone.
+    #[error("volume {volume:?} was removed")]
+    NoSuchVolume {
+        /// The volume's name.
+        volume: String,
+    },
+    /// The drive of a primary does not work.
+    #[error("volume {volume:?}: the drive of {osd} failed; replace it (`millpond status` says more)")]
+    DeviceFailed {
+        /// The volume's name.
+        volume: String,
+        /// Whose drive.
+        osd: OsdId,
+    },
+    /// Bytes arrived damaged again and again.
+    #[error(
+        "volume {volume:?}: bytes arrive damaged from or at {osd}, {attempts} times in a row; check the network"
+    )]
+    CorruptInTransit {
+        /// The volume's name.
+        volume: String,
+        /// The other end.
+        osd: OsdId,
+        /// How often it was tried.
+        attempts: u32,
+    },
+}
