@@ -1,1 +1,32 @@
-//! Placeholder while the workspace is laid out.
+//! The measuring: what `millpond bench` and the benchmark suite stand on.
+//!
+//! - [`plan`]: what a job is, in fio's names and meanings.
+//! - [`generator`]: which block comes next and which bytes it gets, from a seed.
+//! - [`engine`]: keeps a [`engine::Target`] busy and times every operation.
+//! - [`memory`], [`nbd`]: targets that need memory or a socket and nothing else.
+//! - [`histogram`], [`cpu`]: latency without loss, CPU without guesses.
+//! - [`report`], [`challenge`]: the outcome for people and for programs.
+//! - [`suite`], [`comparison`], [`jobs`], [`testbed`], [`command`], [`cleanup`]: a raw device and a replicated volume, side by side.
+//!
+//! Two rules hold everywhere. A figure that could not be measured is absent (`unavailable`), never 0.
+//! Percentiles come from one merged histogram, never from an average of percentiles.
+//!
+//! When something fails: an operation that fails ends its job, which still reports what it measured,
+//! with the number of errors and the first one's text. A job that fails ends the suite, and what the
+//! suite set up (loop devices, cluster, files) is taken down on every way out.
+
+pub mod challenge;
+pub mod cleanup;
+pub mod command;
+pub mod comparison;
+pub mod cpu;
+pub mod engine;
+pub mod generator;
+pub mod histogram;
+pub mod jobs;
+pub mod memory;
+pub mod nbd;
+pub mod plan;
+pub mod report;
+pub mod suite;
+pub mod testbed;

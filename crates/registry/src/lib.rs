@@ -1,1 +1,37 @@
-//! Placeholder while the workspace is laid out.
+//! The registry: what the cluster must agree on, kept with etcd's semantics.
+//!
+//! [`Registry`] is the contract: keys with revisions, atomic transactions, leases, watches. Two
+//! implementations live here, [`EmbeddedRegistry`] on a file of this process, and [`RemoteRegistry`],
+//! which reaches any registry that a [`SocketServer`] exposes on a Unix socket. [`conformance`] is the
+//! contract as tests; an implementation is one that passes it unchanged. [`cluster`] is the schema that
+//! Millpond keeps in a registry, with a type for each operation on it.
+//!
+//! Invariants:
+//! - One revision counts every modifying transaction; it never goes back and is never reused.
+//! - What was acknowledged is on stable media, and what a reader saw was acknowledged or will survive.
+//! - A watch shows every change once, in order, whole transactions at a time, or ends in
+//!   [`RegistryError::Compacted`].
+//!
+//! When things fail: nothing on the data path waits here, so an outage stops reconfiguration and no
+//! I/O. A registry whose file cannot be written answers every later operation with the reason. A client
+//! that loses its server reconnects by itself, resumes its watches, and reports a transaction whose
+//! answer was lost as [`RegistryError::OutcomeUnknown`], never as a success or a plain failure.
+
+pub mod cluster;
+pub mod conformance;
+mod embedded;
+mod error;
+mod interface;
+mod request;
+mod socket;
+mod value;
+
+pub use embedded::{EmbeddedRegistry, OpenError};
+pub use error::RegistryError;
+pub use interface::{
+    BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, LeaseId,
+    OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, Revision, Txn, TxnResult,
+    VALUE_BYTES_MAX, Watch, WatchBatch,
+};
+pub use socket::{DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer};
+pub use value::Value;

@@ -1,0 +1,591 @@
+//! The other side: one connection to an NBD server, ours or another's, for benchmarks and tests.
+//!
+//! Read data are not collected: each run that arrives is an event that says where it stands in the bytes
+//! handed in. What the server says is judged as strictly as what clients say; a server that breaks the
+//! protocol ends the connection with a reason.
+
+use super::Output;
+use super::protocol::{
+    BlockSizeInformation, CHUNK_MAGIC, ChunkHeader, ErrorCode, ExportInformation, GREETING_MAGIC, Greeting,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, REQUEST_BYTES_MAX, REQUEST_MAGIC,
+    RequestHeader, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, command, command_flag, handshake_flag,
+    information, option, option_reply,
+};
+use super::vocabulary::Failure;
+use base::Buffer;
+use std::ops::Range;
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The longest reply to an option, and the longest chunk without data, in bytes.
+const REPLY_BYTES_MAX: usize = 16 << 10;
+
+/// What the server said of the export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Of [`super::protocol::transmission_flag`].
+    pub flags: u16,
+    /// Requests are multiples of this many bytes.
+    pub request_bytes_min: u32,
+    /// Requests of multiples of this many bytes are best.
+    pub request_bytes_preferred: u32,
+    /// The longest payload of a request in bytes.
+    pub request_bytes_max: u32,
+    /// Whether reads are answered in chunks.
+    pub structured: bool,
+}
+
+/// What happened on a connection. Tokens are those given with the requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// Requests can be sent from now on.
+    Connected(ExportInfo),
+    /// A part of a read's data came.
+    Data {
+        /// Of the read.
+        token: u64,
+        /// Where the data stand in the export.
+        offset: u64,
+        /// Where they stand in the bytes handed in.
+        data: Range<usize>,
+    },
+    /// A part of a read is zeros.
+    Hole {
+        /// Of the read.
+        token: u64,
+        /// Where the zeros stand in the export.
+        offset: u64,
+        /// How many.
+        length: u64,
+    },
+    /// A request was answered to its end.
+    Done {
+        /// Of the request.
+        token: u64,
+        /// Whether it worked. If a read did not, what came of it before may be wrong.
+        result: Result<(), Failure>,
+    },
+}
+
+/// Why a connection is of no more use.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+pub enum ClientError {
+    /// Somebody else listens there.
+    #[error("the server greeted with {0:#018x}; it does not speak NBD, check the address")]
+    NotNbd(u64),
+    /// Too old.
+    #[error("the server is too old: it does not offer the fixed newstyle of the NBD protocol")]
+    TooOld,
+    /// It did not give the export.
+    #[error("the server refused export {export:?}: {message}")]
+    Refused {
+        /// The one asked for.
+        export: String,
+        /// The server's words, or its error number.
+        message: String,
+    },
+    /// It said what makes no sense.
+    #[error("the server broke the NBD protocol: {0}")]
+    Broken(String),
+}
+
+/// A request that was sent and not yet answered.
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    generation: u32,
+    used: bool,
+    reads: bool,
+    offset: u64,
+    length: u64,
+    /// Bytes of a read that did not come yet.
+    missing: u64,
+    failure: Option<Failure>,
+}
+
+/// What comes next in the stream of replies.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Header,
+    /// Data of the read in `slot`; behind them its reply is over, or not.
+    Data {
+        slot: usize,
+        offset: u64,
+        remaining: u64,
+        done: bool,
+    },
+}
+
+#[derive(Debug)]
+enum Phase {
+    Greeting,
+    /// Asked for structured replies.
+    Asking,
+    /// Asked for the export.
+    Going(ExportInfo),
+    Ready(Next),
+    Closed(ClientError),
+}
+
+/// One connection to an NBD server.
+///
+/// Give it what comes with [`Self::handle_bytes`]; after [`ClientEvent::Connected`], send requests, each
+/// with a token of your own; [`Self::closed`] says when and why it is over. How many requests are in
+/// flight is the caller's to bound.
+#[derive(Debug)]
+pub struct Client {
+    export: String,
+    phase: Phase,
+    pending: Vec<Pending>,
+    free: Vec<usize>,
+    /// Whether reads are to be answered in chunks: first as wanted, then as agreed.
+    structured: bool,
+}
+
+impl Client {
+    /// A connection to the export of that name; empty means the server's default. With
+    /// `structured_wanted`, reads are answered in chunks if the server can.
+    #[must_use]
+    pub fn new(export: impl Into<String>, structured_wanted: bool) -> Client {
+        Client {
+            export: export.into(),
+            phase: Phase::Greeting,
+            pending: Vec::new(),
+            free: Vec::new(),
+            structured: structured_wanted,
+        }
+    }
+
+    /// Whether requests can be sent.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready(_))
+    }
+
+    /// Requests sent and not yet answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.len() - self.free.len()
+    }
+
+    /// Why it is over, if it is.
+    #[must_use]
+    pub fn closed(&self) -> Option<&ClientError> {
+        match &self.phase {
+            Phase::Closed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Takes in what stands at the front of `bytes` and says how many bytes were consumed. Room for
+    /// 17 KiB in the inbox is enough. The data ranges of events refer to `bytes`.
+    pub fn handle_bytes(
+        &mut self,
+        bytes: &[u8],
+        events: &mut Vec<ClientEvent>,
+        output: &mut impl Output,
+    ) -> usize {
+        let mut consumed = 0;
+        loop {
+            let rest = &bytes[consumed..];
+            let result = match self.phase {
+                Phase::Greeting => self.greeting(rest, output),
+                Phase::Asking | Phase::Going(_) => self.option_reply(rest, events, output),
+                Phase::Ready(Next::Header) => self.reply(rest, events),
+                Phase::Ready(Next::Data { slot, offset, remaining, done }) => {
+                    self.data(slot, offset, remaining, done, rest.len(), consumed, events)
+                }
+                Phase::Closed(_) => return consumed,
+            };
+            match result {
+                Ok(Some(count)) => consumed += count,
+                Ok(None) => return consumed,
+                Err(error) => self.phase = Phase::Closed(error),
+            }
+        }
+    }
+
+    /// Sends a read.
+    ///
+    /// # Panics
+    /// Like all requests, if the client is not ready.
+    pub fn read(&mut self, token: u64, offset: u64, length: u32, output: &mut impl Output) {
+        self.request(token, command::READ, 0, offset, length, output);
+    }
+
+    /// Sends a write of `range` of `buffer`, without copying it.
+    ///
+    /// # Panics
+    /// If the range has more bytes than a length of 32 bits says.
+    pub fn write(
+        &mut self,
+        token: u64,
+        offset: u64,
+        buffer: Buffer,
+        range: Range<usize>,
+        durable: bool,
+        output: &mut impl Output,
+    ) {
+        let length = u32::try_from(range.len()).expect("a write is within the server's longest request");
+        let flags = if durable { command_flag::FUA } else { 0 };
+        self.request(token, command::WRITE, flags, offset, length, output);
+        output.shared(buffer, range);
+    }
+
+    /// Sends a flush.
+    pub fn flush(&mut self, token: u64, output: &mut impl Output) {
+        self.request(token, command::FLUSH, 0, 0, 0, output);
+    }
+
+    /// Sends a trim.
+    pub fn trim(&mut self, token: u64, offset: u64, length: u32, output: &mut impl Output) {
+        self.request(token, command::TRIM, 0, offset, length, output);
+    }
+
+    /// Sends a zeroing.
+    pub fn write_zeroes(
+        &mut self,
+        token: u64,
+        offset: u64,
+        length: u32,
+        may_punch: bool,
+        output: &mut impl Output,
+    ) {
+        let flags = if may_punch { 0 } else { command_flag::NO_HOLE };
+        self.request(token, command::WRITE_ZEROES, flags, offset, length, output);
+    }
+
+    /// Takes leave. The server closes the connection when all is answered.
+    pub fn disconnect(&mut self, output: &mut impl Output) {
+        assert!(self.is_ready(), "leave is taken of a server that was reached");
+        output.inline(request_header(command::DISCONNECT, 0, 0, 0, 0).as_bytes());
+    }
+
+    fn request(
+        &mut self,
+        token: u64,
+        code: u16,
+        flags: u16,
+        offset: u64,
+        length: u32,
+        output: &mut impl Output,
+    ) {
+        assert!(self.is_ready(), "a request is sent once the server gave the export");
+        let reads = code == command::READ;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.pending.push(Pending {
+                token: 0,
+                generation: 0,
+                used: false,
+                reads: false,
+                offset: 0,
+                length: 0,
+                missing: 0,
+                failure: None,
+            });
+            self.pending.len() - 1
+        });
+        let pending = &mut self.pending[slot];
+        let missing = if reads { u64::from(length) } else { 0 };
+        let generation = pending.generation.wrapping_add(1);
+        let length_bytes = u64::from(length);
+        *pending = Pending {
+            token,
+            generation,
+            used: true,
+            reads,
+            offset,
+            length: length_bytes,
+            missing,
+            failure: None,
+        };
+        let cookie = u64::from(generation) << 32 | slot as u64;
+        output.inline(request_header(code, flags, cookie, offset, length).as_bytes());
+    }
+
+    fn greeting(&mut self, bytes: &[u8], output: &mut impl Output) -> Result<Option<usize>, ClientError> {
+        // An older server's greeting is longer, so its first words decide.
+        let Ok((greeting, _)) = Greeting::ref_from_prefix(bytes) else { return Ok(None) };
+        if greeting.magic != GREETING_MAGIC {
+            return Err(ClientError::NotNbd(greeting.magic.get()));
+        }
+        let flags = greeting.flags.get();
+        if greeting.option_magic != OPTION_MAGIC || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
+            return Err(ClientError::TooOld);
+        }
+        let known = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+        output.inline(&u32::from(known).to_be_bytes());
+        if self.structured {
+            push_option(option::STRUCTURED_REPLY, &[], output);
+            self.phase = Phase::Asking;
+        } else {
+            self.go(false, output);
+        }
+        Ok(Some(size_of::<Greeting>()))
+    }
+
+    fn go(&mut self, structured: bool, output: &mut impl Output) {
+        let name_bytes = (self.export.len() as u32).to_be_bytes();
+        let count = 1u16.to_be_bytes();
+        let wanted = information::BLOCK_SIZE.to_be_bytes();
+        push_option(option::GO, &[&name_bytes, self.export.as_bytes(), &count, &wanted], output);
+        self.structured = structured;
+        self.phase = Phase::Going(ExportInfo {
+            bytes: 0,
+            flags: 0,
+            request_bytes_min: 1,
+            request_bytes_preferred: 4096,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            structured,
+        });
+    }
+
+    fn option_reply(
+        &mut self,
+        bytes: &[u8],
+        events: &mut Vec<ClientEvent>,
+        output: &mut impl Output,
+    ) -> Result<Option<usize>, ClientError> {
+        let Ok((header, rest)) = OptionReplyHeader::ref_from_prefix(bytes) else { return Ok(None) };
+        let (kind, length) = (header.kind.get(), header.length.get() as usize);
+        if header.magic != OPTION_REPLY_MAGIC || length > REPLY_BYTES_MAX {
+            return Err(broken(format!("{header:?} is no reply to an option")));
+        }
+        let Some(data) = rest.get(..length) else { return Ok(None) };
+        let failed = kind & option_reply::ERROR_BIT != 0;
+        match &mut self.phase {
+            Phase::Asking if header.option == option::STRUCTURED_REPLY => {
+                if kind != option_reply::ACK && !failed {
+                    return Err(broken(format!("structured replies were answered with {kind}")));
+                }
+                self.go(!failed, output);
+            }
+            Phase::Going(info) if header.option == option::GO => match kind {
+                option_reply::INFO => inform(info, data)?,
+                option_reply::ACK if info.flags != 0 => {
+                    events.push(ClientEvent::Connected(*info));
+                    self.phase = Phase::Ready(Next::Header);
+                }
+                option_reply::ACK => return Err(broken("the export was given without its size".into())),
+                _ if failed => {
+                    let message = match data {
+                        [] => format!("error {}", kind & !option_reply::ERROR_BIT),
+                        text => String::from_utf8_lossy(text).into_owned(),
+                    };
+                    return Err(ClientError::Refused { export: self.export.clone(), message });
+                }
+                _ => return Err(broken(format!("the export was answered with {kind}"))),
+            },
+            _ => return Err(broken(format!("a reply to option {}, not asked for", header.option))),
+        }
+        Ok(Some(size_of::<OptionReplyHeader>() + length))
+    }
+
+    fn reply(&mut self, bytes: &[u8], events: &mut Vec<ClientEvent>) -> Result<Option<usize>, ClientError> {
+        let Ok((magic, _)) = U32::read_from_prefix(bytes) else { return Ok(None) };
+        match magic.get() {
+            SIMPLE_REPLY_MAGIC => self.simple_reply(bytes, events),
+            CHUNK_MAGIC if self.structured => self.chunk(bytes, events),
+            CHUNK_MAGIC => Err(broken("a chunk came, but chunks were not agreed on".into())),
+            other => Err(broken(format!("a reply began with {other:#010x}"))),
+        }
+    }
+
+    fn simple_reply(
+        &mut self,
+        bytes: &[u8],
+        events: &mut Vec<ClientEvent>,
+    ) -> Result<Option<usize>, ClientError> {
+        let Ok((reply, _)) = SimpleReply::ref_from_prefix(bytes) else { return Ok(None) };
+        let slot = self.slot(reply.cookie.get())?;
+        let pending = &mut self.pending[slot];
+        if reply.error != 0 {
+            let code = ErrorCode::from_wire(reply.error.get());
+            pending.failure = Some(Failure::new(code, ""));
+            self.finish(slot, events)?;
+        } else if pending.missing > 0 {
+            if self.structured {
+                return Err(broken("a read was answered without a chunk, but chunks were agreed on".into()));
+            }
+            let (offset, remaining) = (pending.offset, pending.length);
+            pending.missing = 0;
+            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done: true });
+        } else {
+            self.finish(slot, events)?;
+        }
+        Ok(Some(size_of::<SimpleReply>()))
+    }
+
+    fn chunk(&mut self, bytes: &[u8], events: &mut Vec<ClientEvent>) -> Result<Option<usize>, ClientError> {
+        let Ok((header, payload)) = ChunkHeader::ref_from_prefix(bytes) else { return Ok(None) };
+        let slot = self.slot(header.cookie.get())?;
+        let (kind, length) = (header.kind.get(), header.length.get() as usize);
+        let done = header.flags.get() & chunk::DONE != 0;
+        let pending = &mut self.pending[slot];
+        let malformed = || broken(format!("a chunk of kind {kind} with {length} bytes makes no sense here"));
+        if kind == chunk::OFFSET_DATA && pending.reads && length > size_of::<u64>() {
+            let Ok((offset, _)) = U64::read_from_prefix(payload) else { return Ok(None) };
+            let (offset, remaining) = (offset.get(), (length - size_of::<u64>()) as u64);
+            pending.arrive(offset, remaining)?;
+            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done });
+            return Ok(Some(size_of::<ChunkHeader>() + size_of::<u64>()));
+        }
+        if length > REPLY_BYTES_MAX {
+            return Err(malformed());
+        }
+        let Some(payload) = payload.get(..length) else { return Ok(None) };
+        match kind {
+            chunk::NONE if done && length == 0 => {}
+            chunk::OFFSET_HOLE if pending.reads => {
+                let Some((offset, length)) = parse_hole(payload) else { return Err(malformed()) };
+                let token = pending.token;
+                pending.arrive(offset, length)?;
+                events.push(ClientEvent::Hole { token, offset, length });
+            }
+            _ if kind & chunk::ERROR_BIT != 0 => {
+                let failure = parse_failure(kind, payload).ok_or_else(malformed)?;
+                pending.failure.get_or_insert(failure);
+            }
+            _ => return Err(malformed()),
+        }
+        if done {
+            self.finish(slot, events)?;
+        }
+        Ok(Some(size_of::<ChunkHeader>() + length))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of it is the place in the stream")]
+    fn data(
+        &mut self,
+        slot: usize,
+        offset: u64,
+        remaining: u64,
+        done: bool,
+        available: usize,
+        base: usize,
+        events: &mut Vec<ClientEvent>,
+    ) -> Result<Option<usize>, ClientError> {
+        let count = remaining.min(available as u64);
+        if count == 0 {
+            return Ok(None);
+        }
+        let data = base..base + count as usize;
+        events.push(ClientEvent::Data { token: self.pending[slot].token, offset, data });
+        let (offset, remaining) = (offset + count, remaining - count);
+        if remaining > 0 {
+            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done });
+        } else {
+            self.phase = Phase::Ready(Next::Header);
+            // The data were told of, so they count as consumed even if it ends here.
+            if done && let Err(error) = self.finish(slot, events) {
+                self.phase = Phase::Closed(error);
+            }
+        }
+        Ok(Some(count as usize))
+    }
+
+    /// The request that a reply names.
+    fn slot(&self, cookie: u64) -> Result<usize, ClientError> {
+        let (slot, generation) = (cookie as u32 as usize, (cookie >> 32) as u32);
+        match self.pending.get(slot) {
+            Some(pending) if pending.used && pending.generation == generation => Ok(slot),
+            _ => Err(broken(format!("a reply to request {cookie:#x}, which was not sent"))),
+        }
+    }
+
+    fn finish(&mut self, slot: usize, events: &mut Vec<ClientEvent>) -> Result<(), ClientError> {
+        let pending = &mut self.pending[slot];
+        let result = match pending.failure.take() {
+            Some(failure) => Err(failure),
+            None if pending.missing > 0 => {
+                return Err(broken(format!("{} bytes of a read never came", pending.missing)));
+            }
+            None => Ok(()),
+        };
+        pending.used = false;
+        self.free.push(slot);
+        events.push(ClientEvent::Done { token: pending.token, result });
+        Ok(())
+    }
+}
+
+impl Pending {
+    /// Counts data of a read, which lie within what was asked for and come once.
+    fn arrive(&mut self, offset: u64, length: u64) -> Result<(), ClientError> {
+        let within = offset >= self.offset
+            && offset.checked_add(length).is_some_and(|end| end <= self.offset + self.length);
+        if !within || length == 0 || length > self.missing {
+            return Err(broken(format!("{length} bytes at {offset} came, which were not asked for")));
+        }
+        self.missing -= length;
+        Ok(())
+    }
+}
+
+fn broken(what: String) -> ClientError {
+    ClientError::Broken(what)
+}
+
+fn request_header(code: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> RequestHeader {
+    RequestHeader {
+        magic: REQUEST_MAGIC.into(),
+        flags: flags.into(),
+        command: code.into(),
+        cookie: cookie.into(),
+        offset: offset.into(),
+        length: length.into(),
+    }
+}
+
+fn push_option(code: u32, parts: &[&[u8]], output: &mut impl Output) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let header =
+        OptionHeader { magic: OPTION_MAGIC.into(), option: code.into(), length: (length as u32).into() };
+    output.inline(header.as_bytes());
+    for part in parts {
+        output.inline(part);
+    }
+}
+
+/// Takes in one fact about the export; unknown facts are nobody's loss.
+fn inform(info: &mut ExportInfo, data: &[u8]) -> Result<(), ClientError> {
+    let kind = U16::read_from_prefix(data).map(|(kind, _)| kind.get());
+    match kind {
+        Ok(information::EXPORT) => {
+            let fact = ExportInformation::read_from_bytes(data)
+                .map_err(|_| broken(format!("the size of the export has {} bytes", data.len())))?;
+            (info.bytes, info.flags) = (fact.export.bytes.get(), fact.export.flags.get());
+        }
+        Ok(information::BLOCK_SIZE) => {
+            let fact = BlockSizeInformation::read_from_bytes(data)
+                .map_err(|_| broken(format!("the block size has {} bytes", data.len())))?;
+            info.request_bytes_min = fact.bytes_min.get().max(1);
+            info.request_bytes_preferred = fact.bytes_preferred.get().max(1);
+            info.request_bytes_max = fact.bytes_max.get();
+        }
+        Ok(_) => {}
+        Err(_) => return Err(broken("a fact about the export has no kind".into())),
+    }
+    Ok(())
+}
+
+/// Offset and length of a hole chunk, or `None` if it has another size.
+fn parse_hole(payload: &[u8]) -> Option<(u64, u64)> {
+    let (offset, rest) = U64::read_from_prefix(payload).ok()?;
+    Some((offset.get(), u64::from(U32::read_from_bytes(rest).ok()?.get())))
+}
+
+/// The content of an error chunk, or `None` if its lengths are wrong.
+fn parse_failure(kind: u16, payload: &[u8]) -> Option<Failure> {
+    let (error, rest) = U32::read_from_prefix(payload).ok()?;
+    let (message_bytes, rest) = U16::read_from_prefix(rest).ok()?;
+    let (message, rest) = rest.split_at_checked(usize::from(message_bytes.get()))?;
+    let offset = match kind {
+        chunk::ERROR_OFFSET => Some(U64::read_from_bytes(rest).ok()?.get()),
+        _ => None,
+    };
+    let code = ErrorCode::from_wire(error.get());
+    Some(Failure { code, offset, message: String::from_utf8_lossy(message).into_owned() })
+}

@@ -1,0 +1,675 @@
+//! One client's connection, seen from the server.
+//!
+//! Bytes go in, requests come out; completions go in, in any order, and replies come out. A write's
+//! payload is never copied here: a request names where it stands in the bytes handed in, and a payload
+//! longer than a piece is handed out piece by piece as it arrives. Long reads are handed out piece by
+//! piece too, as earlier pieces are answered.
+//!
+//! Bounds of one connection, all in [`Limits`]: requests taken in and not answered, and the bytes of
+//! their pieces that are out. At a bound it stops consuming, and the client feels it. What this cannot
+//! bound is how much was answered and not yet sent: its owner sees that, and calls
+//! [`Connection::handle_bytes`] again only when little is left.
+
+use super::Output;
+use super::exports::Exports;
+use super::in_flight::{Answer, Held, InFlight, PieceId, Plan};
+use super::negotiation::{ALLOCATION_CONTEXT_ID, Negotiation, Session, Step};
+use super::protocol::{
+    ErrorCode, ExtentDescriptor, HoleChunk, REQUEST_BYTES_MAX, REQUEST_MAGIC, RequestHeader, chunk, command,
+    command_flag as flag,
+};
+use super::reply::{
+    chunk_header, data_header, push_failure, push_part, push_zeros, simple_reply, whole_header,
+};
+use super::vocabulary::{Closed, Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The request size that the server advertises as best, in bytes.
+pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
+/// The longest read that is answered in one chunk on demand (flag `DF`), in bytes.
+pub const UNFRAGMENTED_BYTES_MAX: u32 = 1 << 20;
+/// The longest payload of a refused write that is skipped; a longer one ends the connection.
+const DISCARD_BYTES_MAX: u32 = 2 * REQUEST_BYTES_MAX;
+/// The most extents in one answer to a block status request.
+const EXTENTS_MAX: usize = 2048;
+/// What a piece without data counts against the bytes in flight at most, whatever it covers.
+const CHARGE_WITHOUT_DATA_BYTES: u64 = 256 << 10;
+
+/// What comes next in the stream of requests.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// A request.
+    Header,
+    /// Pieces of the request in `slot`, from number `piece` on. No payload is awaited.
+    Issue { slot: u16, piece: u16, work: Work },
+    /// The payload of the write in `slot`, from piece number `piece` on.
+    Payload { slot: u16, piece: u16, durable: bool },
+    /// Payload that nobody wants; then the failed write in `slot` can be answered, if it was not yet.
+    Discard { remaining: u64, slot: Option<u16> },
+}
+
+/// What pieces without payload are to do.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Read,
+    Trim,
+    WriteZeroes { may_punch: bool, fast: bool },
+    Extents { first_only: bool },
+}
+
+#[derive(Debug)]
+enum Phase {
+    Negotiating(Negotiation),
+    Transmitting(Session, Next),
+    /// The client takes leave; what it asked before is still answered.
+    Finishing,
+    Closed(Closed),
+}
+
+/// What a valid request leads to.
+enum Verdict {
+    /// It is done already.
+    Nothing,
+    /// To be handed out.
+    Issue(Plan, Work),
+    /// To be handed out as its payload comes.
+    Payload(Plan, bool),
+    Disconnect,
+}
+
+enum Progress {
+    Consumed(usize),
+    Wait(Waiting),
+}
+
+/// A connection of one NBD client, from the greeting on.
+///
+/// Call [`Self::handle_bytes`] when bytes came, when a completion came while [`Self::waiting`] said
+/// [`Waiting::Completion`], and when a send queue that was too long has drained; consume what it says, and
+/// do what it pushed before the bytes go away. Complete each request once, at any time, in any order,
+/// even after the connection was closed. When [`Self::waiting`] says [`Waiting::Close`], send what is to
+/// be sent and close; [`Self::closed`] says why.
+///
+/// It performs no I/O and reads no clock: a client that stays silent is its owner's to judge, by
+/// [`Self::is_negotiating`] and [`Self::in_flight`].
+#[derive(Debug)]
+pub struct Connection {
+    exports: Exports,
+    limits: Limits,
+    phase: Phase,
+    waiting: Waiting,
+    in_flight: InFlight,
+    bytes_in_flight: u64,
+    shutting_down: bool,
+    extents: Vec<ExtentDescriptor>,
+}
+
+impl Connection {
+    /// A client connected: greets it.
+    ///
+    /// # Panics
+    /// If a limit is 0, or a piece is below 4 KiB.
+    #[must_use]
+    pub fn new(exports: Exports, limits: Limits, output: &mut impl Output) -> Connection {
+        assert!(limits.requests_in_flight_max > 0, "a connection serves at least one request");
+        assert!(limits.read_piece_bytes.min(limits.write_piece_bytes) >= 4096, "pieces have 4 KiB or more");
+        Connection {
+            exports,
+            limits,
+            phase: Phase::Negotiating(Negotiation::start(output)),
+            waiting: Waiting::Bytes(size_of::<u32>()),
+            in_flight: InFlight::default(),
+            bytes_in_flight: 0,
+            shutting_down: false,
+            extents: Vec::new(),
+        }
+    }
+
+    /// The export that the client chose, by its place in [`Exports`].
+    #[must_use]
+    pub fn export(&self) -> Option<usize> {
+        match &self.phase {
+            Phase::Transmitting(session, _) => Some(session.export),
+            _ => None,
+        }
+    }
+
+    /// Whether no export was chosen yet.
+    #[must_use]
+    pub fn is_negotiating(&self) -> bool {
+        matches!(self.phase, Phase::Negotiating(_))
+    }
+
+    /// Requests taken in and not yet answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.count()
+    }
+
+    /// What it needs to go on.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        if self.closed().is_some() { Waiting::Close } else { self.waiting }
+    }
+
+    /// Why it is over, if it is.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        match &self.phase {
+            Phase::Closed(closed) => Some(closed),
+            _ => None,
+        }
+    }
+
+    /// From now on, refuses what comes with the word that the server is going. What is in flight is
+    /// still answered.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// Takes in what stands at the front of `bytes`, as far as it is there and the limits allow, and says
+    /// how many bytes were consumed. Pushes work to `requests` and replies to `output`. The data ranges of
+    /// writes refer to `bytes`.
+    pub fn handle_bytes(
+        &mut self,
+        bytes: &[u8],
+        requests: &mut Vec<Request>,
+        output: &mut impl Output,
+    ) -> usize {
+        let mut consumed = 0;
+        loop {
+            let rest = &bytes[consumed..];
+            let progress = match &mut self.phase {
+                Phase::Negotiating(negotiation) => {
+                    match negotiation.step(rest, &self.exports, self.shutting_down, output) {
+                        Step::Wait(count) => Progress::Wait(Waiting::Bytes(count)),
+                        Step::Consumed(count) => Progress::Consumed(count),
+                        Step::Agreed(count, session) => {
+                            self.phase = Phase::Transmitting(session, Next::Header);
+                            Progress::Consumed(count)
+                        }
+                        Step::Closed(count, closed) => {
+                            self.phase = Phase::Closed(closed);
+                            Progress::Consumed(count)
+                        }
+                    }
+                }
+                Phase::Transmitting(session, next) => {
+                    let (session, next) = (*session, *next);
+                    self.transmit(session, next, rest, consumed, requests, output)
+                }
+                Phase::Finishing => Progress::Wait(Waiting::Completion),
+                Phase::Closed(_) => Progress::Wait(Waiting::Close),
+            };
+            match progress {
+                Progress::Consumed(count) => consumed += count,
+                Progress::Wait(waiting) => {
+                    self.waiting = waiting;
+                    return consumed;
+                }
+            }
+        }
+    }
+
+    /// A read piece's data are here. `parts` in order, together as long as the piece.
+    ///
+    /// # Panics
+    /// If they are not, or `id` is not a read in flight.
+    pub fn complete_read<'a>(
+        &mut self,
+        id: PieceId,
+        parts: impl IntoIterator<Item = ReadPart<'a>>,
+        output: &mut impl Output,
+    ) {
+        let open = self.closed().is_none();
+        let (entry, index) = self.in_flight.take_back(id);
+        let (offset, length) = entry.piece(index);
+        let plan = entry.plan;
+        let mut total = 0;
+        let parts = parts.into_iter().inspect(|part| total += part.length() as u64);
+        match plan.answer {
+            _ if !open => return,
+            Answer::Chunks => {
+                let done = entry.is_complete() && entry.failure.is_none();
+                data_header(plan.cookie, offset, length, done, output);
+                parts.for_each(|part| push_part(part, output));
+                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
+            }
+            Answer::Whole if entry.pieces() == 1 => {
+                whole_header(&plan, output);
+                parts.for_each(|part| push_part(part, output));
+                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
+            }
+            Answer::Whole => {
+                for (ordinal, part) in parts.enumerate() {
+                    entry.hold(index, ordinal as u32, part);
+                }
+                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
+            }
+            Answer::Acknowledgement | Answer::Extents { .. } => panic!("{id:?} is no read"),
+        }
+        self.settle(id, index, output);
+    }
+
+    /// A read piece is all zeros.
+    ///
+    /// # Panics
+    /// If `id` is not a read in flight.
+    pub fn complete_hole(&mut self, id: PieceId, output: &mut impl Output) {
+        let open = self.closed().is_none();
+        let entry = self.in_flight.entry_mut(id.slot());
+        let (offset, length) = entry.piece(id.index());
+        let alone = entry.plan.structured && entry.plan.answer == Answer::Whole && entry.pieces() == 1;
+        if !open || !(alone || entry.plan.answer == Answer::Chunks) {
+            return self.complete_read(id, [ReadPart::Zeros(length as usize)], output);
+        }
+        let (entry, index) = self.in_flight.take_back(id);
+        let done = entry.is_complete() && entry.failure.is_none();
+        let header = chunk_header(entry.plan.cookie, chunk::OFFSET_HOLE, done, 12);
+        let hole = HoleChunk { header, offset: offset.into(), bytes: (length as u32).into() };
+        output.inline(hole.as_bytes());
+        self.settle(id, index, output);
+    }
+
+    /// A piece of a write, trim or zeroing is done, and durable.
+    ///
+    /// # Panics
+    /// If `id` is none in flight.
+    pub fn complete(&mut self, id: PieceId, output: &mut impl Output) {
+        let open = self.closed().is_none();
+        let (entry, index) = self.in_flight.take_back(id);
+        assert_eq!(entry.plan.answer, Answer::Acknowledgement, "{id:?} is a write, trim or zeroing");
+        if open {
+            self.settle(id, index, output);
+        }
+    }
+
+    /// The extents asked for, from the start of the range; they may end before its end, but not be none.
+    /// More than the protocol can carry are cut.
+    ///
+    /// # Panics
+    /// If there are none, or `id` is no such request in flight.
+    pub fn complete_extents(
+        &mut self,
+        id: PieceId,
+        extents: impl IntoIterator<Item = Extent>,
+        output: &mut impl Output,
+    ) {
+        let open = self.closed().is_none();
+        let (entry, index) = self.in_flight.take_back(id);
+        let Answer::Extents { first_only } = entry.plan.answer else { panic!("{id:?} asks for no extents") };
+        if !open {
+            return;
+        }
+        let descriptors_max = if first_only { 1 } else { EXTENTS_MAX };
+        let mut remaining = entry.plan.length;
+        self.extents.clear();
+        for extent in extents {
+            let length = extent.length.min(remaining) as u32;
+            remaining -= u64::from(length);
+            let flags = extent.flags();
+            let count = self.extents.len();
+            match self.extents.last_mut() {
+                _ if length == 0 => {}
+                Some(last) if last.flags == flags => last.length += length,
+                _ if count == descriptors_max => break,
+                _ => self.extents.push(ExtentDescriptor { length: length.into(), flags: flags.into() }),
+            }
+        }
+        assert!(!self.extents.is_empty(), "a range has at least one extent");
+        let descriptors = self.extents.as_bytes();
+        let length = size_of::<u32>() + descriptors.len();
+        output.inline(chunk_header(entry.plan.cookie, chunk::BLOCK_STATUS, true, length).as_bytes());
+        output.inline(&ALLOCATION_CONTEXT_ID.to_be_bytes());
+        output.inline(descriptors);
+        self.settle(id, index, output);
+    }
+
+    /// A piece of any kind failed. The first failure of a request is the one its client sees.
+    ///
+    /// # Panics
+    /// If `id` is not in flight.
+    pub fn fail(&mut self, id: PieceId, mut failure: Failure, output: &mut impl Output) {
+        let open = self.closed().is_none();
+        let (entry, index) = self.in_flight.take_back(id);
+        let (start, length) = entry.piece(index);
+        // A volume reports blocks and objects, which may begin before the piece.
+        failure.offset = failure.offset.map(|offset| offset.clamp(start, start + length - 1));
+        entry.fail(failure);
+        if open {
+            self.settle(id, index, output);
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        session: Session,
+        next: Next,
+        bytes: &[u8],
+        base: usize,
+        requests: &mut Vec<Request>,
+        output: &mut impl Output,
+    ) -> Progress {
+        match next {
+            Next::Header => self.header(session, bytes, output),
+            Next::Issue { slot, piece, work } => self.issue(session, slot, piece, work, requests, output),
+            Next::Payload { slot, piece, durable } => {
+                self.payload(session, slot, piece, durable, bytes.len(), base, requests)
+            }
+            Next::Discard { remaining, slot } => {
+                let count = remaining.min(bytes.len() as u64);
+                if count == 0 {
+                    return Progress::Wait(Waiting::Bytes(1));
+                }
+                let remaining = remaining - count;
+                let next = if remaining > 0 { Next::Discard { remaining, slot } } else { Next::Header };
+                self.phase = Phase::Transmitting(session, next);
+                if remaining == 0
+                    && let Some(slot) = slot
+                {
+                    self.issued(slot, output);
+                }
+                Progress::Consumed(count as usize)
+            }
+        }
+    }
+
+    fn header(&mut self, session: Session, bytes: &[u8], output: &mut impl Output) -> Progress {
+        let Ok((header, _)) = RequestHeader::ref_from_prefix(bytes) else {
+            return Progress::Wait(Waiting::Bytes(size_of::<RequestHeader>()));
+        };
+        if header.magic != REQUEST_MAGIC {
+            self.phase = Phase::Closed(Closed::RequestMagic(header.magic.get()));
+            return Progress::Consumed(0);
+        }
+        if self.in_flight.count() >= usize::from(self.limits.requests_in_flight_max) {
+            return Progress::Wait(Waiting::Completion);
+        }
+        let next = match self.judge(session, header) {
+            Ok(Verdict::Nothing) => {
+                if session.structured && header.command == command::READ {
+                    output.inline(chunk_header(header.cookie.get(), chunk::NONE, true, 0).as_bytes());
+                } else {
+                    output.inline(simple_reply(header.cookie.get(), 0).as_bytes());
+                }
+                Next::Header
+            }
+            Ok(Verdict::Issue(plan, work)) => {
+                Next::Issue { slot: self.in_flight.insert(plan), piece: 0, work }
+            }
+            Ok(Verdict::Payload(plan, durable)) => {
+                Next::Payload { slot: self.in_flight.insert(plan), piece: 0, durable }
+            }
+            Ok(Verdict::Disconnect) => {
+                self.phase = Phase::Finishing;
+                self.finish_if_idle();
+                return Progress::Consumed(size_of::<RequestHeader>());
+            }
+            Err(failure) => {
+                let payload = if header.command == command::WRITE { header.length.get() } else { 0 };
+                if payload > DISCARD_BYTES_MAX {
+                    self.phase = Phase::Closed(Closed::PayloadLength(payload));
+                    return Progress::Consumed(0);
+                }
+                push_failure(header.cookie.get(), session.structured, &failure, output);
+                match payload {
+                    0 => Next::Header,
+                    _ => Next::Discard { remaining: u64::from(payload), slot: None },
+                }
+            }
+        };
+        self.phase = Phase::Transmitting(session, next);
+        Progress::Consumed(size_of::<RequestHeader>())
+    }
+
+    /// Checks a request against the protocol, the export and what was agreed on.
+    fn judge(&self, session: Session, header: &RequestHeader) -> Result<Verdict, Failure> {
+        let export = &self.exports.all()[session.export];
+        let (code, flags) = (header.command.get(), header.flags.get());
+        let (offset, length) = (header.offset.get(), header.length.get());
+        let invalid = |text: String| Err(Failure::new(ErrorCode::Invalid, text));
+        if code == command::DISCONNECT {
+            return Ok(Verdict::Disconnect);
+        }
+        if self.shutting_down {
+            return Err(Failure::new(ErrorCode::Shutdown, "this server is shutting down"));
+        }
+        let flags_allowed = match code {
+            command::READ if session.structured => flag::FUA | flag::DF,
+            command::READ | command::WRITE | command::FLUSH | command::TRIM => flag::FUA,
+            command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
+            command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
+            _ => return invalid(format!("this server does not know command {code}")),
+        };
+        if flags & !flags_allowed != 0 {
+            return invalid(format!(
+                "command {code} was sent with flags {flags:#x}, which it does not have here"
+            ));
+        }
+        if code == command::FLUSH {
+            // Whatever was acknowledged is durable already.
+            return if offset == 0 && length == 0 {
+                Ok(Verdict::Nothing)
+            } else {
+                invalid("a flush covers everything: its offset and length are 0".into())
+            };
+        }
+        let writes = matches!(code, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+        if writes && export.read_only() {
+            let text = format!("export {:?} is read-only", export.name());
+            return Err(Failure::new(ErrorCode::NotPermitted, text));
+        }
+        if matches!(code, command::READ | command::WRITE) && length > REQUEST_BYTES_MAX {
+            return invalid(format!(
+                "{length} bytes in one request are more than the {REQUEST_BYTES_MAX} offered"
+            ));
+        }
+        if code == command::BLOCK_STATUS && (!session.block_status || length == 0) {
+            return invalid(
+                "block status needs the context base:allocation, and a range that is not empty".into(),
+            );
+        }
+        if offset.checked_add(u64::from(length)).is_none_or(|end| end > export.bytes()) {
+            let grows = matches!(code, command::WRITE | command::WRITE_ZEROES);
+            let code = if grows { ErrorCode::NoSpace } else { ErrorCode::Invalid };
+            let size = export.bytes();
+            let text =
+                format!("{length} bytes at {offset} reach beyond the end of {:?} at {size}", export.name());
+            return Err(Failure::new(code, text));
+        }
+        let unfragmented = flags & flag::DF != 0;
+        if unfragmented && length > UNFRAGMENTED_BYTES_MAX {
+            let text =
+                format!("at most {UNFRAGMENTED_BYTES_MAX} bytes are read without fragments, not {length}");
+            return Err(Failure::new(ErrorCode::Overflow, text));
+        }
+        if length == 0 {
+            return Ok(Verdict::Nothing);
+        }
+        let mut plan = Plan {
+            cookie: header.cookie.get(),
+            offset,
+            length: u64::from(length),
+            answer: Answer::Acknowledgement,
+            structured: session.structured,
+            piece_bytes: base::OBJECT_BYTES,
+            charge_bytes_max: CHARGE_WITHOUT_DATA_BYTES,
+        };
+        Ok(match code {
+            command::READ => {
+                plan.answer =
+                    if session.structured && !unfragmented { Answer::Chunks } else { Answer::Whole };
+                plan.piece_bytes = u64::from(self.limits.read_piece_bytes);
+                plan.charge_bytes_max = u64::MAX;
+                Verdict::Issue(plan, Work::Read)
+            }
+            command::WRITE => {
+                plan.piece_bytes = u64::from(self.limits.write_piece_bytes);
+                plan.charge_bytes_max = u64::MAX;
+                Verdict::Payload(plan, flags & flag::FUA != 0)
+            }
+            command::TRIM => Verdict::Issue(plan, Work::Trim),
+            command::WRITE_ZEROES => {
+                let (may_punch, fast) = (flags & flag::NO_HOLE == 0, flags & flag::FAST_ZERO != 0);
+                Verdict::Issue(plan, Work::WriteZeroes { may_punch, fast })
+            }
+            _ => {
+                let first_only = flags & flag::REQ_ONE != 0;
+                plan.answer = Answer::Extents { first_only };
+                plan.piece_bytes = u64::MAX;
+                Verdict::Issue(plan, Work::Extents { first_only })
+            }
+        })
+    }
+
+    /// Hands out the next piece of a request without payload.
+    fn issue(
+        &mut self,
+        session: Session,
+        slot: u16,
+        piece: u16,
+        work: Work,
+        requests: &mut Vec<Request>,
+        output: &mut impl Output,
+    ) -> Progress {
+        let entry = self.in_flight.entry_mut(slot);
+        if entry.failure.is_some() {
+            self.phase = Phase::Transmitting(session, Next::Header);
+            self.issued(slot, output);
+            return Progress::Consumed(0);
+        }
+        // What is answered in one go is kept until then, so room for all of it comes first; afterwards
+        // none of its pieces waits.
+        let needed = match (entry.plan.answer, piece) {
+            (Answer::Whole, 0) => entry.plan.length,
+            (Answer::Whole, _) => 0,
+            _ => entry.piece_charge(piece),
+        };
+        if !self.has_room(needed) {
+            return Progress::Wait(Waiting::Completion);
+        }
+        let (offset, length) = self.in_flight.entry_mut(slot).piece(piece);
+        let operation = match work {
+            Work::Read => Operation::Read { offset, length: length as usize },
+            Work::Trim => Operation::Trim { offset, length },
+            Work::WriteZeroes { may_punch, fast } => {
+                Operation::WriteZeroes { offset, length, may_punch, fast }
+            }
+            Work::Extents { first_only } => Operation::Extents { offset, length, first_only },
+        };
+        let last = self.hand_out(session, slot, piece, operation, requests);
+        let next = if last { Next::Header } else { Next::Issue { slot, piece: piece + 1, work } };
+        self.phase = Phase::Transmitting(session, next);
+        Progress::Consumed(0)
+    }
+
+    /// Hands out the next piece of a write, once its data are here.
+    #[expect(clippy::too_many_arguments, reason = "all of it is the place in the stream")]
+    fn payload(
+        &mut self,
+        session: Session,
+        slot: u16,
+        piece: u16,
+        durable: bool,
+        available: usize,
+        base: usize,
+        requests: &mut Vec<Request>,
+    ) -> Progress {
+        let entry = self.in_flight.entry_mut(slot);
+        let (offset, length) = entry.piece(piece);
+        if entry.failure.is_some() {
+            let remaining = entry.plan.offset + entry.plan.length - offset;
+            self.phase = Phase::Transmitting(session, Next::Discard { remaining, slot: Some(slot) });
+            return Progress::Consumed(0);
+        }
+        if !self.has_room(length) {
+            return Progress::Wait(Waiting::Completion);
+        }
+        let length = length as usize;
+        if available < length {
+            return Progress::Wait(Waiting::Bytes(length));
+        }
+        let operation = Operation::Write { offset, data: base..base + length, durable };
+        let last = self.hand_out(session, slot, piece, operation, requests);
+        let next = if last { Next::Header } else { Next::Payload { slot, piece: piece + 1, durable } };
+        self.phase = Phase::Transmitting(session, next);
+        Progress::Consumed(length)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let used = self.bytes_in_flight;
+        bytes == 0 || used == 0 || used + bytes <= self.limits.bytes_in_flight_max
+    }
+
+    /// Pushes one piece and counts it; says whether it was its request's last.
+    fn hand_out(
+        &mut self,
+        session: Session,
+        slot: u16,
+        piece: u16,
+        operation: Operation,
+        requests: &mut Vec<Request>,
+    ) -> bool {
+        let id = self.in_flight.issue(slot, piece);
+        let entry = self.in_flight.entry_mut(slot);
+        let charge = entry.piece_charge(piece);
+        entry.charged_bytes += charge;
+        self.bytes_in_flight += charge;
+        requests.push(Request { id, export: session.export, operation });
+        entry.issued
+    }
+
+    /// No more pieces of a failed request will be handed out.
+    fn issued(&mut self, slot: u16, output: &mut impl Output) {
+        self.in_flight.entry_mut(slot).issued = true;
+        self.answer_if_complete(slot, output);
+    }
+
+    /// A piece came back: what it counted is free, unless its data are kept.
+    fn settle(&mut self, id: PieceId, index: u16, output: &mut impl Output) {
+        let entry = self.in_flight.entry_mut(id.slot());
+        if entry.plan.answer != Answer::Whole {
+            let charge = entry.piece_charge(index);
+            entry.charged_bytes -= charge;
+            self.bytes_in_flight -= charge;
+        }
+        self.answer_if_complete(id.slot(), output);
+    }
+
+    /// Says the last word on a request whose pieces are all back.
+    fn answer_if_complete(&mut self, slot: u16, output: &mut impl Output) {
+        let entry = self.in_flight.entry_mut(slot);
+        if !entry.is_complete() {
+            return;
+        }
+        let plan = entry.plan;
+        if let Some(failure) = &mut entry.failure {
+            if !matches!(plan.answer, Answer::Chunks | Answer::Whole) {
+                // The protocol knows places of errors for reads above all; some clients refuse others.
+                failure.offset = None;
+            }
+            push_failure(plan.cookie, plan.structured, failure, output);
+        } else if plan.answer == Answer::Acknowledgement {
+            output.inline(simple_reply(plan.cookie, 0).as_bytes());
+        } else if plan.answer == Answer::Whole && entry.pieces() > 1 {
+            whole_header(&plan, output);
+            entry.held.sort_unstable_by_key(|(piece, ordinal, _)| (*piece, *ordinal));
+            for (_, _, held) in entry.held.drain(..) {
+                match held {
+                    Held::Shared(buffer, range) => output.shared(buffer, range),
+                    Held::Copied(bytes) => output.inline(&bytes),
+                    Held::Zeros(count) => push_zeros(count, output),
+                }
+            }
+        }
+        self.bytes_in_flight -= std::mem::take(&mut entry.charged_bytes);
+        self.in_flight.remove(slot);
+        self.finish_if_idle();
+    }
+
+    fn finish_if_idle(&mut self) {
+        if matches!(self.phase, Phase::Finishing) && self.in_flight.count() == 0 {
+            self.phase = Phase::Closed(Closed::Disconnected);
+        }
+    }
+}

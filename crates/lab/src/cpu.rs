@@ -1,0 +1,396 @@
+//! CPU time and memory from `/proc`: of single processes, and of the whole machine.
+//!
+//! The machine's figure alone holds kernel workers, soft interrupts and whoever else worked for the job,
+//! so it is the one to compare. A process's figure says where to look. Whatever cannot be read is absent.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Nanoseconds of a tick in `/proc`: user space is shown 100 a second on every architecture Millpond runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// A process to watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watched {
+    /// What to call it in a report, for example `node.1`.
+    pub label: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// What the whole machine's CPUs did since boot, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MachineTicks {
+    /// user, nice, system, irq and softirq; neither idle nor waiting for I/O.
+    busy: u64,
+    /// Wanted to run, but the hypervisor ran somebody else.
+    steal: u64,
+}
+
+/// One process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ProcessSnapshot {
+    /// Tells a process from a later one with the same id.
+    start_ticks: u64,
+    /// Of the whole process, ended threads included, in whole ticks.
+    cpu_ticks: u64,
+    /// Of each live thread, to the nanosecond; empty where the kernel does not tell.
+    threads_ns: BTreeMap<u32, u64>,
+    resident_bytes: Option<u64>,
+}
+
+impl ProcessSnapshot {
+    /// Nanoseconds of CPU used since `earlier`.
+    fn since(&self, earlier: &ProcessSnapshot) -> Option<u64> {
+        if self.start_ticks != earlier.start_ticks {
+            return None;
+        }
+        let ticks_ns = self.cpu_ticks.saturating_sub(earlier.cpu_ticks) * TICK_NS;
+        if self.threads_ns.is_empty() || earlier.threads_ns.is_empty() {
+            return Some(ticks_ns);
+        }
+        let threads_ns: u64 = self
+            .threads_ns
+            .iter()
+            .map(|(thread, now)| now.saturating_sub(earlier.threads_ns.get(thread).copied().unwrap_or(0)))
+            .sum();
+        // A thread that ended in between took its nanoseconds along; only the ticks still hold them.
+        // Rounding alone makes the two differ by less than two ticks.
+        Some(if ticks_ns > threads_ns + 2 * TICK_NS { ticks_ns } else { threads_ns })
+    }
+}
+
+/// Reads the counters of the machine, of this process and of the processes it was given.
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    proc: PathBuf,
+    client: u32,
+    nodes: Vec<Watched>,
+}
+
+/// Every counter at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    at: Instant,
+    machine: Option<MachineTicks>,
+    client: Option<ProcessSnapshot>,
+    nodes: Vec<Option<ProcessSnapshot>>,
+}
+
+/// What one process used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    /// Its label.
+    pub label: String,
+    /// Its process id.
+    pub pid: u32,
+    /// CPU time in microseconds, user and system, kernel workers of its own included.
+    pub cpu_us: Option<f64>,
+    /// Resident memory at the end, in bytes.
+    pub resident_bytes: Option<u64>,
+}
+
+/// What was used between two snapshots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// The time between them, in seconds.
+    pub seconds: f64,
+    /// CPU time of the whole machine, in microseconds.
+    pub machine_us: Option<f64>,
+    /// CPU time that the hypervisor gave to others, in microseconds, all CPUs together.
+    pub steal_us: Option<f64>,
+    /// This process.
+    pub client: ProcessUsage,
+    /// The processes that were watched, in the order they were given.
+    pub nodes: Vec<ProcessUsage>,
+}
+
+impl Usage {
+    /// CPU time of all watched processes in microseconds; `None` if one is unknown or none was watched.
+    #[must_use]
+    pub fn nodes_us(&self) -> Option<f64> {
+        if self.nodes.is_empty() {
+            return None;
+        }
+        self.nodes.iter().map(|node| node.cpu_us).sum()
+    }
+}
+
+impl Monitor {
+    /// Watches the machine, this process, and `nodes`.
+    #[must_use]
+    pub fn new(nodes: Vec<Watched>) -> Monitor {
+        Monitor { proc: PathBuf::from("/proc"), client: std::process::id(), nodes }
+    }
+
+    /// Reads every counter now. Takes some hundred microseconds.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            at: Instant::now(),
+            machine: read(&self.proc.join("stat")).and_then(|text| parse_machine(&text)),
+            client: read_process(&self.proc, self.client),
+            nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
+        }
+    }
+
+    /// What was used from `before` to `after`, two snapshots of this monitor.
+    #[must_use]
+    pub fn usage(&self, before: &Snapshot, after: &Snapshot) -> Usage {
+        let machine = before.machine.zip(after.machine);
+        let ticks_us = |from: u64, to: u64| to.saturating_sub(from) as f64 * TICK_NS as f64 / 1000.0;
+        let process =
+            |label: &str, pid: u32, before: &Option<ProcessSnapshot>, after: &Option<ProcessSnapshot>| {
+                let cpu_ns =
+                    before.as_ref().zip(after.as_ref()).and_then(|(before, after)| after.since(before));
+                ProcessUsage {
+                    label: label.to_owned(),
+                    pid,
+                    cpu_us: cpu_ns.map(|nanoseconds| nanoseconds as f64 / 1000.0),
+                    resident_bytes: after.as_ref().and_then(|snapshot| snapshot.resident_bytes),
+                }
+            };
+        Usage {
+            seconds: after.at.duration_since(before.at).as_secs_f64(),
+            machine_us: machine.map(|(before, after)| ticks_us(before.busy, after.busy)),
+            steal_us: machine.map(|(before, after)| ticks_us(before.steal, after.steal)),
+            client: process("client", self.client, &before.client, &after.client),
+            nodes: (self.nodes.iter().zip(&before.nodes).zip(&after.nodes))
+                .map(|((node, before), after)| process(&node.label, node.pid, before, after))
+                .collect(),
+        }
+    }
+}
+
+/// The id of the process that started `pid`, or `None` if it is gone.
+#[must_use]
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let text = read(&PathBuf::from(format!("/proc/{pid}/stat")))?;
+    stat_field(&text, 4)?.try_into().ok()
+}
+
+/// What this machine is, for the head of a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The CPU's name.
+    pub cpu: Option<String>,
+    /// CPUs the kernel schedules on.
+    pub cpus: Option<u32>,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn this() -> Machine {
+        let cpuinfo = read(Path::new("/proc/cpuinfo")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+            line.split_once(':').map(|(_, value)| value.trim().to_owned())
+        };
+        Machine {
+            cpu: field("model name").or_else(|| field("Model")),
+            cpus: std::thread::available_parallelism().ok().and_then(|count| u32::try_from(count.get()).ok()),
+            memory_bytes: memory_bytes("MemTotal"),
+            kernel: read(Path::new("/proc/sys/kernel/osrelease")).map(|text| text.trim().to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let unknown = || "unavailable".to_owned();
+        write!(
+            formatter,
+            "{}, {} CPUs, {} memory, Linux {}",
+            self.cpu.clone().unwrap_or_else(|| "unknown CPU".to_owned()),
+            self.cpus.map_or_else(unknown, |count| count.to_string()),
+            self.memory_bytes.map_or_else(unknown, |bytes| base::units::ByteSize(bytes).to_string()),
+            self.kernel.clone().unwrap_or_else(unknown),
+        )
+    }
+}
+
+/// A line of `/proc/meminfo`, such as `MemTotal` or `MemAvailable`, in bytes.
+#[must_use]
+pub fn memory_bytes(name: &str) -> Option<u64> {
+    parse_kilobytes(&read(Path::new("/proc/meminfo"))?, name)
+}
+
+fn read(path: &Path) -> Option<String> {
+    // A process may have any bytes in its name.
+    std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn read_process(proc: &Path, pid: u32) -> Option<ProcessSnapshot> {
+    let directory = proc.join(pid.to_string());
+    let stat = read(&directory.join("stat"))?;
+    let threads_ns = std::fs::read_dir(directory.join("task"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let thread = entry.file_name().to_str()?.parse().ok()?;
+            Some((thread, parse_schedstat(&read(&entry.path().join("schedstat"))?)?))
+        })
+        .collect();
+    Some(ProcessSnapshot {
+        start_ticks: stat_field(&stat, 22)?,
+        cpu_ticks: stat_field(&stat, 14)? + stat_field(&stat, 15)?,
+        threads_ns,
+        resident_bytes: read(&directory.join("status")).and_then(|text| parse_kilobytes(&text, "VmRSS")),
+    })
+}
+
+/// Field `number` (from 1, as in proc(5)) of `/proc/PID/stat`. The second, the name, may itself hold
+/// spaces and parentheses, so counting starts behind its last one.
+fn stat_field(text: &str, number: usize) -> Option<u64> {
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+}
+
+fn parse_schedstat(text: &str) -> Option<u64> {
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn parse_machine(text: &str) -> Option<MachineTicks> {
+    let line = text.lines().find(|line| line.starts_with("cpu "))?;
+    let fields: Vec<u64> =
+        line.split_ascii_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; time of guests is part of user already.
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else { return None };
+    Some(MachineTicks {
+        busy: user + nice + system + irq + softirq,
+        steal: fields.get(7).copied().unwrap_or(0),
+    })
+}
+
+fn parse_kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':')))?;
+    let kilobytes: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const STAT: &str =
+        "cpu  14122 10 2588 245555 831 3 53 81 7 0\ncpu0 6310 0 939 124309 52 0 10 39 0 0\nintr 1\n";
+    const PROCESS: &str = "4242 (a (very) odd) name) S 1 4242 4242 0 -1 4194560 1200 0 0 0 731 269 0 0 20 0 3 0 \
+                           98765 25000000 900 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
+
+    #[test]
+    fn machine_time_counts_work_and_leaves_out_idle_waiting_and_steal() {
+        let ticks = parse_machine(STAT).unwrap();
+        assert_eq!(ticks, MachineTicks { busy: 14122 + 10 + 2588 + 3 + 53, steal: 81 });
+        assert_eq!(parse_machine("cpu  1 2 3"), None);
+        assert_eq!(parse_machine("intr 5"), None);
+    }
+
+    #[test]
+    fn a_process_name_with_parentheses_does_not_shift_the_fields() {
+        assert_eq!(stat_field(PROCESS, 4), Some(1));
+        assert_eq!(stat_field(PROCESS, 14), Some(731));
+        assert_eq!(stat_field(PROCESS, 15), Some(269));
+        assert_eq!(stat_field(PROCESS, 22), Some(98765));
+        assert_eq!(stat_field("garbage", 14), None);
+    }
+
+    #[test]
+    fn small_files_of_proc_are_read_as_captured() {
+        assert_eq!(parse_schedstat("11803254873 2039145 21022\n"), Some(11_803_254_873));
+        assert_eq!(parse_schedstat(""), None);
+        let status = "Name:\tmillpond\nVmHWM:\t  200000 kB\nVmRSS:\t  123456 kB\nRssAnon:\t 1 kB\n";
+        assert_eq!(parse_kilobytes(status, "VmRSS"), Some(123_456 * 1024));
+        assert_eq!(parse_kilobytes(status, "VmSwap"), None);
+        assert_eq!(parse_kilobytes(status, "Vm"), None);
+    }
+
+    /// A captured `/proc` with one process of two threads.
+    fn captured() -> (tempfile::TempDir, Monitor) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::write(root.join("stat"), STAT).unwrap();
+        for thread in [4242, 4243] {
+            fs::create_dir_all(root.join(format!("4242/task/{thread}"))).unwrap();
+            fs::write(root.join(format!("4242/task/{thread}/schedstat")), "5000000000 1 1\n").unwrap();
+        }
+        fs::write(root.join("4242/stat"), PROCESS).unwrap();
+        fs::write(root.join("4242/status"), "VmRSS:\t 1000 kB\n").unwrap();
+        let nodes =
+            vec![Watched { label: "node.1".into(), pid: 4242 }, Watched { label: "node.2".into(), pid: 777 }];
+        let monitor = Monitor { proc: root.to_owned(), client: 999, nodes };
+        (directory, monitor)
+    }
+
+    #[test]
+    fn usage_is_the_difference_of_two_snapshots_and_what_is_missing_stays_missing() {
+        let (directory, monitor) = captured();
+        let root = directory.path();
+        let before = monitor.snapshot();
+        fs::write(root.join("stat"), STAT.replace("cpu  14122", "cpu  14222")).unwrap();
+        fs::write(root.join("4242/task/4243/schedstat"), "5001500000 1 1\n").unwrap();
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        assert_eq!(usage.machine_us, Some(1_000_000.0));
+        assert_eq!(usage.steal_us, Some(0.0));
+        assert_eq!(usage.nodes[0].cpu_us, Some(1500.0));
+        assert_eq!(usage.nodes[0].resident_bytes, Some(1000 * 1024));
+        assert_eq!((usage.nodes[1].cpu_us, usage.nodes[1].resident_bytes), (None, None));
+        assert_eq!(usage.client.cpu_us, None);
+        assert_eq!(usage.nodes_us(), None, "a sum with an unknown part is unknown");
+    }
+
+    #[test]
+    fn the_time_of_a_thread_that_ended_is_taken_from_the_ticks() {
+        let (directory, monitor) = captured();
+        let root = directory.path();
+        let before = monitor.snapshot();
+        fs::remove_dir_all(root.join("4242/task/4243")).unwrap();
+        fs::write(root.join("4242/stat"), PROCESS.replace(" 731 ", " 831 ")).unwrap();
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        assert_eq!(usage.nodes[0].cpu_us, Some(1_000_000.0));
+    }
+
+    #[test]
+    fn without_scheduler_statistics_ticks_are_used() {
+        let (directory, monitor) = captured();
+        let root = directory.path();
+        fs::remove_dir_all(root.join("4242/task")).unwrap();
+        let before = monitor.snapshot();
+        fs::write(root.join("4242/stat"), PROCESS.replace(" 269 ", " 272 ")).unwrap();
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        assert_eq!(usage.nodes[0].cpu_us, Some(30_000.0));
+    }
+
+    #[test]
+    fn another_process_under_the_same_id_is_not_mistaken_for_the_first() {
+        let (directory, monitor) = captured();
+        let before = monitor.snapshot();
+        fs::write(directory.path().join("4242/stat"), PROCESS.replace("98765", "98766")).unwrap();
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        assert_eq!(usage.nodes[0].cpu_us, None);
+    }
+
+    #[test]
+    fn this_process_is_seen_working() {
+        let monitor = Monitor::new(vec![Watched { label: "self".into(), pid: std::process::id() }]);
+        let before = monitor.snapshot();
+        let started = Instant::now();
+        let mut value = 1u64;
+        while started.elapsed().as_millis() < 60 {
+            value = std::hint::black_box(base::hash::mix(value));
+        }
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        assert!(usage.client.cpu_us.unwrap() > 1000.0, "{usage:?}");
+        assert!(usage.nodes_us().unwrap() > 1000.0);
+        assert!(usage.client.resident_bytes.unwrap() > 100_000);
+        assert!(parent_of(std::process::id()).unwrap() > 0);
+    }
+}

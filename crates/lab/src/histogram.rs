@@ -1,0 +1,156 @@
+//! Latencies, kept whole: a histogram of nanoseconds with three significant digits.
+//!
+//! Histograms are merged, percentiles are read once at the end. Maximum and mean are exact.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The longest latency told apart, in nanoseconds: one hour. Longer ones are counted as this long.
+const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+
+/// The latencies of one kind of operation.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    histogram: Histogram<u64>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+/// What a [`Latency`] says, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// The exact average.
+    pub mean_us: f64,
+    /// Half of the operations took no longer.
+    pub p50_us: f64,
+    /// 90 % took no longer.
+    pub p90_us: f64,
+    /// 95 % took no longer.
+    pub p95_us: f64,
+    /// 99 % took no longer.
+    pub p99_us: f64,
+    /// 99.9 % took no longer.
+    pub p99_9_us: f64,
+    /// 99.99 % took no longer.
+    pub p99_99_us: f64,
+    /// The exact longest.
+    pub max_us: f64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency::new()
+    }
+}
+
+impl Latency {
+    /// An empty histogram.
+    #[must_use]
+    pub fn new() -> Latency {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
+            .expect("the bounds are constants that the library accepts");
+        Latency { histogram, sum_ns: 0, max_ns: 0 }
+    }
+
+    /// Counts one operation.
+    pub fn record(&mut self, latency_ns: u64) {
+        self.histogram.saturating_record(latency_ns);
+        self.sum_ns += u128::from(latency_ns);
+        self.max_ns = self.max_ns.max(latency_ns);
+    }
+
+    /// Adds all of another's operations.
+    pub fn merge(&mut self, other: &Latency) {
+        self.histogram.add(&other.histogram).expect("all histograms have the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// How many operations were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The figures, or `None` where nothing was counted.
+    #[must_use]
+    pub fn summary(&self) -> Option<LatencySummary> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        // A bucket's upper border can lie above the longest latency in it; nothing took that long.
+        let percentile =
+            |percent| self.histogram.value_at_percentile(percent).min(self.max_ns) as f64 / 1000.0;
+        Some(LatencySummary {
+            mean_us: self.sum_ns as f64 / count as f64 / 1000.0,
+            p50_us: percentile(50.0),
+            p90_us: percentile(90.0),
+            p95_us: percentile(95.0),
+            p99_us: percentile(99.0),
+            p99_9_us: percentile(99.9),
+            p99_99_us: percentile(99.99),
+            max_us: self.max_ns as f64 / 1000.0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(actual: f64, expected: f64) -> bool {
+        (actual - expected).abs() <= expected * 0.001
+    }
+
+    #[test]
+    fn percentiles_of_a_known_distribution_are_right_to_three_digits() {
+        let mut latency = Latency::new();
+        for microseconds in 1..=100_000u64 {
+            latency.record(microseconds * 1000);
+        }
+        let summary = latency.summary().unwrap();
+        assert!(near(summary.p50_us, 50_000.0), "{summary:?}");
+        assert!(near(summary.p90_us, 90_000.0) && near(summary.p95_us, 95_000.0));
+        assert!(near(summary.p99_us, 99_000.0) && near(summary.p99_9_us, 99_900.0));
+        assert!(near(summary.p99_99_us, 99_990.0));
+        assert_eq!(summary.max_us, 100_000.0);
+        assert_eq!(summary.mean_us, 50_000.5);
+    }
+
+    #[test]
+    fn merging_equals_recording_everything_in_one() {
+        let (mut all, mut left, mut right) = (Latency::new(), Latency::new(), Latency::new());
+        for value in 0..10_000u64 {
+            let latency_ns = base::hash::mix(value) % 5_000_000;
+            all.record(latency_ns);
+            if value % 10 == 0 { &mut left } else { &mut right }.record(latency_ns);
+        }
+        left.merge(&right);
+        assert_eq!(left.summary(), all.summary());
+        assert_eq!(left.count(), 10_000);
+    }
+
+    #[test]
+    fn merged_percentiles_are_not_the_average_of_percentiles() {
+        let (mut quick, mut slow) = (Latency::new(), Latency::new());
+        (0..99_000).for_each(|_| quick.record(100_000));
+        (0..1_000).for_each(|_| slow.record(10_000_000));
+        quick.merge(&slow);
+        let summary = quick.summary().unwrap();
+        assert!(near(summary.p99_us, 100.0) && near(summary.p99_9_us, 10_000.0), "{summary:?}");
+    }
+
+    #[test]
+    fn nothing_recorded_is_no_summary() {
+        assert_eq!(Latency::new().summary(), None);
+    }
+
+    #[test]
+    fn a_latency_beyond_an_hour_is_counted_and_its_length_kept() {
+        let mut latency = Latency::new();
+        latency.record(2 * LATENCY_NS_MAX);
+        assert_eq!(latency.count(), 1);
+        assert_eq!(latency.summary().unwrap().max_us, 7.2e9);
+    }
+}

@@ -1,0 +1,418 @@
+//! What a comparison runs on: drives made of memory, and a cluster on them. Each is a guard that takes down
+//! what it set up; see [`crate::cleanup`] for the ways out that it covers.
+//!
+//! A run that was killed outright leaves its directory, named after its process. The next run finds it,
+//! sees that the process is gone, and takes down what is left.
+
+use crate::cleanup::Undo;
+use crate::command::{self, CommandError};
+use crate::cpu::{Watched, memory_bytes, parent_of};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+/// Starting a cluster formats its drives and waits for every placement group.
+const START_LIMIT: Duration = Duration::from_secs(120);
+const DIRECTORY_PREFIX: &str = "millpond-bench.";
+
+/// Why there is nothing to measure on.
+#[derive(thiserror::Error, Debug)]
+pub enum TestbedError {
+    /// A program failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A file or directory could not be made.
+    #[error("{}: {error}; choose another directory with --directory", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Loop devices are for root.
+    #[error("loop devices need root; run it with sudo, or as root in a privileged container")]
+    NotRoot,
+    /// Too little memory for the smallest test bed.
+    #[error(
+        "{}: {available} bytes of memory are free, and the smallest test bed needs {needed}; free some, or choose a \
+         larger tmpfs with --directory", path.display()
+    )]
+    Memory {
+        /// The tmpfs.
+        path: PathBuf,
+        /// Bytes that are free.
+        available: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+    /// The cluster's status could not be read.
+    #[error(
+        "`millpond status --json` printed what is no JSON: {0}; are the suite and millpond of one build?"
+    )]
+    Status(serde_json::Error),
+}
+
+/// A directory for everything that a run makes. Removed in the end.
+#[derive(Debug)]
+pub struct Testbed {
+    directory: PathBuf,
+    _undo: Undo,
+}
+
+impl Testbed {
+    /// Makes a directory below `parent`, which should be a tmpfs, after taking down what earlier runs that
+    /// were killed left there.
+    ///
+    /// # Errors
+    /// Not root, or `parent` cannot be written.
+    pub fn new(parent: &Path, millpond: &Path) -> Result<Testbed, TestbedError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(TestbedError::NotRoot);
+        }
+        remove_leftovers(parent, millpond);
+        let directory = parent.join(format!("{DIRECTORY_PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&directory)
+            .map_err(|error| TestbedError::File { path: directory.clone(), error })?;
+        let removed = directory.clone();
+        let undo = Undo::new(move || told(&removed, std::fs::remove_dir_all(&removed)));
+        Ok(Testbed { directory, _undo: undo })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// Bytes that files in `directory` may take: what its file system has free, and the memory behind it.
+#[must_use]
+pub fn free_bytes(directory: &Path) -> Option<u64> {
+    let space = nix::sys::statvfs::statvfs(directory).ok()?;
+    let free = space.blocks_available() as u64 * space.fragment_size() as u64;
+    Some(memory_bytes("MemAvailable").map_or(free, |memory| memory.min(free)))
+}
+
+/// A loop device over a sparse file.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    backing: PathBuf,
+    direct_io: bool,
+    _undo: Undo,
+}
+
+impl LoopDevice {
+    /// Makes `directory/name` of `bytes` and a loop device over it, which hands I/O to the file directly
+    /// where the file system can do that.
+    ///
+    /// # Errors
+    /// The file cannot be made, or `losetup` failed.
+    pub fn new(directory: &Path, name: &str, bytes: u64) -> Result<LoopDevice, TestbedError> {
+        let backing = directory.join(name);
+        std::fs::File::create_new(&backing)
+            .and_then(|file| file.set_len(bytes))
+            .map_err(|error| TestbedError::File { path: backing.clone(), error })?;
+        let file = backing.display().to_string();
+        // The device's name is not known before it exists, so undoing asks for it: nothing that fails or
+        // ends the process in between leaves a device behind.
+        let undone = backing.clone();
+        let undo = Undo::new(move || {
+            detach_loops_of(&undone);
+            told(&undone, std::fs::remove_file(&undone));
+        });
+        let attach = |direct: &str| {
+            command::run("losetup", &["--find", "--show", direct, file.as_str()], COMMAND_LIMIT)
+        };
+        let path = attach("--direct-io=on").or_else(|error| {
+            // A failed attempt may have left the device without direct I/O.
+            detach_loops_of(&backing);
+            attach("--direct-io=off").map_err(|_| error)
+        })?;
+        let path = PathBuf::from(path.trim());
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let direct_io = std::fs::read_to_string(format!("/sys/block/{name}/loop/dio"))
+            .is_ok_and(|flag| flag.trim() == "1");
+        Ok(LoopDevice { path, backing, direct_io, _undo: undo })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file behind it.
+    #[must_use]
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+
+    /// Whether the file is read and written without the page cache in between.
+    #[must_use]
+    pub fn direct_io(&self) -> bool {
+        self.direct_io
+    }
+}
+
+/// A cluster of three nodes that runs in the background.
+#[derive(Debug)]
+pub struct Cluster {
+    millpond: PathBuf,
+    directory: PathBuf,
+    _undo: Undo,
+}
+
+/// What an OSD says of itself in `millpond status --json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OsdFigures {
+    /// Its name.
+    pub label: String,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// The size of its drive.
+    pub bytes: Option<u64>,
+    /// Bytes that data may take.
+    pub usable_bytes: Option<u64>,
+    /// Memory of its index in bytes.
+    pub index_bytes: Option<u64>,
+    /// Bytes written to the drive for each byte that clients wrote.
+    pub write_amplification: Option<f64>,
+}
+
+impl Cluster {
+    /// Starts one in `directory`, one node and one replica for each device.
+    ///
+    /// # Errors
+    /// `millpond up` failed.
+    pub fn start(millpond: &Path, directory: &Path, devices: &[&Path]) -> Result<Cluster, TestbedError> {
+        let undo = {
+            let (millpond, directory) = (millpond.to_owned(), directory.to_owned());
+            Undo::new(move || stop_cluster(&millpond, &directory))
+        };
+        let cluster = Cluster { millpond: millpond.to_owned(), directory: directory.to_owned(), _undo: undo };
+        let count = devices.len().to_string();
+        let mut arguments: Vec<String> =
+            ["up", "--nodes", &count, "--replicas", &count, "--detach"].map(str::to_owned).into();
+        for device in devices {
+            arguments.extend(["--device".to_owned(), device.display().to_string()]);
+        }
+        cluster.millpond(&arguments, START_LIMIT)?;
+        Ok(cluster)
+    }
+
+    /// Its directory, for `millpond --dir`.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// `millpond volume create` failed.
+    pub fn create_volume(&self, name: &str, bytes: u64) -> Result<(), TestbedError> {
+        let arguments = ["volume", "create", name, &bytes.to_string()].map(str::to_owned);
+        self.millpond(&arguments, COMMAND_LIMIT).map(drop)
+    }
+
+    /// What its OSDs say of themselves.
+    ///
+    /// # Errors
+    /// `millpond status` failed.
+    pub fn osds(&self) -> Result<Vec<OsdFigures>, TestbedError> {
+        let text = self.millpond(&["status".to_owned(), "--json".to_owned()], COMMAND_LIMIT)?;
+        let status = serde_json::from_str(&text).map_err(TestbedError::Status)?;
+        let mut osds = Vec::new();
+        collect_osds(&status, &mut osds);
+        Ok(osds)
+    }
+
+    /// All of its processes: the nodes, and the one that started them and holds the registry.
+    ///
+    /// # Errors
+    /// `millpond status` failed.
+    pub fn processes(&self) -> Result<Vec<Watched>, TestbedError> {
+        let mut processes: Vec<Watched> = Vec::new();
+        for osd in self.osds()? {
+            let Some(pid) = osd.pid.filter(|pid| processes.iter().all(|known| known.pid != *pid)) else {
+                continue;
+            };
+            processes.push(Watched { label: osd.label, pid });
+        }
+        let parent = processes.first().and_then(|node| parent_of(node.pid)).filter(|&pid| pid > 1);
+        processes.extend(parent.map(|pid| Watched { label: "registry".to_owned(), pid }));
+        Ok(processes)
+    }
+
+    fn millpond(&self, arguments: &[String], limit: Duration) -> Result<String, TestbedError> {
+        let mut all = vec!["--dir".to_owned(), self.directory.display().to_string()];
+        all.extend_from_slice(arguments);
+        Ok(command::run(&self.millpond, &all, limit)?)
+    }
+}
+
+/// Every object in `value` that looks like an OSD, in order.
+fn collect_osds(value: &serde_json::Value, osds: &mut Vec<OsdFigures>) {
+    match value {
+        serde_json::Value::Array(values) => values.iter().for_each(|value| collect_osds(value, osds)),
+        serde_json::Value::Object(fields) if fields.contains_key("write_amplification") => {
+            let number = |name: &str| fields.get(name).and_then(serde_json::Value::as_u64);
+            osds.push(OsdFigures {
+                label: number("osd")
+                    .map_or_else(|| format!("osd#{}", osds.len()), |osd| format!("osd.{osd}")),
+                pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
+                bytes: number("bytes"),
+                usable_bytes: number("usable_bytes"),
+                index_bytes: number("index_bytes"),
+                write_amplification: fields.get("write_amplification").and_then(serde_json::Value::as_f64),
+            });
+        }
+        serde_json::Value::Object(fields) => fields.values().for_each(|value| collect_osds(value, osds)),
+        _ => {}
+    }
+}
+
+fn stop_cluster(millpond: &Path, directory: &Path) {
+    if directory.exists() {
+        let arguments = ["--dir", &directory.display().to_string(), "down"].map(str::to_owned);
+        if let Err(error) = command::run_unguarded(millpond, &arguments, COMMAND_LIMIT) {
+            eprintln!("{error}; killing its processes");
+        }
+        kill_processes_of(directory);
+    }
+}
+
+/// Kills what still runs in `directory`, which is named after one run, so that nobody else's process can be
+/// meant.
+fn kill_processes_of(directory: &Path) {
+    let place = directory.display().to_string();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for entry in processes {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if pid != std::process::id() as i32 && names_directory(&line, &place) {
+            eprintln!("killing process {pid}, which is still there after `millpond down`");
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
+        }
+    }
+}
+
+/// Whether an argument of a command line, as `/proc` gives it, is `directory` or lies in it.
+fn names_directory(command_line: &[u8], directory: &str) -> bool {
+    command_line.split(|&byte| byte == 0).any(|argument| {
+        let argument = String::from_utf8_lossy(argument);
+        argument.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
+fn detach_loops_of(backing: &Path) {
+    let arguments = ["--noheadings", "--output", "NAME", "--associated", &backing.display().to_string()];
+    match command::run_unguarded("losetup", &arguments, COMMAND_LIMIT) {
+        Ok(names) => {
+            for name in names.split_whitespace() {
+                if let Err(error) = command::run_unguarded("losetup", &["--detach", name], COMMAND_LIMIT) {
+                    eprintln!("{error}");
+                }
+            }
+        }
+        Err(error) => eprintln!("{error}"),
+    }
+}
+
+fn remove_leftovers(parent: &Path, millpond: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(DIRECTORY_PREFIX)) else { continue };
+        if pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists() {
+            continue;
+        }
+        let directory = entry.path();
+        eprintln!("taking down {}, left by a run that was killed", directory.display());
+        let files: Vec<_> = std::fs::read_dir(&directory).into_iter().flatten().flatten().collect();
+        for entry in files.iter().filter(|entry| entry.path().is_dir()) {
+            stop_cluster(millpond, &entry.path());
+        }
+        for entry in files.iter().filter(|entry| entry.path().is_file()) {
+            detach_loops_of(&entry.path());
+        }
+        told(&directory, std::fs::remove_dir_all(&directory));
+    }
+}
+
+/// Taking down goes on whatever fails, but not silently.
+fn told(path: &Path, result: std::io::Result<()>) {
+    if let Err(error) = result
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        eprintln!("{}: cannot be removed: {error}; remove it by hand", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn osds_are_found_wherever_the_status_has_them() {
+        let status = serde_json::json!({
+            "cluster": {"id": "x"},
+            "osds": [
+                {"osd": 0, "pid": 100, "bytes": 10, "usable_bytes": 9, "write_amplification": 1.5, "index_bytes": 7},
+                {"osd": 1, "pid": null, "write_amplification": null},
+            ],
+        });
+        let mut osds = Vec::new();
+        collect_osds(&status, &mut osds);
+        assert_eq!(osds.len(), 2);
+        assert_eq!((osds[0].label.as_str(), osds[0].pid), ("osd.0", Some(100)));
+        assert_eq!((osds[0].write_amplification, osds[0].index_bytes), (Some(1.5), Some(7)));
+        assert_eq!((osds[1].pid, osds[1].write_amplification), (None, None));
+    }
+
+    #[test]
+    fn only_processes_of_that_directory_are_meant() {
+        let directory = "/dev/shm/millpond-bench.17";
+        assert!(names_directory(b"millpond\0--dir\0/dev/shm/millpond-bench.17/cluster\0up\0", directory));
+        assert!(names_directory(b"millpond\0--dir\0/dev/shm/millpond-bench.17\0", directory));
+        assert!(!names_directory(b"millpond\0--dir\0/dev/shm/millpond-bench.170/cluster\0up\0", directory));
+        assert!(!names_directory(b"grep\0x/dev/shm/millpond-bench.17\0", directory));
+    }
+
+    fn loops_of(backing: &Path) -> String {
+        let arguments = ["--noheadings", "--associated", &backing.display().to_string()];
+        command::run("losetup", &arguments, COMMAND_LIMIT).unwrap()
+    }
+
+    #[test]
+    fn a_loop_device_and_its_file_are_gone_after_use() {
+        if !nix::unistd::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+            eprintln!("not tested: loop devices need root and /dev/loop-control");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let device = LoopDevice::new(directory.path(), "drive", 16 << 20).unwrap();
+        let backing = device.backing().to_owned();
+        assert!(loops_of(&backing).contains(device.path().to_str().unwrap()));
+        drop(device);
+        assert_eq!(loops_of(&backing), "");
+        assert!(!backing.exists());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_taken_down_and_what_runs_is_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let dead = parent.path().join(format!("{DIRECTORY_PREFIX}{}", u32::MAX));
+        let alive = parent.path().join(format!("{DIRECTORY_PREFIX}{}", std::process::id()));
+        let other = parent.path().join("millpond-bench.notes");
+        for directory in [&dead, &alive, &other] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        std::fs::write(dead.join("drive"), "x").unwrap();
+        std::fs::create_dir(dead.join("cluster")).unwrap();
+        remove_leftovers(parent.path(), Path::new("true"));
+        assert!(!dead.exists() && alive.exists() && other.exists());
+    }
+}

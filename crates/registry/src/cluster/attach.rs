@@ -1,0 +1,102 @@
+//! Who may write to a volume: one client, or several that share it knowingly.
+
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use crate::interface::{LeaseId, Operation, Txn};
+use base::map::VolumeInfo;
+use base::{ClientId, Generation, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// An attached client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachRecord {
+    /// The client.
+    pub client: ClientId,
+    /// It agreed to share the volume.
+    pub shared: bool,
+    /// The generation it was given.
+    pub generation: Generation,
+    /// Who it is, for people: process and host.
+    pub description: String,
+}
+
+/// What an attached client works with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The volume.
+    pub id: VolumeId,
+    /// Its description, the new generation included.
+    pub info: VolumeInfo,
+    /// The generation that every request bears.
+    pub generation: Generation,
+}
+
+impl Cluster {
+    /// Attaches a volume for as long as the lease lives. An exclusive attach raises the generation, which
+    /// fences whoever had it before; a shared one works under the present generation, beside other shared
+    /// ones. A client that attaches again replaces its own attachment.
+    ///
+    /// # Errors
+    /// [`ClusterError::Attached`] with the holder; [`ClusterError::NoSuchVolume`]; those of the registry.
+    pub async fn attach(
+        &self,
+        volume: &str,
+        client: ClientId,
+        lease: LeaseId,
+        shared: bool,
+        description: String,
+    ) -> Result<Attachment> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, read, mut info) = self.find_volume(volume).await?;
+            // Read before the attachments are: one that is made afterwards changes it.
+            let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
+            let mut others = self.attachments(id).await?.into_iter().filter(|holder| holder.client != client);
+            if let Some(holder) = others.find(|holder| !shared || !holder.shared) {
+                let next = match (shared, holder.shared) {
+                    (false, true) => "detach it there, or attach it with --shared here too",
+                    (false, false) => "detach it there, or wait a few seconds if that process is dead",
+                    _ => "it is not shared there: detach it, or attach it with --shared there too",
+                };
+                return Err(ClusterError::Attached {
+                    name: volume.to_owned(),
+                    holder: holder.description,
+                    next,
+                });
+            }
+            if !shared {
+                info.generation = Generation(info.generation.0 + 1);
+            }
+            let generation = info.generation;
+            let record = AttachRecord { client, shared, generation, description: description.clone() };
+            let mut txn = Txn::new()
+                .when(read.unchanged())
+                .when(guard.unchanged())
+                .then(Operation::put(&guard.key, encode(&client)))
+                .then(Operation::put_leased(keys::attached(id, client), encode(&record), lease));
+            if !shared {
+                txn = txn.then(Operation::put(&read.key, encode(&info)));
+            }
+            if self.commit(txn).await? {
+                return Ok(Attachment { id, info, generation });
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the volume {volume}") })
+    }
+
+    /// Ends a client's attachment, if it has one.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn detach(&self, volume: VolumeId, client: ClientId) -> Result<()> {
+        self.registry.delete(&keys::attached(volume, client)).await?;
+        Ok(())
+    }
+
+    /// The attached clients whose leases live.
+    ///
+    /// # Errors
+    /// Those of the registry, or a record that cannot be read.
+    pub async fn attachments(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
+        let records = self.read_all(&keys::attached_to(volume)).await?;
+        Ok(records.into_iter().map(|(_, record)| record).collect())
+    }
+}

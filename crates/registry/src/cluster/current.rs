@@ -1,0 +1,162 @@
+//! The cluster map, read at once and kept current by what a watch shows.
+
+use super::keys::{self, MapKey};
+use super::osds::{OsdRecord, OsdUp};
+use super::{ClusterError, decode};
+use crate::error::RegistryError;
+use crate::interface::{Event, Registry, Revision};
+use crate::value::Value;
+use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{ClusterId, OsdId, PgId, PoolId, VolumeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The pause before the map is read again after the registry failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The entries of which a map is put together.
+#[derive(Default)]
+pub(super) struct MapParts {
+    revision: Revision,
+    cluster: Option<ClusterId>,
+    osds: BTreeMap<OsdId, OsdRecord>,
+    up: BTreeMap<OsdId, OsdUp>,
+    pools: BTreeMap<PoolId, PoolInfo>,
+    pgs: BTreeMap<PgId, PgConfig>,
+    volumes: BTreeMap<VolumeId, VolumeInfo>,
+}
+
+impl MapParts {
+    /// All entries as of one revision.
+    pub(super) async fn read(registry: &dyn Registry) -> Result<MapParts, ClusterError> {
+        let range = registry.range(keys::MAP).await?;
+        let mut parts = MapParts { revision: range.revision, ..MapParts::default() };
+        for entry in range.entries {
+            parts.put(&entry.key, &entry.value)?;
+        }
+        Ok(parts)
+    }
+
+    /// Takes over an entry. One that cannot be read leaves what was there.
+    fn put(&mut self, key: &str, value: &Value) -> Result<(), ClusterError> {
+        match MapKey::parse(key) {
+            Some(MapKey::Cluster) => self.cluster = Some(decode(key, value)?),
+            Some(MapKey::Osd(id)) => drop(self.osds.insert(id, decode(key, value)?)),
+            Some(MapKey::Up(id)) => drop(self.up.insert(id, decode(key, value)?)),
+            Some(MapKey::Pool(id)) => drop(self.pools.insert(id, decode(key, value)?)),
+            Some(MapKey::Pg(id)) => drop(self.pgs.insert(id, decode(key, value)?)),
+            Some(MapKey::Volume(id)) => drop(self.volumes.insert(id, decode(key, value)?)),
+            // Written by a later version, which does without this one's understanding.
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &str) {
+        match MapKey::parse(key) {
+            Some(MapKey::Cluster) => self.cluster = None,
+            Some(MapKey::Osd(id)) => drop(self.osds.remove(&id)),
+            Some(MapKey::Up(id)) => drop(self.up.remove(&id)),
+            Some(MapKey::Pool(id)) => drop(self.pools.remove(&id)),
+            Some(MapKey::Pg(id)) => drop(self.pgs.remove(&id)),
+            Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
+            None => {}
+        }
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), ClusterError> {
+        match event {
+            Event::Put(entry) => self.put(&entry.key, &entry.value),
+            Event::Delete { key, .. } => {
+                self.delete(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// The map, if there is a cluster. Placement groups and volumes without a pool are left out: their
+    /// pool is being made or removed.
+    pub(super) fn to_map(&self) -> Option<ClusterMap> {
+        let osd = |(&id, record): (&OsdId, &OsdRecord)| {
+            let info = OsdInfo {
+                uuid: record.uuid,
+                node: record.node,
+                bytes: record.bytes,
+                address: self.up.get(&id).map(|up| up.address),
+                incarnation: record.incarnation,
+            };
+            (id, info)
+        };
+        let pgs = self.pgs.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
+        let volumes = self.volumes.iter().filter(|(_, volume)| self.pools.contains_key(&volume.pool));
+        Some(ClusterMap {
+            revision: self.revision.0,
+            cluster: self.cluster?,
+            osds: self.osds.iter().map(osd).collect(),
+            pools: self.pools.clone(),
+            pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
+            volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
+        })
+    }
+}
+
+/// Starts a task that keeps the map current until nobody looks any more.
+pub(super) fn keep(registry: Arc<dyn Registry>) -> watch::Receiver<Arc<ClusterMap>> {
+    let (sender, receiver) = watch::channel(Arc::new(ClusterMap::default()));
+    tokio::spawn(async move {
+        loop {
+            let followed = tokio::select! {
+                () = sender.closed() => return,
+                followed = follow(&*registry, &sender) => followed,
+            };
+            match followed {
+                // Too far behind: what a new reading shows has all of it.
+                ClusterError::Registry(RegistryError::Compacted { .. }) => continue,
+                error => tracing::warn!(%error, "the cluster map is not current; reading it again"),
+            }
+            tokio::select! {
+                () = sender.closed() => return,
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+            }
+        }
+    });
+    receiver
+}
+
+/// Reads the map and follows its changes until the registry fails.
+async fn follow(registry: &dyn Registry, sender: &watch::Sender<Arc<ClusterMap>>) -> ClusterError {
+    match follow_to_failure(registry, sender).await {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+enum Never {}
+
+async fn follow_to_failure(
+    registry: &dyn Registry,
+    sender: &watch::Sender<Arc<ClusterMap>>,
+) -> Result<Never, ClusterError> {
+    let mut parts = MapParts::read(registry).await?;
+    publish(&parts, sender);
+    let mut changes = registry.watch(keys::MAP, parts.revision.next()).await?;
+    loop {
+        let batch = changes.next().await?;
+        for event in &batch.events {
+            if let Err(error) = parts.apply(event) {
+                // The rest of the map is better than none; who needs this entry sees the older one.
+                tracing::error!(%error, "a change of the cluster map is passed over");
+            }
+        }
+        parts.revision = batch.revision;
+        publish(&parts, sender);
+    }
+}
+
+fn publish(parts: &MapParts, sender: &watch::Sender<Arc<ClusterMap>>) {
+    if let Some(map) = parts.to_map() {
+        sender.send_replace(Arc::new(map));
+    }
+}

@@ -1,0 +1,190 @@
+//! Why an operation on the cluster's state was refused.
+
+use crate::error::RegistryError;
+use base::units::ByteSize;
+use base::{ClusterId, Epoch, OsdId, PgId, VolumeId};
+
+/// Why an operation on the cluster's state was refused. Unless it is the registry that failed, nothing
+/// was changed.
+#[derive(thiserror::Error, Debug)]
+pub enum ClusterError {
+    /// The registry failed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The registry is empty.
+    #[error("there is no cluster in this registry yet; start one with `millpond up`")]
+    NoCluster,
+    /// The registry is another cluster's.
+    #[error(
+        "this registry belongs to cluster {found}, not {expected}; use the directory of cluster {expected}"
+    )]
+    OtherCluster {
+        /// Whose it is.
+        found: ClusterId,
+        /// Whose it should be.
+        expected: ClusterId,
+    },
+    /// An entry is not what this version writes.
+    #[error(
+        "the registry's key {key:?} cannot be read ({reason}); was it written by another version of millpond?"
+    )]
+    Unreadable {
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        reason: String,
+    },
+    /// Others kept changing what was to be changed.
+    #[error("{what} is being changed by others all the time; try again")]
+    Contended {
+        /// What was to be changed.
+        what: String,
+    },
+    /// A name breaks the rules.
+    #[error(
+        "{name:?} cannot be the name of a {what}: it {reason}; use 1 to 100 of the characters A-Z a-z 0-9 . _ -"
+    )]
+    NameInvalid {
+        /// What it was to name.
+        what: &'static str,
+        /// The name, shortened.
+        name: String,
+        /// Which rule.
+        reason: &'static str,
+    },
+    /// No OSD has that id.
+    #[error("there is no {osd}; `millpond osd tree` lists them")]
+    NoSuchOsd {
+        /// The id.
+        osd: OsdId,
+    },
+    /// No pool has that name.
+    #[error("there is no pool {name}; `millpond pool ls` lists them, `millpond pool create {name}` makes it")]
+    NoSuchPool {
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a pool {name} already; choose another name")]
+    PoolExists {
+        /// The name.
+        name: String,
+    },
+    /// Such a pool cannot be.
+    #[error("the pool {name} cannot be made: {reason}")]
+    PoolInvalid {
+        /// The name.
+        name: String,
+        /// Why, and what is possible.
+        reason: String,
+    },
+    /// There are fewer OSDs than copies.
+    #[error(
+        "the pool {name} wants {size} copies of everything, but there are only {osds} OSDs; add OSDs or lower the size"
+    )]
+    TooFewOsds {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// OSDs that could hold one.
+        osds: usize,
+    },
+    /// The pool still has volumes.
+    #[error(
+        "the pool {name} still holds {volumes} volumes, {example} among them; remove them first with `millpond volume rm`"
+    )]
+    PoolInUse {
+        /// The pool.
+        name: String,
+        /// How many.
+        volumes: usize,
+        /// The name of one.
+        example: String,
+    },
+    /// No volume has that name.
+    #[error(
+        "there is no volume {name}; `millpond volume ls` lists them, `millpond volume create {name} SIZE` makes it"
+    )]
+    NoSuchVolume {
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a volume {name} already; choose another name")]
+    VolumeExists {
+        /// The name.
+        name: String,
+    },
+    /// No volume can have that size.
+    #[error("the volume {name} cannot have {bytes} bytes; a volume has 1 byte to 64TiB")]
+    VolumeSizeInvalid {
+        /// The volume.
+        name: String,
+        /// The size.
+        bytes: u64,
+    },
+    /// It would become smaller.
+    #[error(
+        "the volume {name} has {from}, {to} is less and would lose what lies beyond; if that is meant, say --allow-shrink"
+    )]
+    WouldShrink {
+        /// The volume.
+        name: String,
+        /// Its size.
+        from: ByteSize,
+        /// The size asked for.
+        to: ByteSize,
+    },
+    /// Somebody is attached who does not share.
+    #[error("the volume {name} is attached by {holder}; {next}")]
+    Attached {
+        /// The volume.
+        name: String,
+        /// Who, as it described itself.
+        holder: String,
+        /// What can be done.
+        next: &'static str,
+    },
+    /// There is no such placement group.
+    #[error("there is no placement group {pg}; `millpond pg dump` lists them")]
+    NoSuchPg {
+        /// The group.
+        pg: PgId,
+    },
+    /// A configuration that cannot be.
+    #[error("the placement group {pg} cannot go from {expected} to this configuration: {reason}")]
+    PgInvalid {
+        /// The group.
+        pg: PgId,
+        /// The epoch it was to follow.
+        expected: Epoch,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+    /// A volume's name leads to no volume.
+    #[error("the name {name} leads to {volume}, which is not there; was the registry changed by hand?")]
+    DanglingName {
+        /// The name.
+        name: String,
+        /// Where it leads.
+        volume: VolumeId,
+    },
+}
+
+const NAME_BYTES_MAX: usize = 100;
+
+/// Whether a name keeps the rules for names of pools and volumes.
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let reason = if name.is_empty() {
+        "is empty"
+    } else if !name.bytes().all(allowed) {
+        "has another character than those allowed"
+    } else if name.len() > NAME_BYTES_MAX {
+        "is longer than 100 characters"
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::NameInvalid { what, name: name.chars().take(NAME_BYTES_MAX).collect(), reason })
+}

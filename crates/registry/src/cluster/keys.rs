@@ -1,0 +1,113 @@
+//! The names of the keys. Their layout is in the module's documentation.
+
+use base::{ClientId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+
+pub(super) const MAP: &str = "millpond/map/";
+pub(super) const CLUSTER: &str = "millpond/map/cluster";
+pub(super) const NEXT_OSD: &str = "millpond/next/osd";
+pub(super) const NEXT_POOL: &str = "millpond/next/pool";
+pub(super) const NEXT_VOLUME: &str = "millpond/next/volume";
+pub(super) const PGS: &str = "millpond/map/pg/";
+pub(super) const VOLUMES: &str = "millpond/map/volume/";
+pub(super) const STATUSES: &str = "millpond/status/";
+
+/// A key below [`MAP`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapKey {
+    Cluster,
+    Osd(OsdId),
+    Up(OsdId),
+    Pool(PoolId),
+    Pg(PgId),
+    Volume(VolumeId),
+}
+
+impl MapKey {
+    /// What a key says, or `None` for one that this version does not know.
+    pub(super) fn parse(key: &str) -> Option<MapKey> {
+        let name = key.strip_prefix(MAP)?;
+        let Some((kind, id)) = name.split_once('/') else {
+            return (name == "cluster").then_some(MapKey::Cluster);
+        };
+        match kind {
+            "osd" => id.parse().ok().map(|id| MapKey::Osd(OsdId(id))),
+            "up" => id.parse().ok().map(|id| MapKey::Up(OsdId(id))),
+            "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
+            "pg" => id.parse().ok().map(MapKey::Pg),
+            "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn osd(id: OsdId) -> String {
+    format!("{MAP}osd/{}", id.0)
+}
+
+pub(super) fn up(id: OsdId) -> String {
+    format!("{MAP}up/{}", id.0)
+}
+
+pub(super) fn pool(id: PoolId) -> String {
+    format!("{MAP}pool/{}", id.0)
+}
+
+pub(super) fn pg(id: PgId) -> String {
+    format!("{PGS}{id}")
+}
+
+pub(super) fn pgs_of(pool: PoolId) -> String {
+    format!("{PGS}{}.", pool.0)
+}
+
+pub(super) fn volume(id: VolumeId) -> String {
+    format!("{VOLUMES}{}", id.0)
+}
+
+pub(super) fn uuid(uuid: OsdUuid) -> String {
+    format!("millpond/uuid/{uuid}")
+}
+
+pub(super) fn pool_name(name: &str) -> String {
+    format!("millpond/pool-name/{name}")
+}
+
+pub(super) fn volume_name(name: &str) -> String {
+    format!("millpond/volume-name/{name}")
+}
+
+pub(super) fn attached_to(volume: VolumeId) -> String {
+    format!("millpond/attached/{}/", volume.0)
+}
+
+pub(super) fn attached(volume: VolumeId, client: ClientId) -> String {
+    format!("millpond/attached/{}/{:016x}", volume.0, client.0)
+}
+
+pub(super) fn attach_guard(volume: VolumeId) -> String {
+    format!("millpond/attach-guard/{}", volume.0)
+}
+
+pub(super) fn status(id: OsdId) -> String {
+    format!("{STATUSES}{}", id.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_the_map_reads_back_what_it_names() {
+        let pg = PgId { pool: PoolId(3), index: 17 };
+        assert_eq!(MapKey::parse(CLUSTER), Some(MapKey::Cluster));
+        assert_eq!(MapKey::parse(&osd(OsdId(3))), Some(MapKey::Osd(OsdId(3))));
+        assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));
+        assert_eq!(MapKey::parse(&pool(PoolId(3))), Some(MapKey::Pool(PoolId(3))));
+        assert_eq!(MapKey::parse(&self::pg(pg)), Some(MapKey::Pg(pg)));
+        assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
+        assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
+        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/status/1"] {
+            assert_eq!(MapKey::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Pools and the configurations of their placement groups.
+
+use super::error::check_name;
+use super::placement::{Candidate, place};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use crate::interface::{Compare, Operation, Txn};
+use base::map::{PgConfig, PoolInfo, VolumeInfo};
+use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
+
+/// Copies of an object, at most.
+const SIZE_MAX: u32 = 16;
+/// Placement groups of a pool, at most.
+const PG_COUNT_MAX: u32 = 1 << 16;
+
+impl Cluster {
+    /// Makes a pool over the OSDs that are registered now, whether they are up or not. Replicas lie on
+    /// distinct nodes where there are enough, else they are spread over the nodes as far as possible.
+    ///
+    /// # Errors
+    /// [`ClusterError::PoolExists`], [`ClusterError::PoolInvalid`], [`ClusterError::TooFewOsds`],
+    /// [`ClusterError::NameInvalid`]; those of the registry.
+    pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
+        check_name("pool", name)?;
+        check_pool(name, size, min_size, pg_count)?;
+        let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+        if named.value.is_some() {
+            return Err(ClusterError::PoolExists { name: name.to_owned() });
+        }
+        let candidates: Vec<Candidate> = self
+            .map()
+            .await?
+            .osds
+            .iter()
+            .filter(|(_, info)| info.bytes > 0)
+            .map(|(&osd, info)| Candidate { osd, node: info.node, bytes: info.bytes })
+            .collect();
+        if candidates.len() < size as usize {
+            return Err(ClusterError::TooFewOsds { name: name.to_owned(), size, osds: candidates.len() });
+        }
+        let id = self.take_pool_id().await?;
+        let groups = place(id, pg_count, size, &candidates);
+        let configurations = (0..).zip(groups).map(|(index, in_sync): (u32, Vec<OsdId>)| {
+            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+            Operation::put(keys::pg(PgId { pool: id, index }), encode(&config))
+        });
+        for txn in Txn::split(configurations) {
+            self.registry.txn(txn).await?;
+        }
+        let info = PoolInfo { name: name.to_owned(), size, min_size, pg_count };
+        let last = Txn::new()
+            .when(named.unchanged())
+            .then(Operation::put(&named.key, encode(&id)))
+            .then(Operation::put(keys::pool(id), encode(&info)));
+        if self.commit(last).await? {
+            return Ok(id);
+        }
+        self.delete_pgs(id).await?;
+        Err(ClusterError::PoolExists { name: name.to_owned() })
+    }
+
+    /// Removes a pool that holds no volumes.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`]; those of the registry.
+    pub async fn remove_pool(&self, name: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+            let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+            // Read before the volumes are: one that is made afterwards moves it.
+            let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
+            let volumes: Vec<(String, VolumeInfo)> = self.read_all(keys::VOLUMES).await?;
+            let (removed, living): (Vec<_>, Vec<_>) = volumes
+                .into_iter()
+                .filter(|(_, volume)| volume.pool == id)
+                .partition(|(_, volume)| volume.removed);
+            if let Some((_, example)) = living.first() {
+                return Err(ClusterError::PoolInUse {
+                    name: name.to_owned(),
+                    volumes: living.len(),
+                    example: example.name.clone(),
+                });
+            }
+            let txn = Txn::new()
+                .when(named.unchanged())
+                .when(next.unchanged())
+                .then(Operation::delete(&named.key))
+                .then(Operation::delete(keys::pool(id)));
+            if self.commit(txn).await? {
+                // Without its pool none of this is part of the map; what a failure leaves here is harmless.
+                self.delete_pgs(id).await?;
+                return self.delete_all(removed.into_iter().map(|(key, _)| key)).await;
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Replaces the configuration of a placement group, if its epoch is `expected` still. Says whether.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPg`]; [`ClusterError::PgInvalid`] for a configuration that breaks the rules;
+    /// those of the registry.
+    pub async fn change_pg(&self, pg: PgId, expected: Epoch, new: PgConfig) -> Result<bool> {
+        check_pg(pg, expected, &new)?;
+        let read: Read<PgConfig> = self.read(&keys::pg(pg)).await?;
+        let present = read.value.as_ref().ok_or(ClusterError::NoSuchPg { pg })?;
+        if present.epoch != expected {
+            return Ok(false);
+        }
+        let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&new)));
+        self.commit(txn).await
+    }
+
+    async fn take_pool_id(&self) -> Result<PoolId> {
+        for _ in 0..ATTEMPTS_MAX {
+            let next: Read<u64> = self.read(keys::NEXT_POOL).await?;
+            let (number, used) = next.take(1);
+            let id = u32::try_from(number).map_err(|_| ClusterError::Unreadable {
+                key: keys::NEXT_POOL.to_owned(),
+                reason: format!("{number} is no id of a pool"),
+            })?;
+            if self.commit(Txn::new().when(next.unchanged()).then(used)).await? {
+                return Ok(PoolId(id));
+            }
+        }
+        Err(ClusterError::Contended { what: "the list of pools".to_owned() })
+    }
+
+    async fn delete_pgs(&self, pool: PoolId) -> Result<()> {
+        let entries = self.registry.range(&keys::pgs_of(pool)).await?.entries;
+        self.delete_all(entries.into_iter().map(|entry| entry.key)).await
+    }
+
+    /// The pool of a name, and the condition that it is there still.
+    pub(super) async fn find_pool(&self, name: &str) -> Result<(PoolId, Compare)> {
+        let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+        let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+        Ok((id, named.unchanged()))
+    }
+
+    /// The volume of a name as it was read.
+    pub(super) async fn find_volume(&self, name: &str) -> Result<(VolumeId, Read<VolumeInfo>, VolumeInfo)> {
+        let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
+        let id = named.value.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?;
+        let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
+        match read.value.clone() {
+            Some(info) if !info.removed => Ok((id, read, info)),
+            // Removed between the two readings.
+            Some(_) => Err(ClusterError::NoSuchVolume { name: name.to_owned() }),
+            None => Err(ClusterError::DanglingName { name: name.to_owned(), volume: id }),
+        }
+    }
+}
+
+fn check_pool(name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<()> {
+    let reason = if !(1..=SIZE_MAX).contains(&size) {
+        format!("it cannot have {size} copies; choose 1 to {SIZE_MAX}")
+    } else if !(1..=size).contains(&min_size) {
+        format!("min-size {min_size} does not fit {size} copies; choose 1 to {size}")
+    } else if !(1..=PG_COUNT_MAX).contains(&pg_count) {
+        format!("it cannot have {pg_count} placement groups; choose 1 to {PG_COUNT_MAX}")
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::PoolInvalid { name: name.to_owned(), reason })
+}
+
+fn check_pg(pg: PgId, expected: Epoch, new: &PgConfig) -> Result<()> {
+    let mut members: Vec<OsdId> = new.in_sync.iter().chain(&new.learners).copied().collect();
+    members.sort_unstable();
+    let reason = if expected.0.checked_add(1) != Some(new.epoch.0) {
+        "its epoch is not the next one"
+    } else if !new.in_sync.contains(&new.primary) {
+        "its primary is not in sync"
+    } else if members.windows(2).any(|pair| pair[0] == pair[1]) {
+        "it names an OSD twice"
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::PgInvalid { pg, expected, reason })
+}

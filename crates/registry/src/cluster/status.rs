@@ -1,0 +1,103 @@
+//! What an OSD tells of itself: the part of the cluster's state that nothing is decided by.
+
+use super::{Cluster, Result, encode, keys};
+use crate::interface::{LeaseId, Operation, Txn};
+use base::{Epoch, OsdId, PgId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How an OSD is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OsdStatus {
+    /// Bytes that hold something.
+    pub used_bytes: u64,
+    /// Bytes that can hold something, used ones included.
+    pub usable_bytes: u64,
+    /// It refuses writes for want of space.
+    pub full: bool,
+    /// The placement groups that it is the primary of.
+    pub pgs: BTreeMap<PgId, PgStatus>,
+    /// Bytes written to the drive for each byte that clients wrote; 0 before the first.
+    pub write_amplification: f64,
+    /// Bytes of memory that the index takes.
+    pub index_bytes: u64,
+    /// The drive has a cache that loses its content with power, so every write is flushed.
+    pub volatile_cache: bool,
+    /// Its device or file.
+    pub path: String,
+    /// The process that runs it.
+    pub pid: u32,
+    /// Blocks that did not verify when they were read.
+    pub damaged_reads: u64,
+    /// Whatever a person should know besides.
+    pub notes: Vec<String>,
+}
+
+/// How a placement group is, as its primary sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgStatus {
+    /// The configuration it works by.
+    pub epoch: Epoch,
+    /// Whether it serves.
+    pub state: PgState,
+    /// The replicas that hold every acknowledged write.
+    pub in_sync: Vec<OsdId>,
+    /// Objects it holds.
+    pub objects: u64,
+}
+
+/// Whether a placement group serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PgState {
+    /// Not yet, and why.
+    Waiting {
+        /// What it waits for.
+        reason: String,
+    },
+    /// Not yet: its replicas are agreeing on their logs.
+    Peering,
+    /// Yes.
+    Active,
+    /// Not until somebody does something, and why.
+    Stopped {
+        /// What stopped it.
+        reason: String,
+    },
+}
+
+impl Cluster {
+    /// Publishes an OSD's status for as long as the lease lives. One that is published already costs a
+    /// reading only.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn publish_osd_status(&self, id: OsdId, lease: LeaseId, status: &OsdStatus) -> Result<()> {
+        let mut status = status.clone();
+        if !status.write_amplification.is_finite() {
+            // JSON has no such number; nothing was written yet, or the ratio has no meaning.
+            status.write_amplification = 0.0;
+        }
+        let (key, value) = (keys::status(id), encode(&status));
+        let published = self.registry.get(&key).await?;
+        if published.is_some_and(|entry| entry.value == value && entry.lease == Some(lease)) {
+            return Ok(());
+        }
+        self.registry.txn(Txn::new().then(Operation::put_leased(key, value, lease))).await?;
+        Ok(())
+    }
+
+    /// The status of every OSD that published one and whose lease lives.
+    ///
+    /// # Errors
+    /// Those of the registry, or a status that cannot be read.
+    pub async fn osd_statuses(&self) -> Result<BTreeMap<OsdId, OsdStatus>> {
+        let all = self.read_all(keys::STATUSES).await?;
+        let numbered = all.into_iter().filter_map(|(key, status)| {
+            let id = key.strip_prefix(keys::STATUSES)?.parse().ok()?;
+            Some((OsdId(id), status))
+        });
+        Ok(numbered.collect())
+    }
+}

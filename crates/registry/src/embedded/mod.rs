@@ -1,0 +1,305 @@
+//! A registry inside this process, on one file.
+//!
+//! A thread of its own owns the file and the state. It takes the requests that wait, applies them to the
+//! state in memory, writes what they changed in one durable commit, and only then answers them and shows
+//! the changes to watches. So a crowd of writers shares a flush, and nobody sees what could be lost.
+//!
+//! Leases run on the monotonic clock. Their remaining time is not written down: after a reopening each
+//! runs its full time anew, so the keys of a client that died meanwhile go then. History is kept in
+//! memory only: a watch from before a reopening ends in `Compacted`.
+//!
+//! When the file cannot be written, the state in memory may be ahead of it. The registry then answers
+//! everything with [`RegistryError::Storage`] until it is opened again.
+
+mod file;
+mod history;
+mod state;
+mod verify;
+
+pub use file::OpenError;
+
+use crate::error::RegistryError;
+use crate::interface::{LeaseId, Range, Revision, Watch};
+use crate::request::{Answer, Caller, Request};
+use async_trait::async_trait;
+use base::ClusterId;
+use file::RegistryFile;
+use history::History;
+use state::{Changes, State};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Requests that may wait for the registry's thread; further callers wait for room.
+const QUEUED_MAX: usize = 1024;
+/// Requests that one commit may serve.
+const BATCH_MAX: usize = 256;
+/// How long an ended lease may still be kept alive by a request that waits in the queue.
+const EXPIRY_GRACE: Duration = Duration::from_secs(1);
+
+type Reply = oneshot::Sender<Result<Answer, RegistryError>>;
+
+/// A registry on a file of this process. Dropping it finishes what was begun and releases the file.
+pub struct EmbeddedRegistry {
+    path: PathBuf,
+    cluster: ClusterId,
+    history: Arc<History>,
+    requests: Option<mpsc::Sender<(Request, Reply)>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl EmbeddedRegistry {
+    /// Makes a new registry for a cluster. The file must not be there.
+    ///
+    /// # Errors
+    /// [`OpenError::AlreadyThere`], or what the system refused.
+    pub fn create(path: &Path, cluster: ClusterId) -> Result<EmbeddedRegistry, OpenError> {
+        let file = RegistryFile::create(path, cluster)?;
+        EmbeddedRegistry::start(path, file, State::default(), cluster, history::TRANSACTIONS_MAX)
+    }
+
+    /// Opens a registry, after verifying all of it.
+    ///
+    /// # Errors
+    /// Why it cannot be trusted, or who uses it.
+    pub fn open(path: &Path) -> Result<EmbeddedRegistry, OpenError> {
+        let (file, state, cluster) = RegistryFile::open(path)?;
+        EmbeddedRegistry::start(path, file, state, cluster, history::TRANSACTIONS_MAX)
+    }
+
+    /// Opens the registry of a known cluster.
+    ///
+    /// # Errors
+    /// [`OpenError::OtherCluster`], and those of [`Self::open`].
+    pub fn open_of(path: &Path, expected: ClusterId) -> Result<EmbeddedRegistry, OpenError> {
+        let (file, state, found) = RegistryFile::open(path)?;
+        if found != expected {
+            return Err(OpenError::OtherCluster { path: path.to_owned(), found, expected });
+        }
+        EmbeddedRegistry::start(path, file, state, found, history::TRANSACTIONS_MAX)
+    }
+
+    /// The cluster it was made for.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    fn start(
+        path: &Path,
+        file: RegistryFile,
+        state: State,
+        cluster: ClusterId,
+        transactions_max: usize,
+    ) -> Result<EmbeddedRegistry, OpenError> {
+        let io_error = |source| OpenError::Io { path: path.to_owned(), source };
+        let history = Arc::new(History::new(state.revision(), transactions_max));
+        let (sender, receiver) = mpsc::channel(QUEUED_MAX);
+        // Its own runtime, for its timer only: commits block, and must block nobody else.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(io_error)?;
+        let engine = Engine {
+            path: path.display().to_string(),
+            deadlines: state.leases().map(|(id, ttl)| (id, Instant::now() + ttl)).collect(),
+            file,
+            state,
+            history: history.clone(),
+            failed: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("registry".to_owned())
+            .spawn(move || runtime.block_on(engine.run(receiver)))
+            .map_err(io_error)?;
+        Ok(EmbeddedRegistry {
+            path: path.to_owned(),
+            cluster,
+            history,
+            requests: Some(sender),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for EmbeddedRegistry {
+    fn drop(&mut self) {
+        // Without senders the thread ends after what is queued; joined, so that the file can be opened again.
+        self.requests = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(path = %self.path.display(), "the registry's thread had panicked");
+        }
+    }
+}
+
+#[async_trait]
+impl Caller for EmbeddedRegistry {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    async fn call(&self, request: Request) -> Result<Answer, RegistryError> {
+        request.check()?;
+        let (reply, answer) = oneshot::channel();
+        let requests = self.requests.as_ref().ok_or(RegistryError::Closed)?;
+        requests.send((request, reply)).await.map_err(|_| RegistryError::Closed)?;
+        answer.await.map_err(|_| RegistryError::Closed)?
+    }
+
+    async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
+        Ok(Box::new(self.history.watch(prefix, start)))
+    }
+}
+
+/// What the registry's thread owns.
+struct Engine {
+    path: String,
+    file: RegistryFile,
+    state: State,
+    history: Arc<History>,
+    /// When each lease ends unless it is kept alive.
+    deadlines: BTreeMap<LeaseId, Instant>,
+    /// Why the file could not be written, once it could not.
+    failed: Option<RegistryError>,
+}
+
+impl Engine {
+    async fn run(mut self, mut requests: mpsc::Receiver<(Request, Reply)>) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        loop {
+            let earliest = self.deadlines.values().min().copied();
+            let expiry = async {
+                match earliest {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // Requests first: a lease that was kept alive in time is not ended because this thread
+                // was held up in a commit.
+                biased;
+                received = requests.recv_many(&mut batch, BATCH_MAX) => {
+                    if received == 0 {
+                        return;
+                    }
+                    self.serve(&mut batch);
+                    // Under a load that never pauses leases must end too, but not one whose renewal
+                    // may be waiting in the queue.
+                    self.expire(EXPIRY_GRACE);
+                }
+                () = expiry => self.expire(Duration::ZERO),
+            }
+        }
+    }
+
+    fn serve(&mut self, batch: &mut Vec<(Request, Reply)>) {
+        let mut changes = Changes::default();
+        let mut answers = Vec::with_capacity(batch.len());
+        for (request, reply) in batch.drain(..) {
+            let answer = match &self.failed {
+                Some(error) => Err(error.clone()),
+                None => self.apply(request, &mut changes),
+            };
+            answers.push((reply, answer));
+        }
+        let committed = self.commit(changes);
+        for (reply, answer) in answers {
+            // Who no longer waits for the answer has dropped the receiver; that is no fault.
+            let _ = reply.send(committed.clone().and(answer));
+        }
+    }
+
+    fn apply(&mut self, request: Request, changes: &mut Changes) -> Result<Answer, RegistryError> {
+        match request {
+            Request::Get { key } => Ok(Answer::Got(self.state.get(&key).cloned())),
+            Request::Range { prefix } => {
+                let entries = self.state.range(&prefix);
+                Ok(Answer::Range(Range { revision: self.state.revision(), entries }))
+            }
+            Request::Txn(txn) => self.state.txn(&txn, changes).map(Answer::Txn),
+            Request::LeaseGrant { ttl_ms } => {
+                let ttl = Duration::from_millis(ttl_ms);
+                let id = self.unused_lease();
+                self.state.grant(id, ttl, changes);
+                self.deadlines.insert(id, Instant::now() + ttl);
+                Ok(Answer::Granted { lease: id, ttl_ms })
+            }
+            Request::LeaseKeepAlive { lease } => {
+                let ttl = self.state.lease_ttl(lease).ok_or(RegistryError::LeaseNotFound { lease })?;
+                self.deadlines.insert(lease, Instant::now() + ttl);
+                Ok(Answer::Done)
+            }
+            Request::LeaseRevoke { lease } => {
+                if !self.state.end_lease(lease, changes) {
+                    return Err(RegistryError::LeaseNotFound { lease });
+                }
+                self.deadlines.remove(&lease);
+                Ok(Answer::Done)
+            }
+            Request::Compact { revision } => {
+                // Of this batch nothing is in history yet, and history is bounded without it.
+                let shown = self.state.revision().0 - changes.transactions.len() as u64;
+                if revision.0 > shown && revision <= self.state.revision() {
+                    self.history.compact(Revision(shown))?;
+                } else {
+                    self.history.compact(revision)?;
+                }
+                Ok(Answer::Done)
+            }
+        }
+    }
+
+    /// Ids come from the system's random source, so that none returns after a reopening.
+    fn unused_lease(&self) -> LeaseId {
+        loop {
+            // etcd's ids are positive 64-bit signed numbers; so are these.
+            let id = LeaseId((uuid::Uuid::new_v4().as_u64_pair().1 << 2) >> 1);
+            if id.0 != 0 && self.state.lease_ttl(id).is_none() {
+                return id;
+            }
+        }
+    }
+
+    fn expire(&mut self, grace: Duration) {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        let ended: Vec<LeaseId> = self
+            .deadlines
+            .iter()
+            .filter(|(_, deadline)| **deadline + grace <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for lease in ended {
+            tracing::debug!(%lease, "a lease ended: it was not kept alive");
+            self.state.end_lease(lease, &mut changes);
+            self.deadlines.remove(&lease);
+        }
+        if let Err(error) = self.commit(changes) {
+            tracing::error!(%error, "ended leases could not be written");
+        }
+    }
+
+    fn commit(&mut self, changes: Changes) -> Result<(), RegistryError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if changes.writes.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.file.commit(self.state.revision(), &changes.writes) {
+            let error = RegistryError::Storage { path: self.path.clone(), reason: error.to_string() };
+            self.failed = Some(error.clone());
+            self.deadlines.clear();
+            return Err(error);
+        }
+        for (revision, events) in changes.transactions {
+            self.history.push(revision, events);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
