@@ -1,2 +1,86 @@
-//! The `millpond` command.
-fn main() {}
+//! The `millpond` command: starts a cluster, shows it, changes it, serves it, measures it.
+//!
+//! Each subcommand is a module with its arguments and its `run`. An error that reaches `main` is
+//! printed for a person: what happened, to what, and what to do next. Exit codes: 0 done, 1 failed,
+//! 2 called wrongly.
+
+mod access;
+mod arguments;
+mod bench;
+mod configuration;
+mod demo;
+mod detach;
+mod device;
+mod directory;
+mod health;
+mod local_cluster;
+mod mounts;
+mod nbd;
+mod node_process;
+mod osd;
+mod output;
+mod pg;
+mod pool;
+mod progress;
+mod readiness;
+mod signature;
+mod status;
+mod stop;
+mod supervisor;
+mod table;
+mod up;
+mod view;
+mod volume;
+
+use arguments::{Arguments, Command};
+use clap::{CommandFactory, Parser};
+use std::process::ExitCode;
+
+/// A command that was called wrongly: exit code 2, as for a flag that does not exist.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    output::start_logging();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&format!("{error:#}"));
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let directory = arguments.dir.as_path();
+    match &arguments.command {
+        Command::Up(up) => up::run(up, directory),
+        Command::Down => detach::down(directory),
+        Command::Status(status) => status::run(status, directory),
+        Command::Osd(osd) => osd::run(osd, directory),
+        Command::Pg(pg) => pg::run(pg, directory),
+        Command::Pool(pool) => pool::run(pool, directory),
+        Command::Volume(volume) => volume::run(volume, directory),
+        Command::Nbd(nbd) => nbd::run(nbd, directory),
+        Command::Bench(bench) => bench::run(bench, directory),
+        Command::Demo => demo::run(directory),
+        Command::Node(node) => node_process::run(node),
+        Command::Completions { shell } => completions(*shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "millpond", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}

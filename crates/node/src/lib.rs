@@ -1,1 +1,14 @@
-//! Placeholder while the workspace is laid out.
+//! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
+//!
+//! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
+//! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
+//! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
+//!
+//! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
+//! waits. A node whose drive fails says so in its status and serves the others.
+
+pub mod control;
+pub mod device;
+pub mod shard;
+
+pub use control::{Config, NodeError, run};

@@ -1,1 +1,32 @@
-//! Placeholder while the workspace is laid out.
+//! An OSD without I/O: placement groups and their replication over one store.
+//!
+//! [`Osd`] is a state machine. Whoever drives it tells it what happened (`handle_*`), once per turn calls
+//! [`Osd::end_turn`], and performs what it asks of [`Io`]. It reads no clock and draws no random number, so
+//! the same code runs on `io_uring` and under a simulator.
+//!
+//! # Where to look
+//! - [`osd`]: links, greetings, the map, the turn.
+//! - [`request`]: what clients ask: checks, conflicts, reads.
+//! - [`write`]: how a write is ordered, replicated and **acknowledged** (`Osd::member_has`).
+//! - [`replica`]: the other end of replication.
+//! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
+//! - [`group`], [`operation`]: the state those work on.
+//!
+//! # Invariants
+//! - A write is acknowledged only when every in-sync member has it on stable media.
+//! - A read is answered only from blocks without a write under way, so from committed state.
+//! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
+//! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
+
+pub mod group;
+mod io;
+pub mod operation;
+pub mod osd;
+pub mod peering;
+pub mod replica;
+pub mod request;
+pub mod write;
+
+pub use group::GroupSummary;
+pub use io::Io;
+pub use osd::{LinkError, Osd, OsdOptions, Progress};

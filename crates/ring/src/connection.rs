@@ -38,6 +38,12 @@ impl Inbox {
         self.filled.len() == self.memory.len()
     }
 
+    /// How much it can hold, in bytes.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory.len()
+    }
+
     /// Room for `bytes` in all. Shrinks never.
     pub fn grow(&mut self, bytes: usize) {
         if self.memory.len() < bytes {

@@ -1,1 +1,46 @@
-//! Placeholder while the workspace is laid out.
+//! The store of one OSD: an append-only log on a drive, and an index of it in memory. No I/O.
+//!
+//! Everything is written by appending *batches* to *segments*. A batch is one header block (what, where, in
+//! which order, and a CRC-32C for each data block) and the data, written by one I/O and made durable by one
+//! flush where the drive has a volatile cache. Batches have one global sequence and are reported durable in
+//! that order, so what survives a crash is always a prefix.
+//!
+//! Drive it like this: `stage_*` any number of times in a turn, [`Store::flush`] at its end, then perform the
+//! [`Action`]s and tell their outcome with `handle_*`. Opening is the only blocking part, over [`Device`].
+//!
+//! # Where to look
+//! - [`store`]: staging, sealing, durability; the index changes where a batch becomes durable.
+//! - [`recovery`]: opening: which batches count after a crash, and why no other can.
+//! - [`checkpoint`]: how a start is spared the whole log.
+//! - [`cleaner`]: how space is won back.
+//! - [`layout`]: the bytes on the drive, drawn in `docs/formats/`.
+//!
+//! # Invariants
+//! - A batch is reported durable only when it and all before it are on stable media.
+//! - The index points only at durable data, and at each place from one block only.
+//! - A segment is written anew only when nothing points into it, nobody reads it, and no start needs it.
+
+mod actions;
+mod batch;
+pub mod checkpoint;
+pub mod cleaner;
+mod device;
+mod error;
+mod index;
+pub mod layout;
+mod pg_log;
+pub mod recovery;
+mod segments;
+pub mod store;
+mod superblock;
+
+pub use actions::{
+    Action, BatchId, Expected, Extent, Identity, Location, Options, Role, Sabotage, StageError, Staged,
+    Statistics, WriteRecord,
+};
+pub use device::{Device, DeviceError};
+pub use error::{FormatError, OpenError};
+pub use pg_log::{LogEntry, PG_LOG_ENTRIES};
+pub use recovery::identify;
+pub use store::Store;
+pub use superblock::{DEVICE_BYTES_MIN, format};

@@ -1,0 +1,66 @@
+# What a person types in this repository. `make` alone lists it.
+
+CARGO ?= cargo
+MILLPOND := target/release/millpond
+
+# Debian packages that building and testing need, and a program of each that shows it is there.
+PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
+            e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps
+
+# Tests need no optimisation across crates, and build in half the time without it.
+TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off
+
+.PHONY: help deps build run test bench fmt lint clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+deps: ## install what is missing of the programs that building and testing need
+	@missing=""; \
+	for entry in $(PACKAGES); do \
+	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${entry#*:}" >/dev/null 2>&1 || missing="$$missing $${entry%%:*}"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+	    if [ "$$(id -u)" = 0 ]; then \
+	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then \
+	        sudo apt-get update -qq && sudo DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	    else \
+	        echo "missing programs; install them as root with: apt-get install$$missing" >&2; exit 1; \
+	    fi; \
+	fi
+	@command -v $(CARGO) >/dev/null 2>&1 || { \
+	    echo "Rust is missing; install it as https://rustup.rs says, then try again." >&2; exit 1; }
+	@$(CARGO) --version >/dev/null || { \
+	    echo "This Rust toolchain is missing: $$(sed -n 's/^channel = //p' rust-toolchain.toml); install it with: rustup toolchain install" >&2; \
+	    exit 1; }
+
+build: deps ## build the command, optimised
+	$(CARGO) build --release --locked --package millpond
+
+run: build ## start a cluster in ./data, run the 10K challenge on it, show how to attach a client
+	./$(MILLPOND) demo --dir ./data
+
+test: deps ## format, lint, unit and property tests, conformance, end-to-end
+	$(CARGO) fmt --all --check
+	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
+
+# JSON=FILE also writes the figures to FILE.
+bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-suite --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+fmt: ## format the code
+	$(CARGO) fmt --all
+
+lint: ## lint, and check licences and advisories where cargo-deny is installed
+	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --workspace check; \
+	else \
+	    echo "cargo-deny is not installed, so licences and advisories are not checked; get it with: cargo install --locked cargo-deny"; \
+	fi
+
+clean: ## remove what was built; ./data stays
+	$(CARGO) clean

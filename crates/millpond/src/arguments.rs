@@ -1,0 +1,84 @@
+//! What the command line accepts, with the help that a person reads.
+
+use crate::{bench, nbd, node_process, osd, pg, pool, status, up, volume};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond up --detach                       start a cluster of three nodes in ./data
+  millpond status                            how it is, and what to do if it is not well
+  millpond volume create disk 20GiB          make a volume
+  millpond nbd disk --listen unix:disk.sock  serve it to NBD clients (QEMU, fio, the kernel)
+  millpond down                              stop the cluster; the next `up` continues with its data
+
+Exit codes: 0 done, 1 failed, 2 called wrongly.
+MILLPOND_LOG chooses what is logged to stderr, for example MILLPOND_LOG=debug.";
+
+/// NVMe-native distributed storage: replicated block volumes.
+#[derive(Parser, Debug)]
+#[command(name = "millpond", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// The directory of the cluster on this machine
+    #[arg(long, global = true, env = "MILLPOND_DIR", value_name = "DIRECTORY", default_value = "./data")]
+    pub dir: PathBuf,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a whole cluster on this machine, or start it again where it left off
+    Up(up::UpArguments),
+    /// Stop the cluster that `up` started, and wait until it has stopped
+    #[command(after_help = "Examples:\n  millpond down\n  millpond down --dir /srv/pond")]
+    Down,
+    /// Show how the cluster is, why, and what to do next
+    Status(status::StatusArguments),
+    /// Look at OSDs, or wipe the drive of one
+    Osd(osd::OsdArguments),
+    /// Look at placement groups
+    Pg(pg::PgArguments),
+    /// Create, list and remove pools
+    Pool(pool::PoolArguments),
+    /// Create, list, resize and remove volumes
+    Volume(volume::VolumeArguments),
+    /// Serve volumes over NBD, until Ctrl-C
+    Nbd(nbd::NbdArguments),
+    /// Measure a drive, a volume or an NBD export
+    Bench(bench::BenchArguments),
+    /// Start a cluster, run the 10K challenge on a volume `demo`, and show how to attach a client
+    #[command(after_help = demo_help())]
+    Demo,
+    /// One node's process, started by `up`
+    #[command(hide = true)]
+    Node(node_process::NodeArguments),
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:\n  millpond completions bash > /etc/bash_completion.d/millpond\n  \
+                            millpond completions zsh > ~/.zfunc/_millpond")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn demo_help() -> String {
+    "The volume `demo` is scratch: every run of the demo overwrites what it holds.\n\
+     With a terminal the cluster stays up until Ctrl-C; without one everything stops after the table.\n\n\
+     Examples:\n  millpond demo\n  millpond demo --dir /srv/demo | cat"
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Arguments::command().debug_assert();
+    }
+}

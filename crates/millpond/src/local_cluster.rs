@@ -1,0 +1,371 @@
+//! A whole cluster on this machine: the embedded registry in this process, one child process per node.
+//!
+//! [`LocalCluster::open`] takes the directory, [`LocalCluster::become_ready`] starts the nodes and waits,
+//! [`LocalCluster::run`] keeps them running, [`LocalCluster::stop`] ends them in good order. All of it
+//! belongs on the main thread, as [`crate::supervisor`] explains.
+
+use crate::configuration::{Configuration, Drives, Request};
+use crate::device::{self, Use};
+use crate::directory::{Directory, DirectoryLock, Phase};
+use crate::progress::Progress;
+use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
+use crate::stop::StopSignals;
+use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
+use crate::{Usage, health, output, view};
+use anyhow::{Context, anyhow, bail};
+use base::ClusterId;
+use registry::cluster::Cluster;
+use registry::{EmbeddedRegistry, Registry, SocketServer};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How often a node may fail at its start before the start is given up.
+const FAILURES_MAX: u32 = 3;
+/// How long OSDs and placement groups may take.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long the others may take once a node is given up.
+const REST_LIMIT: Duration = Duration::from_secs(5);
+
+/// How a start ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Started {
+    /// Everything serves.
+    Fully,
+    /// The processes run, and not everything serves: why.
+    Partly(String),
+    /// Someone wished to stop before.
+    Interrupted,
+}
+
+/// A cluster that this process runs.
+pub struct LocalCluster {
+    directory: Directory,
+    lock: DirectoryLock,
+    registry: Arc<EmbeddedRegistry>,
+    server: SocketServer,
+    cluster: Cluster,
+    configuration: Configuration,
+    /// The drives that passed their checks, with their nodes.
+    drives: Vec<(u32, PathBuf)>,
+    supervisor: Supervisor,
+}
+
+impl LocalCluster {
+    /// Takes the directory, opens or makes the registry and the drives, and serves the registry. No
+    /// node is started yet.
+    pub async fn open(
+        directory: Directory,
+        request: &Request,
+        restart: bool,
+    ) -> anyhow::Result<LocalCluster> {
+        directory.prepare()?;
+        let lock = directory.lock()?;
+        let (registry, configuration) = open_registry(&directory, request).await?;
+        let drives = prepare_drives(&directory, &configuration)?;
+        let cluster = Cluster::new(registry.clone() as Arc<dyn Registry>);
+        cluster.create(registry.cluster()).await.context("cannot set up the registry")?;
+        let server = SocketServer::bind(&directory.registry_socket(), registry.clone())
+            .context("cannot serve the registry")?;
+        let supervisor = Supervisor::new(restart)?;
+        Ok(LocalCluster { directory, lock, registry, server, cluster, configuration, drives, supervisor })
+    }
+
+    /// The cluster's state.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The cluster's id.
+    pub fn id(&self) -> ClusterId {
+        self.registry.cluster()
+    }
+
+    /// How it is made up.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// Its drives that can be used.
+    pub fn drives(&self) -> &[(u32, PathBuf)] {
+        &self.drives
+    }
+
+    /// The processes that run now.
+    pub fn running(&self) -> watch::Receiver<Vec<Running>> {
+        self.supervisor.running()
+    }
+
+    /// Runs one more process of this program for as long as the cluster runs.
+    pub fn start_child(&mut self, name: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
+        arguments.extend(["--dir".into(), self.directory.path().into()]);
+        let log = self.directory.child_log(name);
+        self.supervisor.start(ChildPlan { name: name.to_owned(), arguments, log })
+    }
+
+    /// Starts the nodes and waits until everything serves, or until it is clear that it will not.
+    /// An error means that nothing useful runs, and that [`Self::stop`] is next.
+    pub async fn become_ready(&mut self, stop: &mut StopSignals) -> anyhow::Result<Started> {
+        let first = !self.configuration.prepared;
+        let (steps_in, mut steps) = watch::channel(Step::default());
+        let map = self.cluster.map().await?;
+        let start = Start {
+            cluster: self.cluster.clone(),
+            incarnations: map.osds.iter().map(|(id, info)| (*id, info.incarnation)).collect(),
+            osds_expected: self.drives.len(),
+            running: self.supervisor.running(),
+            first_pool_replicas: first.then_some(self.configuration.replicas),
+            steps: steps_in,
+        };
+        let ready = start.wait();
+        tokio::pin!(ready);
+        // At the first start one after the other, so that `osd.0` lies on the first drive and so on.
+        let mut waiting: VecDeque<u32> = self.nodes().into_iter().collect();
+        let mut started_drives = 0;
+        while let Some(node) = waiting.pop_front() {
+            started_drives += self.start_node(node)?;
+            if first {
+                break;
+            }
+        }
+        let mut progress: Option<(&str, Progress)> = None;
+        let mut given_up = BTreeMap::new();
+        let mut deadline = Instant::now() + START_LIMIT;
+        loop {
+            tokio::select! {
+                outcome = &mut ready => {
+                    show(&mut progress, *steps.borrow_and_update());
+                    drop(progress);
+                    outcome?;
+                    return self.prepared().await;
+                }
+                Ok(()) = steps.changed() => {
+                    let step = *steps.borrow_and_update();
+                    show(&mut progress, step);
+                    if step.label == OSDS_UP && step.done >= started_drives && let Some(node) = waiting.pop_front() {
+                        started_drives += self.start_node(node)?;
+                    }
+                    if step.label == GROUPS_ACTIVE && self.drives_lost() > 0 {
+                        // Groups that miss a drive will not become active; the others will soon.
+                        deadline = deadline.min(Instant::now() + REST_LIMIT);
+                    }
+                }
+                ended = self.supervisor.supervise() => {
+                    report(progress.as_ref().map(|(_, progress)| progress), &ended);
+                    if ended.failures >= FAILURES_MAX || !ended.restarts {
+                        given_up.insert(ended.name.clone(), first_line(&ended.message).to_owned());
+                        if first || given_up.len() == self.nodes().len() {
+                            bail!("{} cannot start: {}", ended.name, first_line(&ended.message));
+                        }
+                        deadline = deadline.min(Instant::now() + REST_LIMIT);
+                    }
+                }
+                () = stop.wait() => return Ok(Started::Interrupted),
+                () = tokio::time::sleep_until(deadline) => {
+                    drop(progress);
+                    return self.started_partly(first, &start, given_up.into_values().collect()).await;
+                }
+            }
+        }
+    }
+
+    async fn prepared(&mut self) -> anyhow::Result<Started> {
+        if !self.configuration.prepared {
+            self.configuration.prepared = true;
+            self.configuration.store(self.registry.as_ref()).await?;
+        }
+        Ok(match self.drives_lost() {
+            0 => Started::Fully,
+            lost => Started::Partly(format!("{lost} of its drives cannot be used, as warned above")),
+        })
+    }
+
+    async fn started_partly(
+        &self,
+        first: bool,
+        start: &Start,
+        mut problems: Vec<String>,
+    ) -> anyhow::Result<Started> {
+        let (map, statuses) = start.present().await?;
+        let pgs = view::pgs(&map, &statuses);
+        let verdict = health::judge(&view::osds(&map, &statuses), &pgs, &view::pools(&map, &pgs));
+        problems.extend(verdict.problems.into_iter().map(|problem| problem.what));
+        let problem = if problems.is_empty() { "it took too long".to_owned() } else { problems.join("; ") };
+        if first {
+            bail!(
+                "the cluster did not come up: {problem}; the nodes' logs are in {}",
+                self.directory.given()
+            );
+        }
+        Ok(Started::Partly(problem))
+    }
+
+    /// Tells those who look at the directory that the start is over, once everything is said about it.
+    pub fn announce(&mut self, started: &Started) -> anyhow::Result<()> {
+        match started {
+            Started::Fully => self.lock.announce(Phase::Running, None),
+            Started::Partly(problem) => self.lock.announce(Phase::Running, Some(problem.clone())),
+            Started::Interrupted => Ok(()),
+        }
+    }
+
+    fn drives_lost(&self) -> usize {
+        self.configuration.drives(&self.directory).len() - self.drives.len()
+    }
+
+    fn nodes(&self) -> BTreeSet<u32> {
+        self.drives.iter().map(|(node, _)| *node).collect()
+    }
+
+    /// Starts a node; says how many drives it has.
+    fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
+        let own = self.directory.node(node);
+        std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+        let mut registry = OsString::from("unix:");
+        registry.push(self.directory.registry_socket());
+        let mut arguments: Vec<OsString> = vec!["node".into(), "--node".into(), node.to_string().into()];
+        arguments.extend(["--registry".into(), registry, "--dir".into(), own.into()]);
+        let drives: Vec<&PathBuf> =
+            self.drives.iter().filter(|(owner, _)| *owner == node).map(|(_, path)| path).collect();
+        for path in &drives {
+            arguments.extend(["--osd".into(), path.into()]);
+        }
+        let count = drives.len() as u64;
+        let name = format!("node.{node}");
+        let log = self.directory.child_log(&name);
+        self.supervisor.start(ChildPlan { name, arguments, log })?;
+        Ok(count)
+    }
+
+    /// Keeps the processes running until someone wishes to stop. Fails when none is left.
+    pub async fn run(&mut self, stop: &mut StopSignals) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                ended = self.supervisor.supervise() => {
+                    report(None, &ended);
+                    if self.supervisor.is_over() {
+                        bail!("no process of the cluster is left, so it stops");
+                    }
+                }
+                () = stop.wait() => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for the next process that ends, and says so. For whoever has other things to do meanwhile.
+    pub async fn watch_over(&mut self) -> Ended {
+        let ended = self.supervisor.supervise().await;
+        report(None, &ended);
+        ended
+    }
+
+    /// Ends the processes, then the registry. A second wish to stop kills. The lock is the caller's to
+    /// drop, after its runtime: tasks may hold the registry until then, and whoever gets the directory
+    /// next must find everything closed.
+    pub async fn stop(mut self, stop: &mut StopSignals) -> DirectoryLock {
+        if let Err(error) = self.lock.announce(Phase::Stopping, None) {
+            output::warning(&format!("{error:#}"));
+        }
+        for warning in self.supervisor.stop(stop.wait()).await {
+            output::warning(&warning);
+        }
+        drop(self.server);
+        self.lock
+    }
+}
+
+async fn open_registry(
+    directory: &Directory,
+    request: &Request,
+) -> anyhow::Result<(Arc<EmbeddedRegistry>, Configuration)> {
+    let path = directory.registry_file();
+    let registry = if directory.has_cluster() {
+        let opened = EmbeddedRegistry::open(&path)?;
+        if let Some(configuration) = Configuration::load(&opened).await? {
+            if let Some(conflict) = configuration.conflict(request, directory) {
+                bail!(Usage(conflict));
+            }
+            return Ok((Arc::new(opened), configuration));
+        }
+        // A first start that got no further than this.
+        Some(opened)
+    } else {
+        None
+    };
+    let configuration = Configuration::new(request)?;
+    // Before anything is made: a wrong device leaves no half of a cluster behind.
+    if let Drives::Devices(paths) = &configuration.drives {
+        device::check_all(paths.iter().map(PathBuf::as_path), Use::First)?;
+    }
+    let registry = match registry {
+        Some(registry) => registry,
+        None => EmbeddedRegistry::create(&path, ClusterId(uuid::Uuid::new_v4()))?,
+    };
+    configuration.store(&registry).await?;
+    Ok((Arc::new(registry), configuration))
+}
+
+/// Makes what files are missing at a first start, and leaves out, with a warning, what has gone since.
+fn prepare_drives(
+    directory: &Directory,
+    configuration: &Configuration,
+) -> anyhow::Result<Vec<(u32, PathBuf)>> {
+    let drives = configuration.drives(directory);
+    if !configuration.prepared
+        && let Drives::Files(size) = configuration.drives
+    {
+        let missing: Vec<&PathBuf> =
+            drives.iter().map(|(_, path)| path).filter(|path| !path.exists()).collect();
+        let set_aside =
+            !missing.is_empty() && device::can_set_aside(directory.path(), size.0 * missing.len() as u64);
+        for path in missing {
+            device::make_file(path, size.0, set_aside)?;
+        }
+    }
+    let mut usable = Vec::new();
+    let mut last_problem = None;
+    for (node, path) in drives {
+        match device::check(&path, Use::Again) {
+            Ok(_) => usable.push((node, path)),
+            Err(problem) if configuration.prepared => {
+                output::warning(&format!("{problem:#}; node.{node} starts without it"));
+                last_problem = Some(problem);
+            }
+            Err(problem) => return Err(problem),
+        }
+    }
+    match last_problem {
+        Some(problem) if usable.is_empty() => Err(anyhow!(
+            "none of the drives of the cluster in {} can be used; the last: {problem:#}",
+            directory.given()
+        )),
+        _ => Ok(usable),
+    }
+}
+
+fn show(progress: &mut Option<(&'static str, Progress)>, step: Step) {
+    if step.label.is_empty() {
+        return;
+    }
+    if progress.as_ref().is_none_or(|(label, _)| *label != step.label) {
+        *progress = Some((step.label, Progress::new(step.label, step.total)));
+    }
+    if let Some((_, progress)) = progress {
+        progress.set(step.done);
+    }
+}
+
+fn report(progress: Option<&Progress>, ended: &Ended) {
+    match progress {
+        Some(progress) => progress.aside(|| output::warning(&ended.message)),
+        None => output::warning(&ended.message),
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or(text)
+}

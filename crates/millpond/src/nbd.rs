@@ -1,0 +1,176 @@
+//! `millpond nbd`: volumes for NBD clients.
+
+use crate::directory::Directory;
+use crate::{Usage, access, node_process};
+use anyhow::bail;
+use clap::Args;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The port of NBD (IANA).
+const NBD_PORT: u16 = 10_809;
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond nbd disk                                    on the socket nbd.sock in the cluster's directory
+  millpond nbd disk --listen unix:/run/disk.sock
+  millpond nbd disk other --listen tcp:127.0.0.1       two exports on port 10809
+  millpond nbd archive --read-only
+
+Clients then use, for example:
+  nbdinfo 'nbd+unix:///disk?socket=./data/nbd.sock'
+  qemu-img info 'nbd+unix:///disk?socket=./data/nbd.sock'
+  nbd-client -unix ./data/nbd.sock -N disk /dev/nbd0
+
+NBD over TCP has neither passwords nor encryption: whoever reaches the port reads and writes the
+volumes. Listen on an address that only trusted machines reach.";
+
+/// Serve volumes over NBD, until Ctrl-C.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct NbdArguments {
+    /// The volumes; each is an export of that name, the first also the default export
+    #[arg(required = true, value_name = "VOLUME")]
+    pub volumes: Vec<String>,
+
+    /// Where to listen: unix:PATH, or tcp:ADDRESS with or without :PORT [default: unix:DIR/nbd.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
+
+    /// Let other clients attach the volumes at the same time, if they ask for it too
+    #[arg(long)]
+    pub shared: bool,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// The process to end with.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub parent: Option<u32>,
+}
+
+/// Where NBD clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let wrong = || {
+            format!("{text:?} is no address; write unix:PATH, tcp:127.0.0.1 or tcp:[::1]:10809, for example")
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Listen::Unix(path.into())) };
+        }
+        let address = text.strip_prefix("tcp:").ok_or_else(wrong)?;
+        let alone = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address);
+        if let Ok(ip) = alone.parse::<IpAddr>() {
+            return Ok(Listen::Tcp(SocketAddr::new(ip, NBD_PORT)));
+        }
+        address.parse().map(Listen::Tcp).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+            Listen::Tcp(address) => write!(formatter, "tcp:{address}"),
+        }
+    }
+}
+
+/// Exports to serve, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The volumes, in the order in which they were named.
+    pub volumes: Vec<String>,
+    /// Where clients connect to.
+    pub listen: Listen,
+    /// Whether others may attach the volumes too.
+    pub shared: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// Serves volumes until someone wishes it to stop.
+pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = arguments.parent {
+        node_process::end_with(parent)?;
+    }
+    let directory = Directory::new(path)?;
+    let plan = plan(arguments, &directory)?;
+    access::require_up(&directory)?;
+    serve(&plan, &directory)
+}
+
+fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan> {
+    for (index, name) in arguments.volumes.iter().enumerate() {
+        if arguments.volumes[..index].contains(name) {
+            bail!(Usage(format!("volume {name} is named twice; name each volume once")));
+        }
+    }
+    Ok(Plan {
+        volumes: arguments.volumes.clone(),
+        listen: arguments.listen.clone().unwrap_or_else(|| Listen::Unix(directory.nbd_socket())),
+        shared: arguments.shared,
+        read_only: arguments.read_only,
+    })
+}
+
+fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
+    bail!(
+        "this build of millpond has no NBD server in it, so {} of {} is not served on {}; \
+         build it from a complete checkout",
+        plan.volumes.join(", "),
+        directory.given(),
+        plan.listen
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_people_write_them() {
+        for (text, expected) in [
+            ("unix:/run/x.sock", "unix:/run/x.sock"),
+            ("tcp:127.0.0.1", "tcp:127.0.0.1:10809"),
+            ("tcp:0.0.0.0:9", "tcp:0.0.0.0:9"),
+            ("tcp:::1", "tcp:[::1]:10809"),
+            ("tcp:[::1]", "tcp:[::1]:10809"),
+            ("tcp:[::1]:7", "tcp:[::1]:7"),
+        ] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), expected);
+        }
+        for wrong in ["", "unix:", "tcp:", "tcp:host:99999", "/run/x.sock", "udp:1.2.3.4"] {
+            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_volume_named_twice_is_refused() {
+        let directory = Directory::new(Path::new("/pond")).unwrap();
+        let arguments = |volumes: &[&str]| NbdArguments {
+            volumes: volumes.iter().map(|name| (*name).to_owned()).collect(),
+            listen: None,
+            shared: false,
+            read_only: true,
+            parent: None,
+        };
+        let refusal = plan(&arguments(&["a", "b", "a"]), &directory).unwrap_err().to_string();
+        assert!(refusal.contains("volume a"), "{refusal}");
+        let plan = plan(&arguments(&["a", "b"]), &directory).unwrap();
+        assert_eq!(plan.listen, Listen::Unix("/pond/nbd.sock".into()));
+    }
+}

@@ -1,0 +1,169 @@
+//! `millpond osd`: the OSDs with their nodes and drives, and the erasing of a drive.
+
+use crate::table::Table;
+use crate::view::{self, OsdView};
+use crate::{access, device, output};
+use anyhow::{Context, bail};
+use base::units::ByteSize;
+use clap::{Args, Subcommand};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// What is erased at both ends of a drive, in bytes: more than any format keeps there, both superblocks
+/// of an OSD among them.
+const WIPE_BYTES: u64 = 8 << 20;
+
+/// Look at OSDs, or wipe the drive of one.
+#[derive(Args, Clone, Debug)]
+pub struct OsdArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: OsdCommand,
+}
+
+/// What can be done with OSDs.
+#[derive(Subcommand, Clone, Debug)]
+pub enum OsdCommand {
+    /// Show the nodes and their OSDs
+    #[command(after_help = "Examples:\n  millpond osd tree\n  millpond osd tree --json | jq '.[].pid'")]
+    Tree {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Erase a drive, so that it can become another OSD. What it holds is lost
+    #[command(
+        after_help = "Examples:\n  millpond osd wipe /dev/nvme1n1         shows what would be lost\n  \
+                            millpond osd wipe /dev/nvme1n1 --yes"
+    )]
+    Wipe {
+        /// The block device or file
+        path: PathBuf,
+        /// Really do it
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Performs an `osd` command.
+pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
+    match &arguments.command {
+        OsdCommand::Tree { json } => {
+            let osds = access::with_cluster(directory, async |cluster| {
+                Ok(view::osds(&cluster.map().await?, &cluster.osd_statuses().await?))
+            })?;
+            if *json { output::print_json(&osds) } else { output::print(&tree(&osds)) }
+        }
+        OsdCommand::Wipe { path, yes } => wipe(path, *yes),
+    }
+}
+
+fn tree(osds: &[OsdView]) -> String {
+    if osds.is_empty() {
+        return "no OSDs yet\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        "NODE", "OSD", "STATE", ">SIZE", ">USED", ">PGS", ">PRIMARY", ">PID", "ADDRESS", "DRIVE",
+    ]);
+    let unknown = || "-".to_owned();
+    let mut ordered: Vec<&OsdView> = osds.iter().collect();
+    ordered.sort_by_key(|osd| (osd.node, osd.osd));
+    let mut last_node = None;
+    for osd in ordered {
+        let node = if last_node == Some(osd.node) { String::new() } else { osd.node.to_string() };
+        last_node = Some(osd.node);
+        let state = match (osd.up, osd.full) {
+            (false, _) => "down",
+            (true, Some(true)) => "full",
+            (true, _) => "up",
+        };
+        table.row(vec![
+            node,
+            osd.osd.to_string(),
+            state.to_owned(),
+            ByteSize(osd.bytes).to_string(),
+            osd.used_bytes.map_or_else(unknown, |bytes| ByteSize(bytes).to_string()),
+            osd.pgs.to_string(),
+            osd.primary_of.to_string(),
+            osd.pid.map_or_else(unknown, |pid| pid.to_string()),
+            osd.address.map_or_else(unknown, |address| address.to_string()),
+            osd.path.clone().unwrap_or_else(unknown),
+        ]);
+    }
+    table.render()
+}
+
+fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
+    let shown = path.display();
+    device::check_unused(path)?;
+    let is_block =
+        path.metadata().with_context(|| format!("{shown}: cannot look at it"))?.file_type().is_block_device();
+    let mut file = device::open_to_write(path, is_block)?;
+    let content = device::content_of(&mut file).with_context(|| format!("{shown}: cannot read it"))?;
+    let bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("{shown}: cannot find out its size"))?;
+    if !yes {
+        let content = content.unwrap_or("nothing that millpond recognises");
+        bail!("{shown}: {} with {content} would be erased; to do it, add --yes", ByteSize(bytes));
+    }
+    let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(file) => file,
+        Err((_, error)) => {
+            bail!(
+                "{shown}: is in use by a running OSD ({error}); stop its cluster with `millpond down` first"
+            )
+        }
+    };
+    let erase = |file: &mut File| -> std::io::Result<()> {
+        zero(file, 0, bytes.min(WIPE_BYTES))?;
+        zero(file, bytes.saturating_sub(WIPE_BYTES), bytes.min(WIPE_BYTES))?;
+        file.sync_all()
+    };
+    erase(&mut file).with_context(|| format!("{shown}: cannot erase it"))?;
+    output::print_line(&format!("{shown}: erased"))
+}
+
+fn zero(file: &mut File, offset: u64, bytes: u64) -> std::io::Result<()> {
+    static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
+    file.seek(SeekFrom::Start(offset))?;
+    let mut left = bytes;
+    while left > 0 {
+        let now = left.min(CHUNK.len() as u64);
+        file.write_all(&CHUNK[..now as usize])?;
+        left -= now;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wipe_takes_both_ends_and_leaves_the_size() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("drive");
+        std::fs::write(&path, vec![7u8; 20 << 20]).unwrap();
+        let refusal = wipe(&path, false).unwrap_err().to_string();
+        assert!(refusal.contains("20MiB") && refusal.contains("--yes"), "{refusal}");
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
+        wipe(&path, true).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 20 << 20);
+        assert!(bytes[..8 << 20].iter().chain(&bytes[12 << 20..]).all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_drive_that_an_osd_holds_is_not_wiped() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("drive");
+        std::fs::write(&path, [7u8; 4096]).unwrap();
+        let held = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let refusal = wipe(&path, true).unwrap_err().to_string();
+        assert!(refusal.contains("running OSD"), "{refusal}");
+        drop(held);
+        wipe(&path, true).unwrap();
+    }
+}

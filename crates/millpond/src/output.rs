@@ -1,0 +1,56 @@
+//! What the command prints: results to stdout, notices, errors and logs to stderr.
+
+use anyhow::Context;
+use serde::Serialize;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+/// Prints a result to stdout.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")
+}
+
+/// Prints one line of result to stdout.
+pub fn print_line(text: &str) -> anyhow::Result<()> {
+    print(&format!("{text}\n"))
+}
+
+/// Prints a result as indented JSON.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print_line(&serde_json::to_string_pretty(value).context("cannot write the result as JSON")?)
+}
+
+/// Tells the person at the terminal something that is no result. A closed stderr is not worth failing for.
+pub fn notice(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Tells of something that went wrong without ending the command.
+pub fn warning(text: &str) {
+    notice(&format!("warning: {text}"));
+}
+
+/// Tells of what ended the command.
+pub fn error(text: &str) {
+    notice(&format!("error: {text}"));
+}
+
+/// Whether the reader of stdout went away, as `head` does: no reason to complain.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .or_else(|| error.root_cause().downcast_ref())
+        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+        && error.to_string().contains("stdout")
+}
+
+/// Sends logs to stderr, filtered by `MILLPOND_LOG` (default: warnings of everything, information of a node).
+pub fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,node=info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+}

@@ -1,0 +1,118 @@
+//! `millpond pool`: how often and how finely data is spread.
+
+use crate::configuration::{REPLICAS_MAX, min_size_default};
+use crate::view::{self, PoolView};
+use crate::{Usage, access, output, status};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use registry::cluster::Cluster;
+use std::path::Path;
+
+/// Placement groups of a pool at most.
+const PG_COUNT_MAX: u32 = 65_536;
+
+/// Create, list and remove pools.
+#[derive(Args, Clone, Debug)]
+pub struct PoolArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PoolCommand,
+}
+
+/// What can be done with pools.
+#[derive(Subcommand, Clone, Debug)]
+pub enum PoolCommand {
+    /// Make a pool on the OSDs that there are
+    #[command(after_help = "Examples:\n  millpond pool create fast\n  \
+                            millpond pool create scratch --size 1 --pg-count 16")]
+    Create {
+        /// Its name, unique in the cluster
+        name: String,
+        /// Copies of each object
+        #[arg(long, value_name = "COPIES", default_value_t = 3,
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        size: u32,
+        /// Copies below which a placement group stops [default: half of --size, rounded up]
+        #[arg(long, value_name = "COPIES",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        min_size: Option<u32>,
+        /// Placement groups: the pieces in which data is spread over OSDs
+        #[arg(long, value_name = "COUNT", default_value_t = 64,
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(PG_COUNT_MAX)))]
+        pg_count: u32,
+        /// Print the new pool as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the pools
+    #[command(after_help = "Examples:\n  millpond pool ls\n  millpond pool ls --json")]
+    Ls {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a pool that holds no volume
+    #[command(after_help = "Examples:\n  millpond pool rm scratch")]
+    Rm {
+        /// Its name
+        name: String,
+        /// Print what was removed as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Performs a `pool` command.
+pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
+    match &arguments.command {
+        PoolCommand::Create { name, size, min_size, pg_count, json } => {
+            let min_size = min_size.unwrap_or(min_size_default(*size));
+            if min_size > *size {
+                bail!(Usage(format!(
+                    "--min-size {min_size} is more than the {size} copies of --size; lower it"
+                )));
+            }
+            let pool = access::with_cluster(directory, async |cluster| {
+                cluster.create_pool(name, *size, min_size, *pg_count).await?;
+                find(cluster, name).await
+            })?;
+            if *json {
+                return output::print_json(&pool);
+            }
+            output::print_line(&format!(
+                "pool {name} made: {size} {}, {pg_count} placement groups",
+                if *size == 1 { "copy (no redundancy)" } else { "copies" }
+            ))
+        }
+        PoolCommand::Ls { json } => {
+            let pools = access::with_cluster(directory, async |cluster| list(cluster).await)?;
+            if *json { output::print_json(&pools) } else { output::print(&status::pool_table(&pools)) }
+        }
+        PoolCommand::Rm { name, json } => {
+            let pool = access::with_cluster(directory, async |cluster| {
+                let pool = find(cluster, name).await?;
+                cluster.remove_pool(name).await?;
+                Ok(pool)
+            })?;
+            if *json {
+                output::print_json(&pool)
+            } else {
+                output::print_line(&format!("pool {name} removed"))
+            }
+        }
+    }
+}
+
+async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PoolView>> {
+    let map = cluster.map().await?;
+    let pgs = view::pgs(&map, &cluster.osd_statuses().await?);
+    Ok(view::pools(&map, &pgs))
+}
+
+async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<PoolView> {
+    let pools = list(cluster).await?;
+    pools
+        .into_iter()
+        .find(|pool| pool.name == name)
+        .with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))
+}

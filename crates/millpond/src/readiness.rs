@@ -1,0 +1,127 @@
+//! From started processes to a cluster that serves: every OSD up, every placement group active.
+
+use crate::configuration::min_size_default;
+use crate::supervisor::Running;
+use crate::view::{self, PgHealth, Statuses};
+use anyhow::Context;
+use base::OsdId;
+use base::map::{ClusterMap, OsdInfo};
+use registry::cluster::Cluster;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The pool that the first start makes.
+pub const FIRST_POOL: &str = "default";
+/// Its placement groups.
+const FIRST_POOL_PGS: u32 = 64;
+/// The first thing that is waited for.
+pub const OSDS_UP: &str = "OSDs up";
+/// The second.
+pub const GROUPS_ACTIVE: &str = "placement groups active";
+/// How often the OSDs' reports are looked at while waiting for placement groups.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How far a start is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// What is waited for.
+    pub label: &'static str,
+    /// How many are there.
+    pub done: u64,
+    /// How many there will be.
+    pub total: u64,
+}
+
+/// What a start waits for.
+pub struct Start {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// How often each OSD had been started before. Only a later incarnation is one of this start: the
+    /// leases of a run that was killed are still alive for a while.
+    pub incarnations: BTreeMap<OsdId, u64>,
+    /// OSDs that were started.
+    pub osds_expected: usize,
+    /// The processes of this start.
+    pub running: watch::Receiver<Vec<Running>>,
+    /// Copies in the pool to make, at the first start.
+    pub first_pool_replicas: Option<u32>,
+    /// Where to tell how far it is.
+    pub steps: watch::Sender<Step>,
+}
+
+impl Start {
+    /// Waits until every OSD is up, makes the first pool if there is none, and waits until every
+    /// placement group is active. Never gives up; whoever calls it knows when to.
+    pub async fn wait(&self) -> anyhow::Result<()> {
+        let mut maps = self.cluster.watch_map();
+        loop {
+            let up = self.osds_up(&maps.borrow_and_update());
+            self.tell(OSDS_UP, up, self.osds_expected);
+            if up >= self.osds_expected {
+                break;
+            }
+            maps.changed().await.context("the cluster map is no longer kept current")?;
+        }
+        if let Some(replicas) = self.first_pool_replicas {
+            self.make_first_pool(replicas).await?;
+        }
+        loop {
+            let statuses = self.statuses_of_this_start().await?;
+            let map = maps.borrow_and_update().clone();
+            let pgs = view::pgs(&map, &statuses);
+            let active = pgs.iter().filter(|pg| pg.state == PgHealth::Active).count();
+            let total = map.pools.values().map(|pool| pool.pg_count as usize).sum::<usize>();
+            let pool_seen = self.first_pool_replicas.is_none() || map.pool_named(FIRST_POOL).is_some();
+            if pool_seen {
+                self.tell(GROUPS_ACTIVE, active, total);
+            }
+            if pool_seen && active == total {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn tell(&self, label: &'static str, done: usize, total: usize) {
+        self.steps.send_replace(Step { label, done: done.min(total) as u64, total: total as u64 });
+    }
+
+    fn osds_up(&self, map: &ClusterMap) -> usize {
+        map.osds.iter().filter(|(id, info)| info.address.is_some() && self.is_of_this_start(id, info)).count()
+    }
+
+    fn is_of_this_start(&self, id: &OsdId, info: &OsdInfo) -> bool {
+        info.incarnation > self.incarnations.get(id).copied().unwrap_or(0)
+    }
+
+    async fn statuses_of_this_start(&self) -> anyhow::Result<Statuses> {
+        let mut statuses = self.cluster.osd_statuses().await?;
+        let running = self.running.borrow();
+        statuses.retain(|_, status| running.iter().any(|process| process.pid == status.pid));
+        Ok(statuses)
+    }
+
+    /// The cluster without what only looks alive: OSDs of an earlier run whose leases have not yet ended
+    /// are down.
+    pub async fn present(&self) -> anyhow::Result<(ClusterMap, Statuses)> {
+        let mut map = self.cluster.map().await?;
+        for (id, info) in &mut map.osds {
+            if !self.is_of_this_start(id, info) {
+                info.address = None;
+            }
+        }
+        Ok((map, self.statuses_of_this_start().await?))
+    }
+
+    async fn make_first_pool(&self, replicas: u32) -> anyhow::Result<()> {
+        if self.cluster.map().await?.pool_named(FIRST_POOL).is_some() {
+            return Ok(());
+        }
+        self.cluster
+            .create_pool(FIRST_POOL, replicas, min_size_default(replicas), FIRST_POOL_PGS)
+            .await
+            .with_context(|| format!("cannot make the pool {FIRST_POOL}"))?;
+        Ok(())
+    }
+}

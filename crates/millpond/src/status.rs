@@ -1,0 +1,269 @@
+//! `millpond status`: how the cluster is, why, and what to do next.
+
+use crate::health::{self, Health, Level};
+use crate::table::Table;
+use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Statuses, VolumeView};
+use crate::{access, output};
+use base::NodeId;
+use base::map::ClusterMap;
+use base::units::ByteSize;
+use clap::Args;
+use registry::cluster::Cluster;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often `--watch` shows it anew.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond status
+  millpond status --watch
+  millpond status --json | jq .health.level      \"ok\", \"warning\" or \"error\"
+
+It exits with 0 whenever the cluster answers; scripts look at .health.level.";
+
+/// Show how the cluster is, why, and what to do next.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArguments {
+    /// Print JSON; with --watch one line each time
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show it again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// Everything: `status --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Which cluster this is.
+    pub cluster: ClusterView,
+    /// The verdict.
+    pub health: Health,
+    /// The nodes.
+    pub nodes: Vec<NodeView>,
+    /// The OSDs.
+    pub osds: Vec<OsdView>,
+    /// Space, summed over the OSDs.
+    pub capacity: Capacity,
+    /// The placement groups, counted.
+    pub pgs: PgCounts,
+    /// The pools.
+    pub pools: Vec<PoolView>,
+    /// The volumes.
+    pub volumes: Vec<VolumeView>,
+}
+
+/// A node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeView {
+    /// Its id.
+    pub node: NodeId,
+    /// Its OSDs.
+    pub osds: usize,
+    /// Those of them that are up.
+    pub osds_up: usize,
+}
+
+/// How many placement groups are in which state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PgCounts {
+    /// All.
+    pub total: usize,
+    /// By the name of the state; states without a group are absent.
+    pub by_state: BTreeMap<&'static str, usize>,
+}
+
+/// Shows the status once, or again and again.
+pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
+    access::with_cluster(path, async |cluster| {
+        loop {
+            let status = collect(cluster).await?;
+            match (arguments.json, arguments.watch) {
+                (true, false) => output::print_json(&status)?,
+                (true, true) => output::print_line(&serde_json::to_string(&status)?)?,
+                (false, watch) => {
+                    // Home, and clear what is below: the picture stays in its place.
+                    let clear = if watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+                    output::print(&format!("{clear}{}", render(&status)))?;
+                }
+            }
+            if !arguments.watch {
+                return Ok(());
+            }
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
+    })
+}
+
+/// Reads everything that the status shows.
+pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
+    let map = cluster.map().await?;
+    let statuses = cluster.osd_statuses().await?;
+    Ok(Status::of(&map, &statuses))
+}
+
+impl Status {
+    /// The status that map and reports amount to.
+    pub fn of(map: &ClusterMap, statuses: &Statuses) -> Status {
+        let osds = view::osds(map, statuses);
+        let pgs = view::pgs(map, statuses);
+        let pools = view::pools(map, &pgs);
+        let mut nodes: BTreeMap<NodeId, NodeView> = BTreeMap::new();
+        for osd in &osds {
+            let node = nodes.entry(osd.node).or_insert(NodeView { node: osd.node, osds: 0, osds_up: 0 });
+            node.osds += 1;
+            node.osds_up += usize::from(osd.up);
+        }
+        let mut counts = PgCounts { total: pgs.len(), ..PgCounts::default() };
+        for pg in &pgs {
+            *counts.by_state.entry(pg.state.name()).or_default() += 1;
+        }
+        Status {
+            cluster: ClusterView { id: map.cluster, revision: map.revision },
+            health: health::judge(&osds, &pgs, &pools),
+            nodes: nodes.into_values().collect(),
+            capacity: view::capacity(&osds),
+            osds,
+            pgs: counts,
+            pools,
+            volumes: view::volumes(map),
+        }
+    }
+}
+
+fn render(status: &Status) -> String {
+    let mut text = format!("cluster  {}\n", status.cluster.id);
+    let verdict = match status.health.level {
+        Level::Ok => "ok",
+        Level::Warning => "WARNING",
+        Level::Error => "ERROR",
+    };
+    text.push_str(&format!("health   {verdict}\n"));
+    for problem in &status.health.problems {
+        text.push_str(&format!("         - {}\n           next: {}\n", problem.what, problem.next));
+    }
+    let nodes_up = status.nodes.iter().filter(|node| node.osds_up == node.osds).count();
+    text.push_str(&format!("nodes    {}\n", of_all(nodes_up, status.nodes.len())));
+    let osds_up = status.osds.iter().filter(|osd| osd.up).count();
+    text.push_str(&format!("OSDs     {}\n", of_all(osds_up, status.osds.len())));
+    text.push_str(&format!("space    {}\n", space(&status.capacity)));
+    let states: Vec<String> =
+        status.pgs.by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    text.push_str(&format!("PGs      {states}\n"));
+    for osd in &status.osds {
+        for note in &osd.notes {
+            text.push_str(&format!("note     {}: {note}\n", osd.osd));
+        }
+    }
+    text.push_str(&format!("\n{}", pool_table(&status.pools)));
+    text.push_str(&format!("\n{}", volume_table(&status.volumes)));
+    text
+}
+
+fn of_all(up: usize, total: usize) -> String {
+    if up == total { format!("{total}, all up") } else { format!("{up} of {total} up") }
+}
+
+fn space(capacity: &Capacity) -> String {
+    let (Some(used), Some(usable)) = (capacity.used_bytes, capacity.usable_bytes) else {
+        return format!("unavailable ({} of drives)", ByteSize(capacity.bytes));
+    };
+    let percent = if usable == 0 { 0.0 } else { used as f64 * 100.0 / usable as f64 };
+    let missing = match capacity.osds_unreported {
+        0 => String::new(),
+        1 => ", 1 OSD not counted".to_owned(),
+        count => format!(", {count} OSDs not counted"),
+    };
+    format!("{} of {} used ({percent:.1} %), every copy counted{missing}", ByteSize(used), ByteSize(usable))
+}
+
+/// The pools as a table, or a line that says there are none.
+pub fn pool_table(pools: &[PoolView]) -> String {
+    if pools.is_empty() {
+        return "no pools; make one with `millpond pool create NAME`\n".to_owned();
+    }
+    let mut table =
+        Table::new(&["POOL", ">COPIES", ">MINIMUM", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
+    for pool in pools {
+        table.row(vec![
+            pool.name.clone(),
+            pool.size.to_string(),
+            pool.min_size.to_string(),
+            pool.pg_count.to_string(),
+            pool.pgs_active.to_string(),
+            pool.volumes.to_string(),
+            ByteSize(pool.volume_bytes).to_string(),
+        ]);
+    }
+    table.render()
+}
+
+/// The volumes as a table, or a line that says there are none.
+pub fn volume_table(volumes: &[VolumeView]) -> String {
+    if volumes.is_empty() {
+        return "no volumes; make one with `millpond volume create NAME SIZE`\n".to_owned();
+    }
+    let mut table = Table::new(&["VOLUME", ">SIZE", "POOL", ">ID", ">GENERATION"]);
+    for volume in volumes {
+        table.row(vec![
+            volume.name.clone(),
+            ByteSize(volume.bytes).to_string(),
+            volume.pool.clone(),
+            volume.volume.0.to_string(),
+            volume.generation.0.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::{OsdInfo, PoolInfo};
+    use base::{OsdId, OsdUuid, PoolId};
+
+    #[test]
+    fn an_unreported_figure_is_unavailable_and_not_zero() {
+        let mut map = ClusterMap::default();
+        let info = OsdInfo {
+            uuid: OsdUuid::default(),
+            node: NodeId(0),
+            bytes: 1 << 30,
+            address: None,
+            incarnation: 1,
+        };
+        map.osds.insert(OsdId(0), info);
+        let text = render(&Status::of(&map, &Statuses::new()));
+        assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");
+        assert!(text.contains("OSDs     0 of 1 up"), "{text}");
+        assert!(text.contains("next: "), "{text}");
+    }
+
+    #[test]
+    fn the_json_names_are_those_that_were_promised() {
+        let mut map = ClusterMap::default();
+        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64 };
+        map.pools.insert(PoolId(1), pool);
+        let json = serde_json::to_value(Status::of(&map, &Statuses::new())).unwrap();
+        for pointer in [
+            "/cluster/id",
+            "/health/level",
+            "/health/problems",
+            "/capacity/used_bytes",
+            "/pgs/by_state",
+            "/osds",
+        ] {
+            assert!(json.pointer(pointer).is_some(), "{pointer} is missing in {json}");
+        }
+        assert_eq!(json["pools"][0]["min_size"], 2);
+        assert_eq!(json["capacity"]["used_bytes"], serde_json::Value::Null);
+    }
+}

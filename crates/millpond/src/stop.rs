@@ -1,0 +1,33 @@
+//! The wish to stop, as Ctrl-C, SIGTERM or a closed terminal express it.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Hears the signals that ask a process to end. Without it they would end it at once.
+#[derive(Debug)]
+pub struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl StopSignals {
+    /// From now on the signals are heard. Call it before there is anything to clean up.
+    pub fn install() -> anyhow::Result<StopSignals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(StopSignals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next of them. Dropping the future loses none.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
+//! bytes. A figure that nobody reported is `null`, never 0.
+
+use base::map::ClusterMap;
+use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use registry::cluster::{OsdStatus, PgState};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What the OSDs report of themselves.
+pub type Statuses = BTreeMap<OsdId, OsdStatus>;
+
+/// An OSD: `osd tree --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OsdView {
+    /// Its id.
+    pub osd: OsdId,
+    /// The node that runs it.
+    pub node: NodeId,
+    /// Whether it is up.
+    pub up: bool,
+    /// Where it listens, while it is up.
+    pub address: Option<SocketAddr>,
+    /// How often it was started.
+    pub incarnation: u64,
+    /// The size of its drive in bytes.
+    pub bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: Option<u64>,
+    /// Bytes that data may take.
+    pub usable_bytes: Option<u64>,
+    /// Whether it refuses writes for want of space.
+    pub full: Option<bool>,
+    /// Placement groups it is the primary of.
+    pub primary_of: usize,
+    /// Placement groups it holds a copy of.
+    pub pgs: usize,
+    /// Bytes written to the drive for each byte that clients wrote.
+    pub write_amplification: Option<f64>,
+    /// Memory of its index in bytes.
+    pub index_bytes: Option<u64>,
+    /// Whether its drive has a volatile cache, which is flushed before a write is acknowledged.
+    pub volatile_cache: Option<bool>,
+    /// Blocks whose checksum did not verify when they were read.
+    pub damaged_reads: Option<u64>,
+    /// Its drive.
+    pub path: Option<String>,
+    /// The process that runs it.
+    pub pid: Option<u32>,
+    /// What else it has to say.
+    pub notes: Vec<String>,
+}
+
+/// How a placement group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PgHealth {
+    /// It serves reads and writes.
+    Active,
+    /// Its members are agreeing on what they hold.
+    Peering,
+    /// It waits for something that it names.
+    Waiting,
+    /// It serves nothing, to keep its promise.
+    Stopped,
+    /// Its primary is up and has not reported it yet.
+    Unknown,
+}
+
+impl PgHealth {
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            PgHealth::Active => "active",
+            PgHealth::Peering => "peering",
+            PgHealth::Waiting => "waiting",
+            PgHealth::Stopped => "stopped",
+            PgHealth::Unknown => "unknown",
+        }
+    }
+}
+
+/// A placement group: `pg dump --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PgView {
+    /// Its id, as text: pool and index.
+    pub pg: PgId,
+    /// How it is.
+    pub state: PgHealth,
+    /// Why it is not active.
+    pub reason: Option<String>,
+    /// The version of its configuration.
+    pub epoch: Epoch,
+    /// Who orders its writes.
+    pub primary: OsdId,
+    /// Who holds every acknowledged write.
+    pub in_sync: Vec<OsdId>,
+    /// Who is catching up.
+    pub learners: Vec<OsdId>,
+    /// Objects in it.
+    pub objects: Option<u64>,
+}
+
+/// A pool: `pool ls --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolView {
+    /// Its id.
+    pub pool: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Copies of each object.
+    pub size: u32,
+    /// In-sync copies below which a placement group stops.
+    pub min_size: u32,
+    /// Its placement groups.
+    pub pg_count: u32,
+    /// Those of them that are active.
+    pub pgs_active: usize,
+    /// Its volumes.
+    pub volumes: usize,
+    /// Bytes that its volumes could hold if they were written in full.
+    pub volume_bytes: u64,
+}
+
+/// A volume: `volume ls --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeView {
+    /// Its id.
+    pub volume: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// The name of its pool.
+    pub pool: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How often it was attached exclusively.
+    pub generation: Generation,
+}
+
+/// A client that has a volume attached, in `volume info --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AttachmentView {
+    /// The client's id, in hexadecimal: it has more bits than a JSON number keeps.
+    pub client: String,
+    /// Who it says it is.
+    pub description: String,
+    /// Whether others may attach too.
+    pub shared: bool,
+}
+
+/// A volume with its clients: `volume info --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeDetail {
+    /// The volume.
+    #[serde(flatten)]
+    pub volume: VolumeView,
+    /// Its clients.
+    pub attachments: Vec<AttachmentView>,
+}
+
+/// Space, summed over the OSDs that report it. Each copy of a block counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Capacity {
+    /// Bytes of all drives.
+    pub bytes: u64,
+    /// Bytes in use; `null` while no OSD reports.
+    pub used_bytes: Option<u64>,
+    /// Bytes that data may take; `null` while no OSD reports.
+    pub usable_bytes: Option<u64>,
+    /// OSDs whose figures are missing from the sums.
+    pub osds_unreported: usize,
+}
+
+/// The cluster's id and revision, in `status --json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterView {
+    /// Its id.
+    pub id: ClusterId,
+    /// The revision of the map that is shown.
+    pub revision: u64,
+}
+
+/// The OSDs, in order.
+pub fn osds(map: &ClusterMap, statuses: &Statuses) -> Vec<OsdView> {
+    let mut members: BTreeMap<OsdId, (usize, usize)> = BTreeMap::new();
+    for config in map.pgs.values() {
+        members.entry(config.primary).or_default().0 += 1;
+        for osd in config.in_sync.iter().chain(&config.learners) {
+            members.entry(*osd).or_default().1 += 1;
+        }
+    }
+    map.osds
+        .iter()
+        .map(|(id, info)| {
+            let status = statuses.get(id);
+            let (primary_of, pgs) = members.get(id).copied().unwrap_or_default();
+            OsdView {
+                osd: *id,
+                node: info.node,
+                up: info.address.is_some(),
+                address: info.address,
+                incarnation: info.incarnation,
+                bytes: info.bytes,
+                used_bytes: status.map(|status| status.used_bytes),
+                usable_bytes: status.map(|status| status.usable_bytes),
+                full: status.map(|status| status.full),
+                primary_of,
+                pgs,
+                // Reported as 0 before the first write, when there is no ratio yet.
+                write_amplification: status
+                    .map(|status| status.write_amplification)
+                    .filter(|ratio| *ratio > 0.0),
+                index_bytes: status.map(|status| status.index_bytes),
+                volatile_cache: status.map(|status| status.volatile_cache),
+                damaged_reads: status.map(|status| status.damaged_reads),
+                path: status.map(|status| status.path.clone()),
+                pid: status.map(|status| status.pid),
+                notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
+            }
+        })
+        .collect()
+}
+
+/// The placement groups, in order.
+pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
+    map.pgs
+        .iter()
+        .map(|(pg, config)| {
+            let reported = statuses.get(&config.primary).and_then(|status| status.pgs.get(pg));
+            let (state, reason) = pg_health(map, *pg, config.primary, reported);
+            PgView {
+                pg: *pg,
+                state,
+                reason,
+                epoch: config.epoch,
+                primary: config.primary,
+                in_sync: config.in_sync.clone(),
+                learners: config.learners.clone(),
+                objects: reported.map(|status| status.objects),
+            }
+        })
+        .collect()
+}
+
+fn pg_health(
+    map: &ClusterMap,
+    pg: PgId,
+    primary: OsdId,
+    reported: Option<&registry::cluster::PgStatus>,
+) -> (PgHealth, Option<String>) {
+    let is_up = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some());
+    if !is_up(&primary) {
+        return (PgHealth::Stopped, Some(format!("its primary {primary} is down")));
+    }
+    let Some(reported) = reported else {
+        return (PgHealth::Unknown, Some(format!("its primary {primary} has not reported it yet")));
+    };
+    if map.pgs.get(&pg).is_some_and(|config| config.epoch > reported.epoch) {
+        return (PgHealth::Peering, Some(format!("its primary {primary} is taking up a new configuration")));
+    }
+    match &reported.state {
+        PgState::Active => (PgHealth::Active, None),
+        PgState::Peering => {
+            (PgHealth::Peering, Some("its members are agreeing on what they hold".to_owned()))
+        }
+        PgState::Waiting { reason } => (PgHealth::Waiting, Some(reason.clone())),
+        PgState::Stopped { reason } => (PgHealth::Stopped, Some(reason.clone())),
+    }
+}
+
+/// The pools, in order.
+pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
+    map.pools
+        .iter()
+        .map(|(id, info)| {
+            let volumes = map.volumes.values().filter(|volume| volume.pool == *id && !volume.removed);
+            let of_pool = |view: &&PgView| view.pg.pool == *id && view.state == PgHealth::Active;
+            PoolView {
+                pool: *id,
+                name: info.name.clone(),
+                size: info.size,
+                min_size: info.min_size,
+                pg_count: info.pg_count,
+                pgs_active: pgs.iter().filter(of_pool).count(),
+                volumes: volumes.clone().count(),
+                volume_bytes: volumes.map(|volume| volume.bytes).sum(),
+            }
+        })
+        .collect()
+}
+
+/// The volumes that were not removed, by name.
+pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
+    let mut volumes: Vec<VolumeView> = map
+        .volumes
+        .iter()
+        .filter(|(_, info)| !info.removed)
+        .map(|(id, info)| VolumeView {
+            volume: *id,
+            name: info.name.clone(),
+            pool: map.pools.get(&info.pool).map_or_else(|| info.pool.to_string(), |pool| pool.name.clone()),
+            bytes: info.bytes,
+            generation: info.generation,
+        })
+        .collect();
+    volumes.sort_by(|one, other| one.name.cmp(&other.name));
+    volumes
+}
+
+/// The sums over the OSDs.
+pub fn capacity(osds: &[OsdView]) -> Capacity {
+    let reporting = || osds.iter().filter(|osd| osd.used_bytes.is_some());
+    let sum = |of: fn(&OsdView) -> Option<u64>| reporting().next().map(|_| reporting().filter_map(of).sum());
+    Capacity {
+        bytes: osds.iter().map(|osd| osd.bytes).sum(),
+        used_bytes: sum(|osd| osd.used_bytes),
+        usable_bytes: sum(|osd| osd.usable_bytes),
+        osds_unreported: osds.len() - reporting().count(),
+    }
+}

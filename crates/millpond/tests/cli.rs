@@ -1,0 +1,359 @@
+//! The command as a new user meets it: help, wrong calls, wrong devices, directories without a cluster.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Generous: what must happen happens within it on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn millpond(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the command can be started")
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    command.args(arguments).env_remove("MILLPOND_DIR").env_remove("MILLPOND_LOG");
+    command
+}
+
+/// Runs it, expects that exit code, and gives what it wrote to stderr.
+#[track_caller]
+fn refused(code: i32, arguments: &[&str]) -> String {
+    let output = millpond(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{arguments:?} wrote a result in spite of its error");
+    stderr
+}
+
+#[track_caller]
+fn names(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a scratch directory can be made")
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("scratch paths are text")
+}
+
+fn sparse(directory: &Path, name: &str, bytes: u64) -> PathBuf {
+    let path = directory.join(name);
+    let file = std::fs::File::create(&path).expect("a scratch file can be made");
+    file.set_len(bytes).expect("a scratch file can be sparse");
+    path
+}
+
+#[test]
+fn every_command_explains_itself_with_examples() {
+    let commands: &[&[&str]] = &[
+        &[],
+        &["up"],
+        &["down"],
+        &["status"],
+        &["osd", "tree"],
+        &["osd", "wipe"],
+        &["pg", "dump"],
+        &["pool", "create"],
+        &["pool", "ls"],
+        &["pool", "rm"],
+        &["volume", "create"],
+        &["volume", "ls"],
+        &["volume", "info"],
+        &["volume", "resize"],
+        &["volume", "rm"],
+        &["nbd"],
+        &["bench"],
+        &["demo"],
+        &["completions"],
+    ];
+    for command in commands {
+        let mut arguments = command.to_vec();
+        arguments.push("--help");
+        let output = millpond(&arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        names(&text, &["Usage: millpond", "Examples:"]);
+        assert!(!text.contains("--parent") && !text.contains("--detached"), "{arguments:?} shows internals");
+    }
+}
+
+#[test]
+fn a_wrong_call_exits_with_2_and_says_what_would_be_right() {
+    let directory = scratch();
+    let dir = path(directory.path());
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["up", "--nodes", "0"], &["--nodes", "1..=64"]),
+        (&["up", "--osd-size", "8 parsecs"], &["--osd-size", "8GiB"]),
+        (&["up", "--osd-size", "1MiB"], &["--osd-size 1MiB", "256MiB"]),
+        (&["up", "--osd-size", "1GiB", "--device", "/dev/x"], &["cannot be used with"]),
+        (&["up", "--replicas", "4"], &["--replicas 4", "only 3"]),
+        (&["up", "--nodes", "2", "--device", "/dev/x"], &["--nodes 2", "only 1 device"]),
+        (&["up", "--frobnicate"], &["--frobnicate"]),
+        (&["volume", "create", "x", "huge"], &["\"huge\" is not a size", "GiB"]),
+        (&["pool", "create", "x", "--size", "2", "--min-size", "3"], &["--min-size 3", "lower it"]),
+        (&["nbd"], &["VOLUME"]),
+        (&["nbd", "a", "a"], &["volume a is named twice"]),
+        (&["nbd", "a", "--listen", "/run/x"], &["unix:PATH"]),
+        (&["bench", "--target", "/dev/x"], &["raw:PATH"]),
+        (&["bench", "--target", "volume:x", "--rw", "trim"], &["randread"]),
+        (&["bench", "--target", "volume:x", "--iodepth", "0"], &["--iodepth 0"]),
+        (&["bench", "--target", "volume:x", "--rwmixread", "101"], &["--rwmixread 101"]),
+        (&["node", "--node", "0", "--registry", "tcp:x", "--osd", "y"], &["unix:PATH"]),
+        (&["completions", "cobol"], &["bash"]),
+        (&["vloume"], &["vloume"]),
+    ];
+    for (arguments, expected) in cases {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--dir", dir]);
+        names(&refused(2, &arguments), expected);
+    }
+    assert!(!directory.path().join("registry.redb").exists(), "a wrong call made a cluster");
+}
+
+#[test]
+fn without_a_cluster_every_command_says_how_to_get_one() {
+    let directory = scratch();
+    let dir = path(directory.path());
+    let commands: &[&[&str]] = &[
+        &["status"],
+        &["status", "--json"],
+        &["osd", "tree"],
+        &["pg", "dump"],
+        &["pool", "ls"],
+        &["pool", "create", "x"],
+        &["volume", "ls"],
+        &["volume", "create", "x", "1GiB"],
+        &["volume", "info", "x"],
+        &["volume", "resize", "x", "1GiB"],
+        &["volume", "rm", "x"],
+        &["nbd", "x"],
+        &["bench", "--target", "volume:x"],
+        &["down"],
+    ];
+    for command in commands {
+        let mut arguments = command.to_vec();
+        arguments.extend(["--dir", dir]);
+        names(&refused(1, &arguments), &["no cluster in", dir, "millpond up --dir"]);
+        let by_environment = self::command(command).env("MILLPOND_DIR", dir).output().unwrap();
+        names(&String::from_utf8_lossy(&by_environment.stderr), &["no cluster in", dir]);
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_hold_a_cluster_is_refused() {
+    let directory = scratch();
+    let file = sparse(directory.path(), "file", 0);
+    names(&refused(1, &["up", "--dir", path(&file.join("x"))]), &["cannot make the directory", "--dir"]);
+    let long = directory.path().join("x".repeat(110));
+    names(&refused(1, &["up", "--dir", path(&long)]), &["bytes too long", "shorter --dir"]);
+    names(&refused(1, &["up", "--detach", "--dir", path(&long)]), &["shorter --dir"]);
+}
+
+#[test]
+fn wrong_devices_are_refused_by_name_and_leave_nothing_behind() {
+    let directory = scratch();
+    let pond = directory.path().join("pond");
+    let good = sparse(directory.path(), "good", 256 << 20);
+    let small = sparse(directory.path(), "small", (256 << 20) - 4096);
+    let foreign = sparse(directory.path(), "foreign", 256 << 20);
+    let mut file = std::fs::OpenOptions::new().write(true).open(&foreign).unwrap();
+    file.seek(SeekFrom::Start(1080)).unwrap();
+    file.write_all(b"\x53\xef").unwrap();
+    let missing = directory.path().join("missing");
+    let cases: &[(&Path, &[&str])] = &[
+        (&missing, &["missing", "no such device"]),
+        (&small, &["small: too small", "at least 256MiB"]),
+        (&foreign, &["foreign", "ext4", "osd wipe"]),
+        (directory.path(), &["is a directory"]),
+        (Path::new("/dev/null"), &["/dev/null", "neither a block device nor a file"]),
+        (&good, &["same drive"]),
+    ];
+    for (device, expected) in cases {
+        let arguments = ["up", "--dir", path(&pond), "--device", path(&good), "--device", path(device)];
+        names(&refused(1, &arguments), expected);
+        assert!(!pond.join("registry.redb").exists(), "{device:?} left a cluster behind");
+    }
+}
+
+#[test]
+fn the_device_of_the_root_file_system_is_neither_taken_nor_wiped() {
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let root = mountinfo.lines().find(|line| line.split(' ').nth(4) == Some("/")).unwrap();
+    let source = root.split(" - ").nth(1).unwrap().split(' ').nth(1).unwrap();
+    if !Path::new(source).exists() || !source.starts_with("/dev/") {
+        eprintln!("skipped: the root file system here lies on no device that can be named ({source})");
+        return;
+    }
+    let directory = scratch();
+    let dir = path(directory.path());
+    names(&refused(1, &["up", "--dir", dir, "--device", source]), &[source, "is mounted at", "unmount"]);
+    names(&refused(1, &["osd", "wipe", source, "--yes"]), &[source, "is mounted at"]);
+}
+
+/// A loop device for as long as it lives; `None` where this user cannot make one.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(file: &Path, extra: &[&str]) -> Option<LoopDevice> {
+        let output =
+            Command::new("losetup").args(["--find", "--show"]).args(extra).arg(file).output().ok()?;
+        let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (output.status.success() && !name.is_empty()).then_some(LoopDevice(name))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_read_only_device_is_refused() {
+    let directory = scratch();
+    let pond = directory.path().join("pond");
+    let file = sparse(directory.path(), "drive", 256 << 20);
+    let Some(device) = LoopDevice::new(&file, &["--read-only"]) else {
+        // Without the right to make loop devices this is no superuser, whom a mode would not stop.
+        let mut permissions = file.metadata().unwrap().permissions();
+        permissions.set_readonly(true);
+        std::fs::set_permissions(&file, permissions).unwrap();
+        names(&refused(1, &["up", "--dir", path(&pond), "--device", path(&file)]), &["drive", "read-only"]);
+        return;
+    };
+    let refusal = refused(1, &["up", "--dir", path(&pond), "--device", &device.0]);
+    names(&refusal, &[&device.0, "is read-only", "blockdev --setrw"]);
+    let behind = refused(1, &["up", "--dir", path(&pond), "--device", path(&file)]);
+    names(&behind, &["is the file behind", &device.0]);
+}
+
+#[test]
+fn completions_are_made_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = millpond(&["completions", shell]);
+        assert!(output.status.success(), "{shell}");
+        names(&String::from_utf8(output.stdout).unwrap(), &["millpond", "volume", "resize"]);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child =
+        command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Closed before anything can have been read.
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(child.wait().unwrap().success(), "{stderr}");
+    assert_eq!(stderr, "");
+}
+
+#[test]
+fn a_wipe_asks_first() {
+    let directory = scratch();
+    let drive = directory.path().join("drive");
+    std::fs::write(&drive, [7; 8192]).unwrap();
+    names(&refused(1, &["osd", "wipe", path(&drive)]), &["8KiB", "add --yes"]);
+    assert_eq!(std::fs::read(&drive).unwrap(), [7; 8192]);
+    assert!(millpond(&["osd", "wipe", path(&drive), "--yes"]).status.success());
+    assert_eq!(std::fs::read(&drive).unwrap(), [0; 8192]);
+}
+
+/// An `up` in the foreground, killed if the test fails.
+struct Up(Child);
+
+impl Up {
+    /// Starts it and waits until it has taken the directory.
+    fn start(dir: &Path) -> Up {
+        let child = command(&["up", "--osd-size", "256MiB", "--dir", path(dir)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the command can be started");
+        let up = Up(child);
+        let started = Instant::now();
+        let named = format!("\"pid\":{},", up.0.id());
+        while !std::fs::read_to_string(dir.join("lock")).is_ok_and(|text| text.contains(&named)) {
+            assert!(started.elapsed() < PATIENCE, "it does not take the directory");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        up
+    }
+
+    fn ends(&mut self) {
+        let started = Instant::now();
+        while self.0.try_wait().expect("a child can be waited for").is_none() {
+            assert!(started.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_second_up_on_a_directory_is_refused_and_names_the_first() {
+    let directory = scratch();
+    let mut up = Up::start(directory.path());
+    let pid = format!("process {}", up.0.id());
+    let dir = path(directory.path());
+    names(&refused(1, &["up", "--dir", dir]), &["already up", &pid, "millpond down"]);
+    names(&refused(1, &["up", "--detach", "--dir", dir]), &["already up", &pid]);
+    let down = millpond(&["down", "--dir", dir]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    up.ends();
+    assert!(!directory.path().join("registry.sock").exists(), "the socket was left behind");
+    names(&refused(1, &["status", "--dir", dir]), &["is not up", "millpond up --detach"]);
+    names(&refused(1, &["nbd", "x", "--dir", dir]), &["is not up"]);
+    let again = millpond(&["down", "--dir", dir]);
+    names(&String::from_utf8_lossy(&again.stdout), &["nothing to stop"]);
+    assert!(again.status.success());
+}
+
+#[test]
+fn a_later_up_refuses_flags_that_contradict_the_cluster() {
+    let directory = scratch();
+    let dir = path(directory.path());
+    let mut up = Up::start(directory.path());
+    // The configuration is remembered before the registry is served.
+    let started = Instant::now();
+    while !directory.path().join("registry.sock").exists() && up.0.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < PATIENCE, "the registry is not served");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(millpond(&["down", "--dir", dir]).status.success());
+    up.ends();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--nodes", "2"], "has 3 nodes"),
+        (&["--replicas", "2"], "3 copies"),
+        (&["--osd-size", "1GiB"], "OSD files of 256MiB"),
+        (&["--device", "/dev/x", "--device", "/dev/y", "--device", "/dev/z"], "files of its own"),
+    ];
+    for (flags, expected) in cases {
+        let mut arguments = vec!["up", "--dir", dir];
+        arguments.extend(*flags);
+        names(&refused(2, &arguments), &[flags[0], expected, "leave"]);
+    }
+}
+
+#[test]
+fn a_damaged_registry_file_is_refused_by_name() {
+    let directory = scratch();
+    let dir = path(directory.path());
+    std::fs::write(directory.path().join("registry.redb"), vec![0x5a; 64 << 10]).unwrap();
+    names(&refused(1, &["up", "--dir", dir]), &["registry.redb", "damaged"]);
+    std::fs::write(directory.path().join("registry.redb"), b"").unwrap();
+    names(&refused(1, &["up", "--dir", dir]), &["registry.redb"]);
+}

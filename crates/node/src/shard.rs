@@ -1,0 +1,398 @@
+//! An OSD's thread: reap, handle, flush, again and again.
+
+use crate::device::Drive;
+use base::map::{ClusterMap, PgConfig};
+use base::{Buffer, Epoch, Instant, LinkId, Network, OsdId, PgId};
+use pg::{GroupSummary, Io, Osd, OsdOptions};
+use registry::cluster::{OsdStatus, PgState, PgStatus};
+use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Waker};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Expected, Identity, Options, Store};
+use tokio::sync::mpsc;
+
+/// How long somebody who connected may take to say who it is.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+/// The most a connection may receive before something is consumed, in bytes: many messages at once.
+const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
+/// How often figures are published while they change.
+const STATUS_PAUSE: Duration = Duration::from_secs(2);
+/// How soon a change of a group's state is published.
+const STATUS_PAUSE_SHORT: Duration = Duration::from_millis(100);
+/// How long a shutdown may take.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
+
+/// What the control side tells a shard.
+#[derive(Debug)]
+pub enum Command {
+    /// A newer map.
+    Map(Arc<ClusterMap>),
+    /// What became of a proposal.
+    Proposal {
+        /// The group.
+        pg: PgId,
+        /// The configuration that stands, unless the proposal came to nothing.
+        accepted: Option<PgConfig>,
+    },
+    /// Stop, so that the next start is quick.
+    Shutdown,
+}
+
+/// What a shard tells the control side.
+#[derive(Debug)]
+pub enum Report {
+    /// It serves at this address.
+    Ready {
+        /// Where.
+        address: SocketAddr,
+        /// Wakes it after a command.
+        waker: Waker,
+    },
+    /// It wants a group's configuration replaced.
+    Propose {
+        /// The group.
+        pg: PgId,
+        /// If its epoch still is this one.
+        expected: Epoch,
+        /// By this.
+        config: PgConfig,
+    },
+    /// How it is.
+    Status(Box<OsdStatus>),
+}
+
+/// What a shard is started with.
+#[derive(Debug)]
+pub struct ShardConfig {
+    /// The drive, opened.
+    pub drive: Drive,
+    /// Its path, for people.
+    pub path: String,
+    /// Who it is, or will be.
+    pub identity: Identity,
+    /// The drive is blank.
+    pub format: bool,
+    /// The longest it polls before it sleeps, when it was busy a moment ago.
+    pub spin_max: Duration,
+}
+
+/// Runs an OSD until it is told to stop. Reports and commands are bounded queues.
+///
+/// # Errors
+/// In words, for a person: why it cannot start, or cannot go on.
+pub fn run(
+    mut config: ShardConfig,
+    reports: mpsc::Sender<Report>,
+    commands: mpsc::Receiver<Command>,
+) -> Result<(), String> {
+    let osd = config.identity.osd;
+    let path = config.path.clone();
+    let has_volatile_cache = config.drive.has_volatile_cache();
+    let options = Options { volatile_cache: has_volatile_cache, ..Options::default() };
+    if config.format {
+        store::format(&mut config.drive, config.identity, &options)
+            .map_err(|error| format!("{path}: {error}"))?;
+    }
+    let expected =
+        Expected { cluster: Some(config.identity.cluster), osd_uuid: Some(config.identity.osd_uuid) };
+    let started = ring::now();
+    let store =
+        Store::open(&mut config.drive, &expected, options).map_err(|error| format!("{path}: {error}"))?;
+    tracing::info!(%osd, path, seconds = ring::now().since(started).as_secs_f64(), "the store is open");
+    let mut machine = Osd::new(store, &OsdOptions::default());
+    let reactor_options = ReactorOptions { spin_max: config.spin_max, ..ReactorOptions::default() };
+    let mut reactor = Reactor::new(reactor_options).map_err(|error| error.to_string())?;
+    reactor
+        .register_buffers(machine.buffers_mut())
+        .map_err(|error| format!("registering buffers: {error}"))?;
+    let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
+    let file = reactor.add_file(descriptor).map_err(|error| format!("{path}: {error}"))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(|error| format!("{osd} cannot listen: {error}"))?;
+    let address = listener.local_addr().map_err(|error| format!("{osd} cannot listen: {error}"))?;
+    reactor.listen(listener.into()).map_err(|error| format!("{osd} cannot listen: {error}"))?;
+    let ready = Report::Ready { address, waker: reactor.waker() };
+    reports.blocking_send(ready).map_err(|_| "the node is stopping".to_owned())?;
+    let shard = Shard {
+        osd: machine,
+        reactor,
+        file,
+        proposals: VecDeque::new(),
+        stalled: Vec::new(),
+        still_stalled: Vec::new(),
+        greetings: VecDeque::new(),
+        reports,
+        commands,
+        published: None,
+        publish_after: Instant::default(),
+        shutdown_limit: None,
+        path,
+        has_volatile_cache,
+    };
+    shard.serve().map_err(|error| format!("{osd}: the event loop failed: {error}"))
+}
+
+struct Shard {
+    osd: Osd,
+    reactor: Reactor,
+    file: FileId,
+    /// Not yet handed to the control side.
+    proposals: VecDeque<Report>,
+    /// Connections with a message that could not be handled yet.
+    stalled: Vec<ConnectionId>,
+    still_stalled: Vec<ConnectionId>,
+    /// Who connected and must say who it is, oldest first.
+    greetings: VecDeque<(Instant, ConnectionId)>,
+    reports: mpsc::Sender<Report>,
+    commands: mpsc::Receiver<Command>,
+    published: Option<OsdStatus>,
+    publish_after: Instant,
+    shutdown_limit: Option<Instant>,
+    path: String,
+    has_volatile_cache: bool,
+}
+
+/// The reactor and the way to the registry, as the OSD sees them.
+struct ShardIo<'a> {
+    reactor: &'a mut Reactor,
+    file: FileId,
+    proposals: &'a mut VecDeque<Report>,
+}
+
+impl Network for ShardIo<'_> {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        Network::connect(self.reactor, address)
+    }
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
+        Network::send(self.reactor, link, bytes);
+    }
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: Range<usize>) {
+        Network::send_shared(self.reactor, link, buffer, range);
+    }
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        Network::unsent_bytes(self.reactor, link)
+    }
+    fn close(&mut self, link: LinkId, reason: &str) {
+        Network::close(self.reactor, link, reason);
+    }
+}
+
+impl Io for ShardIo<'_> {
+    fn read(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        self.reactor.read(self.file, token, offset, buffer, length);
+    }
+    fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        self.reactor.write(self.file, token, offset, buffer, length);
+    }
+    fn flush(&mut self, token: u64) {
+        self.reactor.flush(self.file, token);
+    }
+    fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
+        self.proposals.push_back(Report::Propose { pg, expected, config });
+    }
+}
+
+/// Splits a shard into its OSD and what that works with.
+macro_rules! parts {
+    ($shard:expr) => {
+        (
+            &mut $shard.osd,
+            ShardIo { reactor: &mut $shard.reactor, file: $shard.file, proposals: &mut $shard.proposals },
+        )
+    };
+}
+
+impl Shard {
+    fn serve(mut self) -> std::io::Result<()> {
+        let mut events = Vec::new();
+        loop {
+            let now = ring::now();
+            let timeout = self.osd.next_timeout().since(now);
+            self.reactor.turn(Some(timeout), &mut events)?;
+            let (osd, reactor) = (&mut self.osd, &mut self.reactor);
+            reactor.take_released(|buffer| osd.put_buffer(buffer));
+            let now = ring::now();
+            for event in events.drain(..) {
+                self.handle_event(now, event);
+            }
+            self.retry_stalled(now);
+            let (osd, mut io) = parts!(self);
+            osd.end_turn(now, &mut io);
+            self.hand_over_proposals();
+            self.close_the_silent(now);
+            self.publish(now);
+            if self.shutdown_limit.is_some_and(|limit| self.osd.is_shut_down() || now >= limit) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        let (osd, mut io) = parts!(self);
+        match event {
+            Event::FileDone { token, buffer, result } => {
+                osd.handle_file(now, token, buffer, result.map_err(|error| error.to_string()), &mut io);
+            }
+            Event::Received { connection } => {
+                if let Some(inbox) = self.reactor.take_inbox(connection) {
+                    self.handle_inbox(now, connection, inbox);
+                }
+            }
+            Event::Accepted { connection, .. } => {
+                osd.handle_accepted(connection.link());
+                self.greetings.push_back((now + GREETING_LIMIT, connection));
+            }
+            Event::Connected { connection } => osd.handle_connected(connection.link(), &mut io),
+            Event::Closed { connection, reason } => {
+                tracing::debug!(osd = %osd.id(), ?connection, reason, "a connection ended");
+                osd.handle_closed(now, connection.link(), &reason, &mut io);
+            }
+            Event::Woken => self.handle_commands(now),
+            Event::Drained { .. } => {}
+        }
+    }
+
+    /// Handles what a connection brought, and receives more unless it is stalled.
+    fn handle_inbox(&mut self, now: Instant, connection: ConnectionId, mut inbox: Inbox) {
+        let (osd, mut io) = parts!(self);
+        match osd.handle_bytes(now, connection.link(), inbox.bytes(), &mut io) {
+            Ok(progress) => {
+                let was_full = inbox.is_full();
+                inbox.consume(progress.consumed);
+                if was_full {
+                    // It brings more than fits: larger receipts carry more messages each.
+                    inbox.grow((inbox.capacity() * 2).min(INBOX_BYTES_MAX));
+                }
+                if progress.is_stalled {
+                    self.still_stalled.push(connection);
+                }
+                self.reactor.return_inbox(connection, inbox, !progress.is_stalled);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::info!(osd = %self.osd.id(), reason, "a connection is refused");
+                self.reactor.send(connection, &wire::encode::refused(&reason));
+                self.reactor.return_inbox(connection, inbox, false);
+                self.reactor.close(connection, &reason);
+            }
+        }
+    }
+
+    fn retry_stalled(&mut self, now: Instant) {
+        std::mem::swap(&mut self.stalled, &mut self.still_stalled);
+        let mut stalled = std::mem::take(&mut self.stalled);
+        for connection in stalled.drain(..) {
+            if let Some(inbox) = self.reactor.take_inbox(connection) {
+                self.handle_inbox(now, connection, inbox);
+            }
+        }
+        self.stalled = stalled;
+    }
+
+    fn handle_commands(&mut self, now: Instant) {
+        while let Ok(command) = self.commands.try_recv() {
+            let (osd, mut io) = parts!(self);
+            match command {
+                Command::Map(map) => osd.handle_map(now, map, &mut io),
+                Command::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
+                Command::Shutdown => {
+                    osd.begin_shutdown(&mut io);
+                    self.shutdown_limit = Some(now + SHUTDOWN_LIMIT);
+                }
+            }
+        }
+    }
+
+    fn hand_over_proposals(&mut self) {
+        while let Some(proposal) = self.proposals.pop_front() {
+            match self.reports.try_send(proposal) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(proposal)) => {
+                    self.proposals.push_front(proposal);
+                    return;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => return,
+            }
+        }
+    }
+
+    fn close_the_silent(&mut self, now: Instant) {
+        while let Some((limit, connection)) = self.greetings.front().copied() {
+            if limit > now {
+                return;
+            }
+            self.greetings.pop_front();
+            if self.reactor.is_open(connection) && !self.osd.is_greeted(connection.link()) {
+                self.reactor.close(connection, "it never said who it is");
+            }
+        }
+    }
+
+    /// Publishes figures that changed, not too often.
+    fn publish(&mut self, now: Instant) {
+        if now < self.publish_after {
+            return;
+        }
+        let states_changed = self.published.as_ref().is_none_or(|published| {
+            !self.osd.summaries().all(|summary| {
+                published
+                    .pgs
+                    .get(&summary.pg)
+                    .is_some_and(|known| *known == status_of(&summary, known.objects))
+            })
+        });
+        let pause = if states_changed { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
+        let status = self.status();
+        self.publish_after = now + pause;
+        if self.published.as_ref() != Some(&status)
+            && self.reports.try_send(Report::Status(Box::new(status.clone()))).is_ok()
+        {
+            self.published = Some(status);
+        }
+    }
+
+    fn status(&self) -> OsdStatus {
+        let statistics = self.osd.store().statistics();
+        let mut objects: BTreeMap<PgId, u64> = BTreeMap::new();
+        for key in self.osd.store().objects() {
+            *objects.entry(key.pg).or_default() += 1;
+        }
+        let pgs = self
+            .osd
+            .summaries()
+            .map(|summary| (summary.pg, status_of(&summary, objects.get(&summary.pg).copied().unwrap_or(0))))
+            .collect();
+        OsdStatus {
+            used_bytes: statistics.live_bytes,
+            usable_bytes: statistics.usable_bytes,
+            full: self.osd.store().is_full(),
+            pgs,
+            write_amplification: statistics.write_amplification(),
+            index_bytes: statistics.index_bytes,
+            volatile_cache: self.has_volatile_cache,
+            path: self.path.clone(),
+            pid: std::process::id(),
+            damaged_reads: self.osd.damaged_reads(),
+            notes: self.osd.notes().map(str::to_owned).collect(),
+        }
+    }
+}
+
+fn status_of(summary: &GroupSummary, objects: u64) -> PgStatus {
+    let state = match &summary.trouble {
+        None => PgState::Active,
+        Some(reason) if summary.is_stopped => PgState::Stopped { reason: reason.clone() },
+        Some(_) if summary.is_peering => PgState::Peering,
+        Some(reason) => PgState::Waiting { reason: reason.clone() },
+    };
+    PgStatus { epoch: summary.epoch, state, in_sync: summary.in_sync.clone(), objects }
+}
+
+/// The name of an OSD's thread.
+#[must_use]
+pub fn thread_name(osd: OsdId) -> String {
+    osd.to_string()
+}

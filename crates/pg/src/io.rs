@@ -1,0 +1,17 @@
+//! What an OSD needs of whoever drives it.
+
+use base::map::PgConfig;
+use base::{Buffer, Epoch, Network, PgId};
+
+/// The drive, the network and the way to the registry.
+pub trait Io: Network {
+    /// Reads `length` bytes at `offset` of the drive into the front of `buffer`; `Osd::handle_file` follows.
+    fn read(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize);
+    /// Writes the front of `buffer` to the drive; `Osd::handle_file` follows.
+    fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize);
+    /// Makes the drive's completed writes durable; `Osd::handle_file` follows.
+    fn flush(&mut self, token: u64);
+    /// Asks the registry to replace a group's configuration if its epoch still is `expected`;
+    /// `Osd::handle_proposal` follows.
+    fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig);
+}

@@ -1,0 +1,182 @@
+//! One read, write or zeroing on its way through a primary.
+
+use base::{Buffer, LinkId, ObjectKey, Sequence};
+use store::{BatchId, Location};
+use zerocopy::little_endian::U32;
+
+/// The slot of an operation and how often the slot was used, so that a late event cannot hit another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OperationId {
+    pub(crate) slot: u32,
+    pub(crate) serial: u32,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperationKind {
+    Read,
+    Write,
+    Zero,
+    /// The mark that begins an epoch.
+    Mark,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperationState {
+    Free,
+    /// Behind another operation on the same blocks, or short of memory.
+    Waiting,
+    /// The drive is being read: for a read, for the edges of an unaligned write, or for a repair.
+    Reading,
+    /// Its group lost its epoch while the drive was being read; it goes when the drive is done.
+    Abandoned,
+    /// Ordered: appended here and sent to the replicas, whose acknowledgements are awaited.
+    Replicating,
+}
+
+/// Who gets the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Client {
+        link: LinkId,
+        request: u64,
+    },
+    /// A difference between members being removed while the group peers.
+    Repair,
+    /// An object of a removed volume being deleted.
+    Deletion,
+}
+
+/// A run of blocks of a read, from one place of the drive or zeros.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) first_block: u16,
+    pub(crate) block_count: u16,
+    pub(crate) location: Option<Location>,
+    /// Filled when the drive answered.
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// See the module's documentation. Its vectors keep their memory from one use of the slot to the next.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) serial: u32,
+    pub(crate) state: OperationState,
+    pub(crate) kind: OperationKind,
+    pub(crate) origin: Origin,
+    /// Index of the group in the OSD's table.
+    pub(crate) group: u32,
+    pub(crate) key: ObjectKey,
+    /// In bytes from the object's start, as asked for.
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    /// The blocks that touches.
+    pub(crate) first_block: u16,
+    pub(crate) block_count: u16,
+    /// Members that do not have it on stable media yet.
+    pub(crate) members_awaited: u8,
+    pub(crate) sequence: Sequence,
+    /// A write's bytes while they cannot be staged yet, laid out from the start of `first_block`.
+    pub(crate) payload: Option<Buffer>,
+    /// Where its data lies once staged.
+    pub(crate) staged: Option<(BatchId, u32)>,
+    /// One a block: of a write, what the writer computed; of a read, what the index says.
+    pub(crate) checksums: Vec<U32>,
+    /// Of an unaligned write: what the index says of the blocks in `parts`.
+    pub(crate) edge_checksums: [u32; 2],
+    pub(crate) parts: Vec<Part>,
+    pub(crate) parts_awaited: u16,
+}
+
+impl Operation {
+    pub(crate) fn empty() -> Operation {
+        Operation {
+            serial: 0,
+            state: OperationState::Free,
+            kind: OperationKind::Read,
+            origin: Origin::Repair,
+            group: 0,
+            key: ObjectKey::default(),
+            offset: 0,
+            length: 0,
+            first_block: 0,
+            block_count: 0,
+            members_awaited: 0,
+            sequence: Sequence(0),
+            payload: None,
+            staged: None,
+            checksums: Vec::new(),
+            edge_checksums: [0; 2],
+            parts: Vec::new(),
+            parts_awaited: 0,
+        }
+    }
+
+    pub(crate) fn is_aligned(&self) -> bool {
+        (self.offset | self.length).is_multiple_of(base::BLOCK_BYTES as u32)
+    }
+
+    pub(crate) fn overlaps(&self, key: &ObjectKey, first_block: u16, block_count: u16) -> bool {
+        self.key == *key
+            && self.first_block < first_block + block_count
+            && first_block < self.first_block + self.block_count
+    }
+}
+
+/// All operations of an OSD, in slots that are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Operations {
+    slots: Vec<Operation>,
+    free: Vec<u32>,
+}
+
+impl Operations {
+    /// A slot for a new operation, to be filled in by the caller.
+    pub(crate) fn add(&mut self) -> (OperationId, &mut Operation) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Operation::empty());
+            self.slots.len() as u32 - 1
+        });
+        let operation = &mut self.slots[slot as usize];
+        operation.serial = operation.serial.wrapping_add(1);
+        operation.state = OperationState::Waiting;
+        operation.members_awaited = 0;
+        operation.sequence = Sequence(0);
+        operation.payload = None;
+        operation.staged = None;
+        operation.checksums.clear();
+        operation.parts.clear();
+        operation.parts_awaited = 0;
+        (OperationId { slot, serial: operation.serial }, operation)
+    }
+
+    /// The operation, if it has not ended.
+    pub(crate) fn get(&self, id: OperationId) -> Option<&Operation> {
+        let operation = &self.slots[id.slot as usize];
+        (operation.serial == id.serial && operation.state != OperationState::Free).then_some(operation)
+    }
+
+    /// As [`Self::get`], to change.
+    pub(crate) fn get_mut(&mut self, id: OperationId) -> Option<&mut Operation> {
+        let operation = &mut self.slots[id.slot as usize];
+        (operation.serial == id.serial && operation.state != OperationState::Free).then_some(operation)
+    }
+
+    /// An operation that its holder knows to be alive.
+    pub(crate) fn live(&mut self, id: OperationId) -> &mut Operation {
+        self.get_mut(id).expect("an operation in a group's lists has not ended")
+    }
+
+    /// The operation for which the drive was read; its slot is kept until the drive is done.
+    pub(crate) fn reading(&self, slot: u32, serial_low: u32) -> OperationId {
+        let serial = self.slots[slot as usize].serial;
+        assert_eq!(serial & 0xfff, serial_low, "a slot is kept while the drive works for it");
+        OperationId { slot, serial }
+    }
+
+    pub(crate) fn remove(&mut self, id: OperationId) {
+        self.live(id).state = OperationState::Free;
+        self.free.push(id.slot);
+    }
+}

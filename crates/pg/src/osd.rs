@@ -1,0 +1,696 @@
+//! The OSD: its links, its map, its turn.
+
+use crate::group::{Group, GroupState, GroupSummary};
+use crate::io::Io;
+use crate::operation::{OperationId, Operations};
+use base::hash::Map;
+use base::map::ClusterMap;
+use base::{
+    BLOCK_BYTES, Buffer, BufferPool, ClientId, Generation, Instant, LinkId, ObjectKey, OsdId, PgId, PoolId,
+    VolumeId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Action, Store};
+use wire::{Hello, Message, Role, Status, WireError, encode};
+
+/// How long after a failed attempt an OSD is dialled again.
+const REDIAL_PAUSE: Duration = Duration::from_millis(200);
+/// How often the slow things are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// The most bytes a client may leave unread before no more of its requests are handled.
+const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
+
+/// A replica that lags by more gets copies of what it must write.
+const SHARE_LIMIT_BYTES: usize = 512 << 10;
+
+/// Sizes of an OSD.
+#[derive(Clone, Debug)]
+pub struct OsdOptions {
+    /// Buffers of one block, for reads of one.
+    pub small_buffers: usize,
+    /// Buffers for the largest message.
+    pub large_buffers: usize,
+}
+
+impl Default for OsdOptions {
+    fn default() -> OsdOptions {
+        OsdOptions { small_buffers: 1024, large_buffers: 64 }
+    }
+}
+
+/// Why a link is of no use any more: close it with this reason, and tell the peer.
+#[derive(thiserror::Error, Debug)]
+pub enum LinkError {
+    /// It sent what is no message.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It belongs elsewhere.
+    #[error("this is cluster {ours}, not {theirs}; use the address of an OSD of your cluster")]
+    OtherCluster {
+        /// This OSD's.
+        ours: base::ClusterId,
+        /// The peer's.
+        theirs: base::ClusterId,
+    },
+    /// It wanted another OSD.
+    #[error("this is {ours}, not {theirs}; the address in your map is out of date")]
+    OtherOsd {
+        /// This one.
+        ours: OsdId,
+        /// Whom the peer wanted.
+        theirs: OsdId,
+    },
+    /// It sent a message out of turn.
+    #[error("a message came out of turn: {0}")]
+    OutOfTurn(&'static str),
+    /// An OSD that this cluster's map does not show.
+    #[error("{0} is not an OSD of this cluster")]
+    UnknownOsd(OsdId),
+    /// It refused us.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// What became of the bytes that a link brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// How many were consumed, from the front.
+    pub consumed: usize,
+    /// A message is there and cannot be handled yet: present the rest again after the next turn.
+    pub is_stalled: bool,
+}
+
+/// Whether a message was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handled {
+    Done,
+    Stalled,
+}
+
+/// A replicated message that awaits its acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) ordinal: u64,
+    pub(crate) operation: OperationId,
+}
+
+/// Who is at the other end of a link.
+#[derive(Debug)]
+pub(crate) enum Peer {
+    /// It connected and has not said yet.
+    Unknown,
+    Client(ClientId),
+    Osd(OsdLink),
+}
+
+/// The link to another OSD. Carries replication in both directions.
+#[derive(Debug, Default)]
+pub(crate) struct OsdLink {
+    pub(crate) osd: OsdId,
+    pub(crate) is_ready: bool,
+    /// Replicated messages sent on it.
+    pub(crate) sent: u64,
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Replicated messages received on it.
+    pub(crate) received: u64,
+    /// How many of those are on stable media here.
+    pub(crate) durable: u64,
+    pub(crate) needs_ack: bool,
+    /// The peer is nearly full.
+    pub(crate) is_full: bool,
+}
+
+/// What was staged in the store and becomes durable in this order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StagedRecord {
+    Own { group: u32, operation: OperationId },
+    Replica { group: u32, link: LinkId, ordinal: u64 },
+}
+
+/// What a device operation was for.
+const TOKEN_SHIFT: u32 = 56;
+const TOKEN_STORE_WRITE: u64 = 1;
+const TOKEN_STORE_FLUSH: u64 = 2;
+const TOKEN_STORE_READ: u64 = 3;
+pub(crate) const TOKEN_PART: u64 = 4;
+
+/// What requests need to know of a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VolumeState {
+    pub(crate) pool: PoolId,
+    pub(crate) pg_count: u32,
+    pub(crate) generation: Generation,
+    pub(crate) is_removed: bool,
+}
+
+/// See the crate's documentation.
+#[derive(Debug)]
+pub struct Osd {
+    pub(crate) id: OsdId,
+    pub(crate) cluster: base::ClusterId,
+    pub(crate) store: Store,
+    pub(crate) map: Arc<ClusterMap>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) group_index: Map<PgId, u32>,
+    pub(crate) volumes: Map<VolumeId, VolumeState>,
+    pub(crate) operations: Operations,
+    pub(crate) peers: Map<LinkId, Peer>,
+    pub(crate) osd_links: BTreeMap<OsdId, LinkId>,
+    redial_after: BTreeMap<OsdId, Instant>,
+    pub(crate) small: BufferPool,
+    pub(crate) large: BufferPool,
+    pub(crate) zeros: Buffer,
+    pub(crate) staged: VecDeque<StagedRecord>,
+    staged_token: u64,
+    durable_token: u64,
+    /// Ordered and not yet sent to the replicas: their batch is still being filled.
+    pub(crate) outgoing: VecDeque<OperationId>,
+    actions: Vec<Action>,
+    pub(crate) blocked_groups: BTreeSet<u32>,
+    links_to_ack: Vec<LinkId>,
+    pub(crate) now: Instant,
+    next_tick: Instant,
+    was_full: bool,
+    pub(crate) deletions: VecDeque<ObjectKey>,
+    deletions_are_due: bool,
+    pub(crate) damaged_reads: u64,
+    pub(crate) notes: VecDeque<String>,
+    is_shut_down: bool,
+    /// A link with more unsent bytes gets copies instead of shares of batches.
+    pub(crate) share_limit_bytes: usize,
+    pub(crate) scratch_extents: Vec<store::Extent>,
+    pub(crate) scratch_checksums: Vec<u32>,
+}
+
+impl Osd {
+    /// An OSD over an opened store.
+    #[must_use]
+    pub fn new(store: Store, options: &OsdOptions) -> Osd {
+        let identity = store.identity();
+        Osd {
+            id: identity.osd,
+            cluster: identity.cluster,
+            store,
+            map: Arc::new(ClusterMap::default()),
+            groups: Vec::new(),
+            group_index: Map::default(),
+            volumes: Map::default(),
+            operations: Operations::default(),
+            peers: Map::default(),
+            osd_links: BTreeMap::new(),
+            redial_after: BTreeMap::new(),
+            small: BufferPool::new(options.small_buffers, BLOCK_BYTES),
+            large: BufferPool::new(options.large_buffers, wire::BLOCKS_PER_MESSAGE_MAX * BLOCK_BYTES),
+            zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
+            staged: VecDeque::new(),
+            staged_token: 0,
+            durable_token: 0,
+            outgoing: VecDeque::new(),
+            actions: Vec::new(),
+            blocked_groups: BTreeSet::new(),
+            links_to_ack: Vec::new(),
+            now: Instant::default(),
+            next_tick: Instant::default(),
+            was_full: false,
+            deletions: VecDeque::new(),
+            deletions_are_due: false,
+            damaged_reads: 0,
+            notes: VecDeque::new(),
+            is_shut_down: false,
+            share_limit_bytes: SHARE_LIMIT_BYTES,
+            scratch_extents: Vec::new(),
+            scratch_checksums: Vec::new(),
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> OsdId {
+        self.id
+    }
+
+    /// Its store, for figures.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// All memory that drives read and write, to be registered before work starts.
+    pub fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
+        self.store.buffers_mut().chain(self.large.iter_mut()).chain(self.small.iter_mut())
+    }
+
+    /// The groups this OSD is primary of.
+    pub fn summaries(&self) -> impl Iterator<Item = GroupSummary> + '_ {
+        self.groups.iter().filter(|group| group.config.primary == self.id).map(Group::summary)
+    }
+
+    /// Reads that met damaged bytes since the start.
+    #[must_use]
+    pub fn damaged_reads(&self) -> u64 {
+        self.damaged_reads
+    }
+
+    /// The newest things worth an operator's attention, oldest first.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.iter().map(String::as_str)
+    }
+
+    /// Whether a shutdown that was begun is done.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.is_shut_down
+    }
+
+    /// When [`Self::end_turn`] must be called at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        self.next_tick
+    }
+
+    /// Stops serving and makes the next start a quick one. `is_shut_down` tells when it is done.
+    pub fn begin_shutdown(&mut self, io: &mut impl Io) {
+        for index in 0..self.groups.len() as u32 {
+            self.demote(index, "the OSD is shutting down", io);
+        }
+        self.store.begin_shutdown(&mut self.actions);
+        self.perform_actions(io);
+    }
+
+    /// Somebody connected.
+    pub fn handle_accepted(&mut self, link: LinkId) {
+        self.peers.insert(link, Peer::Unknown);
+    }
+
+    /// An outgoing link stands.
+    pub fn handle_connected(&mut self, link: LinkId, io: &mut impl Io) {
+        if let Some(Peer::Osd(peer)) = self.peers.get(&link) {
+            let hello = Hello { role: Role::Osd(self.id), cluster: self.cluster, target: peer.osd };
+            io.send(link, &encode::hello(&hello));
+        }
+    }
+
+    /// Whether the link has said who it is; one that does not within some seconds should be closed.
+    #[must_use]
+    pub fn is_greeted(&self, link: LinkId) -> bool {
+        !matches!(self.peers.get(&link), None | Some(Peer::Unknown))
+    }
+
+    /// A link ended.
+    pub fn handle_closed(&mut self, now: Instant, link: LinkId, reason: &str, io: &mut impl Io) {
+        self.now = now;
+        let Some(Peer::Osd(peer)) = self.peers.remove(&link) else { return };
+        if self.osd_links.get(&peer.osd) == Some(&link) {
+            self.osd_links.remove(&peer.osd);
+            self.redial_after.insert(peer.osd, now + REDIAL_PAUSE);
+            self.lost_member(peer.osd, &format!("the connection to {} ended: {reason}", peer.osd), io);
+        }
+    }
+
+    /// Bytes came. Handles whole messages from the front.
+    ///
+    /// # Errors
+    /// When the link is of no use any more: tell the peer with `wire::encode::refused` and close it.
+    pub fn handle_bytes(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        bytes: &[u8],
+        io: &mut impl Io,
+    ) -> Result<Progress, LinkError> {
+        self.now = now;
+        let mut consumed = 0;
+        loop {
+            if matches!(self.peers.get(&link), Some(Peer::Client(_)))
+                && io.unsent_bytes(link) > CLIENT_UNSENT_BYTES_MAX
+            {
+                return Ok(Progress { consumed, is_stalled: true });
+            }
+            let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
+                return Ok(Progress { consumed, is_stalled: false });
+            };
+            if self.handle_message(link, message, io)? == Handled::Stalled {
+                return Ok(Progress { consumed, is_stalled: true });
+            }
+            consumed += size;
+        }
+    }
+
+    /// A drive operation ended.
+    pub fn handle_file(
+        &mut self,
+        now: Instant,
+        token: u64,
+        buffer: Option<Buffer>,
+        result: Result<(), String>,
+        io: &mut impl Io,
+    ) {
+        self.now = now;
+        let index = token as u32;
+        let result = result.map_err(store::DeviceError);
+        match token >> TOKEN_SHIFT {
+            TOKEN_STORE_WRITE => self.store.handle_written(index, result, &mut self.actions),
+            TOKEN_STORE_FLUSH => self.store.handle_flushed(index, result, &mut self.actions),
+            TOKEN_STORE_READ => {
+                let length = (token >> 32 & 0xff_ffff) as usize * BLOCK_BYTES;
+                let buffer = buffer.as_ref().expect("a read gives its buffer back");
+                let data = result.map(|()| &buffer.bytes()[..length]);
+                self.store.handle_read(index, data, &mut self.actions);
+            }
+            TOKEN_PART => self.part_was_read(token, buffer.clone(), result, io),
+            kind => unreachable!("no drive operation of kind {kind} is ever issued"),
+        }
+        if let Some(buffer) = buffer {
+            self.put_buffer(buffer);
+        }
+        self.perform_actions(io);
+    }
+
+    /// A buffer that was shared with the network is done with there.
+    pub fn put_buffer(&mut self, buffer: Buffer) {
+        // Each pool takes only what is its own, by size; the store's batches come home by themselves.
+        if buffer.size() == self.small.buffer_bytes() {
+            self.small.put(buffer);
+        } else if buffer.size() == self.large.buffer_bytes() {
+            self.large.put(buffer);
+        }
+    }
+
+    /// The end of a turn: batches go to the drive, acknowledgements to the primaries.
+    pub fn end_turn(&mut self, now: Instant, io: &mut impl Io) {
+        self.now = now;
+        if !self.blocked_groups.is_empty() {
+            for group in std::mem::take(&mut self.blocked_groups) {
+                self.start_waiting(group, io);
+                self.repair_next(group, io);
+            }
+        }
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.tick(io);
+        }
+        self.store.flush(&mut self.actions);
+        self.perform_actions(io);
+        self.send_acks(io);
+    }
+
+    /// A newer map.
+    pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Io) {
+        self.now = now;
+        for (id, info) in &map.volumes {
+            let Some(pool) = map.pools.get(&info.pool) else { continue };
+            let known = self.volumes.get(id).map_or(Generation(0), |volume| volume.generation);
+            self.deletions_are_due |= info.removed;
+            self.volumes.insert(
+                *id,
+                VolumeState {
+                    pool: info.pool,
+                    pg_count: pool.pg_count,
+                    generation: known.max(info.generation),
+                    is_removed: info.removed,
+                },
+            );
+        }
+        for (pg, config) in &map.pgs {
+            if !config.in_sync.contains(&self.id) {
+                continue;
+            }
+            match self.group_index.get(pg).copied() {
+                None => {
+                    self.group_index.insert(*pg, self.groups.len() as u32);
+                    self.groups.push(Group::new(*pg, config.clone(), config.primary == self.id));
+                }
+                Some(index) => self.handle_config(index, config, io),
+            }
+        }
+        self.map = map;
+        self.next_tick = now;
+    }
+
+    fn handle_config(&mut self, index: u32, config: &base::map::PgConfig, io: &mut impl Io) {
+        let group = &mut self.groups[index as usize];
+        if config.epoch <= group.config.epoch {
+            return;
+        }
+        let is_own_claim = matches!(group.state, GroupState::Claiming) && config.primary == self.id;
+        let was_primary = group.config.primary == self.id;
+        group.config = config.clone();
+        if is_own_claim {
+            // The answer to the proposal is on its way and starts the epoch.
+        } else if config.primary == self.id {
+            self.demote(index, "the configuration changed", io);
+        } else if was_primary {
+            self.demote(index, "another OSD is primary now", io);
+            self.groups[index as usize].state = GroupState::Replica { expected: None };
+        }
+    }
+
+    fn handle_message(
+        &mut self,
+        link: LinkId,
+        message: Message<'_>,
+        io: &mut impl Io,
+    ) -> Result<Handled, LinkError> {
+        let peer = self.peers.get_mut(&link).ok_or(LinkError::OutOfTurn("the link is closed"))?;
+        match (peer, message) {
+            (Peer::Unknown, Message::Hello(hello)) => self.handle_hello(link, hello, io),
+            (Peer::Unknown, _) => Err(LinkError::OutOfTurn("the first message is not a hello")),
+            (Peer::Client(_), Message::Read(request)) => Ok(self.handle_read_request(link, &request, io)),
+            (Peer::Client(_), Message::Write(request, checksums, data)) => {
+                Ok(self.handle_write_request(link, &request, checksums, data, io))
+            }
+            (Peer::Client(_), Message::Zero(request)) => Ok(self.handle_zero_request(link, &request, io)),
+            (Peer::Client(_), Message::Allocated(request)) => {
+                Ok(self.handle_allocated_request(link, &request, io))
+            }
+            (Peer::Client(_), _) => Err(LinkError::OutOfTurn("a client sent a message of OSDs")),
+            (Peer::Osd(peer), Message::Welcome) => {
+                peer.is_ready = true;
+                self.next_tick = self.now;
+                Ok(Handled::Done)
+            }
+            (Peer::Osd(_), Message::Refused(reason)) => Err(LinkError::Refused(reason.to_owned())),
+            (Peer::Osd(_), message) => self.handle_osd_message(link, message, io),
+        }
+    }
+
+    fn handle_hello(&mut self, link: LinkId, hello: Hello, io: &mut impl Io) -> Result<Handled, LinkError> {
+        if hello.cluster != self.cluster {
+            return Err(LinkError::OtherCluster { ours: self.cluster, theirs: hello.cluster });
+        }
+        if hello.target != self.id {
+            return Err(LinkError::OtherOsd { ours: self.id, theirs: hello.target });
+        }
+        match hello.role {
+            Role::Client(client) => {
+                // A client has one connection to an OSD. What an older one still holds must not run after
+                // anything of the newer: its requests may have been sent again and been overwritten since.
+                let older: Vec<_> = self
+                    .peers
+                    .iter()
+                    .filter(|(_, peer)| matches!(peer, Peer::Client(id) if *id == client))
+                    .map(|(older, _)| *older)
+                    .collect();
+                for older in older {
+                    self.peers.remove(&older);
+                    io.close(older, "the client connected anew");
+                }
+                self.peers.insert(link, Peer::Client(client));
+            }
+            Role::Osd(osd) => {
+                if !self.map.osds.contains_key(&osd) || osd == self.id {
+                    return Err(LinkError::UnknownOsd(osd));
+                }
+                if let Some(older) = self.osd_links.insert(osd, link) {
+                    self.peers.remove(&older);
+                    io.close(older, "the OSD connected anew");
+                    self.lost_member(osd, &format!("{osd} connected anew"), io);
+                }
+                self.peers.insert(link, Peer::Osd(OsdLink { osd, is_ready: true, ..OsdLink::default() }));
+                self.next_tick = self.now;
+            }
+        }
+        io.send(link, &encode::welcome());
+        Ok(Handled::Done)
+    }
+
+    /// The link to an OSD, if it stands.
+    pub(crate) fn ready_link(&self, osd: OsdId) -> Option<LinkId> {
+        let link = *self.osd_links.get(&osd)?;
+        matches!(self.peers.get(&link), Some(Peer::Osd(peer)) if peer.is_ready).then_some(link)
+    }
+
+    pub(crate) fn osd_link_mut(&mut self, link: LinkId) -> Option<&mut OsdLink> {
+        match self.peers.get_mut(&link) {
+            Some(Peer::Osd(peer)) => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// A token for the store, whose answer comes in the order of staging.
+    pub(crate) fn next_staged_token(&self) -> u64 {
+        self.staged_token
+    }
+
+    /// Notes what was staged with [`Self::next_staged_token`].
+    pub(crate) fn note_staged(&mut self, record: StagedRecord) {
+        self.staged_token += 1;
+        let (StagedRecord::Own { group, .. } | StagedRecord::Replica { group, .. }) = record;
+        self.groups[group as usize].staged_count += 1;
+        self.staged.push_back(record);
+    }
+
+    /// Looks at the slow things with the end of this turn.
+    pub(crate) fn next_tick_soon(&mut self) {
+        self.next_tick = self.next_tick.min(self.now + REDIAL_PAUSE);
+    }
+
+    pub(crate) fn note(&mut self, text: String) {
+        if self.notes.back() != Some(&text) {
+            if self.notes.len() == 16 {
+                self.notes.pop_front();
+            }
+            self.notes.push_back(text);
+        }
+    }
+
+    fn perform_actions(&mut self, io: &mut impl Io) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Write { token, offset, buffer, length } => {
+                    io.write(TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token), offset, buffer, length);
+                }
+                Action::Flush { token } => io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token)),
+                Action::Read { token, offset, length } => {
+                    // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
+                    let buffer = self.large.take().unwrap_or_else(|| spare_buffer(length));
+                    let blocks = (length / BLOCK_BYTES) as u64;
+                    let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
+                    io.read(token, offset, buffer, length);
+                }
+                Action::Sealed { batch, buffer } => self.send_sealed(batch, &buffer, io),
+                Action::Durable { token } => self.became_durable(token, io),
+                Action::Lost { token, reason } => self.was_lost(token, &reason, io),
+                Action::ShutdownDone => self.is_shut_down = true,
+            }
+        }
+        // Handling an action may have made the store act again.
+        let again = std::mem::replace(&mut self.actions, actions);
+        if !again.is_empty() {
+            self.actions.extend(again);
+            self.perform_actions(io);
+        }
+    }
+
+    fn pop_staged(&mut self, token: u64) -> (StagedRecord, u32) {
+        assert_eq!(token, self.durable_token, "what is staged becomes durable in order");
+        self.durable_token += 1;
+        let record = self.staged.pop_front().expect("only what was staged becomes durable");
+        let (StagedRecord::Own { group, .. } | StagedRecord::Replica { group, .. }) = record;
+        self.groups[group as usize].staged_count -= 1;
+        (record, group)
+    }
+
+    fn became_durable(&mut self, token: u64, io: &mut impl Io) {
+        let (record, group) = self.pop_staged(token);
+        match record {
+            StagedRecord::Own { operation, .. } => self.member_has(operation, io),
+            StagedRecord::Replica { link, ordinal, .. } => self.note_ack(link, ordinal),
+        }
+        self.answer_pending_query(group, io);
+    }
+
+    fn was_lost(&mut self, token: u64, reason: &str, io: &mut impl Io) {
+        let (record, group) = self.pop_staged(token);
+        match record {
+            StagedRecord::Own { operation, .. } => {
+                if let Some(operation_state) = self.operations.get(operation) {
+                    let origin = operation_state.origin;
+                    self.refuse(origin, Status::DeviceFailed, io);
+                    self.forget_operation(operation);
+                }
+                self.demote(group, &format!("the drive of {} failed: {reason}", self.id), io);
+            }
+            StagedRecord::Replica { link, ordinal, group } => {
+                let epoch = self.groups[group as usize].epoch;
+                io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
+            }
+        }
+        self.note(format!("the drive failed: {reason}"));
+    }
+
+    pub(crate) fn note_ack(&mut self, link: LinkId, ordinal: u64) {
+        let Some(peer) = self.osd_link_mut(link) else { return };
+        peer.durable = peer.durable.max(ordinal);
+        if !peer.needs_ack {
+            peer.needs_ack = true;
+            self.links_to_ack.push(link);
+        }
+    }
+
+    fn send_acks(&mut self, io: &mut impl Io) {
+        let is_full = self.store.is_full();
+        if is_full != self.was_full {
+            self.was_full = is_full;
+            let links: Vec<_> = self.osd_links.values().copied().collect();
+            for link in links {
+                self.note_ack(link, 0);
+            }
+        }
+        let mut links = std::mem::take(&mut self.links_to_ack);
+        for link in links.drain(..) {
+            if let Some(peer) = self.osd_link_mut(link) {
+                peer.needs_ack = false;
+                let through = peer.durable;
+                io.send(link, &encode::replicate_ack(through, is_full));
+            }
+        }
+        self.links_to_ack = links;
+    }
+
+    fn tick(&mut self, io: &mut impl Io) {
+        self.dial(io);
+        for index in 0..self.groups.len() as u32 {
+            self.advance_peering(index, io);
+        }
+        if self.deletions_are_due && self.deletions.is_empty() {
+            let volumes = &self.volumes;
+            let removed = |key: &ObjectKey| volumes.get(&key.volume).is_some_and(|volume| volume.is_removed);
+            self.deletions = self.store.objects().filter(removed).collect();
+            self.deletions_are_due = !self.deletions.is_empty();
+        }
+        self.delete_some(io);
+    }
+
+    /// Connects to the OSDs this one shares groups with. Of two, the one with the lower id dials, so that there
+    /// is one link between them.
+    fn dial(&mut self, io: &mut impl Io) {
+        let mut wanted: BTreeMap<OsdId, SocketAddr> = BTreeMap::new();
+        for group in &self.groups {
+            for osd in group.replicas(self.id).filter(|osd| *osd > self.id) {
+                if let Some(address) = self.map.osds.get(&osd).and_then(|info| info.address) {
+                    wanted.insert(osd, address);
+                }
+            }
+        }
+        for (osd, address) in wanted {
+            let is_due = self.redial_after.get(&osd).is_none_or(|after| *after <= self.now);
+            if self.osd_links.contains_key(&osd) || !is_due {
+                continue;
+            }
+            if let Some(link) = io.connect(address) {
+                self.osd_links.insert(osd, link);
+                self.peers.insert(link, Peer::Osd(OsdLink { osd, ..OsdLink::default() }));
+            }
+        }
+    }
+}
+
+/// Memory for when a pool is empty. Of a size that no pool has, so that none takes it in.
+pub(crate) fn spare_buffer(bytes: usize) -> Buffer {
+    Buffer::new(bytes + 2 * BLOCK_BYTES)
+}

@@ -1,0 +1,500 @@
+//! How a group begins an epoch.
+//!
+//! The primary may serve only when every in-sync member agrees with it. It gets there in four steps:
+//! 1. *Claim*: a compare-and-swap in the registry makes the epoch one higher. Whoever holds an older epoch is
+//!    refused by every member that has heard of the newer one.
+//! 2. *Query*: each replica obeys the new epoch from now on and tells the newest entries of its log, once
+//!    nothing it staged before is still on its way to the drive.
+//! 3. *Mark*: the primary begins the epoch with a mark behind everything any member has.
+//! 4. *Repair*: entries that not all members have were never acknowledged (an acknowledgement needs all of
+//!    them). For each block they touch, the primary's present content is written to all members, in order, as
+//!    any write. What a replica had beyond the primary is so replaced.
+//!
+//! A crash at any point is harmless: the next epoch finds the same differences or fewer.
+
+use crate::group::{GroupState, MemberPosition, RepairRange};
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, OperationState, Origin};
+use crate::osd::Osd;
+use base::map::PgConfig;
+use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use store::StageError;
+use wire::{LogEntry, Position, Status, encode};
+
+/// How long the members may take to say where they stand.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a group that lost its epoch claims another.
+const CLAIM_PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a claim that came to nothing.
+const CLAIM_PAUSE_LONG: Duration = Duration::from_secs(1);
+/// Blocks repaired at a time.
+const REPAIR_BLOCKS: u16 = 64;
+
+impl Osd {
+    /// Ends the epoch of a group this OSD is primary of. What is under way is answered with "try again": it
+    /// may or may not have taken effect, and nobody was told that it did.
+    pub(crate) fn demote(&mut self, index: u32, reason: &str, io: &mut impl Io) {
+        let group = &mut self.groups[index as usize];
+        if matches!(group.state, GroupState::Replica { .. }) {
+            return;
+        }
+        let state = std::mem::replace(&mut group.state, GroupState::Waiting { reason: reason.to_owned() });
+        group.claim_after = self.now + CLAIM_PAUSE;
+        let mut ended: Vec<_> = group.in_flight.drain(..).chain(group.waiting.drain(..)).collect();
+        if let GroupState::Repairing { current: Some(current), .. } = state {
+            ended.push(current);
+        }
+        for id in ended {
+            let Some(operation) = self.operations.get_mut(id) else { continue };
+            let origin = operation.origin;
+            operation.origin = Origin::Deletion;
+            if operation.parts_awaited > 0 {
+                // The drive still works for it; it goes when the drive is done.
+                operation.state = OperationState::Abandoned;
+            } else {
+                self.forget_operation(id);
+            }
+            self.refuse(origin, Status::NotActive, io);
+        }
+        self.next_tick_soon();
+    }
+
+    /// A member cannot be reached: its groups stop.
+    pub(crate) fn lost_member(&mut self, osd: OsdId, reason: &str, io: &mut impl Io) {
+        for index in 0..self.groups.len() as u32 {
+            let group = &self.groups[index as usize];
+            if group.config.primary == self.id && group.config.in_sync.contains(&osd) {
+                self.demote(index, reason, io);
+            }
+        }
+    }
+
+    /// Takes a group's next step towards serving, if it can be taken now.
+    pub(crate) fn advance_peering(&mut self, index: u32, io: &mut impl Io) {
+        let group = &self.groups[index as usize];
+        if group.config.primary != self.id {
+            return;
+        }
+        match &group.state {
+            GroupState::Replica { .. } | GroupState::Waiting { .. } | GroupState::Stopped { .. } => {
+                self.try_to_claim(index, io);
+            }
+            GroupState::Querying { since, .. } if self.now.since(*since) > QUERY_TIMEOUT => {
+                self.demote(index, "a member does not say where it stands", io);
+            }
+            GroupState::Repairing { current: None, .. } => self.repair_next(index, io),
+            GroupState::Querying { .. }
+            | GroupState::Claiming
+            | GroupState::Repairing { .. }
+            | GroupState::Active => {}
+        }
+    }
+
+    fn try_to_claim(&mut self, index: u32, io: &mut impl Io) {
+        let group = &self.groups[index as usize];
+        if self.now < group.claim_after || group.staged_count > 0 {
+            return;
+        }
+        if let Some(failure) = self.store.failure() {
+            let reason = format!("the drive of {} failed: {failure}; replace it", self.id);
+            self.groups[index as usize].state = GroupState::Stopped { reason };
+            return;
+        }
+        let missing: Vec<String> = group
+            .replicas(self.id)
+            .filter(|osd| self.ready_link(*osd).is_none())
+            .map(|osd| osd.to_string())
+            .collect();
+        if !missing.is_empty() {
+            let reason = format!("{} cannot be reached; start its node", missing.join(" and "));
+            self.groups[index as usize].state = GroupState::Waiting { reason };
+            return;
+        }
+        let min_size = self.map.pools.get(&group.pg.pool).map_or(0, |pool| pool.min_size) as usize;
+        if group.config.in_sync.len() < min_size {
+            let reason = format!("{} of at least {min_size} members are in sync", group.config.in_sync.len());
+            self.groups[index as usize].state = GroupState::Stopped { reason };
+            return;
+        }
+        let expected = group.config.epoch;
+        let config = PgConfig { epoch: Epoch(expected.0 + 1), ..group.config.clone() };
+        let pg = group.pg;
+        self.groups[index as usize].state = GroupState::Claiming;
+        io.propose(pg, expected, config);
+    }
+
+    /// The registry's answer to a proposal: the configuration that stands now, or `None` when the proposal came
+    /// to nothing.
+    pub fn handle_proposal(&mut self, now: Instant, pg: PgId, accepted: Option<PgConfig>, io: &mut impl Io) {
+        self.now = now;
+        let Some(&index) = self.group_index.get(&pg) else { return };
+        let group = &mut self.groups[index as usize];
+        if !matches!(group.state, GroupState::Claiming) {
+            return;
+        }
+        let Some(config) = accepted.filter(|config| config.epoch >= group.config.epoch) else {
+            group.state =
+                GroupState::Waiting { reason: "the registry did not take the new epoch".to_owned() };
+            group.claim_after = now + CLAIM_PAUSE_LONG;
+            return;
+        };
+        group.config = config;
+        group.epoch = group.config.epoch;
+        let epoch = group.epoch;
+        group.state = GroupState::Querying { positions: Vec::new(), since: now };
+        let replicas: Vec<_> = group.replicas(self.id).collect();
+        for osd in &replicas {
+            match self.ready_link(*osd) {
+                Some(link) => io.send(link, &encode::query(pg, epoch)),
+                None => return self.demote(index, &format!("{osd} cannot be reached"), io),
+            }
+        }
+        if replicas.is_empty() {
+            self.begin_epoch(index, io);
+        }
+    }
+
+    /// A primary claimed an epoch and asks where this replica stands.
+    pub(crate) fn handle_query(&mut self, link: LinkId, pg: PgId, epoch: Epoch, io: &mut impl Io) {
+        let Some(&index) = self.group_index.get(&pg) else { return };
+        let group = &mut self.groups[index as usize];
+        // A query of an older epoch is a fenced primary's: it gets no answer.
+        if epoch < group.epoch || !matches!(group.state, GroupState::Replica { .. }) {
+            return;
+        }
+        group.epoch = epoch;
+        group.state = GroupState::Replica { expected: None };
+        group.query_pending = Some((link, epoch));
+        self.answer_pending_query(index, io);
+    }
+
+    /// Answers a query once nothing staged before it is on its way to the drive: only then is the log complete.
+    pub(crate) fn answer_pending_query(&mut self, index: u32, io: &mut impl Io) {
+        let group = &mut self.groups[index as usize];
+        if group.staged_count > 0 {
+            return;
+        }
+        let Some((link, epoch)) = group.query_pending.take() else { return };
+        if epoch != group.epoch {
+            return;
+        }
+        let pg = group.pg;
+        let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let mut bytes = Vec::new();
+        encode::position(&mut bytes, pg, epoch, last_sequence, is_whole, entries.into_iter());
+        io.send(link, &bytes);
+    }
+
+    fn own_log(&self, pg: PgId) -> (Vec<LogEntry>, Sequence, bool) {
+        let entries = self.store.pg_log(pg).map(|entry| LogEntry {
+            epoch: entry.epoch,
+            sequence: entry.sequence,
+            volume: entry.volume,
+            object: entry.object,
+            first_block: entry.first_block,
+            block_count: entry.block_count,
+        });
+        let last_sequence = self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
+        (entries.collect(), last_sequence, self.store.pg_log_is_whole(pg))
+    }
+
+    /// A replica says where it stands.
+    pub(crate) fn handle_position(&mut self, link: LinkId, position: &Position<'_>, io: &mut impl Io) {
+        let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
+        let Some(&index) = self.group_index.get(&position.pg) else { return };
+        let group = &mut self.groups[index as usize];
+        if position.epoch != group.epoch || !group.config.in_sync.contains(&osd) {
+            return;
+        }
+        let replica_count = group.config.in_sync.len() - 1;
+        let GroupState::Querying { positions, .. } = &mut group.state else { return };
+        if positions.iter().any(|known| known.osd == osd) {
+            return;
+        }
+        positions.push(MemberPosition {
+            osd,
+            last_sequence: position.last_sequence,
+            is_whole: position.is_whole,
+            entries: position.entries().collect(),
+        });
+        if positions.len() == replica_count {
+            self.begin_epoch(index, io);
+        }
+    }
+
+    /// Everybody said where they stand: finds the differences and begins the epoch behind them.
+    fn begin_epoch(&mut self, index: u32, io: &mut impl Io) {
+        let pg = self.groups[index as usize].pg;
+        let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let group = &mut self.groups[index as usize];
+        let GroupState::Querying { positions, .. } = &mut group.state else { return };
+        let mut members = std::mem::take(positions);
+        members.push(MemberPosition { osd: self.id, last_sequence, is_whole, entries });
+        match differences(pg, &members) {
+            Ok(queue) => {
+                let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
+                group.next_sequence = last.next();
+                group.state = GroupState::Repairing { queue, current: None, mark_is_due: true };
+                self.repair_next(index, io);
+            }
+            Err(reason) => {
+                group.state = GroupState::Stopped { reason };
+                group.claim_after = self.now + Duration::from_secs(10);
+            }
+        }
+    }
+
+    /// Stages the epoch's mark or the next repair; when nothing is left, the group serves.
+    pub(crate) fn repair_next(&mut self, index: u32, io: &mut impl Io) {
+        let group = &mut self.groups[index as usize];
+        let GroupState::Repairing { queue, current, mark_is_due } = &mut group.state else { return };
+        if current.is_some() {
+            return;
+        }
+        if *mark_is_due {
+            return self.stage_mark(index, io);
+        }
+        let Some(range) = queue.pop_front() else {
+            group.state = GroupState::Active;
+            return;
+        };
+        let (id, operation) = self.operations.add();
+        operation.kind = OperationKind::Write;
+        operation.origin = Origin::Repair;
+        operation.group = index;
+        operation.key = range.key;
+        operation.first_block = range.first_block;
+        self.set_current_repair(index, Some(id));
+        let wanted = range.block_count.min(REPAIR_BLOCKS);
+        self.look_up(id, &range.key, range.first_block, wanted);
+        let operation = self.operations.live(id);
+        operation.parts.truncate(1);
+        let extent = &operation.parts[0];
+        let (block_count, is_zeros) = (extent.block_count, extent.location.is_none());
+        operation.block_count = block_count;
+        operation.offset = u32::from(range.first_block) * BLOCK_BYTES as u32;
+        operation.length = u32::from(block_count) * BLOCK_BYTES as u32;
+        operation.checksums.truncate(usize::from(block_count));
+        self.requeue_repair(
+            index,
+            RepairRange {
+                first_block: range.first_block + block_count,
+                block_count: range.block_count - block_count,
+                ..range
+            },
+        );
+        if !is_zeros {
+            self.operations.live(id).state = OperationState::Reading;
+            return self.read_parts(id, io);
+        }
+        self.operations.live(id).kind = OperationKind::Zero;
+        if !self.order_zero(id, io) {
+            self.repair_must_wait(index, id);
+        }
+    }
+
+    fn stage_mark(&mut self, index: u32, io: &mut impl Io) {
+        let group = &self.groups[index as usize];
+        let (pg, epoch, sequence) = (group.pg, group.epoch, group.next_sequence);
+        match self.store.stage_mark(pg, epoch, sequence, self.next_staged_token()) {
+            Ok(()) => {
+                let (id, operation) = self.operations.add();
+                operation.kind = OperationKind::Mark;
+                operation.origin = Origin::Repair;
+                operation.group = index;
+                operation.key = ObjectKey { pg, ..ObjectKey::default() };
+                operation.block_count = 0;
+                if let GroupState::Repairing { current, mark_is_due, .. } =
+                    &mut self.groups[index as usize].state
+                {
+                    *current = Some(id);
+                    *mark_is_due = false;
+                }
+                self.ordered(id);
+            }
+            Err(StageError::Busy) => {
+                self.blocked_groups.insert(index);
+            }
+            Err(error) => self.repair_failed(index, &error, io),
+        }
+    }
+
+    /// The drive answered the read of a repair: its content goes to all members, unless it is damaged.
+    pub(crate) fn repair_was_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let damage = self.first_damage(id);
+        let operation = self.operations.live(id);
+        let (index, key) = (operation.group, operation.key);
+        let (first_block, block_count) = (operation.first_block, operation.block_count);
+        if let Some((block, _)) = damage {
+            self.release_parts(id);
+            self.forget_operation(id);
+            if block_count > 1 {
+                // The sound blocks around it are still repaired.
+                for block in (first_block..first_block + block_count).rev() {
+                    self.requeue_repair(index, RepairRange { key, first_block: block, block_count: 1 });
+                }
+            } else {
+                self.damaged_reads += 1;
+                self.note(format!("damaged data: block {block} of {key} on {}; not repaired", self.id));
+            }
+            self.set_current_repair(index, None);
+            return self.repair_next(index, io);
+        }
+        let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
+        let is_ordered = self.order_write(id, &buffer.bytes()[..usize::from(block_count) * BLOCK_BYTES], io);
+        self.put_buffer(buffer);
+        if !is_ordered {
+            self.requeue_repair(index, RepairRange { key, first_block, block_count });
+            self.repair_must_wait(index, id);
+        }
+    }
+
+    /// All members have the mark or a repair.
+    pub(crate) fn repair_done(&mut self, index: u32, io: &mut impl Io) {
+        self.set_current_repair(index, None);
+        self.repair_next(index, io);
+    }
+
+    /// The store would not take a mark or a repair.
+    pub(crate) fn repair_failed(&mut self, index: u32, error: &StageError, io: &mut impl Io) {
+        self.set_current_repair(index, None);
+        let reason = match error {
+            StageError::Full => format!("{} is full", self.id),
+            StageError::Busy | StageError::Failed(_) => {
+                format!("the drive of {} failed; replace it", self.id)
+            }
+        };
+        self.demote(index, &reason, io);
+        self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
+    }
+
+    fn repair_must_wait(&mut self, index: u32, id: OperationId) {
+        let operation = self.operations.live(id);
+        let range = RepairRange {
+            key: operation.key,
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+        };
+        let is_zero = operation.kind == OperationKind::Zero;
+        self.forget_operation(id);
+        if is_zero {
+            self.requeue_repair(index, range);
+        }
+        self.set_current_repair(index, None);
+        self.blocked_groups.insert(index);
+    }
+
+    fn requeue_repair(&mut self, index: u32, range: RepairRange) {
+        if let GroupState::Repairing { queue, .. } = &mut self.groups[index as usize].state
+            && range.block_count > 0
+        {
+            queue.push_front(range);
+        }
+    }
+
+    fn set_current_repair(&mut self, index: u32, id: Option<OperationId>) {
+        if let GroupState::Repairing { current, .. } = &mut self.groups[index as usize].state {
+            *current = id;
+        }
+    }
+}
+
+/// The blocks whose content members may disagree about: those touched by log entries that not all have.
+///
+/// # Errors
+/// When a member's log ends before another's begins: its gap is larger than a log can tell.
+fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, String> {
+    // Entries before this sequence are gone from some log; every member must reach up to it.
+    let window_start = members
+        .iter()
+        .filter(|member| !member.is_whole)
+        .filter_map(|member| member.entries.first())
+        .map(|entry| entry.sequence)
+        .max()
+        .unwrap_or_default();
+    if let Some(behind) = members.iter().find(|member| member.last_sequence.next() < window_start) {
+        return Err(format!(
+            "{} lacks writes that are older than the log of the others (it has {}, the log begins at {window_start}); \
+             its drive was replaced or wiped, and must be filled from the others",
+            behind.osd, behind.last_sequence
+        ));
+    }
+    let mut holders: BTreeMap<(Sequence, Epoch), (LogEntry, usize)> = BTreeMap::new();
+    for member in members {
+        let mut seen = BTreeSet::new();
+        for entry in member.entries.iter().filter(|entry| entry.sequence >= window_start) {
+            if seen.insert((entry.sequence, entry.epoch)) {
+                holders.entry((entry.sequence, entry.epoch)).or_insert((*entry, 0)).1 += 1;
+            }
+        }
+    }
+    let ranges: BTreeSet<RepairRange> = holders
+        .into_values()
+        .filter(|(entry, count)| *count < members.len() && entry.block_count > 0)
+        .filter(|(entry, _)| usize::from(entry.first_block) + usize::from(entry.block_count) <= OBJECT_BLOCKS)
+        .map(|(entry, _)| RepairRange {
+            key: ObjectKey { pg, volume: entry.volume, object: entry.object },
+            first_block: entry.first_block,
+            block_count: entry.block_count,
+        })
+        .collect();
+    Ok(ranges.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{PoolId, VolumeId};
+
+    fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
+        LogEntry {
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            volume: VolumeId(1),
+            object: 0,
+            first_block: block,
+            block_count: 1,
+        }
+    }
+
+    fn member(osd: u32, is_whole: bool, entries: &[LogEntry]) -> MemberPosition {
+        let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
+        MemberPosition { osd: OsdId(osd), last_sequence, is_whole, entries: entries.to_vec() }
+    }
+
+    fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, String> {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        Ok(differences(pg, members)?.into_iter().map(|range| range.first_block).collect())
+    }
+
+    #[test]
+    fn members_that_agree_need_no_repair() {
+        let log = [entry(1, 1, 10), entry(1, 2, 11)];
+        assert_eq!(blocks(&[member(0, true, &log), member(1, true, &log)]), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_one_lacks_and_what_one_has_beyond_are_both_repaired() {
+        let common = [entry(1, 1, 10)];
+        let ahead = [entry(1, 1, 10), entry(1, 2, 11)];
+        let diverged = [entry(1, 1, 10), entry(2, 2, 12)];
+        let members = [member(0, true, &common), member(1, true, &ahead), member(2, true, &diverged)];
+        assert_eq!(blocks(&members), Ok(vec![11, 12]));
+    }
+
+    #[test]
+    fn entries_that_left_a_log_are_not_taken_for_differences() {
+        let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
+        assert_eq!(blocks(&[member(0, false, &long[5..]), member(1, true, &long)]), Ok(vec![]));
+        assert_eq!(blocks(&[member(0, false, &long[5..19]), member(1, false, &long[8..])]), Ok(vec![20]));
+    }
+
+    #[test]
+    fn a_member_beyond_the_reach_of_the_log_stops_the_group() {
+        let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
+        let error = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
+        assert!(error.contains("osd.1") && error.contains("wiped"), "{error}");
+    }
+}

@@ -1,0 +1,194 @@
+//! The other end of replication: applying what a primary ordered, and what primaries hear back.
+
+use crate::group::GroupState;
+use crate::io::Io;
+use crate::osd::{Handled, LinkError, Osd, StagedRecord};
+use base::{BLOCK_BYTES, Epoch, LinkId, PgId, Sequence, crc32c};
+use store::{StageError, WriteRecord};
+use wire::{Checksums, Message, Replicate, Status, encode};
+
+impl Osd {
+    pub(crate) fn handle_osd_message(
+        &mut self,
+        link: LinkId,
+        message: Message<'_>,
+        io: &mut impl Io,
+    ) -> Result<Handled, LinkError> {
+        match message {
+            Message::ReplicateWrite(replicate, checksums, data) => {
+                Ok(self.apply_write(link, &replicate, checksums, data, io))
+            }
+            Message::ReplicateZero(replicate) => {
+                let staged = self
+                    .expected_group(&replicate)
+                    .map(|group| (group, self.store.stage_zero(&self.replica_record(&replicate))));
+                Ok(self.applied(link, Some(replicate.sequence), staged, io))
+            }
+            Message::Activate { pg, epoch, mark } => Ok(self.activate(link, pg, epoch, mark, io)),
+            Message::ReplicateAck { through, is_full } => {
+                self.handle_ack(link, through, is_full, io)?;
+                Ok(Handled::Done)
+            }
+            Message::ReplicateRefused { ordinal, status, epoch } => {
+                self.handle_refusal(link, ordinal, status, epoch, io);
+                Ok(Handled::Done)
+            }
+            Message::Query { pg, epoch } => {
+                self.handle_query(link, pg, epoch, io);
+                Ok(Handled::Done)
+            }
+            Message::Position(position) => {
+                self.handle_position(link, &position, io);
+                Ok(Handled::Done)
+            }
+            _ => Err(LinkError::OutOfTurn("an OSD sent a message of clients")),
+        }
+    }
+
+    /// The group of a replicated message, if it is the next one of an epoch this replica is in.
+    fn expected_group(&self, replicate: &Replicate) -> Result<u32, (Status, Epoch)> {
+        let Some(&index) = self.group_index.get(&replicate.key.pg) else {
+            return Err((Status::NotActive, Epoch(0)));
+        };
+        let group = &self.groups[index as usize];
+        match group.state {
+            GroupState::Replica { expected: Some(expected) }
+                if replicate.epoch == group.epoch && replicate.sequence == expected =>
+            {
+                Ok(index)
+            }
+            _ if replicate.epoch < group.epoch => Err((Status::StaleEpoch, group.epoch)),
+            _ => Err((Status::NotActive, group.epoch)),
+        }
+    }
+
+    fn replica_record(&self, replicate: &Replicate) -> WriteRecord {
+        WriteRecord {
+            key: replicate.key,
+            epoch: replicate.epoch,
+            sequence: replicate.sequence,
+            first_block: replicate.first_block,
+            block_count: replicate.block_count,
+            token: self.next_staged_token(),
+            role: store::Role::Replica,
+        }
+    }
+
+    fn apply_write(
+        &mut self,
+        link: LinkId,
+        replicate: &Replicate,
+        checksums: Checksums<'_>,
+        data: &[u8],
+        io: &mut impl Io,
+    ) -> Handled {
+        let verifies =
+            data.chunks_exact(BLOCK_BYTES).zip(checksums).all(|(block, sum)| crc32c(block) == sum.get());
+        let staged = match self.expected_group(replicate) {
+            Ok(_) if !verifies => Err((Status::CorruptPayload, replicate.epoch)),
+            Ok(group) => Ok((
+                group,
+                self.store.stage_write(&self.replica_record(replicate), checksums, data).map(|_| ()),
+            )),
+            Err(refusal) => Err(refusal),
+        };
+        self.applied(link, Some(replicate.sequence), staged, io)
+    }
+
+    /// The begin of an epoch: from its mark on, the primary's order is this replica's.
+    fn activate(
+        &mut self,
+        link: LinkId,
+        pg: PgId,
+        epoch: Epoch,
+        mark: Sequence,
+        io: &mut impl Io,
+    ) -> Handled {
+        let staged = match self.group_index.get(&pg).copied() {
+            None => Err((Status::NotActive, Epoch(0))),
+            Some(index) if self.groups[index as usize].epoch != epoch => {
+                Err((Status::StaleEpoch, self.groups[index as usize].epoch))
+            }
+            Some(index) if !matches!(self.groups[index as usize].state, GroupState::Replica { .. }) => {
+                Err((Status::NotActive, epoch))
+            }
+            Some(index) => Ok((index, self.store.stage_mark(pg, epoch, mark, self.next_staged_token()))),
+        };
+        self.applied(link, Some(mark), staged, io)
+    }
+
+    /// What became of a replicated message. It counts, whether applied or refused, unless it must come again.
+    fn applied(
+        &mut self,
+        link: LinkId,
+        sequence: Option<Sequence>,
+        staged: Result<(u32, Result<(), StageError>), (Status, Epoch)>,
+        io: &mut impl Io,
+    ) -> Handled {
+        if matches!(staged, Ok((_, Err(StageError::Busy)))) {
+            return Handled::Stalled;
+        }
+        let Some(peer) = self.osd_link_mut(link) else { return Handled::Done };
+        peer.received += 1;
+        let ordinal = peer.received;
+        let (status, epoch) = match staged {
+            Ok((group, Ok(()))) => {
+                if let Some(sequence) = sequence {
+                    self.groups[group as usize].state =
+                        GroupState::Replica { expected: Some(sequence.next()) };
+                }
+                self.note_staged(StagedRecord::Replica { group, link, ordinal });
+                return Handled::Done;
+            }
+            Ok((group, Err(StageError::Full))) => (Status::NoSpace, self.groups[group as usize].epoch),
+            Ok((group, Err(_))) => (Status::DeviceFailed, self.groups[group as usize].epoch),
+            Err(refusal) => refusal,
+        };
+        io.send(link, &encode::replicate_refused(ordinal, status, epoch));
+        Handled::Done
+    }
+
+    /// A replica has everything up to a message on stable media.
+    fn handle_ack(
+        &mut self,
+        link: LinkId,
+        through: u64,
+        is_full: bool,
+        io: &mut impl Io,
+    ) -> Result<(), LinkError> {
+        let peer = self.osd_link_mut(link).expect("the caller looked");
+        if through > peer.sent {
+            return Err(LinkError::OutOfTurn("an acknowledgement of what was not sent"));
+        }
+        peer.is_full = is_full;
+        loop {
+            let Some(peer) = self.osd_link_mut(link) else { return Ok(()) };
+            match peer.outstanding.front() {
+                Some(front) if front.ordinal <= through => {
+                    let operation = front.operation;
+                    peer.outstanding.pop_front();
+                    self.member_has(operation, io);
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// A replica did not apply a message: the group begins anew, which brings the replica into line.
+    fn handle_refusal(&mut self, link: LinkId, ordinal: u64, status: Status, epoch: Epoch, io: &mut impl Io) {
+        let Some(peer) = self.osd_link_mut(link) else { return };
+        let osd = peer.osd;
+        let Ok(index) = peer.outstanding.binary_search_by_key(&ordinal, |outstanding| outstanding.ordinal)
+        else {
+            return;
+        };
+        let operation = peer.outstanding.remove(index).expect("it was just found").operation;
+        let Some(state) = self.operations.get(operation) else { return };
+        let group = state.group;
+        self.note(format!(
+            "{osd} refused a write of pg {}: {status:?} ({epoch})",
+            self.groups[group as usize].pg
+        ));
+        self.demote(group, &format!("{osd} refused a write: {status:?}"), io);
+    }
+}

@@ -1,0 +1,469 @@
+//! What clients ask of a primary: checks, conflicts, reads.
+
+use crate::group::IN_FLIGHT_MAX;
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
+use crate::osd::{Handled, Osd, Peer, TOKEN_PART, spare_buffer};
+use base::geometry::VOLUME_BYTES_MAX;
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, OsdId, PgId, crc32c};
+use store::{DeviceError, Location};
+use wire::encode::{self, RefusalDetails};
+use wire::{Checksums, Request, Status};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Why a request cannot be served by this OSD now.
+type Refusal = (Status, RefusalDetails);
+
+impl Osd {
+    /// The group of a request, if this OSD may serve it.
+    fn admit(&mut self, request: &Request) -> Result<u32, Refusal> {
+        let refuse = |status| Err((status, RefusalDetails { osd: self.id, ..RefusalDetails::default() }));
+        let Some(volume) = self.volumes.get_mut(&request.key.volume) else {
+            // It was made a moment ago, and the map that shows it is on its way.
+            return refuse(Status::NotActive);
+        };
+        if volume.is_removed {
+            return refuse(Status::NoSuchVolume);
+        }
+        if request.generation < volume.generation {
+            let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
+            return Err((Status::Fenced, details));
+        }
+        // The attach is newer than the map: it fences the older ones from here on.
+        volume.generation = volume.generation.max(request.generation);
+        let object = request.key.object;
+        let pg = PgId::of_object(volume.pool, volume.pg_count, request.key.volume, object);
+        if pg != request.key.pg || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
+            return refuse(Status::NotPrimary);
+        }
+        let Some(&index) = self.group_index.get(&pg) else { return refuse(Status::NotPrimary) };
+        let group = &self.groups[index as usize];
+        if group.config.primary != self.id {
+            return refuse(Status::NotPrimary);
+        }
+        if !group.is_active() {
+            return refuse(Status::NotActive);
+        }
+        if request.epoch != group.epoch {
+            return Err((
+                Status::StaleEpoch,
+                RefusalDetails { epoch: group.epoch, ..RefusalDetails::default() },
+            ));
+        }
+        Ok(index)
+    }
+
+    /// Whether an operation under way, or one waiting before it, touches the same blocks.
+    pub(crate) fn has_conflict(
+        &self,
+        group: u32,
+        key: &base::ObjectKey,
+        first_block: u16,
+        block_count: u16,
+        waiting_before: usize,
+    ) -> bool {
+        let group = &self.groups[group as usize];
+        let waiting = group.waiting.iter().take(waiting_before);
+        group.in_flight.iter().chain(waiting).any(|id| {
+            self.operations.get(*id).is_some_and(|other| other.overlaps(key, first_block, block_count))
+        })
+    }
+
+    /// Refuses the originator of an operation.
+    pub(crate) fn refuse(&self, origin: Origin, status: Status, io: &mut impl Io) {
+        if let Origin::Client { link, request } = origin {
+            let details = RefusalDetails { osd: self.id, ..RefusalDetails::default() };
+            io.send(link, &encode::reply_refused(request, status, details));
+        }
+    }
+
+    /// A slot with what every request of a client has.
+    fn add_operation(
+        &mut self,
+        link: LinkId,
+        request: &Request,
+        group: u32,
+        kind: OperationKind,
+    ) -> OperationId {
+        let (id, operation) = self.operations.add();
+        let (first_block, block_count) = request.blocks();
+        operation.kind = kind;
+        operation.origin = Origin::Client { link, request: request.request };
+        operation.group = group;
+        operation.key = request.key;
+        operation.offset = request.offset;
+        operation.length = request.length;
+        operation.first_block = first_block;
+        operation.block_count = block_count;
+        id
+    }
+
+    pub(crate) fn handle_read_request(
+        &mut self,
+        link: LinkId,
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Handled {
+        let group = match self.admit(request) {
+            Ok(group) => group,
+            Err((status, details)) => {
+                io.send(link, &encode::reply_refused(request.request, status, details));
+                return Handled::Done;
+            }
+        };
+        // Every read holds at least one buffer at most for each of its blocks.
+        let (first_block, block_count) = request.blocks();
+        if self.small.available() < usize::from(block_count) || self.large.available() == 0 {
+            return Handled::Stalled;
+        }
+        let waiting = self.groups[group as usize].waiting.len();
+        let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
+        let id = self.add_operation(link, request, group, OperationKind::Read);
+        if has_conflict {
+            self.groups[group as usize].waiting.push_back(id);
+        } else {
+            self.start_read(id, io);
+        }
+        Handled::Done
+    }
+
+    pub(crate) fn handle_allocated_request(
+        &mut self,
+        link: LinkId,
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Handled {
+        match self.admit(request) {
+            Ok(_) => {
+                let bits = self.store.allocated_bits(&request.key);
+                io.send(link, &encode::reply(request.request, Status::Ok, OBJECT_BLOCKS / 8));
+                io.send(link, &bits);
+            }
+            Err((status, details)) => io.send(link, &encode::reply_refused(request.request, status, details)),
+        }
+        Handled::Done
+    }
+
+    pub(crate) fn handle_zero_request(
+        &mut self,
+        link: LinkId,
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Handled {
+        let group = match self.admit(request) {
+            Ok(group) => group,
+            Err((status, details)) => {
+                io.send(link, &encode::reply_refused(request.request, status, details));
+                return Handled::Done;
+            }
+        };
+        if self.groups[group as usize].in_flight.len() >= IN_FLIGHT_MAX {
+            return Handled::Stalled;
+        }
+        let (first_block, block_count) = request.blocks();
+        let waiting = self.groups[group as usize].waiting.len();
+        let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
+        let id = self.add_operation(link, request, group, OperationKind::Zero);
+        if has_conflict || !self.order_zero(id, io) {
+            self.wait(id);
+        }
+        Handled::Done
+    }
+
+    pub(crate) fn handle_write_request(
+        &mut self,
+        link: LinkId,
+        request: &Request,
+        checksums: Checksums<'_>,
+        data: &[u8],
+        io: &mut impl Io,
+    ) -> Handled {
+        let group = match self.admit(request) {
+            Ok(group) => group,
+            Err((status, details)) => {
+                io.send(link, &encode::reply_refused(request.request, status, details));
+                return Handled::Done;
+            }
+        };
+        let origin = Origin::Client { link, request: request.request };
+        if self.store.is_full() || self.is_member_full(group) {
+            self.refuse(origin, Status::NoSpace, io);
+            return Handled::Done;
+        }
+        if self.groups[group as usize].in_flight.len() >= IN_FLIGHT_MAX || self.large.available() == 0 {
+            return Handled::Stalled;
+        }
+        if !payload_verifies(request.offset, checksums, data) {
+            self.refuse(origin, Status::CorruptPayload, io);
+            return Handled::Done;
+        }
+        let (first_block, block_count) = request.blocks();
+        let waiting = self.groups[group as usize].waiting.len();
+        let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
+        let id = self.add_operation(link, request, group, OperationKind::Write);
+        self.operations.live(id).checksums.extend_from_slice(checksums);
+        if !has_conflict && request.is_aligned() && self.order_write(id, data, io) {
+            return Handled::Done;
+        }
+        if self.operations.get(id).is_none() {
+            return Handled::Done;
+        }
+        // The slow way: its bytes are kept until the blocks are free, their edges read, or the store has room.
+        let mut payload = self.large.take().expect("one was there a moment ago");
+        let start = request.offset as usize % BLOCK_BYTES;
+        payload.bytes_mut().expect("a buffer from the pool is unique")[start..start + data.len()]
+            .copy_from_slice(data);
+        self.operations.live(id).payload = Some(payload);
+        if has_conflict || !self.start_held_write(id, io) {
+            self.wait(id);
+        }
+        Handled::Done
+    }
+
+    /// Puts an operation at the end of its group's line.
+    fn wait(&mut self, id: OperationId) {
+        if let Some(operation) = self.operations.get(id) {
+            let group = operation.group;
+            self.groups[group as usize].waiting.push_back(id);
+            self.blocked_groups.insert(group);
+        }
+    }
+
+    /// Starts whatever of a group's waiting operations can start.
+    pub(crate) fn start_waiting(&mut self, group: u32, io: &mut impl Io) {
+        let mut index = 0;
+        while let Some(&id) = self.groups[group as usize].waiting.get(index) {
+            let operation = self.operations.live(id);
+            let (key, first_block, block_count) =
+                (operation.key, operation.first_block, operation.block_count);
+            let (kind, has_payload) = (operation.kind, operation.payload.is_some());
+            if self.has_conflict(group, &key, first_block, block_count, index) {
+                index += 1;
+                continue;
+            }
+            self.groups[group as usize].waiting.remove(index);
+            let started = match kind {
+                OperationKind::Read => {
+                    let has_room =
+                        self.small.available() >= usize::from(block_count) && self.large.available() > 0;
+                    if has_room {
+                        self.start_read(id, io);
+                    }
+                    has_room
+                }
+                OperationKind::Zero => self.order_zero(id, io),
+                OperationKind::Write => !has_payload || self.start_held_write(id, io),
+                OperationKind::Mark => unreachable!("a mark never waits"),
+            };
+            if !started {
+                self.groups[group as usize].waiting.insert(index, id);
+                self.blocked_groups.insert(group);
+                return;
+            }
+        }
+    }
+
+    /// Looks its blocks up and reads them, unless all are zeros. Buffers are there.
+    fn start_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
+        let origin = operation.origin;
+        operation.state = OperationState::Reading;
+        self.look_up(id, &key, first_block, block_count);
+        let operation = self.operations.live(id);
+        if operation.parts.iter().all(|part| part.location.is_none()) {
+            if let Origin::Client { link, request } = origin {
+                io.send(link, &encode::reply_zeros(request));
+            }
+            self.forget_operation(id);
+            return;
+        }
+        self.read_parts(id, io);
+    }
+
+    /// Fills an operation's parts and checksums from the index.
+    pub(crate) fn look_up(
+        &mut self,
+        id: OperationId,
+        key: &base::ObjectKey,
+        first_block: u16,
+        block_count: u16,
+    ) {
+        self.scratch_extents.clear();
+        self.scratch_checksums.clear();
+        self.store.lookup(
+            key,
+            first_block,
+            block_count,
+            &mut self.scratch_extents,
+            &mut self.scratch_checksums,
+        );
+        let operation = self.operations.live(id);
+        operation.checksums.clear();
+        operation.checksums.extend(self.scratch_checksums.iter().map(|checksum| U32::new(*checksum)));
+        operation.parts.clear();
+        operation.parts.extend(self.scratch_extents.iter().map(|extent| Part {
+            first_block: extent.first_block,
+            block_count: extent.block_count,
+            location: extent.location,
+            buffer: None,
+        }));
+    }
+
+    /// Issues the reads of an operation's parts. The memory was checked to be there, or is made.
+    pub(crate) fn read_parts(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let mut awaited = 0;
+        for (index, part) in operation.parts.iter().enumerate() {
+            let Some(location) = part.location else { continue };
+            let length = usize::from(part.block_count) * BLOCK_BYTES;
+            let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
+            let buffer = pool.take().unwrap_or_else(|| spare_buffer(length));
+            self.store.pin(location);
+            awaited += 1;
+            io.read(part_token(id, index), u64::from(location.0) * BLOCK_BYTES as u64, buffer, length);
+        }
+        operation.parts_awaited = awaited;
+    }
+
+    /// The drive answered one part. `buffer` is shared with the caller, who puts it back too.
+    pub(crate) fn part_was_read(
+        &mut self,
+        token: u64,
+        buffer: Option<Buffer>,
+        result: Result<(), DeviceError>,
+        io: &mut impl Io,
+    ) {
+        let slot = token as u32;
+        let index = (token >> 32 & 0xfff) as usize;
+        let serial_low = (token >> 44 & 0xfff) as u32;
+        let id = self.operations.reading(slot, serial_low);
+        let operation = self.operations.live(id);
+        let part = &mut operation.parts[index];
+        let location: Location = part.location.expect("only parts on the drive are read");
+        part.buffer = buffer;
+        operation.parts_awaited -= 1;
+        let is_last = operation.parts_awaited == 0;
+        self.store.unpin(location);
+        if let Err(error) = result {
+            self.note(format!("a read of the drive failed: {error}"));
+            self.operations.live(id).parts[index].buffer = None;
+        }
+        if is_last {
+            self.parts_were_read(id, io);
+        }
+    }
+
+    fn parts_were_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (kind, origin) = (operation.kind, operation.origin);
+        if operation.state == OperationState::Abandoned {
+            self.release_parts(id);
+            return self.forget_operation(id);
+        }
+        match (kind, origin) {
+            (OperationKind::Read, _) => self.finish_read(id, io),
+            (_, Origin::Repair) => self.repair_was_read(id, io),
+            _ => self.edges_were_read(id, io),
+        }
+    }
+
+    /// The first block of an operation's parts that does not verify, and why.
+    pub(crate) fn first_damage(&mut self, id: OperationId) -> Option<(u16, Status)> {
+        let operation = self.operations.live(id);
+        let first_block = operation.parts.first().map_or(operation.first_block, |part| part.first_block);
+        for part in operation.parts.iter().filter(|part| part.location.is_some()) {
+            let Some(buffer) = &part.buffer else { return Some((part.first_block, Status::DeviceFailed)) };
+            let blocks = buffer.bytes().chunks_exact(BLOCK_BYTES).take(usize::from(part.block_count));
+            for (number, block) in (part.first_block..).zip(blocks) {
+                // What the drive gave against what the writer computed.
+                if crc32c(block) != operation.checksums[usize::from(number - first_block)].get() {
+                    return Some((number, Status::Damaged));
+                }
+            }
+        }
+        None
+    }
+
+    fn finish_read(&mut self, id: OperationId, io: &mut impl Io) {
+        if let Some((block, status)) = self.first_damage(id) {
+            self.report_damage(id, block, status, io);
+            self.release_parts(id);
+            self.forget_operation(id);
+            return;
+        }
+        let operation = self.operations.live(id);
+        if let Origin::Client { link, request } = operation.origin {
+            let body_bytes = usize::from(operation.block_count) * (BLOCK_BYTES + size_of::<U32>());
+            io.send(link, &encode::reply(request, Status::Ok, body_bytes));
+            io.send(link, operation.checksums.as_bytes());
+            for part in &mut operation.parts {
+                let length = usize::from(part.block_count) * BLOCK_BYTES;
+                match part.buffer.take() {
+                    Some(buffer) => io.send_shared(link, buffer, 0..length),
+                    None => io.send_shared(link, self.zeros.clone(), 0..length),
+                }
+            }
+        }
+        self.forget_operation(id);
+    }
+
+    /// Tells an operation's originator, and the operator, of damage.
+    pub(crate) fn report_damage(&mut self, id: OperationId, block: u16, status: Status, io: &mut impl Io) {
+        self.damaged_reads += 1;
+        let operation = self.operations.live(id);
+        let key = operation.key;
+        if let Origin::Client { link, request } = operation.origin {
+            let details = RefusalDetails {
+                generation: Generation(0),
+                offset: u32::from(block) * BLOCK_BYTES as u32,
+                osd: self.id,
+                ..RefusalDetails::default()
+            };
+            io.send(link, &encode::reply_refused(request, status, details));
+        }
+        self.note(format!("damaged data: block {block} of {key} on {}", self.id));
+    }
+
+    /// Gives the buffers of an operation's parts back.
+    pub(crate) fn release_parts(&mut self, id: OperationId) {
+        let mut parts = std::mem::take(&mut self.operations.live(id).parts);
+        for part in parts.drain(..) {
+            if let Some(buffer) = part.buffer {
+                self.put_buffer(buffer);
+            }
+        }
+        self.operations.live(id).parts = parts;
+    }
+
+    /// Ends an operation without a word.
+    pub(crate) fn forget_operation(&mut self, id: OperationId) {
+        if let Some(payload) = self.operations.live(id).payload.take() {
+            self.put_buffer(payload);
+        }
+        self.operations.remove(id);
+    }
+
+    /// Whether a replica of the group said that it is nearly full.
+    fn is_member_full(&self, group: u32) -> bool {
+        self.groups[group as usize].replicas(self.id).any(|osd: OsdId| {
+            let link = self.osd_links.get(&osd).and_then(|link| self.peers.get(link));
+            matches!(link, Some(Peer::Osd(peer)) if peer.is_full)
+        })
+    }
+}
+
+/// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again
+/// while the drive still works for it.
+fn part_token(id: OperationId, index: usize) -> u64 {
+    TOKEN_PART << 56 | u64::from(id.serial & 0xfff) << 44 | (index as u64) << 32 | u64::from(id.slot)
+}
+
+/// Whether the parts of a write's data, one for each block it touches, match their checksums.
+fn payload_verifies(offset: u32, checksums: Checksums<'_>, data: &[u8]) -> bool {
+    let head = data.len().min(BLOCK_BYTES - offset as usize % BLOCK_BYTES);
+    let (head, rest) = data.split_at(head);
+    let parts = std::iter::once(head).chain(rest.chunks(BLOCK_BYTES));
+    parts.zip(checksums).all(|(part, checksum)| crc32c(part) == checksum.get())
+}

@@ -1,0 +1,322 @@
+//! How a write is ordered, replicated and acknowledged.
+//!
+//! The primary gives it the group's next sequence, stages it in its own store's open batch, and when the batch
+//! is sealed sends it from there to every replica. `Osd::member_has` counts who has it on stable media; the
+//! last one's word is the acknowledgement.
+
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
+use crate::osd::{Osd, Outstanding, StagedRecord};
+use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, crc32c};
+use store::{BatchId, StageError, WriteRecord};
+use wire::{Replicate, Status, encode};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Deletions of a removed volume's objects under way at the same time.
+const DELETIONS_AT_ONCE: usize = 16;
+
+impl Osd {
+    fn record(&self, id: OperationId) -> WriteRecord {
+        let operation = self.operations.get(id).expect("an operation being ordered is alive");
+        let group = &self.groups[operation.group as usize];
+        let role = match operation.origin {
+            Origin::Client { .. } => store::Role::Primary,
+            Origin::Repair | Origin::Deletion => store::Role::Housekeeping,
+        };
+        WriteRecord {
+            key: operation.key,
+            epoch: group.epoch,
+            sequence: group.next_sequence,
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+            token: self.next_staged_token(),
+            role,
+        }
+    }
+
+    /// Orders a write of whole blocks. `false` when the store has no room right now; otherwise it is under way,
+    /// or refused and gone.
+    pub(crate) fn order_write(&mut self, id: OperationId, data: &[u8], io: &mut impl Io) -> bool {
+        let record = self.record(id);
+        let checksums = &self.operations.live(id).checksums;
+        match self.store.stage_write(&record, checksums, data) {
+            Ok(staged) => {
+                self.operations.live(id).staged = Some((staged.batch, staged.offset));
+                self.ordered(id);
+                true
+            }
+            Err(error) => self.not_staged(id, &error, io),
+        }
+    }
+
+    /// Orders a zeroing, as [`Self::order_write`].
+    pub(crate) fn order_zero(&mut self, id: OperationId, io: &mut impl Io) -> bool {
+        let record = self.record(id);
+        match self.store.stage_zero(&record) {
+            Ok(()) => {
+                self.ordered(id);
+                true
+            }
+            Err(error) => self.not_staged(id, &error, io),
+        }
+    }
+
+    fn not_staged(&mut self, id: OperationId, error: &StageError, io: &mut impl Io) -> bool {
+        let status = match error {
+            StageError::Busy => return false,
+            StageError::Full => Status::NoSpace,
+            StageError::Failed(_) => Status::DeviceFailed,
+        };
+        let operation = self.operations.live(id);
+        let (origin, group) = (operation.origin, operation.group);
+        self.refuse(origin, status, io);
+        self.groups[group as usize].in_flight.retain(|other| *other != id);
+        self.forget_operation(id);
+        if origin == Origin::Repair {
+            self.repair_failed(group, error, io);
+        }
+        true
+    }
+
+    /// It has its place in the group's order and in the store's open batch.
+    pub(crate) fn ordered(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        let group_index = operation.group;
+        let group = &mut self.groups[group_index as usize];
+        let was_in_flight = operation.state == OperationState::Reading;
+        operation.state = OperationState::Replicating;
+        operation.sequence = group.next_sequence;
+        operation.members_awaited = group.config.in_sync.len() as u8;
+        group.next_sequence = group.next_sequence.next();
+        if !was_in_flight || operation.origin == Origin::Repair {
+            group.in_flight.push_back(id);
+        }
+        self.note_staged(StagedRecord::Own { group: group_index, operation: id });
+        self.outgoing.push_back(id);
+    }
+
+    /// Starts a write whose bytes are held: orders it, or first reads the edges it leaves. `false` when there
+    /// is no room.
+    pub(crate) fn start_held_write(&mut self, id: OperationId, io: &mut impl Io) -> bool {
+        if self.operations.live(id).is_aligned() {
+            return self.order_held_write(id, io);
+        }
+        if self.small.available() < 2 {
+            return false;
+        }
+        let operation = self.operations.live(id);
+        let (key, offset, length) = (operation.key, operation.offset as usize, operation.length as usize);
+        let group = operation.group;
+        let (first, last) = (operation.first_block, operation.first_block + operation.block_count - 1);
+        operation.state = OperationState::Reading;
+        self.groups[group as usize].in_flight.push_back(id);
+        let head_is_partial = !offset.is_multiple_of(BLOCK_BYTES);
+        let tail_is_partial = !(offset + length).is_multiple_of(BLOCK_BYTES);
+        self.scratch_extents.clear();
+        self.scratch_checksums.clear();
+        if head_is_partial {
+            self.store.lookup(&key, first, 1, &mut self.scratch_extents, &mut self.scratch_checksums);
+        }
+        if tail_is_partial && !(head_is_partial && first == last) {
+            self.store.lookup(&key, last, 1, &mut self.scratch_extents, &mut self.scratch_checksums);
+        }
+        let operation = self.operations.live(id);
+        operation.parts.clear();
+        operation.parts.extend(self.scratch_extents.iter().map(|extent| Part {
+            first_block: extent.first_block,
+            block_count: extent.block_count,
+            location: extent.location,
+            buffer: None,
+        }));
+        operation.edge_checksums = [0; 2];
+        operation.edge_checksums[..self.scratch_checksums.len()].copy_from_slice(&self.scratch_checksums);
+        if operation.parts.iter().any(|part| part.location.is_some()) {
+            self.read_parts(id, io);
+        } else {
+            self.edges_were_read(id, io);
+        }
+        true
+    }
+
+    /// The blocks at the edges of an unaligned write are there: completes it to whole blocks and orders it.
+    pub(crate) fn edges_were_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let damage = operation.parts.iter().zip(operation.edge_checksums).find_map(|(part, expected)| {
+            part.location?;
+            match &part.buffer {
+                None => Some((part.first_block, Status::DeviceFailed)),
+                Some(buffer) if crc32c(&buffer.bytes()[..BLOCK_BYTES]) != expected => {
+                    Some((part.first_block, Status::Damaged))
+                }
+                Some(_) => None,
+            }
+        });
+        let group = operation.group;
+        if let Some((block, status)) = damage {
+            self.report_damage(id, block, status, io);
+            self.release_parts(id);
+            self.groups[group as usize].in_flight.retain(|other| *other != id);
+            self.forget_operation(id);
+            self.start_waiting(group, io);
+            return;
+        }
+        complete_edges(operation);
+        self.release_parts(id);
+        if !self.order_held_write(id, io) && self.operations.get(id).is_some() {
+            // It waits for room in the store at the head of the line; what came after it keeps waiting too.
+            let group = &mut self.groups[group as usize];
+            group.in_flight.retain(|other| *other != id);
+            group.waiting.push_front(id);
+            self.operations.live(id).state = OperationState::Waiting;
+            let group = self.operations.live(id).group;
+            self.blocked_groups.insert(group);
+        }
+    }
+
+    fn order_held_write(&mut self, id: OperationId, io: &mut impl Io) -> bool {
+        let operation = self.operations.live(id);
+        let length = usize::from(operation.block_count) * BLOCK_BYTES;
+        let payload = operation.payload.take().expect("a held write has its bytes");
+        let is_ordered = self.order_write(id, &payload.bytes()[..length], io);
+        match self.operations.get_mut(id) {
+            Some(operation) if !is_ordered => operation.payload = Some(payload),
+            _ => self.put_buffer(payload),
+        }
+        is_ordered
+    }
+
+    /// A batch will not change any more: what was ordered in it goes to the replicas, from its memory.
+    pub(crate) fn send_sealed(&mut self, batch: BatchId, buffer: &Buffer, io: &mut impl Io) {
+        while let Some(&id) = self.outgoing.front() {
+            if let Some(operation) = self.operations.get(id) {
+                if operation.staged.is_some_and(|(staged, _)| staged != batch) {
+                    return;
+                }
+                self.send_to_replicas(id, buffer, io);
+            }
+            self.outgoing.pop_front();
+        }
+    }
+
+    fn send_to_replicas(&mut self, id: OperationId, buffer: &Buffer, io: &mut impl Io) {
+        let operation = self.operations.get(id).expect("the caller looked");
+        let group = &self.groups[operation.group as usize];
+        let message = Replicate {
+            key: operation.key,
+            epoch: group.epoch,
+            sequence: operation.sequence,
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+        };
+        let header = match operation.kind {
+            OperationKind::Mark => encode::activate(group.pg, group.epoch, operation.sequence),
+            kind => encode::replicate(&message, kind == OperationKind::Zero),
+        };
+        for index in 0..group.config.in_sync.len() {
+            let osd = group.config.in_sync[index];
+            if osd == self.id {
+                continue;
+            }
+            let Some(link) = self.osd_links.get(&osd).copied() else { continue };
+            let Some(crate::osd::Peer::Osd(peer)) = self.peers.get_mut(&link) else { continue };
+            peer.sent += 1;
+            peer.outstanding.push_back(Outstanding { ordinal: peer.sent, operation: id });
+            let is_backlogged = io.unsent_bytes(link) > self.share_limit_bytes;
+            io.send(link, &header);
+            if let Some((_, offset)) = operation.staged {
+                let range =
+                    offset as usize..offset as usize + usize::from(operation.block_count) * BLOCK_BYTES;
+                io.send(link, operation.checksums.as_bytes());
+                if is_backlogged {
+                    // A slow replica must not keep the store's batches: two that wait for each other would stop.
+                    io.send(link, &buffer.bytes()[range]);
+                } else {
+                    io.send_shared(link, buffer.clone(), range);
+                }
+            }
+        }
+    }
+
+    /// One more member has a write on stable media. With the last one it is acknowledged.
+    pub(crate) fn member_has(&mut self, id: OperationId, io: &mut impl Io) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        operation.members_awaited -= 1;
+        if operation.members_awaited > 0 {
+            return;
+        }
+        let (origin, group) = (operation.origin, operation.group);
+        if let Origin::Client { link, request } = origin {
+            // The acknowledgement of a write: every in-sync member has it.
+            io.send(link, &encode::reply(request, Status::Ok, 0));
+        }
+        let in_flight = &mut self.groups[group as usize].in_flight;
+        if in_flight.front() == Some(&id) {
+            in_flight.pop_front();
+        } else {
+            in_flight.retain(|other| *other != id);
+        }
+        self.forget_operation(id);
+        if origin == Origin::Repair {
+            self.repair_done(group, io);
+        } else if !self.groups[group as usize].waiting.is_empty() {
+            self.start_waiting(group, io);
+        }
+    }
+
+    /// Deletes objects of removed volumes, a few at a time, as ordinary ordered zeroings.
+    pub(crate) fn delete_some(&mut self, io: &mut impl Io) {
+        for _ in 0..DELETIONS_AT_ONCE {
+            let Some(key) = self.deletions.pop_front() else { return };
+            let Some(&group) = self.group_index.get(&key.pg) else { continue };
+            let state = &self.groups[group as usize];
+            let block_count = OBJECT_BLOCKS as u16;
+            if !state.is_active() || self.has_conflict(group, &key, 0, block_count, state.waiting.len()) {
+                continue;
+            }
+            let (id, operation) = self.operations.add();
+            operation.kind = OperationKind::Zero;
+            operation.origin = Origin::Deletion;
+            operation.group = group;
+            operation.key = key;
+            operation.offset = 0;
+            operation.length = base::OBJECT_BYTES as u32;
+            operation.first_block = 0;
+            operation.block_count = block_count;
+            if !self.order_zero(id, io) {
+                self.operations.remove(id);
+                self.deletions.push_front(key);
+                return;
+            }
+        }
+    }
+}
+
+/// Fills what an unaligned write leaves of its first and last block from what they held, and extends the write
+/// to both.
+fn complete_edges(operation: &mut crate::operation::Operation) {
+    let payload = operation.payload.as_mut().expect("a held write has its bytes");
+    let memory = payload.bytes_mut().expect("a held write's buffer has one holder");
+    let start = operation.offset as usize % BLOCK_BYTES;
+    let end = start + operation.length as usize;
+    let aligned_end = usize::from(operation.block_count) * BLOCK_BYTES;
+    memory[..start].fill(0);
+    memory[end..aligned_end].fill(0);
+    let last_start = aligned_end - BLOCK_BYTES;
+    for part in &operation.parts {
+        let Some(buffer) = &part.buffer else { continue };
+        let old = &buffer.bytes()[..BLOCK_BYTES];
+        if part.first_block == operation.first_block {
+            memory[..start].copy_from_slice(&old[..start]);
+        }
+        if part.first_block == operation.first_block + operation.block_count - 1 {
+            memory[end..aligned_end].copy_from_slice(&old[end - last_start..]);
+        }
+    }
+    // Only now whole blocks are known; the edges' checksums are this primary's, the others the writer's.
+    operation.checksums[0] = U32::new(crc32c(&memory[..BLOCK_BYTES]));
+    let last = usize::from(operation.block_count) - 1;
+    operation.checksums[last] = U32::new(crc32c(&memory[last_start..aligned_end]));
+    operation.offset = u32::from(operation.first_block) * BLOCK_BYTES as u32;
+    operation.length = aligned_end as u32;
+}

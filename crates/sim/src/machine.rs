@@ -1,0 +1,207 @@
+//! A store on a sound simulated drive, driven to rest after every turn: for measurements and for
+//! damage that is placed by hand.
+
+use crate::drive::{Completion, SimDrive};
+use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
+use store::{Action, Expected, Identity, OpenError, Options, Role, StageError, Staged, Store, WriteRecord};
+use zerocopy::little_endian::U32;
+
+/// Rounds after which a store that does not come to rest is taken for stuck.
+const ROUNDS_MAX: u32 = 100_000;
+
+/// A drive and the store on it.
+#[derive(Debug)]
+pub struct Machine {
+    /// The drive; nothing is in flight between two calls.
+    pub drive: SimDrive,
+    /// The store.
+    pub store: Store,
+    options: Options,
+    next_token: u64,
+    next_durable: u64,
+    shutdown_done: bool,
+}
+
+impl Machine {
+    /// The identity that every machine's drive is formatted with.
+    #[must_use]
+    pub fn identity() -> Identity {
+        Identity {
+            cluster: ClusterId::from_bytes([1; 16]),
+            osd_uuid: OsdUuid::from_bytes([2; 16]),
+            osd: OsdId(3),
+        }
+    }
+
+    /// Formats `drive` and opens the store on it.
+    ///
+    /// # Panics
+    /// If the store refuses.
+    #[must_use]
+    pub fn format(mut drive: SimDrive, options: &Options) -> Machine {
+        store::format(&mut drive, Machine::identity(), options)
+            .unwrap_or_else(|error| panic!("the drive can be formatted: {error}"));
+        Machine::open(drive, options).unwrap_or_else(|(_, error)| panic!("the store can be opened: {error}"))
+    }
+
+    /// Opens the store on `drive`.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, with the drive.
+    pub fn open(mut drive: SimDrive, options: &Options) -> Result<Machine, (Box<SimDrive>, OpenError)> {
+        let identity = Machine::identity();
+        let expected = Expected { cluster: Some(identity.cluster), osd_uuid: Some(identity.osd_uuid) };
+        match Store::open(&mut drive, &expected, options.clone()) {
+            Ok(store) => Ok(Machine {
+                drive,
+                store,
+                options: options.clone(),
+                next_token: 1,
+                next_durable: 1,
+                shutdown_done: false,
+            }),
+            Err(error) => Err((Box::new(drive), error)),
+        }
+    }
+
+    /// The key of `object` of the one volume that machines use.
+    #[must_use]
+    pub fn key(object: u32) -> ObjectKey {
+        ObjectKey { pg: PgId::default(), volume: VolumeId(1), object }
+    }
+
+    /// Stages a write of whole blocks. The log's sequence is the token.
+    ///
+    /// # Errors
+    /// As the store's `stage_write`, except that busy is waited out.
+    ///
+    /// # Panics
+    /// If the store stays busy at rest.
+    pub fn write(&mut self, object: u32, first_block: u16, data: &[u8]) -> Result<Staged, StageError> {
+        let checksums: Vec<U32> =
+            data.chunks_exact(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
+        let record = self.record(object, first_block, checksums.len() as u16, Role::Primary);
+        for _ in 0..ROUNDS_MAX {
+            match self.store.stage_write(&record, &checksums, data) {
+                Err(StageError::Busy) => self.settle(),
+                Ok(staged) => {
+                    self.next_token += 1;
+                    return Ok(staged);
+                }
+                refused => return refused,
+            }
+        }
+        panic!("the store stays busy at rest: {:?}", self.store.statistics());
+    }
+
+    /// Stages a zeroing. The log's sequence is the token.
+    ///
+    /// # Errors
+    /// As the store's `stage_zero`.
+    pub fn zero(&mut self, object: u32, first_block: u16, block_count: u16) -> Result<(), StageError> {
+        let record = self.record(object, first_block, block_count, Role::Housekeeping);
+        if let Err(StageError::Busy) = self.store.stage_zero(&record) {
+            self.settle();
+            self.store.stage_zero(&record)?;
+        }
+        self.next_token += 1;
+        Ok(())
+    }
+
+    fn record(&self, object: u32, first_block: u16, block_count: u16, role: Role) -> WriteRecord {
+        WriteRecord {
+            key: Machine::key(object),
+            epoch: Epoch(1),
+            sequence: Sequence(self.next_token),
+            first_block,
+            block_count,
+            token: self.next_token,
+            role,
+        }
+    }
+
+    /// Ends the turn, and completes everything until nothing is left to do.
+    ///
+    /// # Panics
+    /// If the store does not come to rest, or reports out of order.
+    pub fn settle(&mut self) {
+        let mut actions = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            self.store.flush(&mut actions);
+            self.perform(&mut actions);
+            if self.drive.in_flight() == 0 {
+                return;
+            }
+            while let Some(completion) = self.drive.complete_any() {
+                match completion {
+                    Completion::Written(token) => self.store.handle_written(token, Ok(()), &mut actions),
+                    Completion::Flushed(token) => self.store.handle_flushed(token, Ok(()), &mut actions),
+                    Completion::Read(token, buffer, length) => {
+                        self.store.handle_read(token, Ok(&buffer.bytes()[..length]), &mut actions);
+                    }
+                }
+                self.perform(&mut actions);
+            }
+        }
+        panic!("the store does not come to rest: {:?}", self.store.statistics());
+    }
+
+    fn perform(&mut self, actions: &mut Vec<Action>) {
+        for action in actions.drain(..) {
+            match action {
+                Action::Write { token, offset, buffer, length } => self
+                    .drive
+                    .submit_write(token, offset, buffer, length)
+                    .expect("the store writes whole blocks inside its drive"),
+                Action::Flush { token } => self.drive.submit_flush(token),
+                Action::Read { token, offset, length } => self
+                    .drive
+                    .submit_read(token, offset, length)
+                    .expect("the store reads whole blocks inside its drive"),
+                Action::Sealed { .. } => {}
+                Action::Durable { token } => {
+                    assert_eq!(token, self.next_durable, "reported durable out of order");
+                    self.next_durable += 1;
+                }
+                Action::Lost { token, reason } => panic!("{token} was lost on a sound drive: {reason}"),
+                Action::ShutdownDone => self.shutdown_done = true,
+            }
+        }
+    }
+
+    /// How many operations were reported durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.next_durable - 1
+    }
+
+    /// Shuts down cleanly and gives the drive back.
+    ///
+    /// # Panics
+    /// If the shutdown does not end, or leaves something not durable.
+    #[must_use]
+    pub fn shut_down(mut self) -> SimDrive {
+        let mut actions = Vec::new();
+        self.store.begin_shutdown(&mut actions);
+        self.perform(&mut actions);
+        for _ in 0..ROUNDS_MAX {
+            self.settle();
+            if self.shutdown_done {
+                assert_eq!(self.next_durable, self.next_token, "all that was staged is durable");
+                return self.drive;
+            }
+        }
+        panic!("the shutdown does not end: {:?}", self.store.statistics());
+    }
+
+    /// Shuts down cleanly and opens again.
+    ///
+    /// # Panics
+    /// If either fails.
+    #[must_use]
+    pub fn restart(self) -> Machine {
+        let options = self.options.clone();
+        Machine::open(self.shut_down(), &options)
+            .unwrap_or_else(|(_, error)| panic!("the store can be opened again: {error}"))
+    }
+}

@@ -1,0 +1,363 @@
+//! What a store has to hold: the plainest possible one, kept beside the real one.
+//!
+//! It knows the state after every operation that was reported durable, and the operations staged
+//! since. A store that comes back from a crash must hold the durable state with some number of those
+//! applied, in order, none skipped: [`Model::recover`] finds that number or says what is wrong.
+
+use base::{Epoch, OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
+use std::collections::VecDeque;
+
+/// How many entries of a placement group's log a store keeps at least.
+pub const LOG_ENTRIES_KEPT: usize = 1024;
+
+/// The version of one block: the operation that wrote it, 0 when it reads as zeros, and its checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    /// The token of the write, counted from 1; 0 where nothing is written.
+    pub token: u64,
+    /// The checksum of what was written; 0 where nothing is written.
+    pub checksum: u32,
+}
+
+/// What an operation does to its object.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Writes blocks with these checksums.
+    Write(Vec<u32>),
+    /// Makes this many blocks read as zeros.
+    Zero(u16),
+    /// Only moves the log's position.
+    Mark,
+}
+
+/// A staged operation.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// What the store reports it by.
+    pub token: u64,
+    /// Which object, as an index into the model's.
+    pub object: usize,
+    /// Its place in the log of its placement group.
+    pub epoch: Epoch,
+    /// Its place in the log of its placement group.
+    pub sequence: Sequence,
+    /// The first block it changes.
+    pub first_block: u16,
+    /// What it does.
+    pub effect: Effect,
+    /// Which batch its data went to, where the store said so. Operations of one batch survive together.
+    pub batch: Option<u64>,
+}
+
+impl Operation {
+    /// How many blocks it changes.
+    #[must_use]
+    pub fn block_count(&self) -> u16 {
+        match &self.effect {
+            Effect::Write(checksums) => checksums.len() as u16,
+            Effect::Zero(count) => *count,
+            Effect::Mark => 0,
+        }
+    }
+}
+
+/// One entry of a placement group's log, as the store's `LogEntry` but for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The place in the order of writes.
+    pub epoch: Epoch,
+    /// The place in the order of writes.
+    pub sequence: Sequence,
+    /// The object, as an index into the model's; `None` for a mark.
+    pub object: Option<usize>,
+    /// The first block.
+    pub first_block: u16,
+    /// The number of blocks; 0 for a mark.
+    pub block_count: u16,
+}
+
+/// The log of one placement group.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// The newest entries, oldest first.
+    pub entries: VecDeque<Entry>,
+    /// All entries ever.
+    pub count: u64,
+}
+
+impl Log {
+    fn push(&mut self, entry: Entry) {
+        if self.entries.len() == LOG_ENTRIES_KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+        self.count += 1;
+    }
+
+    /// The place of the newest entry.
+    #[must_use]
+    pub fn position(&self) -> Option<(Epoch, Sequence)> {
+        self.entries.back().map(|entry| (entry.epoch, entry.sequence))
+    }
+}
+
+/// What a store showed: for each object of the model its 1024 blocks' checksums, `None` where it says
+/// zeros, and for each placement group its position.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// By object, by block.
+    pub checksums: Vec<Vec<Option<u32>>>,
+    /// By placement group.
+    pub positions: Vec<Option<(Epoch, Sequence)>>,
+}
+
+/// The model. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The placement groups of this life.
+    pub pgs: Vec<PgId>,
+    /// The objects of this life.
+    pub keys: Vec<ObjectKey>,
+    /// For each object the index of its placement group.
+    pub pg_of: Vec<usize>,
+    /// The durable state of every object's blocks.
+    pub blocks: Vec<Vec<Version>>,
+    /// The durable log of every placement group.
+    pub logs: Vec<Log>,
+    /// Staged operations that were not reported durable, in order.
+    pub staged: VecDeque<Operation>,
+}
+
+impl Model {
+    /// Nothing is written yet.
+    #[must_use]
+    pub fn new(pgs: Vec<PgId>, keys: Vec<ObjectKey>) -> Model {
+        let pg_of = keys
+            .iter()
+            .map(|key| {
+                pgs.iter().position(|pg| *pg == key.pg).expect("an object's group is one of the model's")
+            })
+            .collect();
+        Model {
+            blocks: vec![vec![Version::default(); OBJECT_BLOCKS]; keys.len()],
+            logs: vec![Log::default(); pgs.len()],
+            staged: VecDeque::new(),
+            pgs,
+            keys,
+            pg_of,
+        }
+    }
+
+    /// How many blocks hold data in the durable state.
+    #[must_use]
+    pub fn blocks_written(&self) -> u64 {
+        self.blocks.iter().flatten().filter(|version| version.token != 0).count() as u64
+    }
+
+    /// The store reported `token` durable.
+    ///
+    /// # Errors
+    /// If it is not the oldest staged operation's turn.
+    pub fn durable(&mut self, token: u64) -> Result<(), String> {
+        match self.staged.front() {
+            Some(operation) if operation.token == token => {
+                let operation = self.staged.pop_front().expect("it was just looked at");
+                self.apply(&operation, |_, _, _| ());
+                Ok(())
+            }
+            Some(operation) => Err(format!(
+                "operation {token} was reported durable before operation {}, which was staged earlier",
+                operation.token
+            )),
+            None => Err(format!("operation {token} was reported durable, but nothing is staged")),
+        }
+    }
+
+    /// A store that was opened again shows this. Makes it the durable state, forgets the rest of what
+    /// was staged, and returns how many staged operations survived.
+    ///
+    /// # Errors
+    /// If no prefix of the staged operations explains what it shows, with the first difference.
+    pub fn recover(&mut self, shown: &Shown) -> Result<usize, String> {
+        let acknowledged = self.clone();
+        let mut differences = 0usize;
+        for (versions, checksums) in self.blocks.iter().zip(&shown.checksums) {
+            differences += versions.iter().zip(checksums).filter(|(v, c)| !agrees(**v, **c)).count();
+        }
+        let mut survivors = 0;
+        let mut batch = None;
+        while differences != 0 || !self.positions_agree(shown) {
+            let Some(operation) = self.staged.pop_front() else {
+                return Err(acknowledged.explain(shown));
+            };
+            survivors += 1;
+            batch = operation.batch.or(batch);
+            let checksums = &shown.checksums[operation.object];
+            let mut change = 0isize;
+            self.apply(&operation, |block, old, new| {
+                let seen = checksums[block];
+                change += isize::from(!agrees(new, seen)) - isize::from(!agrees(old, seen));
+            });
+            differences = differences.checked_add_signed(change).expect("a count of differences");
+        }
+        let lost = self.staged.iter().find_map(|operation| operation.batch);
+        if batch.is_some() && batch == lost {
+            return Err(format!(
+                "half of a batch came back: {survivors} staged operations survived, {} did not, and those \
+                 beside the cut were written in one batch",
+                self.staged.len()
+            ));
+        }
+        self.staged.clear();
+        Ok(survivors)
+    }
+
+    fn positions_agree(&self, shown: &Shown) -> bool {
+        self.logs.iter().zip(&shown.positions).all(|(log, position)| log.position() == *position)
+    }
+
+    /// Applies `operation` to the durable state; `changed` hears each block with old and new version.
+    fn apply(&mut self, operation: &Operation, mut changed: impl FnMut(usize, Version, Version)) {
+        let first = usize::from(operation.first_block);
+        let blocks = &mut self.blocks[operation.object];
+        for index in 0..usize::from(operation.block_count()) {
+            let new = match &operation.effect {
+                Effect::Write(checksums) => Version { token: operation.token, checksum: checksums[index] },
+                Effect::Zero(_) | Effect::Mark => Version::default(),
+            };
+            changed(first + index, blocks[first + index], new);
+            blocks[first + index] = new;
+        }
+        let marks = matches!(operation.effect, Effect::Mark);
+        self.logs[self.pg_of[operation.object]].push(Entry {
+            epoch: operation.epoch,
+            sequence: operation.sequence,
+            object: (!marks).then_some(operation.object),
+            first_block: operation.first_block,
+            block_count: operation.block_count(),
+        });
+    }
+
+    /// Why `shown` follows from no prefix of what was staged.
+    fn explain(&self, shown: &Shown) -> String {
+        for (index, (log, position)) in self.logs.iter().zip(&shown.positions).enumerate() {
+            if *position < log.position() {
+                return format!(
+                    "acknowledged operations are lost: pg {} stands at {position:?}, but {:?} was durable",
+                    self.pgs[index],
+                    log.position()
+                );
+            }
+        }
+        for (object, checksums) in shown.checksums.iter().enumerate() {
+            for (block, checksum) in checksums.iter().enumerate() {
+                let version = self.blocks[object][block];
+                let staged = self.staged.iter().any(|operation| {
+                    let first = usize::from(operation.first_block);
+                    operation.object == object
+                        && (first..first + usize::from(operation.block_count())).contains(&block)
+                });
+                if !staged && !agrees(version, *checksum) {
+                    return format!(
+                        "block {block} of {} shows {checksum:08x?}, but {version:x?} is durable and nothing \
+                         newer was staged for it",
+                        self.keys[object]
+                    );
+                }
+            }
+        }
+        format!(
+            "what the store shows is no state between what was durable and the {} operations staged since, \
+             applied in order; positions {:?}",
+            self.staged.len(),
+            shown.positions
+        )
+    }
+}
+
+/// Whether a store that shows `checksum` (`None`: zeros) holds `version`.
+#[must_use]
+pub fn agrees(version: Version, checksum: Option<u32>) -> bool {
+    match checksum {
+        None => version.token == 0,
+        Some(checksum) => version.token != 0 && version.checksum == checksum,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{PoolId, VolumeId};
+
+    fn model() -> Model {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        Model::new(vec![pg], vec![ObjectKey { pg, volume: VolumeId(1), object: 0 }])
+    }
+
+    fn write(token: u64, first_block: u16, checksums: &[u32], batch: u64) -> Operation {
+        Operation {
+            token,
+            object: 0,
+            epoch: Epoch(1),
+            sequence: Sequence(token),
+            first_block,
+            effect: Effect::Write(checksums.to_vec()),
+            batch: Some(batch),
+        }
+    }
+
+    fn shown(blocks: &[(usize, u32)], sequence: u64) -> Shown {
+        let mut checksums = vec![None; OBJECT_BLOCKS];
+        for (block, checksum) in blocks {
+            checksums[*block] = Some(*checksum);
+        }
+        let position = (sequence > 0).then_some((Epoch(1), Sequence(sequence)));
+        Shown { checksums: vec![checksums], positions: vec![position] }
+    }
+
+    #[test]
+    fn a_prefix_of_what_was_staged_may_survive() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.durable(1).unwrap();
+        model.staged.push_back(write(2, 0, &[20], 2));
+        model.staged.push_back(write(3, 1, &[30], 3));
+        for (blocks, sequence, survivors) in
+            [(vec![(0, 10)], 1, 0), (vec![(0, 20)], 2, 1), (vec![(0, 20), (1, 30)], 3, 2)]
+        {
+            assert_eq!(model.clone().recover(&shown(&blocks, sequence)), Ok(survivors));
+        }
+    }
+
+    #[test]
+    fn a_lost_acknowledged_write_is_refused() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.durable(1).unwrap();
+        assert!(model.recover(&shown(&[], 0)).unwrap_err().contains("acknowledged"));
+    }
+
+    #[test]
+    fn a_skipped_write_is_refused() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.staged.push_back(write(2, 1, &[20], 2));
+        assert!(model.recover(&shown(&[(1, 20)], 2)).is_err());
+    }
+
+    #[test]
+    fn half_a_batch_is_refused() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.staged.push_back(write(2, 1, &[20], 1));
+        assert!(model.recover(&shown(&[(0, 10)], 1)).unwrap_err().contains("half of a batch"));
+    }
+
+    #[test]
+    fn reports_out_of_order_are_refused() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.staged.push_back(write(2, 1, &[20], 1));
+        assert!(model.durable(2).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! What kind of drive, store and load a seed stands for.
+
+use crate::random::Random;
+use base::BLOCK_BYTES;
+
+/// Where the log begins on a drive: the superblocks have the space before it to themselves.
+pub const LOG_OFFSET_BYTES: u64 = 4 << 20;
+
+/// The parameters of one simulated life, all drawn from its seed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Segments of the drive.
+    pub segments: u64,
+    /// Whether completed writes still need a flush.
+    pub volatile_cache: bool,
+    /// The largest batch, in bytes.
+    pub batch_bytes_max: usize,
+    /// Log written between two checkpoints, in bytes; `None` leaves it to the store.
+    pub checkpoint_interval_bytes: Option<u64>,
+    /// Placement groups.
+    pub pgs: usize,
+    /// Objects.
+    pub objects: usize,
+    /// How much the objects could hold, in percent of what the store says is usable.
+    pub demand_percent: u64,
+    /// Blocks of the largest write.
+    pub write_blocks_max: u64,
+    /// Of a hundred operations, how many zero blocks.
+    pub zero_percent: u64,
+    /// Of a hundred operations, how many are marks.
+    pub mark_percent: u64,
+    /// Most operations staged in one turn.
+    pub operations_per_turn_max: u64,
+    /// Of a hundred turns, how many complete nothing.
+    pub slow_percent: u64,
+    /// Crashes and restarts.
+    pub restarts: u64,
+    /// Of a hundred lives between restarts, how many last only a few turns.
+    pub short_percent: u64,
+    /// Turns of a long life.
+    pub turns_max: u64,
+    /// Whether bits rot on the media.
+    pub rot: bool,
+}
+
+impl Plan {
+    /// Draws a plan.
+    #[must_use]
+    pub fn draw(random: &mut Random) -> Plan {
+        let segment_bytes = random.choose(&[64 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        let batch_bytes_max = random.choose(&[16 << 10, 32 << 10, 64 << 10]);
+        let batch_blocks_max = (batch_bytes_max / BLOCK_BYTES) as u64;
+        let interval = random.choose(&[0, 4, 4, 8]);
+        Plan {
+            segment_bytes,
+            segments: random.between(24, 56),
+            volatile_cache: random.percent(75),
+            batch_bytes_max,
+            checkpoint_interval_bytes: (interval > 0).then_some(interval * u64::from(segment_bytes)),
+            pgs: random.between(1, 3) as usize,
+            objects: random.between(1, 6) as usize,
+            demand_percent: random.choose(&[10, 30, 60, 80, 95, 130]),
+            write_blocks_max: random.between(1, batch_blocks_max - 2),
+            zero_percent: random.choose(&[0, 2, 5, 15]),
+            mark_percent: random.choose(&[0, 3, 10]),
+            operations_per_turn_max: random.choose(&[1, 2, 4, 8, 16]),
+            slow_percent: random.choose(&[0, 20, 50]),
+            restarts: random.between(2, 6),
+            short_percent: random.choose(&[20, 50, 80]),
+            turns_max: random.choose(&[30, 60, 150, 400]),
+            rot: random.percent(20),
+        }
+    }
+
+    /// Bytes of the drive.
+    #[must_use]
+    pub fn drive_bytes(&self) -> u64 {
+        LOG_OFFSET_BYTES + self.segments * u64::from(self.segment_bytes)
+    }
+}

@@ -1,0 +1,73 @@
+//! The store survives what drives are allowed to do; and the checker that says so notices when it does not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use sim::store_life::{self, SABOTAGES, Settings};
+
+const FIXED_SEEDS: u64 = 600;
+const FRESH_SEEDS: u64 = 300;
+const SEEDS_UNTIL_NOTICED_MAX: u64 = 2000;
+
+/// Seeds that failed once. A seed's life changes with the simulator, so each also says what it found.
+const ONCE_FAILED: &[u64] = &[];
+
+fn assert_survives(seed: u64) -> store_life::Report {
+    store_life::run_guarded(seed, Settings::default()).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+#[test]
+fn the_store_survives_crashes_at_any_moment() {
+    let (mut crashes, mut survivors, mut cleaned, mut refusals, mut shutdowns) = (0, 0, 0, 0, 0);
+    for seed in 0..FIXED_SEEDS {
+        let report = assert_survives(seed);
+        crashes += report.crashes;
+        survivors += report.survivors;
+        cleaned += report.cleaned_blocks;
+        refusals += report.refusals;
+        shutdowns += report.shutdowns;
+    }
+    // A simulation that stops reaching the interesting places would pass in silence.
+    assert!(crashes > 2 * FIXED_SEEDS, "only {crashes} crashes");
+    assert!(survivors > FIXED_SEEDS / 4, "only {survivors} unacknowledged operations survived");
+    assert!(cleaned > FIXED_SEEDS * 10, "only {cleaned} blocks were cleaned");
+    assert!(refusals > FIXED_SEEDS / 4, "only {refusals} refusals because full");
+    assert!(shutdowns > FIXED_SEEDS / 4, "only {shutdowns} clean shutdowns");
+}
+
+#[test]
+fn the_store_survives_seeds_that_nobody_tried_before() {
+    #[expect(clippy::disallowed_methods, reason = "the start alone is fresh, and it is printed")]
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let start = now.as_nanos() as u64 >> 10;
+    println!("fresh seeds from {start}");
+    for seed in start..start + FRESH_SEEDS {
+        assert_survives(seed);
+    }
+}
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    for seed in ONCE_FAILED {
+        assert_survives(*seed);
+    }
+}
+
+#[test]
+fn one_seed_is_one_life() {
+    for seed in [0, 1, 2, 3, 1234] {
+        let (first, second) = (assert_survives(seed), assert_survives(seed));
+        assert_eq!(first, second, "seed {seed}");
+        assert_ne!(first.trace_hash, assert_survives(seed + 1).trace_hash);
+    }
+}
+
+#[test]
+fn every_sabotage_is_noticed() {
+    for sabotage in SABOTAGES {
+        let settings = Settings { sabotage: Some(sabotage), print: None };
+        let noticed = (0..SEEDS_UNTIL_NOTICED_MAX)
+            .find_map(|seed| store_life::run_guarded(seed, settings).err())
+            .unwrap_or_else(|| panic!("{sabotage:?} goes unnoticed for {SEEDS_UNTIL_NOTICED_MAX} seeds"));
+        println!("{sabotage:?} is noticed by {noticed}");
+    }
+}

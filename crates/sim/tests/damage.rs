@@ -1,0 +1,188 @@
+//! Rot, foreign drives, truncation: the store says what is wrong and never shows wrong bytes as right.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use base::{BLOCK_BYTES, ClusterId, OsdUuid, crc32c};
+use sim::drive::SimDrive;
+use sim::machine::Machine;
+use sim::plan::LOG_OFFSET_BYTES;
+use sim::random::Random;
+use store::{Device, Expected, OpenError, Options, Store};
+
+const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
+
+fn options() -> Options {
+    Options {
+        volatile_cache: true,
+        batches_in_flight_max: 2,
+        batch_bytes_max: 32 << 10,
+        segment_bytes: Some(64 << 10),
+        checkpoint_interval_bytes: None,
+        sabotage: None,
+    }
+}
+
+/// A store with `writes` durable writes of two blocks each, in batches of their own.
+fn machine(writes: u16) -> Machine {
+    let mut machine =
+        Machine::format(SimDrive::new(LOG_OFFSET_BYTES + (4 << 20), true, Random::new(1)), &options());
+    for write in 0..writes {
+        let data = vec![write as u8 + 1; 2 * BLOCK_BYTES];
+        machine.write(0, 2 * write, &data).unwrap();
+        machine.settle();
+    }
+    machine
+}
+
+fn location(store: &Store, block: u16) -> Option<u32> {
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    store.lookup(&Machine::key(0), block, 1, &mut extents, &mut checksums);
+    extents[0].location.map(|location| location.0)
+}
+
+fn open_error(drive: SimDrive) -> OpenError {
+    match Machine::open(drive, &options()) {
+        Ok(_) => panic!("the store opened"),
+        Err((_, error)) => error,
+    }
+}
+
+#[test]
+fn one_corrupt_superblock_is_survived_and_mended() {
+    for copy in [0, SECOND_SUPERBLOCK] {
+        let mut drive = machine(20).shut_down();
+        drive.scramble(copy);
+        let machine = Machine::open(drive, &options()).expect("one good copy is enough");
+        assert!(location(&machine.store, 39).is_some());
+        let mut drive = machine.shut_down();
+        drive.scramble(SECOND_SUPERBLOCK - copy);
+        assert!(Machine::open(drive, &options()).is_ok(), "the first copy was mended");
+    }
+}
+
+#[test]
+fn two_corrupt_superblocks_are_an_error_that_says_so() {
+    let mut drive = machine(20).shut_down();
+    drive.scramble(0);
+    drive.scramble(SECOND_SUPERBLOCK);
+    let error = open_error(drive).to_string();
+    println!("{error}");
+    assert!(error.contains("superblock"), "{error}");
+}
+
+#[test]
+fn a_corrupt_header_of_an_acknowledged_batch_is_never_dropped_in_silence() {
+    let machine = machine(20);
+    // The header is the block before the batch's first data block.
+    let header = location(&machine.store, 10).unwrap() - 1;
+    let mut drive = machine.drive;
+    drive.scramble(header);
+    match Machine::open(drive, &options()) {
+        Err((_, error)) => println!("{error}"),
+        Ok(machine) => {
+            assert!(machine.store.statistics().damaged_blocks > 0, "nothing tells of the damage");
+            for block in 0..40 {
+                assert!(location(&machine.store, block).is_some(), "block {block} is gone in silence");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rotten_block_keeps_the_checksum_it_was_written_with_through_cleaning() {
+    let mut machine = machine(20);
+    let rotten = location(&machine.store, 10).unwrap();
+    let mut data = vec![0; 4 * BLOCK_BYTES];
+    machine.drive.rot(rotten);
+    // Overwrites elsewhere, until cleaning has moved the block.
+    for write in 0..3000u32 {
+        data[..4].copy_from_slice(&write.to_le_bytes());
+        machine.write(1 + write % 2, (write * 7 % 200) as u16, &data).unwrap();
+        machine.settle();
+        if location(&machine.store, 10) != Some(rotten) {
+            break;
+        }
+    }
+    let moved = location(&machine.store, 10).unwrap();
+    assert_ne!(moved, rotten, "cleaning never moved the block: {:?}", machine.store.statistics());
+    assert_eq!(machine.store.statistics().damaged_blocks, 1);
+    let options = options();
+    let mut machines = vec![machine];
+    for _ in 0..2 {
+        let machine = machines.pop().unwrap();
+        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+        machine.store.lookup(&Machine::key(0), 10, 1, &mut extents, &mut checksums);
+        assert_eq!(checksums, [crc32c(&[6; BLOCK_BYTES])], "the checksum is the original's");
+        let content = machine.drive.block(extents[0].location.unwrap().0);
+        assert_ne!(crc32c(content), checksums[0], "the damage shows");
+        // Once more after a replay.
+        machines.push(Machine::open(machine.drive, &options).map_err(|(_, error)| error).unwrap());
+    }
+}
+
+#[test]
+fn a_rotten_block_in_the_tail_does_not_end_the_log() {
+    let machine = machine(20);
+    let rotten = location(&machine.store, 10).unwrap();
+    let mut drive = machine.drive;
+    drive.rot(rotten);
+    let machine = Machine::open(drive, &options()).map_err(|(_, error)| error).unwrap();
+    for block in 0..40 {
+        assert!(location(&machine.store, block).is_some(), "block {block} is lost");
+    }
+}
+
+#[test]
+fn a_drive_of_another_cluster_or_another_osd_is_refused() {
+    let mut drive = machine(1).shut_down();
+    let identity = Machine::identity();
+    let other_cluster =
+        Expected { cluster: Some(ClusterId::from_bytes([9; 16])), osd_uuid: Some(identity.osd_uuid) };
+    let other_osd =
+        Expected { cluster: Some(identity.cluster), osd_uuid: Some(OsdUuid::from_bytes([9; 16])) };
+    let open = |drive: &mut SimDrive, expected| match Store::open(drive, expected, options()) {
+        Ok(_) => panic!("the store opened"),
+        Err(error) => error,
+    };
+    let error = open(&mut drive, &other_cluster);
+    assert!(matches!(error, OpenError::OtherCluster { .. }), "{error}");
+    let error = open(&mut drive, &other_osd);
+    assert!(matches!(error, OpenError::OtherOsd { .. }), "{error}");
+    assert_eq!(store::identify(&mut drive).unwrap(), Some(identity));
+}
+
+#[test]
+fn a_drive_that_was_never_formatted_is_no_osd() {
+    let mut drive = SimDrive::new(LOG_OFFSET_BYTES + (4 << 20), true, Random::new(1));
+    assert_eq!(store::identify(&mut drive).unwrap(), None);
+    println!("{}", open_error(drive));
+}
+
+#[test]
+fn a_truncated_drive_is_refused() {
+    let mut drive = machine(20).shut_down();
+    let bytes = drive.bytes();
+    drive.truncate(bytes - (1 << 20));
+    println!("{}", open_error(drive));
+}
+
+#[test]
+fn a_drive_too_small_is_refused() {
+    let mut drive = SimDrive::new(LOG_OFFSET_BYTES + (256 << 10), true, Random::new(1));
+    println!("{}", store::format(&mut drive, Machine::identity(), &options()).unwrap_err());
+}
+
+#[test]
+fn random_bytes_anywhere_never_panic() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut drive = machine(20).drive;
+        let blocks = drive.bytes() / BLOCK_BYTES as u64;
+        for _ in 0..random.between(1, 40) {
+            // Where something is written, mostly.
+            let start = random.choose(&[0, LOG_OFFSET_BYTES / BLOCK_BYTES as u64]);
+            drive.scramble((start + random.below(64).min(blocks - start - 1)) as u32);
+        }
+        let _ = Machine::open(drive, &options()).map(|machine| machine.store.verify().unwrap());
+    }
+}

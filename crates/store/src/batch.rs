@@ -1,0 +1,113 @@
+//! One batch: filled in memory, and read back record by record.
+
+use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind};
+use base::{BLOCK_BYTES, Buffer};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A batch that is being filled. Its header block lies at the front of its buffer, the data behind it.
+#[derive(Debug)]
+pub(crate) struct OpenBatch {
+    pub(crate) slot: u32,
+    pub(crate) buffer: Buffer,
+    header_bytes: usize,
+    pub(crate) data_blocks: u32,
+    pub(crate) record_count: u16,
+}
+
+impl OpenBatch {
+    pub(crate) fn new(slot: u32, buffer: Buffer) -> OpenBatch {
+        OpenBatch { slot, buffer, header_bytes: size_of::<BatchHeader>(), data_blocks: 0, record_count: 0 }
+    }
+
+    /// Whether a record and its data fit, in a batch of at most `blocks_max` blocks.
+    pub(crate) fn fits(&self, kind: RecordKind, block_count: u16, blocks_max: u32) -> bool {
+        let record_bytes = size_of::<Record>() + 4 * kind.tail_words(block_count);
+        self.header_bytes + record_bytes <= BLOCK_BYTES
+            && 1 + self.data_blocks + kind.data_blocks(block_count) <= blocks_max
+    }
+
+    /// Appends a record, the words after it, and its data (which may end within a block). Answers where in the
+    /// buffer the data lies.
+    pub(crate) fn push<'a>(
+        &mut self,
+        record: &Record,
+        tail: impl IntoIterator<Item = &'a [U32]>,
+        data: &[u8],
+    ) -> usize {
+        let memory = self.buffer.bytes_mut().expect("a batch being filled has one holder");
+        let mut put = |bytes: &[u8]| {
+            memory[self.header_bytes..self.header_bytes + bytes.len()].copy_from_slice(bytes);
+            self.header_bytes += bytes.len();
+        };
+        put(record.as_bytes());
+        for words in tail {
+            put(words.as_bytes());
+        }
+        let start = BLOCK_BYTES * (1 + self.data_blocks as usize);
+        let end = start + data.len().div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
+        memory[start..start + data.len()].copy_from_slice(data);
+        memory[start + data.len()..end].fill(0);
+        self.data_blocks += ((end - start) / BLOCK_BYTES) as u32;
+        self.record_count += 1;
+        start
+    }
+
+    /// Blocks it takes on the drive.
+    pub(crate) fn blocks(&self) -> u32 {
+        1 + self.data_blocks
+    }
+
+    /// Completes the header; nothing changes after that.
+    pub(crate) fn seal(&mut self, header: BatchHeader) {
+        let header = BatchHeader {
+            magic: BATCH_MAGIC.into(),
+            record_count: self.record_count.into(),
+            data_blocks: self.data_blocks.into(),
+            ..header
+        };
+        let memory = self.buffer.bytes_mut().expect("a batch being filled has one holder");
+        memory[self.header_bytes..BLOCK_BYTES].fill(0);
+        memory[..size_of::<BatchHeader>()].copy_from_slice(header.as_bytes());
+        let crc32c = base::crc32c(&memory[4..BLOCK_BYTES]);
+        memory[..4].copy_from_slice(&crc32c.to_le_bytes());
+    }
+}
+
+/// The header of a block that begins a batch of this formatting, or `None` if it does not.
+pub(crate) fn header_of(block: &[u8], salt: u64) -> Option<BatchHeader> {
+    let (header, _) = BatchHeader::read_from_prefix(block).ok()?;
+    // The magic is looked at first: most blocks that are probed are none, and a checksum costs more.
+    let is_ours = header.magic.get() == BATCH_MAGIC && header.salt.get() == salt;
+    (is_ours && header.crc32c.get() == base::crc32c(&block[4..BLOCK_BYTES])).then_some(header)
+}
+
+/// One record as it stands in a header block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordView<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) record: Record,
+    /// Checksums; of a relocation followed by the old locations.
+    pub(crate) tail: &'a [U32],
+    /// The first of its data blocks in the batch.
+    pub(crate) data_index: u32,
+}
+
+/// The records of a header block whose checksum was verified. Ends early at a record that cannot be.
+pub(crate) fn records<'a>(
+    block: &'a [u8],
+    header: &BatchHeader,
+) -> impl Iterator<Item = RecordView<'a>> + use<'a> {
+    let mut rest = &block[size_of::<BatchHeader>()..BLOCK_BYTES];
+    let mut data_index = 0;
+    (0..header.record_count.get()).map_while(move |_| {
+        let (record, after) = Record::read_from_prefix(rest).ok()?;
+        let kind = RecordKind::from_number(record.kind)?;
+        let block_count = record.block_count.get();
+        let (tail, after) = <[U32]>::ref_from_prefix_with_elems(after, kind.tail_words(block_count)).ok()?;
+        rest = after;
+        let view = RecordView { kind, record, tail, data_index };
+        data_index += kind.data_blocks(block_count);
+        Some(view)
+    })
+}

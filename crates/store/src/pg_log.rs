@@ -1,0 +1,58 @@
+//! What the newest writes of each placement group were, for members to compare.
+
+use base::hash::Map;
+use base::{Epoch, PgId, Sequence, VolumeId};
+use std::collections::VecDeque;
+
+/// Entries kept for each group.
+pub const PG_LOG_ENTRIES: usize = 1024;
+
+/// One write: what it changed, not to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// The epoch in which it was ordered.
+    pub epoch: Epoch,
+    /// Its place in the group's order.
+    pub sequence: Sequence,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The 4 MiB piece of it.
+    pub object: u32,
+    /// The first block it changed.
+    pub first_block: u16,
+    /// How many; 0 for a mark.
+    pub block_count: u16,
+}
+
+/// One group's log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PgLog {
+    pub(crate) entries: VecDeque<LogEntry>,
+    /// Older entries were dropped.
+    pub(crate) is_cut: bool,
+}
+
+/// All groups' logs.
+#[derive(Debug, Default)]
+pub(crate) struct PgLogs {
+    pub(crate) groups: Map<PgId, PgLog>,
+}
+
+impl PgLogs {
+    pub(crate) fn push(&mut self, pg: PgId, entry: LogEntry) {
+        let log = self.groups.entry(pg).or_default();
+        // Replay goes over entries that the checkpoint may hold already.
+        if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
+            return;
+        }
+        if log.entries.len() == PG_LOG_ENTRIES {
+            log.entries.pop_front();
+            log.is_cut = true;
+        }
+        log.entries.push_back(entry);
+    }
+
+    pub(crate) fn position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {
+        self.groups.get(&pg)?.entries.back().map(|entry| (entry.epoch, entry.sequence))
+    }
+}

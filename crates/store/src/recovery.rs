@@ -1,0 +1,480 @@
+//! Opening a store: the newest checkpoint, then the log behind it.
+//!
+//! The log is followed batch by batch, by sequence. The next batch of each stream lies where the stream's last
+//! one ended, or at the start of the segment that some earlier batch announced; nothing else is looked at.
+//!
+//! # Which batches count
+//! A batch counts if it is the next in sequence, was written by this formatting, by the same mount as the one
+//! before it or a later one, and is either known to have been durable or whole.
+//! - *Known to have been durable*: a later batch that counts says so (`durable_through`). Its data is not read:
+//!   damage in it is rot, and the reads of those blocks fail.
+//! - *Whole*: every block of data matches its checksum. The few batches at the end that were under way when the
+//!   power went are checked so. The first that is not whole ends the log; it was never acknowledged.
+//!
+//! # Why a batch that was given up never comes back
+//! Say batch N was lost in a crash and N+1, behind it, was not. The log ends at N-1, and the next mount M
+//! writes its own N. Were the old N+1 taken to follow the new N, it would bring back what was never
+//! acknowledged and may contradict what was since. It is not: it carries a mount before M, and mounts do not
+//! go down along the log. M is in both superblocks, durably, before its first batch is written, so no two
+//! mounts have the same number. Of two candidates for one place, the later mount's counts, for it was written
+//! when the other had been given up.
+//!
+//! # Damage is not the end of the log
+//! When the chain ends, the rest of the open segments is searched for later batches that say that the missing
+//! one was durable. If there is one, acknowledged writes are gone, and opening fails with the place.
+
+use crate::actions::{Expected, Identity, Options, Sabotage};
+use crate::batch::{header_of, records};
+use crate::cleaner::RECORD_IS_DAMAGED;
+use crate::device::{Device, DeviceError};
+use crate::error::OpenError;
+use crate::index::{Index, ObjectIndex, Page};
+use crate::layout::{
+    BatchHeader, Cursor, NO_SEGMENT, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, STREAMS,
+    Superblock,
+};
+use crate::pg_log::{LogEntry, PgLogs};
+use crate::segments::{SegmentState, Segments};
+use crate::store::{LogEnd, Recovered, Store, apply};
+use crate::{checkpoint, superblock};
+use base::{BLOCK_BYTES, Buffer, Epoch, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use std::collections::VecDeque;
+use zerocopy::FromBytes;
+
+/// Bytes read at a time.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Whose OSD a drive holds, or `None` if it holds none.
+///
+/// # Errors
+/// When it holds one that is damaged or newer than this program, or cannot be read.
+pub fn identify(device: &mut impl Device) -> Result<Option<Identity>, OpenError> {
+    Ok(superblock::read(device)?.map(|found| superblock::identity(&found)))
+}
+
+impl Store {
+    /// Opens the store of a drive. Everything that was ever reported durable is there.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. The drive is not changed then.
+    pub fn open(device: &mut impl Device, expected: &Expected, options: Options) -> Result<Store, OpenError> {
+        let mut found = superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
+        let identity = superblock::identity(&found);
+        if let Some(cluster) = expected.cluster.filter(|cluster| *cluster != identity.cluster) {
+            return Err(OpenError::OtherCluster { found: identity.cluster, expected: cluster });
+        }
+        if let Some(uuid) = expected.osd_uuid.filter(|uuid| *uuid != identity.osd_uuid) {
+            return Err(OpenError::OtherOsd { found: identity.osd_uuid, expected: uuid });
+        }
+        if device.bytes() < found.device_bytes.get() {
+            return Err(OpenError::Truncated { found: device.bytes(), formatted: found.device_bytes.get() });
+        }
+        let mut recovery = Recovery::new(device, found, options.sabotage);
+        recovery.read_checkpoint()?;
+        recovery.replay()?;
+        recovery.settle_segments();
+        let (end, index, logs) = (recovery.end, recovery.index, recovery.logs);
+        let (segments, freed_pages) = (recovery.segments, recovery.freed_pages);
+        let (pages_blocks, replayed_batches) = (recovery.pages_blocks, recovery.replayed_batches);
+        let blocks_since_checkpoint = recovery.replayed_blocks;
+        found.mount = (found.mount.get() + 1).into();
+        found.sequence = (found.sequence.get() + 1).into();
+        // Also makes durable what was read from a drive's cache and now counts.
+        superblock::write_both(device, &found)?;
+        let salt = superblock::salt(&found);
+        let mut store = Store::from_recovered(
+            Recovered {
+                identity,
+                superblock: found,
+                salt,
+                segments,
+                index,
+                logs,
+                end,
+                blocks_since_checkpoint,
+                pages_blocks,
+                replayed_batches,
+            },
+            options,
+        );
+        for page in freed_pages {
+            store.checkpoint.page_was_replaced(page);
+        }
+        Ok(store)
+    }
+}
+
+/// Reads blocks of a drive through a window.
+struct Window {
+    buffer: Buffer,
+    start: u32,
+    blocks: u32,
+}
+
+impl Window {
+    fn new(bytes: usize) -> Window {
+        Window { buffer: Buffer::new(bytes), start: 0, blocks: 0 }
+    }
+
+    /// `count` blocks from `location`, at most a window's.
+    fn blocks(&mut self, device: &mut impl Device, location: u32, count: u32) -> Result<&[u8], DeviceError> {
+        if location < self.start || location + count > self.start + self.blocks {
+            let device_blocks = (device.bytes() / BLOCK_BYTES as u64) as u32;
+            let most = (self.buffer.size() / BLOCK_BYTES) as u32;
+            let blocks = most.min(device_blocks.saturating_sub(location)).max(count);
+            let memory = self.buffer.bytes_mut().expect("a window has one holder");
+            self.blocks = 0;
+            device.read(
+                u64::from(location) * BLOCK_BYTES as u64,
+                &mut memory[..blocks as usize * BLOCK_BYTES],
+            )?;
+            (self.start, self.blocks) = (location, blocks);
+        }
+        let first = (location - self.start) as usize * BLOCK_BYTES;
+        Ok(&self.buffer.bytes()[first..first + count as usize * BLOCK_BYTES])
+    }
+}
+
+/// A batch that was found and may have been under way at the crash.
+struct Found {
+    header: BatchHeader,
+    block: Vec<u8>,
+    segment: u32,
+    block_number: u32,
+}
+
+struct Recovery<'a, D> {
+    device: &'a mut D,
+    superblock: Superblock,
+    salt: u64,
+    sabotage: Option<Sabotage>,
+    segments: Segments,
+    index: Index,
+    logs: PgLogs,
+    end: LogEnd,
+    /// Where the chain was followed to, which may be beyond what counts.
+    chain: LogEnd,
+    /// Not known to have been durable, oldest first.
+    undecided: VecDeque<Found>,
+    windows: [Window; STREAMS],
+    probe: Window,
+    freed_pages: Vec<Page>,
+    pages_blocks: u64,
+    replayed_batches: u64,
+    replayed_blocks: u64,
+}
+
+impl<'a, D: Device> Recovery<'a, D> {
+    fn new(device: &'a mut D, superblock: Superblock, sabotage: Option<Sabotage>) -> Recovery<'a, D> {
+        let mut segments = Segments::new(superblock.device_bytes.get(), superblock.segment_bytes.get());
+        segments.covers = superblock.covers.get();
+        segments.sabotage_live = sabotage == Some(Sabotage::ReuseLiveSegment);
+        // A fresh log begins in the first segments.
+        let end = LogEnd {
+            sequence: 0,
+            mount: 0,
+            cursors: [
+                Cursor { segment: 0.into(), block: 0.into() },
+                Cursor { segment: 1.into(), block: 0.into() },
+            ],
+            next_segment: [2.into(), 3.into()],
+        };
+        Recovery {
+            salt: superblock::salt(&superblock),
+            device,
+            superblock,
+            sabotage,
+            segments,
+            index: Index::default(),
+            logs: PgLogs::default(),
+            end,
+            chain: end,
+            undecided: VecDeque::new(),
+            windows: [Window::new(WINDOW_BYTES), Window::new(WINDOW_BYTES)],
+            probe: Window::new(BLOCK_BYTES),
+            freed_pages: Vec::new(),
+            pages_blocks: 0,
+            replayed_batches: 0,
+            replayed_blocks: 0,
+        }
+    }
+
+    fn damaged<T>(what: &'static str, location: u32) -> Result<T, OpenError> {
+        Err(OpenError::Damaged { what, offset: u64::from(location) * BLOCK_BYTES as u64 })
+    }
+
+    fn count_pages(&mut self, location: u32, blocks: u32) -> Result<(), OpenError> {
+        if self.segments.of(location).is_none() || self.segments.of(location + blocks.max(1) - 1).is_none() {
+            return Self::damaged("a checkpoint's pointer to a place outside of the log", location);
+        }
+        self.segments.at(location).pages += blocks;
+        self.pages_blocks += u64::from(blocks);
+        Ok(())
+    }
+
+    fn read_checkpoint(&mut self) -> Result<(), OpenError> {
+        let mut root = Vec::new();
+        let count = self.superblock.root_pieces.get() as usize;
+        if count == 0 {
+            return Ok(());
+        }
+        let pieces = self.superblock.root;
+        for piece in &pieces[..count.min(pieces.len())] {
+            let (location, bytes) = (piece.location.get(), piece.bytes.get());
+            let blocks = bytes.div_ceil(BLOCK_BYTES as u32);
+            self.count_pages(location, blocks)?;
+            let mut buffer = Buffer::new(bytes as usize);
+            let memory = buffer.bytes_mut().expect("a new buffer has one holder");
+            self.device.read(u64::from(location) * BLOCK_BYTES as u64, memory)?;
+            if crc32c(&memory[..bytes as usize]) != piece.crc32c.get() {
+                return Self::damaged("the root of the checkpoint", location);
+            }
+            root.extend_from_slice(&memory[..bytes as usize]);
+        }
+        let location = pieces[0].location.get();
+        if self.parse_root(&root)?.is_none() {
+            return Self::damaged("the root of the checkpoint", location);
+        }
+        Ok(())
+    }
+
+    /// `None` when the root ends early.
+    fn parse_root(&mut self, root: &[u8]) -> Result<Option<()>, OpenError> {
+        let Ok((header, rest)) = RootHeader::read_from_prefix(root) else { return Ok(None) };
+        self.end = LogEnd {
+            sequence: header.covers.get(),
+            mount: header.mount.get(),
+            cursors: header.cursors,
+            next_segment: header.next_segment,
+        };
+        self.chain = self.end;
+        let count = header.object_count.get() as usize;
+        let Ok((objects, mut rest)) = <[RootObject]>::ref_from_prefix_with_elems(rest, count) else {
+            return Ok(None);
+        };
+        self.read_pages(objects)?;
+        for _ in 0..header.group_count.get() {
+            let Ok((group, after)) = RootGroup::read_from_prefix(rest) else { return Ok(None) };
+            let count = group.entry_count.get() as usize;
+            let Ok((entries, after)) = <[RootEntry]>::ref_from_prefix_with_elems(after, count) else {
+                return Ok(None);
+            };
+            rest = after;
+            let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
+            for entry in entries {
+                self.logs.push(
+                    pg,
+                    LogEntry {
+                        epoch: Epoch(entry.epoch.get()),
+                        sequence: Sequence(entry.sequence.get()),
+                        volume: VolumeId(entry.volume.get()),
+                        object: entry.object.get(),
+                        first_block: entry.first_block.get(),
+                        block_count: entry.block_count.get(),
+                    },
+                );
+            }
+            self.logs.groups.entry(pg).or_default().is_cut |= group.is_whole.get() == 0;
+        }
+        Ok(Some(()))
+    }
+
+    /// Reads every object's page, in the order of the drive: those written together are read together.
+    fn read_pages(&mut self, objects: &[RootObject]) -> Result<(), OpenError> {
+        let mut order: Vec<&RootObject> = objects.iter().collect();
+        order.sort_unstable_by_key(|object| object.location.get());
+        for object in order {
+            let page = Page {
+                location: object.location.get(),
+                bytes: object.bytes.get(),
+                crc32c: object.crc32c.get(),
+            };
+            if page.bytes as usize > WINDOW_BYTES {
+                return Self::damaged("a checkpoint's page", page.location);
+            }
+            self.count_pages(page.location, page.blocks())?;
+            let bytes = self.windows[0].blocks(self.device, page.location, page.blocks())?;
+            let bytes = &bytes[..page.bytes as usize];
+            let index = (crc32c(bytes) == page.crc32c).then(|| ObjectIndex::from_page(bytes)).flatten();
+            let Some(mut index) = index else { return Self::damaged("a checkpoint's page", page.location) };
+            index.page = Some(page);
+            let key = ObjectKey {
+                pg: PgId { pool: PoolId(object.pool.get()), index: object.pg_index.get() },
+                volume: VolumeId(object.volume.get()),
+                object: object.object.get(),
+            };
+            for entry in index.entries() {
+                if self.segments.of(entry.location).is_none() {
+                    return Self::damaged("a checkpoint's page", page.location);
+                }
+                self.segments.at(entry.location).live += 1;
+            }
+            self.index.insert(key, index);
+        }
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Result<(), OpenError> {
+        let mut durable_through = 0;
+        while let Some(found) = self.next_batch()? {
+            durable_through = durable_through.max(found.header.durable_through.get());
+            self.undecided.push_back(found);
+            while self.undecided.front().is_some_and(|first| first.header.sequence.get() <= durable_through) {
+                let first = self.undecided.pop_front().expect("it was just looked at");
+                self.replay_batch(&first);
+            }
+        }
+        if self.sabotage == Some(Sabotage::DropLastBatch) {
+            self.undecided.pop_back();
+        }
+        while let Some(found) = self.undecided.pop_front() {
+            if self.sabotage != Some(Sabotage::TrustTornBatch) && !self.is_whole(&found)? {
+                break;
+            }
+            self.replay_batch(&found);
+        }
+        self.search_for_lost_batches(durable_through)
+    }
+
+    /// The next batch of the chain, wherever it is.
+    fn next_batch(&mut self) -> Result<Option<Found>, OpenError> {
+        let mut best: Option<Found> = None;
+        for stream in 0..STREAMS {
+            let cursor = self.chain.cursors[stream];
+            let next = self.chain.next_segment[stream].get();
+            let places = [(cursor.segment.get(), cursor.block.get()), (next, 0)];
+            for (number, (segment, block)) in places.into_iter().enumerate() {
+                if segment >= self.segments.count() || block >= self.segments.blocks_each {
+                    continue;
+                }
+                let location = self.segments.location(segment, block);
+                let window = if number == 0 { &mut self.windows[stream] } else { &mut self.probe };
+                let bytes = window.blocks(self.device, location, 1)?;
+                let Some(header) = header_of(bytes, self.salt) else { continue };
+                let is_next = header.sequence.get() == self.chain.sequence + 1
+                    && usize::from(header.stream) == stream
+                    && block + 1 + header.data_blocks.get() <= self.segments.blocks_each;
+                let mount = header.mount.get();
+                let mount_fits = mount >= self.chain.mount && mount <= self.superblock.mount.get();
+                let is_later = best.as_ref().is_none_or(|best| mount > best.header.mount.get());
+                if is_next && (mount_fits || self.sabotage == Some(Sabotage::IgnoreMount)) && is_later {
+                    best = Some(Found { header, block: bytes.to_vec(), segment, block_number: block });
+                }
+            }
+        }
+        if let Some(found) = &best {
+            self.chain = end_behind(found, &self.chain);
+        }
+        Ok(best)
+    }
+
+    /// Whether all data of a batch arrived on the drive.
+    fn is_whole(&mut self, found: &Found) -> Result<bool, OpenError> {
+        let blocks = found.header.data_blocks.get();
+        let location = self.segments.location(found.segment, found.block_number + 1);
+        let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
+        let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
+        for view in records(&found.block, &found.header) {
+            let count = view.kind.data_blocks(view.record.block_count.get()) as usize;
+            let start = view.data_index as usize * BLOCK_BYTES;
+            let Some(data) = data.get(start..start + count * BLOCK_BYTES) else { return Ok(false) };
+            let is_right = match view.kind {
+                RecordKind::Zero | RecordKind::Mark => true,
+                RecordKind::Page | RecordKind::Root => {
+                    let bytes = (view.record.bytes.get() as usize).min(data.len());
+                    crc32c(&data[..bytes]) == view.record.crc32c.get()
+                }
+                RecordKind::Write | RecordKind::Relocate => {
+                    view.record.reserved & RECORD_IS_DAMAGED != 0
+                        || data
+                            .chunks_exact(BLOCK_BYTES)
+                            .zip(view.tail)
+                            .all(|(block, checksum)| crc32c(block) == checksum.get())
+                }
+            };
+            if !is_right {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn replay_batch(&mut self, found: &Found) {
+        let data_location = self.segments.location(found.segment, found.block_number + 1);
+        let mut has_clients = false;
+        for view in records(&found.block, &found.header) {
+            has_clients |= matches!(view.kind, RecordKind::Write | RecordKind::Zero | RecordKind::Mark);
+            if self.sabotage == Some(Sabotage::ForgetZero) && view.kind == RecordKind::Zero {
+                continue;
+            }
+            let freed = apply(&view, data_location, &mut self.index, &mut self.segments, &mut self.logs);
+            self.freed_pages.extend(freed);
+        }
+        self.replayed_batches += u64::from(has_clients);
+        self.replayed_blocks += 1 + u64::from(found.header.data_blocks.get());
+        self.end = end_behind(found, &self.end);
+        self.segments.all[found.segment as usize].last_sequence = found.header.sequence.get();
+    }
+
+    /// Looks behind the end of the log for batches that say that more of it was durable.
+    fn search_for_lost_batches(&mut self, durable_through: u64) -> Result<(), OpenError> {
+        let end = self.end;
+        if durable_through > end.sequence {
+            let cursor = end.cursors[0];
+            let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+            return Self::damaged("a batch of the log", location);
+        }
+        for stream in 0..STREAMS {
+            let cursor = end.cursors[stream];
+            let places = [(cursor.segment.get(), cursor.block.get()), (end.next_segment[stream].get(), 0)];
+            for (segment, first) in places {
+                if segment >= self.segments.count() {
+                    continue;
+                }
+                for block in first..self.segments.blocks_each {
+                    let location = self.segments.location(segment, block);
+                    let bytes = self.windows[stream].blocks(self.device, location, 1)?;
+                    let Some(header) = header_of(bytes, self.salt) else { continue };
+                    if header.sequence.get() > end.sequence && header.durable_through.get() > end.sequence {
+                        let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+                        return Self::damaged("the header of a batch of the log", location);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What each segment is now.
+    fn settle_segments(&mut self) {
+        let end = self.end;
+        for segment in &mut self.segments.all {
+            segment.state = SegmentState::Sealed;
+        }
+        for stream in 0..STREAMS {
+            let cursor = end.cursors[stream];
+            let open = &mut self.segments.all[cursor.segment.get() as usize];
+            open.state = SegmentState::Open;
+            open.written = cursor.block.get();
+            if let Some(next) = self.segments.all.get_mut(end.next_segment[stream].get() as usize) {
+                next.state = SegmentState::Next;
+            }
+        }
+        for (location, _) in checkpoint::old_root(&self.superblock) {
+            assert!(self.segments.at(location).pages > 0, "the root's pieces were counted");
+        }
+        self.segments.free_all_unused();
+    }
+}
+
+fn end_behind(found: &Found, before: &LogEnd) -> LogEnd {
+    let mut end = *before;
+    end.sequence = found.header.sequence.get();
+    end.mount = found.header.mount.get();
+    let behind = found.block_number + 1 + found.header.data_blocks.get();
+    end.cursors[usize::from(found.header.stream)] =
+        Cursor { segment: found.segment.into(), block: behind.into() };
+    end.next_segment = found.header.next_segment;
+    debug_assert!(end.next_segment.iter().all(|next| next.get() == NO_SEGMENT || next.get() < NO_SEGMENT));
+    end
+}

@@ -1,0 +1,142 @@
+//! The segments of a drive: which can be written, and what still lies in the others.
+
+use crate::layout::SEGMENTS_OFFSET;
+use base::BLOCK_BYTES;
+use std::collections::VecDeque;
+
+/// What a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    Free,
+    /// Announced as a stream's next.
+    Next,
+    /// A stream appends to it.
+    Open,
+    /// Full.
+    Sealed,
+    /// Sealed, with a header that cannot be read: what is live in it stays there.
+    Quarantined,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) state: SegmentState,
+    /// Data blocks that the index points at.
+    pub(crate) live: u32,
+    /// Blocks of checkpoint pages that a start may need.
+    pub(crate) pages: u32,
+    /// Blocks appended.
+    pub(crate) written: u32,
+    /// Batches in it that are not durable yet.
+    pub(crate) in_flight: u32,
+    /// Reads under way.
+    pub(crate) pins: u32,
+    /// The newest batch in it.
+    pub(crate) last_sequence: u64,
+}
+
+const FRESH: Segment = Segment {
+    state: SegmentState::Free,
+    live: 0,
+    pages: 0,
+    written: 0,
+    in_flight: 0,
+    pins: 0,
+    last_sequence: 0,
+};
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) all: Vec<Segment>,
+    pub(crate) blocks_each: u32,
+    free: VecDeque<u32>,
+    /// The newest complete checkpoint holds all batches up to this one.
+    pub(crate) covers: u64,
+    /// Frees segments with live data in them.
+    pub(crate) sabotage_live: bool,
+}
+
+impl Segments {
+    pub(crate) fn new(device_bytes: u64, segment_bytes: u32) -> Segments {
+        let count = (device_bytes.saturating_sub(SEGMENTS_OFFSET) / u64::from(segment_bytes)) as usize;
+        Segments {
+            all: vec![FRESH; count],
+            blocks_each: segment_bytes / BLOCK_BYTES as u32,
+            free: VecDeque::new(),
+            covers: 0,
+            sabotage_live: false,
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// The block number on the drive of a block of a segment.
+    pub(crate) fn location(&self, segment: u32, block: u32) -> u32 {
+        (SEGMENTS_OFFSET / BLOCK_BYTES as u64) as u32 + segment * self.blocks_each + block
+    }
+
+    /// The offset in bytes of a block of a segment.
+    pub(crate) fn offset(&self, segment: u32, block: u32) -> u64 {
+        u64::from(self.location(segment, block)) * BLOCK_BYTES as u64
+    }
+
+    /// The segment a block of the drive lies in, or `None` if in none.
+    pub(crate) fn of(&self, location: u32) -> Option<u32> {
+        let first = (SEGMENTS_OFFSET / BLOCK_BYTES as u64) as u32;
+        let segment = location.checked_sub(first)? / self.blocks_each;
+        (segment < self.count()).then_some(segment)
+    }
+
+    pub(crate) fn at(&mut self, location: u32) -> &mut Segment {
+        let segment = self.of(location).expect("locations in the index lie in segments");
+        &mut self.all[segment as usize]
+    }
+
+    /// Takes a free segment to be a stream's next, if more than `keep` are free.
+    pub(crate) fn take(&mut self, keep: u32) -> Option<u32> {
+        if self.free_count() <= keep {
+            return None;
+        }
+        let segment = self.free.pop_front()?;
+        self.all[segment as usize] = Segment { state: SegmentState::Next, ..FRESH };
+        Some(segment)
+    }
+
+    /// Makes a sealed segment free if nothing needs it any more.
+    pub(crate) fn try_free(&mut self, index: u32) {
+        let segment = &self.all[index as usize];
+        let is_empty = segment.live == 0 || self.sabotage_live;
+        let is_unused = is_empty && segment.pages == 0 && segment.in_flight == 0 && segment.pins == 0;
+        if segment.state != SegmentState::Sealed || !is_unused || segment.last_sequence > self.covers {
+            return;
+        }
+        self.all[index as usize] = FRESH;
+        self.free.push_back(index);
+    }
+
+    /// Looks at all segments, after a checkpoint or when opened.
+    pub(crate) fn free_all_unused(&mut self) {
+        for index in 0..self.count() {
+            self.try_free(index);
+        }
+    }
+
+    /// One block less is live there.
+    pub(crate) fn block_died(&mut self, location: u32) {
+        let index = self.of(location).expect("locations in the index lie in segments");
+        let segment = &mut self.all[index as usize];
+        assert!(segment.live > 0, "a block that dies was live");
+        segment.live -= 1;
+        if segment.live == 0 && matches!(segment.state, SegmentState::Sealed | SegmentState::Quarantined) {
+            segment.state = SegmentState::Sealed;
+            self.try_free(index);
+        }
+    }
+}
