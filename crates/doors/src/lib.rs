@@ -4,3 +4,6 @@
 //! byte, fuzzed, and replayed; what connects it to sockets and volumes stands beside it.
 
 pub mod nbd;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod volume;

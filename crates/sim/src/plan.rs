@@ -41,6 +41,8 @@ pub struct Plan {
     pub short_percent: u64,
     /// Turns of a long life.
     pub turns_max: u64,
+    /// Whether everything is written once before the work begins.
+    pub fill_first: bool,
     /// Whether bits rot on the media.
     pub rot: bool,
 }
@@ -53,7 +55,7 @@ impl Plan {
         let batch_bytes_max = random.choose(&[16 << 10, 32 << 10, 64 << 10]);
         let batch_blocks_max = (batch_bytes_max / BLOCK_BYTES) as u64;
         let interval = random.choose(&[0, 4, 4, 8]);
-        Plan {
+        let mut plan = Plan {
             segment_bytes,
             segments: random.between(24, 56),
             volatile_cache: random.percent(75),
@@ -68,10 +70,28 @@ impl Plan {
             operations_per_turn_max: random.choose(&[1, 2, 4, 8, 16]),
             slow_percent: random.choose(&[0, 20, 50]),
             restarts: random.between(2, 6),
-            short_percent: random.choose(&[20, 50, 80]),
-            turns_max: random.choose(&[30, 60, 150, 400]),
+            short_percent: random.choose(&[20, 40, 80]),
+            turns_max: random.choose(&[40, 150, 400, 1000]),
+            fill_first: random.percent(60),
             rot: random.percent(20),
+        };
+        if random.percent(15) {
+            plan.hasten();
         }
+        plan
+    }
+
+    /// Batches of one size and one crash after the other: what a crash left behind a lost batch then lies
+    /// just behind a new one.
+    fn hasten(&mut self) {
+        self.write_blocks_max = 1;
+        self.operations_per_turn_max = 1;
+        self.mark_percent = 0;
+        self.zero_percent = 0;
+        self.slow_percent = 20;
+        self.restarts *= 4;
+        self.short_percent = 95;
+        self.fill_first = false;
     }
 
     /// Bytes of the drive.

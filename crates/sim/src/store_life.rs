@@ -260,6 +260,9 @@ impl Life {
         let usable_blocks = store.statistics().usable_bytes / BLOCK_BYTES as u64;
         let demand = usable_blocks * self.plan.demand_percent / 100 / self.plan.objects as u64;
         self.range_blocks = demand.clamp(1, OBJECT_BLOCKS as u64);
+        if self.plan.fill_first {
+            self.fill_up(&mut store)?;
+        }
         for _ in 0..self.plan.restarts {
             let ending = match self.random.below(20) {
                 0..=10 => Ending::PowerCut,
@@ -287,7 +290,7 @@ impl Life {
         let turns =
             if short { self.random.between(1, 8) } else { self.random.between(9, self.plan.turns_max) };
         if ending != Ending::DeviceError && (ending != Ending::Shutdown || self.random.percent(30)) {
-            self.moments = Some(self.random.between(1, turns * 4));
+            self.moments = Some(self.random.between(1, turns * 5));
         }
         self.trace
             .remark(|| format!("a life of {turns} turns and {:?} moments, ending {ending:?}", self.moments));
@@ -843,6 +846,26 @@ impl Life {
             }
         }
         inspect::check_logs(&fresh, &self.model)
+    }
+
+    /// Writes every block that operations fall on once, as far as there is space.
+    fn fill_up(&mut self, store: &mut Store) -> Result<(), String> {
+        for object in 0..self.plan.objects {
+            let mut block = 0;
+            while block < self.range_blocks {
+                let count = self.plan.write_blocks_max.min(self.range_blocks - block);
+                let checksums = self.fill(block as u16, count as u16);
+                let effect = Effect::Write(checksums);
+                if !self.stage(store, object, block as u16, effect)? {
+                    self.settle(store)?;
+                } else if self.relief > 0 {
+                    return self.settle(store);
+                } else {
+                    block += count;
+                }
+            }
+        }
+        self.settle(store)
     }
 
     /// Deletes everything, which a store must always allow, and finds room again.

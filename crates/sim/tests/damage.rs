@@ -92,17 +92,21 @@ fn a_corrupt_header_of_an_acknowledged_batch_is_never_dropped_in_silence() {
 fn a_rotten_block_keeps_the_checksum_it_was_written_with_through_cleaning() {
     let mut machine = machine(20);
     let rotten = location(&machine.store, 10).unwrap();
-    let mut data = vec![0; 4 * BLOCK_BYTES];
+    let mut data = vec![0; BLOCK_BYTES];
+    let mut random = Random::new(5);
     machine.drive.rot(rotten);
-    // Overwrites elsewhere, until cleaning has moved the block.
-    for write in 0..3000u32 {
+    // Overwrites elsewhere, of so much that space must be won back, until cleaning has moved the block.
+    for write in 0..20_000u32 {
         data[..4].copy_from_slice(&write.to_le_bytes());
-        machine.write(1 + write % 2, (write * 7 % 200) as u16, &data).unwrap();
-        machine.settle();
+        machine.write(1, random.below(600) as u16, &data).unwrap();
+        if write % 6 == 5 {
+            machine.settle();
+        }
         if location(&machine.store, 10) != Some(rotten) {
             break;
         }
     }
+    machine.settle();
     let moved = location(&machine.store, 10).unwrap();
     assert_ne!(moved, rotten, "cleaning never moved the block: {:?}", machine.store.statistics());
     assert_eq!(machine.store.statistics().damaged_blocks, 1);

@@ -117,8 +117,11 @@ impl Store {
         if self.checkpoint.is_idle() {
             let is_due = self.blocks_since_checkpoint >= self.checkpoint_interval_blocks();
             let is_last = self.is_shutting_down && self.is_quiet() && !self.cleaner.is_reading();
+            if self.is_shut_down {
+                return;
+            }
             if is_last && self.shutdown_is_covered() {
-                self.is_shutting_down = false;
+                self.is_shut_down = true;
                 actions.push(Action::ShutdownDone);
                 return;
             }
@@ -214,7 +217,7 @@ impl Store {
             return false;
         }
         let blocks = bytes.len().div_ceil(BLOCK_BYTES) as u16;
-        let blocks_max = self.batch_blocks_max();
+        let blocks_max = self.cold_blocks_max().max(u32::from(blocks) + 1);
         if self.open[COLD].as_ref().is_some_and(|batch| !batch.fits(kind, blocks, blocks_max))
             && !self.seal_cold(actions)
         {
@@ -242,8 +245,7 @@ impl Store {
     }
 
     /// A cold batch has its place: so have the pages in it.
-    pub(crate) fn cold_was_sealed(&mut self, data_location: u32, sequence: u64) {
-        self.cold_sequence = sequence;
+    pub(crate) fn cold_was_sealed(&mut self, data_location: u32) {
         let mut pending = std::mem::take(&mut self.checkpoint.pending);
         for page in pending.drain(..) {
             let location = data_location + page.data_index;

@@ -18,6 +18,8 @@ use zerocopy::little_endian::U32;
 
 /// Blocks read at a time.
 const PIECE_BLOCKS: u32 = 64;
+/// The most blocks moved for a foreground that has gone quiet: 4 GiB.
+const IDLE_BUDGET_MAX: i64 = 1 << 20;
 /// Of [`Record::reserved`]: the block was damaged when it was moved.
 pub(crate) const RECORD_IS_DAMAGED: u8 = 1;
 
@@ -36,6 +38,9 @@ pub(crate) struct Cleaner {
     is_reading: bool,
     /// Blocks that may be moved before the foreground must write more.
     credit: i64,
+    /// Blocks that may be moved while there is nothing else to do, a multiple of what the foreground wrote: a
+    /// store that is left alone comes to rest.
+    idle_budget: i64,
     scratch_runs: Vec<Run>,
 }
 
@@ -55,6 +60,11 @@ struct Run {
 impl Cleaner {
     pub(crate) fn is_reading(&self) -> bool {
         self.is_reading
+    }
+
+    /// The foreground wrote.
+    pub(crate) fn grant(&mut self, blocks: u32) {
+        self.idle_budget = (self.idle_budget + 4 * i64::from(blocks)).min(IDLE_BUDGET_MAX);
     }
 }
 
@@ -76,25 +86,28 @@ impl Store {
         if self.open[COLD].is_some() || self.in_flight_count[COLD] >= COLD_IN_FLIGHT_MAX {
             return;
         }
-        if let Some(sequence) = self.cleaner.drained_with {
-            if self.durable.sequence < sequence {
+        let (victim, end) = loop {
+            if let Some(sequence) = self.cleaner.drained_with {
+                if self.durable.sequence < sequence {
+                    return;
+                }
+                self.end_victim();
+            }
+            if self.cleaner.victim.is_none() && !self.choose_victim() {
                 return;
             }
-            self.end_victim();
-        }
-        if self.cleaner.victim.is_none() && !self.choose_victim() {
-            return;
-        }
-        let Some(victim) = self.cleaner.victim else { return };
-        if !self.pace_allows(victim) {
-            return;
-        }
-        let segment = &mut self.segments.all[victim as usize];
-        let end = if segment.written == 0 { self.segments.blocks_each } else { segment.written };
-        if self.cleaner.position >= end {
+            let Some(victim) = self.cleaner.victim else { return };
+            if !self.pace_allows(victim) {
+                return;
+            }
+            let written = self.segments.all[victim as usize].written;
+            let end = if written == 0 { self.segments.blocks_each } else { written };
+            if self.cleaner.position < end {
+                break (victim, end);
+            }
             self.cleaner.drained_with = Some(self.cold_sequence);
-            return;
-        }
+        };
+        let segment = &mut self.segments.all[victim as usize];
         let blocks = PIECE_BLOCKS.min(end - self.cleaner.position);
         segment.pins += 1;
         self.cleaner.is_reading = true;
@@ -125,11 +138,11 @@ impl Store {
     /// A little more is moved than the foreground writes, the more so the fewer segments are free.
     fn pace_allows(&mut self, victim: u32) -> bool {
         let free = self.segments.free_count();
-        let is_idle = self.in_flight_count[HOT] == 0 && self.open[HOT].is_none();
-        if free <= RESERVE + 1 || is_idle {
+        let is_idle = self.foreground_is_idle();
+        if self.is_starving || is_idle || free <= RESERVE + 1 {
             self.cleaner.credit = 0;
             self.foreground_since_clean = 0;
-            return true;
+            return self.is_starving || !is_idle || self.cleaner.idle_budget > 0;
         }
         let segment = &self.segments.all[victim as usize];
         let blocks = i64::from(self.segments.blocks_each);
@@ -144,8 +157,17 @@ impl Store {
         self.cleaner.credit > 0
     }
 
+    fn foreground_is_idle(&self) -> bool {
+        self.in_flight_count[HOT] == 0 && self.open[HOT].as_ref().is_none_or(|batch| batch.record_count == 0)
+    }
+
     fn choose_victim(&mut self) -> bool {
         let now = self.durable.sequence;
+        let is_idle = self.foreground_is_idle();
+        if is_idle && !self.is_starving && self.cleaner.idle_budget <= 0 {
+            return false;
+        }
+        let is_urgent = self.segments.free_count() <= RESERVE + 1 && (self.is_starving || !is_idle);
         let blocks = f64::from(self.segments.blocks_each);
         let mut best: Option<(f64, u32)> = None;
         let mut waiting_for_checkpoint = 0u32;
@@ -153,11 +175,20 @@ impl Store {
             if segment.state != SegmentState::Sealed || segment.in_flight > 0 {
                 continue;
             }
-            if segment.live == 0 {
+            if segment.live == 0 && segment.pages == 0 {
                 waiting_for_checkpoint += 1;
+                continue;
+            }
+            // Moving pages takes a checkpoint, which leaves pages elsewhere: not for the sake of tidiness.
+            if segment.pages > 0 && is_idle && !self.is_starving {
+                continue;
             }
             let used = f64::from(segment.live + segment.pages) / blocks;
-            if used >= 1.0 - 2.0 / blocks || (segment.live == 0 && segment.pages == 0) {
+            // Moving nearly everything wins nearly nothing: only for want of anything better.
+            if !is_urgent && used > if is_idle { 0.75 } else { 0.9 } {
+                continue;
+            }
+            if used >= 1.0 - 2.0 / blocks {
                 continue;
             }
             let age = (now - segment.last_sequence.min(now)) as f64 + 1.0;
@@ -166,9 +197,9 @@ impl Store {
                 best = Some((score, index as u32));
             }
         }
-        let is_urgent = self.segments.free_count() <= RESERVE + 1;
         if waiting_for_checkpoint > self.segments.count() / 32 || (is_urgent && waiting_for_checkpoint > 0) {
             self.checkpoint.is_wanted = true;
+            self.cleaner.idle_budget -= i64::from(PIECE_BLOCKS);
         }
         let Some((_, victim)) = best else { return false };
         if self.segments.all[victim as usize].pages > 0 && self.checkpoint.is_idle() {
@@ -211,6 +242,7 @@ impl Store {
     /// Moves the live blocks of a piece.
     fn move_live(&mut self, victim: u32, piece: &[u8], actions: &mut Vec<Action>) {
         let Some(mut batch) = self.take_slot() else { return };
+        let blocks_max = self.cold_blocks_max();
         let blocks = (piece.len() / BLOCK_BYTES) as u32;
         let start = self.cleaner.position;
         let mut at = 0;
@@ -239,10 +271,11 @@ impl Store {
                 at,
             );
             let runs = std::mem::take(&mut self.cleaner.scratch_runs);
-            let mut fit = true;
+            let data_start = self.segments.location(victim, start + at);
+            let mut looked_at = here;
             for run in &runs {
-                fit &= batch.fits(RecordKind::Relocate, run.block_count, self.batch_blocks_max());
-                if !fit {
+                if !batch.fits(RecordKind::Relocate, run.block_count, blocks_max) {
+                    looked_at = run.location - data_start;
                     break;
                 }
                 let first = (run.location - self.segments.location(victim, start)) as usize * BLOCK_BYTES;
@@ -251,18 +284,19 @@ impl Store {
             }
             self.cleaner.scratch_runs = runs;
             self.cleaner.header = header_block;
-            if !fit {
+            at += looked_at;
+            let done = done + looked_at;
+            self.cleaner.data_done = (done < header.data_blocks.get()).then_some(done);
+            if looked_at < here {
                 break;
             }
-            at += here;
-            let done = done + here;
-            self.cleaner.data_done = (done < header.data_blocks.get()).then_some(done);
         }
         if self.cleaner.position != u32::MAX {
             self.cleaner.position = start + at;
         }
         let moved = batch.data_blocks;
         self.cleaner.credit -= i64::from(moved.max(1));
+        self.cleaner.idle_budget -= i64::from(moved + 1);
         self.statistics.cleaned_blocks += u64::from(moved);
         if moved == 0 {
             self.return_slot(batch);
@@ -282,6 +316,7 @@ impl Store {
         piece: &[u8],
         at: u32,
     ) {
+        let blocks_max = self.cold_blocks_max();
         let mut runs = std::mem::take(&mut self.cleaner.scratch_runs);
         runs.clear();
         let header = header_of(header_block, self.salt).expect("it was verified when it was kept");
@@ -308,6 +343,7 @@ impl Store {
                         if !is_damaged
                             && !run.is_damaged
                             && number > 0
+                            && u32::from(run.block_count) < blocks_max / 2
                             && run.record.key() == key
                             && run.first_block + run.block_count == block
                             && run.location + u32::from(run.block_count) == here =>

@@ -98,6 +98,9 @@ pub struct Store {
     pub(crate) cleaner: Cleaner,
     pub(crate) pages_blocks: u64,
     pub(crate) is_shutting_down: bool,
+    pub(crate) is_shut_down: bool,
+    /// Something could not be staged for want of segments, and there is none yet.
+    pub(crate) is_starving: bool,
     failure: Option<String>,
     pub(crate) statistics: Statistics,
     /// The newest cold batch.
@@ -160,6 +163,8 @@ impl Store {
             cleaner: Cleaner::default(),
             pages_blocks: recovered.pages_blocks,
             is_shutting_down: false,
+            is_shut_down: false,
+            is_starving: false,
             failure: None,
             statistics: Statistics { replayed_batches: recovered.replayed_batches, ..Statistics::default() },
             cold_sequence: 0,
@@ -247,12 +252,19 @@ impl Store {
         if self.failure.is_some() {
             return;
         }
-        if self.open[HOT].is_some() && self.in_flight_count[HOT] < self.options.batches_in_flight_max {
+        let is_filled = self.open[HOT].as_ref().is_some_and(|batch| batch.record_count > 0);
+        if is_filled && self.in_flight_count[HOT] < self.options.batches_in_flight_max {
             self.seal(HOT, actions);
         }
         self.replenish(actions);
+        if self.checkpoint.is_idle() && self.in_flight_count[COLD] < COLD_IN_FLIGHT_MAX {
+            // What cleaning moved when the stream had nowhere to go.
+            self.seal(COLD, actions);
+        }
         self.advance_checkpoint(actions);
         self.advance_cleaning(actions);
+        // Cleaning may just have found that space waits for a checkpoint.
+        self.advance_checkpoint(actions);
         self.issue_log_flush(actions);
     }
 
@@ -463,6 +475,12 @@ impl Store {
         ((self.options.batch_bytes_max / BLOCK_BYTES) as u32).min(self.segments.blocks_each)
     }
 
+    /// The largest cold batch that wastes nothing of its segment's end.
+    pub(crate) fn cold_blocks_max(&self) -> u32 {
+        let room = self.cursor_room(COLD);
+        if room >= 2 { room.min(self.batch_blocks_max()) } else { self.batch_blocks_max() }
+    }
+
     /// The most live blocks at which a role may still write. What is left is the room that cleaning and
     /// checkpoints need.
     fn blocks_max(&self, role: Role) -> u64 {
@@ -508,8 +526,15 @@ impl Store {
             return Err(StageError::Busy);
         }
         let blocks = batch.blocks() + kind.data_blocks(block_count);
-        let has_room = self.cursor_room(HOT) >= blocks || self.next_segment[HOT].is_some();
-        if has_room { Ok(()) } else { Err(StageError::Busy) }
+        let room = self.cursor_room(HOT);
+        // A batch ends with its segment, so that little of it is wasted; the record begins the next one.
+        let ends_segment = batch.record_count > 0 && batch.blocks() <= room && blocks > room;
+        let has_room = room >= blocks || self.next_segment[HOT].is_some();
+        if has_room && !ends_segment {
+            return Ok(());
+        }
+        self.is_starving |= !has_room;
+        Err(StageError::Busy)
     }
 
     /// A batch to fill, with memory that nobody holds.
@@ -542,15 +567,25 @@ impl Store {
                 self.next_is_announced[stream] = false;
             }
         }
-        // A batch that must go to a segment nobody was told of waits for a batch that tells of it.
-        let waits = self.open[HOT].as_ref().is_some_and(|batch| batch.blocks() > self.cursor_room(HOT));
-        let is_silent = self.next_segment[HOT].is_some() && !self.next_is_announced[HOT];
-        if waits && is_silent && self.open[COLD].is_none() && self.in_flight_count[COLD] < COLD_IN_FLIGHT_MAX
+        self.is_starving &= self.next_segment[HOT].is_none();
+        // A batch that must go to a segment nobody was told of waits for an empty batch that tells of it.
+        let waits = (0..STREAMS).any(|stream| {
+            let is_silent = self.next_segment[stream].is_some() && !self.next_is_announced[stream];
+            let blocks = self.open[stream].as_ref().map_or(0, OpenBatch::blocks);
+            is_silent && blocks > self.cursor_room(stream)
+        });
+        if !waits {
+            return;
+        }
+        let has_place = |stream: &usize| {
+            self.cursor_room(*stream) > 0
+                || self.next_segment[*stream].is_some() && self.next_is_announced[*stream]
+        };
+        if let Some(stream) = [COLD, HOT].iter().copied().find(has_place)
+            && let Some(batch) = self.take_slot()
         {
-            if let Some(batch) = self.take_slot() {
-                self.open[COLD] = Some(batch);
-                self.seal(COLD, actions);
-            }
+            let (segment, block) = self.place(stream, batch.blocks()).expect("it was just looked for");
+            self.issue(stream, batch, (segment, block), Vec::new(), actions);
         }
     }
 
@@ -576,8 +611,27 @@ impl Store {
     /// Seals a stream's open batch and issues its write. `false` while it has nowhere to go.
     pub(crate) fn seal(&mut self, stream: usize, actions: &mut Vec<Action>) -> bool {
         let Some(blocks) = self.open[stream].as_ref().map(OpenBatch::blocks) else { return false };
-        let Some((segment, block)) = self.place(stream, blocks) else { return false };
-        let mut batch = self.open[stream].take().expect("it was just looked at");
+        let Some(place) = self.place(stream, blocks) else { return false };
+        let batch = self.open[stream].take().expect("it was just looked at");
+        let mut tokens = self.token_vectors.pop().unwrap_or_default();
+        if stream == HOT {
+            std::mem::swap(&mut tokens, &mut self.open_tokens);
+        }
+        self.issue(stream, batch, place, tokens, actions);
+        true
+    }
+
+    /// Seals a batch that has its place and issues its write.
+    fn issue(
+        &mut self,
+        stream: usize,
+        mut batch: OpenBatch,
+        (segment, block): (u32, u32),
+        tokens: Vec<u64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let blocks = batch.blocks();
+        let batch_has_clients = stream == HOT && batch.record_count > 0;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let next_segment = self.next_segment.map(|segment| U32::new(segment.unwrap_or(NO_SEGMENT)));
@@ -601,7 +655,11 @@ impl Store {
         if stream == HOT {
             actions.push(Action::Sealed { batch: BatchId(slot), buffer: batch.buffer.clone() });
         } else {
-            self.cold_was_sealed(data_location, sequence);
+            self.cold_sequence = sequence;
+            // An empty batch tells of segments; what the open one holds has no place yet.
+            if batch.record_count > 0 {
+                self.cold_was_sealed(data_location);
+            }
         }
         actions.push(Action::Write {
             token: sequence as u32 & !TOKEN_SUPERBLOCK,
@@ -609,10 +667,9 @@ impl Store {
             buffer: batch.buffer,
             length: blocks as usize * BLOCK_BYTES,
         });
-        let mut tokens = self.token_vectors.pop().unwrap_or_default();
-        if stream == HOT {
-            std::mem::swap(&mut tokens, &mut self.open_tokens);
+        if batch_has_clients {
             self.client_sequence = sequence;
+            self.cleaner.grant(blocks);
         }
         self.in_flight_count[stream] += 1;
         self.statistics.batches += 1;
@@ -630,7 +687,6 @@ impl Store {
             data_blocks: blocks - 1,
             is_written: false,
         });
-        true
     }
 
     /// Issues a flush if written batches wait for one and none is under way.
@@ -706,7 +762,7 @@ impl Store {
 
     /// Nothing is staged or under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.in_flight.is_empty() && self.open.iter().all(Option::is_none)
+        self.in_flight.is_empty() && self.open.iter().flatten().all(|batch| batch.record_count == 0)
     }
 }
 

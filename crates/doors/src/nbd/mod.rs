@@ -3,16 +3,18 @@
 //! - [`server::Connection`] is one client's connection, from greeting to disconnect.
 //! - [`client::Client`] is the other side, for the benchmark engine and for tests.
 //! - [`exports::Exports`] is what is served; [`uri::NbdUri`] how people write where.
+//! - [`gateway::Gateway`] carries between sockets and volumes.
 //! - [`protocol`] holds the numbers and structures of the published protocol
 //!   (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>).
 //!
-//! Both sides perform no I/O and read no clock. Bytes from outside are judged here and nowhere else:
-//! every length is bounded before it is believed, every range lies within the export when a request
-//! comes out. A client that breaks the protocol loses its connection, with a reason in
-//! [`Closed`]; nobody else notices.
+//! Server and client perform no I/O and read no clock; only the gateway does. Bytes from outside are
+//! judged here and nowhere else: every length is bounded before it is believed, every range lies within
+//! the export when a request comes out. A client that breaks the protocol loses its connection, with a
+//! reason in [`Closed`]; nobody else notices.
 
 pub mod client;
 pub mod exports;
+pub mod gateway;
 mod in_flight;
 mod negotiation;
 pub mod protocol;

@@ -211,6 +211,16 @@ impl Connection {
         }
     }
 
+    /// Whether the data of a read piece will be kept here until the rest of its request is read, because
+    /// the answer goes out in one go. A buffer given for it would be away for as long.
+    ///
+    /// # Panics
+    /// If `id` is not in flight.
+    pub fn keeps_data(&mut self, id: PieceId) -> bool {
+        let entry = self.in_flight.entry_mut(id.slot());
+        entry.plan.answer == Answer::Whole && entry.pieces() > 1
+    }
+
     /// A read piece's data are here. `parts` in order, together as long as the piece.
     ///
     /// # Panics

@@ -1,0 +1,686 @@
+//! The NBD server: sockets on one side, volumes on the other, one thread and one reactor for both.
+//!
+//! A turn takes in what all clients sent, submits it to the volumes, completes what the volumes did, and
+//! sends the answers, gathered per connection. Nothing is allocated per request once the tables have
+//! grown.
+//!
+//! Bounds: each connection has those of [`Limits`]; buffers come from two pools. When a pool is empty, a
+//! connection that needs it is not consumed further until one is back. Nobody holds a buffer while it
+//! waits for another, and a client that does not receive its answers ties up at most part of a pool, so
+//! buffers always come back.
+//!
+//! When things fail: a failed operation is told to its client and changes nothing else. A lost attachment
+//! fails all that is in flight with `ESHUTDOWN` and ends the gateway with the reason. A client that
+//! connects and does not choose an export is sent away after half a minute; one that did may stay silent.
+
+mod listen;
+mod memory;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use listen::{Listen, ListenError};
+
+use super::Output;
+use super::exports::{Export, Exports, ExportsError};
+use super::in_flight::PieceId;
+use super::protocol::ErrorCode;
+use super::server::Connection;
+use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
+use crate::volume::{AttachError, LoopError, SessionOptions, VolumeLoop};
+use base::{BLOCK_BYTES, Buffer, Instant};
+use client::{Completion, Outcome, VolumeHandle};
+use listen::Listener;
+use memory::{Memory, PIECE_BYTES_MAX};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use ring::{ConnectionId, Event, Inbox, Reactor, ReactorOptions, Waker};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use work::{Kind, Work, Works, failure};
+
+/// Connections at the same time, those to OSDs included.
+const CONNECTIONS_MAX: u64 = 16_384;
+/// Descriptors that are none of the reactor's connections.
+const DESCRIPTORS_RESERVED: u64 = 256;
+/// Room for what a client sends, at first. Thousands of idle clients have no more.
+const INBOX_BYTES_MIN: usize = 4 << 10;
+/// Room for what a busy client sends: many requests in one receive.
+const INBOX_BYTES_MAX: usize = 1 << 20;
+/// Answers that a client has not received; from there on nothing more is taken in from it, in bytes.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+/// What one connection may have in flight, in requests.
+const REQUESTS_IN_FLIGHT_MAX: u16 = 256;
+/// What one connection may have in flight, in bytes.
+const BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
+/// How long a client may take to choose an export.
+const NEGOTIATION_LIMIT: Duration = Duration::from_secs(30);
+/// How long a client may take to receive the last answers before its connection is closed anyway.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+/// How much of a volume one question for extents covers; clients ask on from there.
+const EXTENTS_BYTES_MAX: u64 = 256 << 20;
+/// How often the gateway looks around while something is pending.
+const TICK: Duration = Duration::from_secs(1);
+/// How often it says why operations wait.
+const TROUBLE_TOLD_EVERY: Duration = Duration::from_secs(30);
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    /// The Unix socket on which the registry is served.
+    pub registry: PathBuf,
+    /// The volumes, by name; each becomes an export of that name.
+    pub volumes: Vec<String>,
+    /// Where to listen.
+    pub listen: Listen,
+    /// Whether others may attach the volumes too.
+    pub shared: bool,
+    /// Whether writes are refused. The volumes are attached shared then.
+    pub read_only: bool,
+}
+
+/// Why a gateway could not start, or had to end.
+#[derive(thiserror::Error, Debug)]
+pub enum GatewayError {
+    /// The volumes could not be attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Nobody can connect.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The volumes cannot be served together.
+    #[error(transparent)]
+    Exports(#[from] ExportsError),
+    /// The volumes cannot be worked on any more, or the reactor failed.
+    #[error("the volumes are not served any more: {0}")]
+    Loop(#[from] LoopError),
+}
+
+/// Ends a gateway from another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    wanted: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Stopper {
+    /// Has [`Gateway::run`] answer what is in flight and return.
+    pub fn stop(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// A running server of volumes. It belongs to the thread that made it.
+pub struct Gateway {
+    volumes: VolumeLoop,
+    handles: Vec<VolumeHandle>,
+    exports: Exports,
+    // Removes the socket's name when dropped: after the reactor is gone.
+    listener: Listener,
+    /// By the connection's slot.
+    doors: Vec<Option<Box<Door>>>,
+    works: Works,
+    memory: Memory,
+    zeros: Buffer,
+    /// Slots of doors that can go on.
+    ready: Vec<usize>,
+    /// Those of them that go on now; kept for its memory.
+    serving: Vec<usize>,
+    /// Slots of doors that wait for a buffer, in the order in which they came.
+    starved: VecDeque<usize>,
+    /// Doors that have not chosen an export, or are being closed: those on which time weighs.
+    doors_watched: usize,
+    events: Vec<Event>,
+    requests: Vec<Request>,
+    ticked: Instant,
+    trouble_told: Option<Instant>,
+    stop_wanted: Arc<AtomicBool>,
+    stopping_since: Option<Instant>,
+}
+
+/// One client.
+struct Door {
+    id: ConnectionId,
+    nbd: Connection,
+    since: Instant,
+    /// Requests taken in that wait for a buffer. Their data are in the inbox, which keeps `taken` bytes for
+    /// them.
+    waiting: Vec<Request>,
+    taken: usize,
+    is_ready: bool,
+    is_starved: bool,
+    is_watched: bool,
+    /// Its last answers are on their way; then it is closed with this reason.
+    closing: Option<String>,
+}
+
+impl Gateway {
+    /// Attaches the volumes and listens. Clients are served from [`Self::run`] on.
+    ///
+    /// # Errors
+    /// When a volume is not there or attached elsewhere, or nobody can connect to that place.
+    pub fn open(options: &GatewayOptions) -> Result<Gateway, GatewayError> {
+        // First, so that a socket in use is told of without an attach that fences somebody.
+        let mut listener = Listener::bind(&options.listen)?;
+        let reactor = ReactorOptions {
+            connections_max: connections_max(),
+            inbox_bytes: INBOX_BYTES_MIN,
+            ..ReactorOptions::default()
+        };
+        let session = SessionOptions {
+            registry: options.registry.clone(),
+            volumes: options.volumes.clone(),
+            shared: options.shared || options.read_only,
+            purpose: "millpond nbd".to_owned(),
+        };
+        let mut volumes = VolumeLoop::attach(session, reactor)?;
+        let handles: Vec<_> = volumes.volumes().iter().map(|volume| volume.handle).collect();
+        let exports = volumes.volumes().iter().map(|volume| {
+            let bytes = volumes.volume_bytes(volume.handle);
+            Export::new(&volume.name, format!("Millpond {}", volume.id), bytes, options.read_only)
+        });
+        let exports = Exports::new(exports.collect())?;
+        let socket = listener.take_socket();
+        volumes.reactor().listen(socket).map_err(LoopError::Ring)?;
+        Ok(Gateway {
+            volumes,
+            handles,
+            exports,
+            listener,
+            doors: Vec::new(),
+            works: Works::default(),
+            memory: Memory::new(),
+            zeros: Buffer::new(PIECE_BYTES_MAX),
+            ready: Vec::new(),
+            serving: Vec::new(),
+            starved: VecDeque::new(),
+            doors_watched: 0,
+            events: Vec::new(),
+            requests: Vec::new(),
+            ticked: ring::now(),
+            trouble_told: None,
+            stop_wanted: Arc::new(AtomicBool::new(false)),
+            stopping_since: None,
+        })
+    }
+
+    /// Where it listens, with the port that it got.
+    #[must_use]
+    pub fn place(&self) -> &Listen {
+        self.listener.place()
+    }
+
+    /// Something that ends it from another thread.
+    #[must_use]
+    pub fn stopper(&mut self) -> Stopper {
+        Stopper { wanted: self.stop_wanted.clone(), waker: self.volumes.reactor().waker() }
+    }
+
+    /// Serves until it is stopped. Dropping the gateway afterwards detaches the volumes.
+    ///
+    /// # Errors
+    /// The volumes are attached no more, or the reactor failed.
+    pub fn run(&mut self) -> Result<(), GatewayError> {
+        loop {
+            let turned = self.turn();
+            if let Err(error) = turned {
+                self.fail_everything(&error.to_string());
+                return Err(error.into());
+            }
+            if self.stop_wanted.load(Ordering::Acquire) && self.is_stopped() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), LoopError> {
+        let pending = self.doors_watched > 0 || self.works.count() > 0 || self.stopping_since.is_some();
+        let mut events = std::mem::take(&mut self.events);
+        let turned = self.volumes.turn(pending.then_some(TICK), &mut events);
+        for event in events.drain(..) {
+            self.handle(event);
+        }
+        self.events = events;
+        turned?;
+        self.settle();
+        let now = self.volumes.now();
+        if pending && now.since(self.ticked) >= TICK {
+            self.tick(now);
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Accepted { connection, .. } => self.greet(connection),
+            Event::Received { connection } | Event::Drained { connection } => self.mark_ready(connection),
+            Event::Closed { connection, reason } => self.forget(connection, &reason),
+            Event::Woken => {
+                for (index, handle) in self.handles.iter().enumerate() {
+                    self.exports.set_bytes(index, self.volumes.volume_bytes(*handle));
+                }
+            }
+            Event::Connected { .. } | Event::FileDone { .. } => {
+                unreachable!("only the client connects, and there are no files")
+            }
+        }
+    }
+
+    fn greet(&mut self, id: ConnectionId) {
+        let limits = Limits {
+            requests_in_flight_max: REQUESTS_IN_FLIGHT_MAX,
+            bytes_in_flight_max: BYTES_IN_FLIGHT_MAX,
+            ..Limits::default()
+        };
+        let mut wire = Wire { reactor: self.volumes.reactor(), id };
+        let mut nbd = Connection::new(self.exports.clone(), limits, &mut wire);
+        if self.stopping_since.is_some() {
+            nbd.shut_down();
+        }
+        let door = Door {
+            id,
+            nbd,
+            since: self.volumes.now(),
+            waiting: Vec::new(),
+            taken: 0,
+            is_ready: false,
+            is_starved: false,
+            is_watched: true,
+            closing: None,
+        };
+        if self.doors.len() <= id.slot() {
+            self.doors.resize_with(id.slot() + 1, || None);
+        }
+        self.doors[id.slot()] = Some(Box::new(door));
+        self.doors_watched += 1;
+    }
+
+    fn forget(&mut self, connection: ConnectionId, reason: &str) {
+        let Some(slot) = self.doors.get_mut(connection.slot()) else { return };
+        if let Some(door) = slot.take_if(|door| door.id == connection) {
+            self.doors_watched -= usize::from(door.is_watched);
+            tracing::debug!(reason, "an NBD client is gone");
+        }
+    }
+
+    fn mark_ready(&mut self, connection: ConnectionId) {
+        if let Some(Some(door)) = self.doors.get_mut(connection.slot())
+            && door.id == connection
+            && !door.is_ready
+        {
+            door.is_ready = true;
+            self.ready.push(connection.slot());
+        }
+    }
+
+    /// Completes what is done and lets go on who can, until nothing moves.
+    fn settle(&mut self) {
+        loop {
+            let mut is_freed = false;
+            while let Some(completion) = self.volumes.poll_completion() {
+                self.complete(completion);
+                is_freed = true;
+            }
+            let memory = &mut self.memory;
+            self.volumes.take_released(|buffer| {
+                memory.put(buffer);
+                is_freed = true;
+            });
+            if is_freed {
+                while let Some(slot) = self.starved.pop_front() {
+                    let Some(Some(door)) = self.doors.get_mut(slot) else { continue };
+                    door.is_starved = false;
+                    if !door.is_ready {
+                        door.is_ready = true;
+                        self.ready.push(slot);
+                    }
+                }
+            }
+            if self.ready.is_empty() {
+                return;
+            }
+            // Who is served may become ready once more, so the list must not be the one that is gone through.
+            let mut serving = std::mem::replace(&mut self.ready, std::mem::take(&mut self.serving));
+            for slot in serving.drain(..) {
+                // A box: taking it out and putting it back moves a pointer.
+                let Some(mut door) = self.doors[slot].take() else { continue };
+                door.is_ready = false;
+                self.serve(&mut door);
+                self.doors[slot] = Some(door);
+            }
+            self.serving = serving;
+        }
+    }
+
+    /// Takes in what a client sent, as far as limits and buffers allow.
+    fn serve(&mut self, door: &mut Door) {
+        if door.closing.is_some() {
+            return self.close_when_sent(door);
+        }
+        let Some(mut inbox) = self.volumes.reactor().take_inbox(door.id) else { return };
+        let may_receive = self.take_in(door, &mut inbox);
+        self.volumes.reactor().return_inbox(door.id, inbox, may_receive);
+        if door.is_watched && door.closing.is_none() && !door.nbd.is_negotiating() {
+            door.is_watched = false;
+            self.doors_watched -= 1;
+        }
+    }
+
+    /// Answers whether more can be received.
+    fn take_in(&mut self, door: &mut Door, inbox: &mut Inbox) -> bool {
+        if !door.waiting.is_empty() {
+            let mut waiting = std::mem::take(&mut door.waiting);
+            let begun = self.begin_all(door, &waiting, inbox.bytes());
+            waiting.drain(..begun);
+            door.waiting = waiting;
+            if !door.waiting.is_empty() {
+                self.starve(door);
+                return false;
+            }
+            inbox.consume(std::mem::take(&mut door.taken));
+        }
+        if self.volumes.reactor().unsent_bytes(door.id) > UNSENT_BYTES_MAX {
+            // `Drained` brings us back.
+            return false;
+        }
+        let was_full = inbox.is_full();
+        let mut requests = std::mem::take(&mut self.requests);
+        let mut wire = Wire { reactor: self.volumes.reactor(), id: door.id };
+        let consumed = door.nbd.handle_bytes(inbox.bytes(), &mut requests, &mut wire);
+        let begun = self.begin_all(door, &requests, inbox.bytes());
+        let is_starved = begun < requests.len();
+        if is_starved {
+            door.waiting.extend(requests.drain(begun..));
+            door.taken = consumed;
+            self.starve(door);
+        } else {
+            inbox.consume(consumed);
+        }
+        requests.clear();
+        self.requests = requests;
+        if is_starved {
+            return false;
+        }
+        match door.nbd.waiting() {
+            Waiting::Bytes(count) => {
+                if was_full {
+                    inbox.grow((inbox.capacity() * 2).min(INBOX_BYTES_MAX));
+                }
+                inbox.grow(count);
+                true
+            }
+            Waiting::Completion => false,
+            Waiting::Close => {
+                self.begin_close(door);
+                false
+            }
+        }
+    }
+
+    fn starve(&mut self, door: &mut Door) {
+        if !door.is_starved {
+            door.is_starved = true;
+            self.starved.push_back(door.id.slot());
+        }
+    }
+
+    /// Submits requests in order until a buffer is missing; answers how many.
+    fn begin_all(&mut self, door: &mut Door, requests: &[Request], bytes: &[u8]) -> usize {
+        let begun = requests.iter().position(|request| !self.begin(door, request, bytes));
+        begun.unwrap_or(requests.len())
+    }
+
+    /// Submits one request, unless a buffer is missing. `bytes` hold the data of writes.
+    fn begin(&mut self, door: &mut Door, request: &Request, bytes: &[u8]) -> bool {
+        let volume = self.handles[request.export];
+        let piece = request.id;
+        match &request.operation {
+            Operation::Read { offset, length } => {
+                let Some(buffer) = self.memory.take(*length) else { return false };
+                let token = self.insert(door, piece, Kind::Read, *length, 1);
+                self.volumes.read(volume, token, *offset, *length as u64, buffer);
+            }
+            Operation::Write { offset, data, .. } => {
+                let Some(mut buffer) = self.memory.take(data.len()) else { return false };
+                let memory = buffer.bytes_mut().expect("a buffer from a pool has one holder");
+                memory[..data.len()].copy_from_slice(&bytes[data.clone()]);
+                let token = self.insert(door, piece, Kind::Change, data.len(), 1);
+                self.volumes.write(volume, token, *offset, data.len() as u64, buffer);
+            }
+            Operation::Trim { offset, length } => {
+                // A part of a block has no space of its own to give up.
+                let block = BLOCK_BYTES as u64;
+                let (start, end) = (offset.next_multiple_of(block), (offset + length) / block * block);
+                if start < end {
+                    let token = self.insert(door, piece, Kind::Change, 0, 1);
+                    self.volumes.zero(volume, token, start, end - start);
+                } else {
+                    door.nbd.complete(piece, &mut Wire { reactor: self.volumes.reactor(), id: door.id });
+                    // It may have waited for this alone.
+                    self.mark_later(door);
+                }
+            }
+            Operation::WriteZeroes { offset, length, may_punch: true, .. } => {
+                let token = self.insert(door, piece, Kind::Change, 0, 1);
+                self.volumes.zero(volume, token, *offset, *length);
+            }
+            Operation::WriteZeroes { fast: true, .. } => {
+                let text = "zeros that take up space take as long as a write";
+                let refusal = Failure::new(ErrorCode::NotSupported, text);
+                door.nbd.fail(piece, refusal, &mut Wire { reactor: self.volumes.reactor(), id: door.id });
+                self.mark_later(door);
+            }
+            Operation::WriteZeroes { offset, length, .. } => {
+                let parts = length.div_ceil(PIECE_BYTES_MAX as u64);
+                let token = self.insert(door, piece, Kind::Change, 0, parts as u32);
+                for part in 0..parts {
+                    let start = part * PIECE_BYTES_MAX as u64;
+                    let bytes = (length - start).min(PIECE_BYTES_MAX as u64);
+                    self.volumes.write(volume, token, offset + start, bytes, self.zeros.clone());
+                }
+            }
+            Operation::Extents { offset, length, .. } => {
+                let length = (*length).min(EXTENTS_BYTES_MAX);
+                let token = self.insert(door, piece, Kind::Extents, length as usize, 1);
+                self.volumes.allocated(volume, token, *offset, length);
+            }
+        }
+        true
+    }
+
+    fn insert(&mut self, door: &Door, piece: PieceId, kind: Kind, length: usize, parts_left: u32) -> u64 {
+        self.works.insert(Work { connection: door.id, piece, kind, length, parts_left, failure: None })
+    }
+
+    /// Has a door that is being served now served once more.
+    fn mark_later(&mut self, door: &mut Door) {
+        if !door.is_ready {
+            door.is_ready = true;
+            self.ready.push(door.id.slot());
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { token, buffer, outcome } = completion;
+        let failed = match &outcome {
+            Outcome::Failed(error) => Some(failure(error, self.works.kind(token))),
+            Outcome::Done | Outcome::Allocated(_) => None,
+        };
+        let work = self.works.part_ended(token, failed);
+        let door = work.as_ref().and_then(|work| {
+            let door = self.doors.get_mut(work.connection.slot())?.as_mut()?;
+            (door.id == work.connection).then_some(door)
+        });
+        let (Some(work), Some(door)) = (work, door) else {
+            buffer.into_iter().for_each(|buffer| self.memory.put(buffer));
+            return;
+        };
+        let mut wire = Wire { reactor: self.volumes.reactor(), id: door.id };
+        let mut unused = buffer;
+        if let Some(failure) = work.failure {
+            tracing::debug!(%failure.message, "an operation failed");
+            door.nbd.fail(work.piece, failure, &mut wire);
+        } else {
+            match (work.kind, outcome) {
+                (Kind::Read, _) => {
+                    let buffer = unused.take().expect("a read comes back with its buffer");
+                    let is_closed = door.nbd.closed().is_some();
+                    if is_closed || self.memory.is_scarce(&buffer) || door.nbd.keeps_data(work.piece) {
+                        let data = ReadPart::Bytes(&buffer.bytes()[..work.length]);
+                        door.nbd.complete_read(work.piece, [data], &mut wire);
+                        unused = Some(buffer);
+                    } else {
+                        let data = ReadPart::Shared(buffer, 0..work.length);
+                        door.nbd.complete_read(work.piece, [data], &mut wire);
+                    }
+                }
+                (Kind::Extents, Outcome::Allocated(runs)) => {
+                    let extents = runs.iter().map(|&(length, allocated)| Extent {
+                        length,
+                        hole: !allocated,
+                        zero: !allocated,
+                    });
+                    door.nbd.complete_extents(work.piece, extents, &mut wire);
+                }
+                _ => door.nbd.complete(work.piece, &mut wire),
+            }
+        }
+        let goes_on = matches!(door.nbd.waiting(), Waiting::Completion | Waiting::Close);
+        if goes_on && !door.is_ready {
+            door.is_ready = true;
+            self.ready.push(work.connection.slot());
+        }
+        unused.into_iter().for_each(|buffer| self.memory.put(buffer));
+    }
+
+    /// The conversation is over; what was answered still goes out.
+    fn begin_close(&mut self, door: &mut Door) {
+        let reason = door.nbd.closed().map(ToString::to_string).unwrap_or_default();
+        if door.nbd.closed().is_some_and(|closed| !closed.is_clean()) {
+            tracing::info!(reason, "an NBD connection is closed");
+        }
+        if !door.is_watched {
+            door.is_watched = true;
+            self.doors_watched += 1;
+        }
+        door.since = self.volumes.now();
+        door.closing = Some(reason);
+        self.close_when_sent(door);
+    }
+
+    fn close_when_sent(&mut self, door: &mut Door) {
+        let reactor = self.volumes.reactor();
+        if reactor.unsent_bytes(door.id) == 0 {
+            reactor.close(door.id, door.closing.as_deref().unwrap_or_default());
+        }
+    }
+
+    /// Looks for clients that take too long, and says why operations wait.
+    fn tick(&mut self, now: Instant) {
+        self.ticked = now;
+        if self.doors_watched > 0 {
+            for door in self.doors.iter().flatten() {
+                let waited = now.since(door.since);
+                if door.closing.is_some() && waited >= FAREWELL_LIMIT {
+                    self.volumes.reactor().close(door.id, "the client does not receive the last answers");
+                } else if door.nbd.is_negotiating() && waited >= NEGOTIATION_LIMIT {
+                    self.volumes.reactor().close(door.id, "the client did not choose an export in time");
+                }
+            }
+        }
+        let is_due = self.trouble_told.is_none_or(|told| now.since(told) >= TROUBLE_TOLD_EVERY);
+        if is_due && let Some(trouble) = self.volumes.trouble() {
+            tracing::warn!(trouble, operations = self.volumes.operations_in_flight(), "operations wait");
+            self.trouble_told = Some(now);
+        }
+    }
+
+    /// Begins to stop, and answers whether that is over.
+    fn is_stopped(&mut self) -> bool {
+        let now = self.volumes.now();
+        let since = match self.stopping_since {
+            Some(since) => since,
+            None => {
+                self.stopping_since = Some(now);
+                self.doors.iter_mut().flatten().for_each(|door| door.nbd.shut_down());
+                now
+            }
+        };
+        let is_idle = self.works.count() == 0 && self.is_all_sent();
+        if !is_idle && now.since(since) < FAREWELL_LIMIT {
+            return false;
+        }
+        self.close_all("this server is shutting down");
+        true
+    }
+
+    fn is_all_sent(&mut self) -> bool {
+        let reactor = self.volumes.reactor();
+        self.doors.iter().flatten().all(|door| reactor.unsent_bytes(door.id) == 0)
+    }
+
+    fn close_all(&mut self, reason: &str) {
+        for door in self.doors.iter().flatten() {
+            self.volumes.reactor().close(door.id, reason);
+        }
+    }
+
+    /// Tells every client that waits for something that it failed.
+    fn fail_everything(&mut self, reason: &str) {
+        for work in self.works.drain() {
+            if let Some(Some(door)) = self.doors.get_mut(work.connection.slot())
+                && door.id == work.connection
+            {
+                let mut wire = Wire { reactor: self.volumes.reactor(), id: door.id };
+                door.nbd.fail(work.piece, Failure::new(ErrorCode::Shutdown, reason), &mut wire);
+            }
+        }
+        let deadline = ring::now() + FAREWELL_LIMIT;
+        while !self.is_all_sent() && ring::now() < deadline {
+            // Of the reactor alone: the client, which knows of requests to send again, is not asked any more.
+            let mut events = std::mem::take(&mut self.events);
+            let turned = self.volumes.reactor().turn(Some(TICK), &mut events);
+            events.clear();
+            self.events = events;
+            if turned.is_err() {
+                return;
+            }
+        }
+        self.close_all(reason);
+    }
+}
+
+/// A connection of the reactor as a place for answers.
+struct Wire<'a> {
+    reactor: &'a mut Reactor,
+    id: ConnectionId,
+}
+
+impl Output for Wire<'_> {
+    fn inline(&mut self, bytes: &[u8]) {
+        self.reactor.send(self.id, bytes);
+    }
+    fn shared(&mut self, buffer: Buffer, range: Range<usize>) {
+        self.reactor.send_shared(self.id, buffer, range);
+    }
+}
+
+/// How many connections this process may have, after its limit of descriptors was raised as far as it goes.
+fn connections_max() -> u32 {
+    let limit = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((soft, hard)) if soft < hard => {
+            if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
+                hard
+            } else {
+                soft
+            }
+        }
+        Ok((soft, _)) => soft,
+        Err(_) => 1024,
+    };
+    limit.saturating_sub(DESCRIPTORS_RESERVED).clamp(64, CONNECTIONS_MAX) as u32
+}

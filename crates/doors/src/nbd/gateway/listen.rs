@@ -1,0 +1,181 @@
+//! Where NBD clients connect to: a Unix socket that only its owner reaches, or a TCP port.
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fmt;
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// The longest path a Unix socket can have on Linux, in bytes (`sun_path` less its final zero).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Where NBD clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port; port 0 stands for a free one.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+            Listen::Tcp(address) => write!(formatter, "tcp:{address}"),
+        }
+    }
+}
+
+/// Why nobody can connect.
+#[derive(thiserror::Error, Debug)]
+pub enum ListenError {
+    /// Somebody serves there.
+    #[error("{0} is in use by another server; end that one, or listen elsewhere with --listen")]
+    InUse(Listen),
+    /// There is something that is not ours to remove.
+    #[error("{} exists and is no socket; remove it, or listen elsewhere with --listen", .0.display())]
+    NotASocket(PathBuf),
+    /// No Unix socket can be there.
+    #[error(
+        "{}: the path of a Unix socket has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one with --listen",
+        .0.display()
+    )]
+    PathTooLong(PathBuf),
+    /// The system refused.
+    #[error("cannot listen on {place}: {source}; choose another place with --listen")]
+    Io {
+        /// Where.
+        place: Listen,
+        /// What the system said.
+        source: Error,
+    },
+}
+
+/// A listening socket, and the name it has in the file system, which goes with it.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// `None` once it was given to a reactor.
+    socket: Option<Socket>,
+    place: Listen,
+}
+
+impl Listener {
+    /// Listens. A Unix socket that a dead server left is replaced.
+    pub(super) fn bind(listen: &Listen) -> Result<Listener, ListenError> {
+        let failed = |source: Error| match source.kind() {
+            ErrorKind::AddrInUse => ListenError::InUse(listen.clone()),
+            _ => ListenError::Io { place: listen.clone(), source },
+        };
+        match listen {
+            Listen::Unix(path) => {
+                if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+                    return Err(ListenError::PathTooLong(path.clone()));
+                }
+                clear_way(listen, path)?;
+                let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+                socket.bind(&SockAddr::unix(path).map_err(failed)?).map_err(failed)?;
+                let listener = Listener { socket: Some(socket), place: listen.clone() };
+                // Before it listens nobody can connect, so the mode is in force before anybody could.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+                listener.socket().listen(BACKLOG).map_err(failed)?;
+                Ok(listener)
+            }
+            Listen::Tcp(address) => {
+                let socket =
+                    Socket::new(Domain::for_address(*address), Type::STREAM, None).map_err(failed)?;
+                // A server that was just ended leaves connections behind that would block the port.
+                socket.set_reuse_address(true).map_err(failed)?;
+                socket.bind(&(*address).into()).map_err(failed)?;
+                socket.listen(BACKLOG).map_err(failed)?;
+                let bound = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(*address);
+                Ok(Listener { socket: Some(socket), place: Listen::Tcp(bound) })
+            }
+        }
+    }
+
+    fn socket(&self) -> &Socket {
+        self.socket.as_ref().expect("it is given away once, after it was made")
+    }
+
+    /// Where it listens, with the port that it got.
+    pub(super) fn place(&self) -> &Listen {
+        &self.place
+    }
+
+    /// The socket, for a reactor.
+    pub(super) fn take_socket(&mut self) -> Socket {
+        self.socket.take().expect("it is given away once, after it was made")
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listen::Unix(path) = &self.place {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes a socket on which nobody answers.
+fn clear_way(listen: &Listen, path: &Path) -> Result<(), ListenError> {
+    let failed = |source| ListenError::Io { place: listen.clone(), source };
+    let metadata = match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed)?,
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ListenError::InUse(listen.clone())),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unix_socket_is_its_owners_alone_and_goes_with_its_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let second = Listener::bind(&Listen::Unix(path.clone())).unwrap_err();
+        assert!(matches!(second, ListenError::InUse(_)), "{second}");
+        assert!(path.exists(), "who is refused removes nothing");
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_dead_server_left_is_replaced_and_what_is_no_socket_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(Listener::bind(&Listen::Unix(path.clone())).unwrap());
+        std::fs::write(&path, "data").unwrap();
+        let refused = Listener::bind(&Listen::Unix(path.clone())).unwrap_err();
+        assert!(matches!(refused, ListenError::NotASocket(_)), "{refused}");
+        let long = directory.path().join("x".repeat(120));
+        assert!(matches!(Listener::bind(&Listen::Unix(long)), Err(ListenError::PathTooLong(_))));
+    }
+
+    #[test]
+    fn a_tcp_port_that_is_taken_is_named() {
+        let listener = Listener::bind(&Listen::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+        let second = Listener::bind(listener.place()).unwrap_err().to_string();
+        assert!(second.contains(&listener.place().to_string()) && second.contains("in use"), "{second}");
+    }
+}

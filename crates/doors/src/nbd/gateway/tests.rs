@@ -1,0 +1,487 @@
+//! The gateway with real sockets, our own NBD client, and, where they are installed, other people's.
+
+use super::*;
+use crate::nbd::{Client, ClientEvent};
+use crate::testing::{Faults, TestCluster};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use wire::Status;
+
+const DISK_BYTES: u64 = 64 << 20;
+
+/// A cluster in memory with a gateway on a thread of its own.
+struct Served {
+    cluster: TestCluster,
+    socket: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<(Result<(), GatewayError>, usize)>>,
+    directory: tempfile::TempDir,
+}
+
+impl Served {
+    fn start(change: impl FnOnce(&mut GatewayOptions)) -> Served {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = TestCluster::start(directory.path());
+        cluster.create_volume("disk", DISK_BYTES);
+        cluster.create_volume("other", 1 << 20);
+        let socket = directory.path().join("nbd.sock");
+        let mut options = GatewayOptions {
+            registry: cluster.registry_socket().to_owned(),
+            volumes: vec!["disk".to_owned()],
+            listen: Listen::Unix(socket.clone()),
+            shared: false,
+            read_only: false,
+        };
+        change(&mut options);
+        let (sender, receiver) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut gateway = Gateway::open(&options).unwrap();
+            sender.send(gateway.stopper()).unwrap();
+            let outcome = gateway.run();
+            // What was still on its way out when the last connection closed.
+            let mut events = Vec::new();
+            gateway.volumes.reactor().turn(Some(Duration::from_millis(50)), &mut events).unwrap();
+            let memory = &mut gateway.memory;
+            gateway.volumes.take_released(|buffer| memory.put(buffer));
+            (outcome, gateway.memory.lent())
+        });
+        let stopper = receiver.recv().unwrap();
+        Served { cluster, socket, stopper, thread: Some(thread), directory }
+    }
+
+    fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    fn client(&self) -> TestClient {
+        TestClient::connect(&self.socket, "disk")
+    }
+
+    /// Stops it and checks that every buffer came home.
+    fn stop(mut self) -> Served {
+        self.stopper.stop();
+        let (outcome, lent) = self.thread.take().unwrap().join().unwrap();
+        outcome.unwrap();
+        assert_eq!(lent, 0, "every buffer comes back to its pool");
+        self
+    }
+
+    /// Waits until it ends by itself.
+    fn wait(&mut self) -> GatewayError {
+        self.thread.take().unwrap().join().unwrap().0.unwrap_err()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            // A test that failed already has something to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Our own client over a blocking socket, one operation at a time unless asked otherwise.
+struct TestClient {
+    stream: UnixStream,
+    client: Client,
+    outbox: Vec<u8>,
+    inbox: Vec<u8>,
+    read: Vec<u8>,
+    read_offset: u64,
+}
+
+impl TestClient {
+    fn connect(socket: &std::path::Path, export: &str) -> TestClient {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut client = TestClient {
+            stream,
+            client: Client::new(export, true),
+            outbox: Vec::new(),
+            inbox: Vec::new(),
+            read: Vec::new(),
+            read_offset: 0,
+        };
+        while !client.client.is_ready() {
+            client.exchange();
+        }
+        client
+    }
+
+    fn exchange(&mut self) -> Vec<ClientEvent> {
+        self.stream.write_all(&self.outbox).unwrap();
+        self.outbox.clear();
+        let mut part = vec![0; 1 << 20];
+        let count = self.stream.read(&mut part).unwrap();
+        assert!(count > 0, "the gateway closed the connection: {:?}", self.client.closed());
+        self.inbox.extend_from_slice(&part[..count]);
+        let mut events = Vec::new();
+        let consumed = self.client.handle_bytes(&self.inbox, &mut events, &mut self.outbox);
+        for event in &events {
+            if let ClientEvent::Data { offset, data, .. } = event {
+                let start = (offset - self.read_offset) as usize;
+                self.read[start..start + data.len()].copy_from_slice(&self.inbox[data.clone()]);
+            }
+        }
+        self.inbox.drain(..consumed);
+        events
+    }
+
+    fn done(&mut self) -> Result<(), Failure> {
+        loop {
+            for event in self.exchange() {
+                if let ClientEvent::Done { result, .. } = event {
+                    return result;
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(bytes);
+        self.client.write(1, offset, buffer, 0..bytes.len(), false, &mut self.outbox);
+        self.done()
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
+        (self.read, self.read_offset) = (vec![0; length], offset);
+        self.client.read(2, offset, length as u32, &mut self.outbox);
+        self.done().map(|()| std::mem::take(&mut self.read))
+    }
+}
+
+fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    (0..bytes as u64 / 8 + 1)
+        .flat_map(|index| base::hash::mix(index ^ seed << 32).to_le_bytes())
+        .take(bytes)
+        .collect()
+}
+
+#[test]
+fn bytes_of_any_alignment_are_read_back_as_they_were_written() {
+    let served = Served::start(|_| ());
+    let mut client = served.client();
+    let mut model = vec![0u8; 12 << 20];
+    for (seed, (offset, length)) in
+        [(0usize, 4096usize), (4095, 2), (100, 5 << 20), ((4 << 20) - 1, 70_001), (8 << 20, 1)]
+            .into_iter()
+            .enumerate()
+    {
+        let bytes = pattern(length, seed as u64);
+        client.write(offset as u64, &bytes).unwrap();
+        model[offset..offset + length].copy_from_slice(&bytes);
+    }
+    for (offset, length) in [(0, 12 << 20), (1, 300_000), (4090, 20)] {
+        assert!(client.read(offset as u64, length).unwrap() == model[offset..offset + length]);
+    }
+    drop(client);
+    served.stop();
+}
+
+#[test]
+fn many_clients_and_deep_queues_get_every_answer_and_every_buffer_comes_back() {
+    let served = Served::start(|_| ());
+    // More in flight than there are buffers of either size: who waits must not wait for ever.
+    std::thread::scope(|scope| {
+        for number in 0..6u64 {
+            let served = &served;
+            scope.spawn(move || {
+                let mut client = served.client();
+                let base = number * (8 << 20);
+                let data = pattern(8 << 20, number);
+                let mut buffer = Buffer::new(data.len());
+                buffer.bytes_mut().unwrap().copy_from_slice(&data);
+                let large = 256 << 10;
+                let mut left = 0;
+                for start in (0..data.len()).step_by(large) {
+                    client.client.write(
+                        left,
+                        base + start as u64,
+                        buffer.clone(),
+                        start..start + large,
+                        false,
+                        &mut client.outbox,
+                    );
+                    left += 1;
+                }
+                while left > 0 {
+                    left -= client
+                        .exchange()
+                        .iter()
+                        .filter(|e| matches!(e, ClientEvent::Done { result: Ok(()), .. }))
+                        .count() as u64;
+                }
+                (client.read, client.read_offset) = (vec![0; data.len()], base);
+                for start in (0..data.len()).step_by(4096) {
+                    client.client.read(left, base + start as u64, 4096, &mut client.outbox);
+                    left += 1;
+                }
+                // All at once; the gateway takes in what it can hold.
+                let outbox = std::mem::take(&mut client.outbox);
+                let mut sender = client.stream.try_clone().unwrap();
+                let sending = std::thread::spawn(move || sender.write_all(&outbox).unwrap());
+                while left > 0 {
+                    left -= client
+                        .exchange()
+                        .iter()
+                        .filter(|e| matches!(e, ClientEvent::Done { result: Ok(()), .. }))
+                        .count() as u64;
+                }
+                sending.join().unwrap();
+                assert!(client.read == data);
+            });
+        }
+    });
+    served.stop();
+}
+
+#[test]
+fn a_client_that_does_not_receive_holds_up_nobody_else() {
+    let served = Served::start(|_| ());
+    served.client().write(0, &pattern(32 << 20, 1)).unwrap();
+    let stuck: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = served.client();
+            for token in 0..8 {
+                client.client.read(token, 0, 32 << 20, &mut client.outbox);
+            }
+            client.stream.write_all(&client.outbox).unwrap();
+            client
+        })
+        .collect();
+    let mut client = served.client();
+    for round in 0..20 {
+        let bytes = pattern(1 << 20, round);
+        client.write(40 << 20, &bytes).unwrap();
+        assert!(client.read(40 << 20, 1 << 20).unwrap() == bytes);
+    }
+    drop((stuck, client));
+    served.stop();
+}
+
+#[test]
+fn failures_reach_the_client_with_their_code_and_words() {
+    let served = Served::start(|_| ());
+    let mut client = served.client();
+    client.write(0, &pattern(4096, 1)).unwrap();
+    for (status, code) in [
+        (Status::NoSpace, ErrorCode::NoSpace),
+        (Status::Fenced, ErrorCode::Shutdown),
+        (Status::DeviceFailed, ErrorCode::Io),
+    ] {
+        served.cluster.set_faults(Faults { refuse_writes: Some(status), ..Faults::default() });
+        let failure = client.write(0, &pattern(4096, 1)).unwrap_err();
+        assert_eq!(failure.code, code, "{failure:?}");
+        assert!(failure.message.contains("\"disk\""), "{failure:?}");
+    }
+    served.cluster.set_faults(Faults { refuse_reads: Some(Status::Damaged), ..Faults::default() });
+    let failure = client.read((4 << 20) + 8192, 4096).unwrap_err();
+    assert_eq!((failure.code, failure.offset), (ErrorCode::Io, Some((4 << 20) + 8192)));
+    assert!(failure.message.contains("object 1") && failure.message.contains("osd.0"), "{failure:?}");
+    drop(client);
+    served.stop();
+}
+
+#[test]
+fn a_lost_attachment_fails_what_is_in_flight_and_ends_the_gateway() {
+    let mut served = Served::start(|_| ());
+    let mut client = served.client();
+    client.write(0, &pattern(4096, 1)).unwrap();
+    served.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    let mut buffer = Buffer::new(4096);
+    buffer.bytes_mut().unwrap().fill(1);
+    client.client.write(1, 0, buffer, 0..4096, false, &mut client.outbox);
+    client.stream.write_all(&client.outbox).unwrap();
+    client.outbox.clear();
+    std::thread::sleep(Duration::from_millis(200));
+    served.cluster.revoke_attachments();
+    let failure = client.done().unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Shutdown);
+    assert!(failure.message.contains("lease"), "{failure:?}");
+    let error = served.wait();
+    assert!(error.to_string().contains("not served any more"), "{error}");
+}
+
+#[test]
+fn a_stop_answers_what_is_in_flight_detaches_and_removes_the_socket() {
+    let served = Served::start(|_| ());
+    let mut client = served.client();
+    served.cluster.set_faults(Faults { refuse_writes: Some(Status::NotActive), ..Faults::default() });
+    let mut buffer = Buffer::new(4096);
+    buffer.bytes_mut().unwrap().fill(1);
+    client.client.write(1, 0, buffer, 0..4096, false, &mut client.outbox);
+    client.stream.write_all(&client.outbox).unwrap();
+    client.outbox.clear();
+    std::thread::sleep(Duration::from_millis(200));
+    served.stopper.stop();
+    std::thread::sleep(Duration::from_millis(100));
+    served.cluster.set_faults(Faults::default());
+    client.done().unwrap();
+    let served = served.stop();
+    assert!(!served.socket.exists());
+    let attachments = served.cluster.with(async |cluster| {
+        let map = cluster.map().await.unwrap();
+        cluster.attachments(map.volume_named("disk").unwrap().0).await.unwrap()
+    });
+    assert_eq!(attachments, []);
+}
+
+#[test]
+fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
+    let served = Served::start(|options| options.read_only = true);
+    let mut client = served.client();
+    let mut buffer = Buffer::new(4096);
+    buffer.bytes_mut().unwrap().fill(1);
+    client.client.write(1, 0, buffer, 0..4096, false, &mut client.outbox);
+    assert_eq!(client.done().unwrap_err().code, ErrorCode::NotPermitted);
+    assert_eq!(client.read(0, 8192).unwrap(), vec![0; 8192]);
+    let other = SessionOptions {
+        registry: served.cluster.registry_socket().to_owned(),
+        volumes: vec!["disk".to_owned()],
+        shared: true,
+        purpose: "another".to_owned(),
+    };
+    VolumeLoop::attach(other, ReactorOptions { connections_max: 64, ..ReactorOptions::default() }).unwrap();
+}
+
+#[test]
+fn an_export_grows_with_its_volume() {
+    let served = Served::start(|_| ());
+    served.cluster.with(async |cluster| cluster.resize_volume("disk", 2 * DISK_BYTES, false).await.unwrap());
+    let deadline = ring::now() + Duration::from_secs(20);
+    loop {
+        let mut client = served.client();
+        if client.read(DISK_BYTES, 4096).is_ok() {
+            break;
+        }
+        assert!(ring::now() < deadline, "the new size does not arrive");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn thousands_of_idle_clients_and_garbage_leave_others_in_peace() {
+    let served = Served::start(|_| ());
+    // This process holds both ends; `connections_max` has raised the limit as far as it goes.
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let count = (limit.saturating_sub(1000) / 2).min(10_000) as usize;
+    let mut idle: Vec<_> = (0..count).map(|_| UnixStream::connect(&served.socket).unwrap()).collect();
+    for (number, stream) in idle.iter_mut().enumerate().step_by(10) {
+        let garbage = pattern(100 + number % 5000, number as u64);
+        // Whether it is still wanted is the gateway's to decide.
+        let _ = stream.write_all(&garbage);
+    }
+    let mut client = served.client();
+    let bytes = pattern(1 << 20, 5);
+    client.write(0, &bytes).unwrap();
+    assert!(client.read(0, 1 << 20).unwrap() == bytes);
+    drop((idle, client));
+    served.stop();
+}
+
+/// Runs somebody else's program; `None` where it is not installed.
+fn program(name: &str, arguments: &[&str]) -> Option<String> {
+    match Command::new(name).args(arguments).output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{name}: {text}{}", String::from_utf8_lossy(&output.stderr));
+            Some(text)
+        }
+        Err(error) => {
+            eprintln!("not tested: {name}: {error}; install it with `make deps`");
+            None
+        }
+    }
+}
+
+#[test]
+fn nbdinfo_sees_every_export_with_what_it_can_do() {
+    let served = Served::start(|options| options.volumes.push("other".to_owned()));
+    let Some(text) = program("nbdinfo", &["--list", &served.uri("")]) else { return };
+    for expected in ["export=\"disk\"", "export=\"other\"", "export-size: 67108864", "can_multi_conn: true"] {
+        assert!(text.contains(expected), "{expected} is missing in {text}");
+    }
+    for expected in ["can_fua: true", "can_fast_zero: true", "can_zero: true", "base:allocation"] {
+        assert!(text.contains(expected), "{expected} is missing in {text}");
+    }
+    served.stop();
+}
+
+#[test]
+fn nbdcopy_brings_a_sparse_file_there_and_back_and_holes_stay_holes() {
+    let served = Served::start(|_| ());
+    let (source, target) = (served.directory.path().join("source"), served.directory.path().join("target"));
+    let mut file = std::fs::File::create(&source).unwrap();
+    file.set_len(DISK_BYTES).unwrap();
+    file.write_all(&pattern(3 << 20, 1)).unwrap();
+    use std::os::unix::fs::FileExt;
+    file.write_all_at(&pattern(5000, 2), 33_333_333).unwrap();
+    let (source, target) = (source.to_str().unwrap(), target.to_str().unwrap());
+    if program("nbdcopy", &[source, &served.uri("disk")]).is_none() {
+        return;
+    }
+    // nbdcopy writes whole requests around what is there.
+    assert!(served.cluster.allocated_blocks() < 2048, "{} blocks", served.cluster.allocated_blocks());
+    let map = program("nbdinfo", &["--map", &served.uri("disk")]).unwrap();
+    assert!(map.contains("hole,zero") && map.contains("data"), "{map}");
+    program("nbdcopy", &[&served.uri("disk"), target]).unwrap();
+    assert!(std::fs::read(source).unwrap() == std::fs::read(target).unwrap());
+    served.stop();
+}
+
+#[test]
+fn qemu_io_writes_zeroes_discards_and_verifies_at_odd_places() {
+    let served = Served::start(|_| ());
+    let commands = [
+        "write -P 0xaa 1000 100000",
+        "write -z 5000 20000",
+        "write -z -u 40000 20000",
+        "discard 65536 8192",
+        "aio_write -P 0xbb 1048576 1048576",
+        "aio_flush",
+        "flush",
+        "read -P 0xaa 1000 4000",
+        "read -P 0 5000 20000",
+        "read -P 0xaa 25000 15000",
+        "read -P 0 40000 20000",
+        "read -P 0xaa 80000 21000",
+        "read -P 0xbb 1048576 1048576",
+    ];
+    let uri = served.uri("disk");
+    let mut arguments = vec!["-f", "raw"];
+    commands.iter().for_each(|command| arguments.extend(["-c", command]));
+    arguments.push(&uri);
+    let Some(text) = program("qemu-io", &arguments) else { return };
+    assert!(!text.contains("failed") && !text.contains("Pattern verification"), "{text}");
+    served.stop();
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_at_random_over_four_connections() {
+    let served = Served::start(|_| ());
+    let uri = served.uri("disk");
+    let uri = format!("--uri={uri}");
+    let arguments = [
+        "--name=verify",
+        "--ioengine=nbd",
+        &uri,
+        "--rw=randwrite",
+        "--bsrange=512-64k",
+        "--size=8M",
+        "--numjobs=4",
+        "--offset_increment=8M",
+        "--iodepth=64",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--thread=1",
+    ];
+    if program("fio", &arguments).is_some() {
+        served.stop();
+    }
+}

@@ -1,0 +1,134 @@
+//! Pieces of work that are out at the volumes, and what became of them in NBD's words.
+
+use crate::nbd::in_flight::PieceId;
+use crate::nbd::protocol::ErrorCode;
+use crate::nbd::vocabulary::Failure;
+use base::OBJECT_BYTES;
+use client::ClientError;
+use ring::ConnectionId;
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    /// Writes, trims and zeroings: all that is answered with a word.
+    Change,
+    Extents,
+}
+
+/// One piece of work.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// Whom it is for. That connection may be gone by the time it is done.
+    pub(super) connection: ConnectionId,
+    pub(super) piece: PieceId,
+    pub(super) kind: Kind,
+    /// In bytes.
+    pub(super) length: usize,
+    /// Operations that it was cut into and that have not ended.
+    pub(super) parts_left: u32,
+    /// The first failure of them.
+    pub(super) failure: Option<Failure>,
+}
+
+/// All work that is out. Slots are used again, so that a busy gateway allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Works {
+    slots: Vec<Option<Work>>,
+    free: Vec<u32>,
+}
+
+impl Works {
+    /// How much is out.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes work in; the answer names it.
+    pub(super) fn insert(&mut self, work: Work) -> u64 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("work out is limited by connections and their limits")
+        });
+        self.slots[slot as usize] = Some(work);
+        u64::from(slot)
+    }
+
+    /// What the work is.
+    pub(super) fn kind(&self, token: u64) -> Kind {
+        self.slots[token as usize].as_ref().expect("an operation belongs to work that is out").kind
+    }
+
+    /// An operation of the work ended. The work itself, if it was the last.
+    pub(super) fn part_ended(&mut self, token: u64, failure: Option<Failure>) -> Option<Work> {
+        let slot = &mut self.slots[token as usize];
+        let work = slot.as_mut().expect("an operation belongs to work that is out");
+        work.parts_left -= 1;
+        if work.failure.is_none() {
+            work.failure = failure;
+        }
+        if work.parts_left > 0 {
+            return None;
+        }
+        self.free.push(token as u32);
+        slot.take()
+    }
+
+    /// Takes everything back.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Work> {
+        self.free.clear();
+        self.slots.drain(..).flatten()
+    }
+}
+
+/// What an NBD client is told of a failure.
+pub(super) fn failure(error: &ClientError, kind: Kind) -> Failure {
+    let (code, offset) = match error {
+        // A volume that shrank meanwhile. The protocol has a code of its own for writes beyond the end.
+        ClientError::OutOfRange { .. } if kind == Kind::Change => (ErrorCode::NoSpace, None),
+        ClientError::OutOfRange { .. } => (ErrorCode::Invalid, None),
+        ClientError::NoSpace { .. } => (ErrorCode::NoSpace, None),
+        ClientError::Fenced { .. } => (ErrorCode::Shutdown, None),
+        ClientError::Damaged { object, offset, .. } => {
+            (ErrorCode::Io, Some(u64::from(*object) * OBJECT_BYTES + u64::from(*offset)))
+        }
+        ClientError::NoSuchVolume { .. }
+        | ClientError::DeviceFailed { .. }
+        | ClientError::CorruptInTransit { .. } => (ErrorCode::Io, None),
+    };
+    Failure { code, offset, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{LinkId, OsdId};
+
+    fn work(parts_left: u32) -> Work {
+        let (connection, piece) = (ConnectionId::of_link(LinkId(1)), PieceId::from_u64(2));
+        Work { connection, piece, kind: Kind::Change, length: 1, parts_left, failure: None }
+    }
+
+    #[test]
+    fn work_ends_with_its_last_part_and_the_first_failure() {
+        let mut works = Works::default();
+        let token = works.insert(work(3));
+        assert!(works.part_ended(token, None).is_none());
+        assert!(works.part_ended(token, Some(Failure::new(ErrorCode::Io, "first"))).is_none());
+        let done = works.part_ended(token, Some(Failure::new(ErrorCode::Io, "second"))).unwrap();
+        assert_eq!(done.failure.unwrap().message, "first");
+        assert_eq!(works.count(), 0);
+        assert_eq!(works.insert(work(1)), token, "a slot is used again");
+    }
+
+    #[test]
+    fn damage_is_told_with_its_place_in_the_volume() {
+        let damaged = ClientError::Damaged { volume: "v".into(), object: 2, offset: 8192, osd: OsdId(1) };
+        let told = failure(&damaged, Kind::Read);
+        assert_eq!((told.code, told.offset), (ErrorCode::Io, Some(2 * OBJECT_BYTES + 8192)));
+        assert!(told.message.contains("osd.1"), "{}", told.message);
+        let code = |error| failure(&error, Kind::Change).code;
+        assert_eq!(code(ClientError::NoSpace { volume: "v".into() }), ErrorCode::NoSpace);
+        assert_eq!(code(ClientError::Fenced { volume: "v".into() }), ErrorCode::Shutdown);
+    }
+}

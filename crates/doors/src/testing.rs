@@ -1,0 +1,234 @@
+//! A cluster in memory for tests: a real registry on a real socket, and one OSD that keeps blocks in a map.
+//!
+//! The OSD speaks the protocol of [`wire`] over TCP, one thread a connection, and refuses what a real one
+//! would: another cluster, a wrong checksum, an old generation where the test says so. [`Faults`] make it
+//! misbehave.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
+#![allow(clippy::missing_panics_doc, reason = "a test that cannot go on ends by panicking")]
+
+use base::{BLOCK_BYTES, ClusterId, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid, VolumeId, crc32c};
+use registry::cluster::Cluster;
+use registry::{EmbeddedRegistry, Registry, SocketServer};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use wire::{Message, Request, Status, encode};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// How an OSD misbehaves from now on.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Every write is refused so.
+    pub refuse_writes: Option<Status>,
+    /// Every read is refused so.
+    pub refuse_reads: Option<Status>,
+    /// No request is answered.
+    pub silent: bool,
+}
+
+type Block = [u8; BLOCK_BYTES];
+
+#[derive(Default)]
+struct Stored {
+    blocks: HashMap<(VolumeId, u32, usize), Box<Block>>,
+    faults: Faults,
+}
+
+/// A cluster of one OSD.
+pub struct TestCluster {
+    runtime: tokio::runtime::Runtime,
+    cluster: Cluster,
+    socket: PathBuf,
+    stored: Arc<Mutex<Stored>>,
+    _server: SocketServer,
+}
+
+impl TestCluster {
+    /// A cluster whose files lie in `directory`, with the pool `default`.
+    #[must_use]
+    pub fn start(directory: &Path) -> TestCluster {
+        let id = ClusterId::from_bytes([7; 16]);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let socket = directory.join("registry.sock");
+        let stored = Arc::new(Mutex::new(Stored::default()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let osd_stored = stored.clone();
+        std::thread::spawn(move || accept(&listener, id, &osd_stored));
+        let file = directory.join("registry.redb");
+        let (cluster, server) = runtime.block_on(async {
+            let registry: Arc<dyn Registry> = Arc::new(EmbeddedRegistry::create(&file, id).unwrap());
+            let server = SocketServer::bind(&socket, registry.clone()).unwrap();
+            let cluster = Cluster::new(registry);
+            cluster.create(id).await.unwrap();
+            let osd = cluster.register_osd(OsdUuid::default(), NodeId(0), 8 << 30).await.unwrap();
+            let lease = cluster.registry().lease_grant(Duration::from_secs(3600)).await.unwrap();
+            cluster.osd_up(osd, address, lease.id).await.unwrap();
+            cluster.create_pool("default", 1, 1, 8).await.unwrap();
+            (cluster, server)
+        });
+        TestCluster { runtime, cluster, socket, stored, _server: server }
+    }
+
+    /// The registry's socket.
+    #[must_use]
+    pub fn registry_socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The cluster's state, and the runtime to reach it on.
+    pub fn with<T>(&self, work: impl AsyncFnOnce(&Cluster) -> T) -> T {
+        self.runtime.block_on(work(&self.cluster))
+    }
+
+    /// Makes a volume.
+    pub fn create_volume(&self, name: &str, bytes: u64) {
+        self.with(async |cluster| cluster.create_volume(name, "default", bytes).await.unwrap());
+    }
+
+    /// Makes the OSD misbehave, or behave again.
+    pub fn set_faults(&self, faults: Faults) {
+        self.stored.lock().unwrap().faults = faults;
+    }
+
+    /// Blocks that hold something.
+    #[must_use]
+    pub fn allocated_blocks(&self) -> usize {
+        self.stored.lock().unwrap().blocks.len()
+    }
+
+    /// Ends every lease of clients, as if the registry had not heard of them for too long.
+    pub fn revoke_attachments(&self) {
+        self.with(async |cluster| {
+            for entry in cluster.registry().range("millpond/attached/").await.unwrap().entries {
+                if let Some(lease) = entry.lease {
+                    // Several attachments may have one lease.
+                    let _ = cluster.registry().lease_revoke(lease).await;
+                }
+            }
+        });
+    }
+}
+
+fn accept(listener: &TcpListener, cluster: ClusterId, stored: &Arc<Mutex<Stored>>) {
+    for stream in listener.incoming() {
+        let (stream, stored) = (stream.unwrap(), stored.clone());
+        stream.set_nodelay(true).unwrap();
+        std::thread::spawn(move || serve(stream, cluster, &stored));
+    }
+}
+
+fn serve(mut stream: TcpStream, cluster: ClusterId, stored: &Mutex<Stored>) {
+    let mut inbox = vec![0; 4 << 20];
+    let mut filled = 0;
+    let mut replies = Vec::new();
+    loop {
+        let count = stream.read(&mut inbox[filled..]).unwrap_or(0);
+        if count == 0 {
+            return;
+        }
+        filled += count;
+        let mut consumed = 0;
+        while let Some((message, size)) = wire::parse(&inbox[consumed..filled]).unwrap() {
+            match message {
+                Message::Hello(hello) if hello.cluster == cluster => {
+                    replies.extend_from_slice(&encode::welcome());
+                }
+                Message::Hello(_) => replies.extend_from_slice(&encode::refused("another cluster")),
+                _ => answer(&mut stored.lock().unwrap(), &message, &mut replies),
+            }
+            consumed += size;
+        }
+        inbox.copy_within(consumed..filled, 0);
+        filled -= consumed;
+        if stream.write_all(&replies).is_err() {
+            return;
+        }
+        replies.clear();
+    }
+}
+
+fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
+    let (request, refusal) = match message {
+        Message::Read(request) => (request, stored.faults.refuse_reads),
+        Message::Write(request, ..) | Message::Zero(request) => (request, stored.faults.refuse_writes),
+        Message::Allocated(request) => (request, None),
+        _ => panic!("clients send requests"),
+    };
+    if stored.faults.silent {
+        return;
+    }
+    if let Some(status) = refusal {
+        let details = encode::RefusalDetails { offset: request.offset, ..Default::default() };
+        replies.extend_from_slice(&encode::reply_refused(request.request, status, details));
+        return;
+    }
+    match message {
+        Message::Read(request) => read(stored, request, replies),
+        Message::Write(request, checksums, data) => {
+            let status =
+                if write(stored, request, checksums, data) { Status::Ok } else { Status::CorruptPayload };
+            replies.extend_from_slice(&encode::reply(request.request, status, 0));
+        }
+        Message::Zero(request) => {
+            for block in blocks(request) {
+                stored.blocks.remove(&place(request.key, block));
+            }
+            replies.extend_from_slice(&encode::reply(request.request, Status::Ok, 0));
+        }
+        _ => {
+            let mut bits = [0u8; OBJECT_BLOCKS / 8];
+            for block in 0..OBJECT_BLOCKS {
+                let is_there = stored.blocks.contains_key(&place(request.key, block));
+                bits[block / 8] |= u8::from(is_there) << (block % 8);
+            }
+            replies.extend_from_slice(&encode::reply(request.request, Status::Ok, bits.len()));
+            replies.extend_from_slice(&bits);
+        }
+    }
+}
+
+fn read(stored: &Stored, request: &Request, replies: &mut Vec<u8>) {
+    const ZEROS: Block = [0; BLOCK_BYTES];
+    if blocks(request).all(|block| !stored.blocks.contains_key(&place(request.key, block))) {
+        replies.extend_from_slice(&encode::reply_zeros(request.request));
+        return;
+    }
+    let found: Vec<&Block> = blocks(request)
+        .map(|block| stored.blocks.get(&place(request.key, block)).map_or(&ZEROS, |block| block))
+        .collect();
+    let checksums: Vec<U32> = found.iter().map(|block| crc32c(&block[..]).into()).collect();
+    let body_bytes = found.len() * (BLOCK_BYTES + 4);
+    replies.extend_from_slice(&encode::reply(request.request, Status::Ok, body_bytes));
+    replies.extend_from_slice(checksums.as_bytes());
+    found.iter().for_each(|block| replies.extend_from_slice(&block[..]));
+}
+
+fn write(stored: &mut Stored, request: &Request, checksums: &[U32], mut data: &[u8]) -> bool {
+    let mut start = request.offset as usize % BLOCK_BYTES;
+    for (block, checksum) in blocks(request).zip(checksums) {
+        let (part, rest) = data.split_at(data.len().min(BLOCK_BYTES - start));
+        if crc32c(part) != checksum.get() {
+            return false;
+        }
+        let slot =
+            stored.blocks.entry(place(request.key, block)).or_insert_with(|| Box::new([0; BLOCK_BYTES]));
+        slot[start..start + part.len()].copy_from_slice(part);
+        (data, start) = (rest, 0);
+    }
+    true
+}
+
+fn blocks(request: &Request) -> impl Iterator<Item = usize> + use<> {
+    let (first, count) = request.blocks();
+    usize::from(first)..usize::from(first) + usize::from(count)
+}
+
+fn place(key: ObjectKey, block: usize) -> (VolumeId, u32, usize) {
+    (key.volume, key.object, block)
+}

@@ -1,0 +1,277 @@
+//! The control side of attached volumes: a thread that attaches, keeps the lease alive, watches the map.
+
+use base::ClientId;
+use base::map::ClusterMap;
+use registry::cluster::{Attachment, Cluster, ClusterError};
+use registry::{DEFAULT_TIMEOUT, LeaseId, RegistryError, RemoteRegistry};
+use ring::Waker;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::time::MissedTickBehavior;
+
+/// How long the attachments outlive this process if it dies without a word.
+const LEASE_TTL: Duration = Duration::from_secs(10);
+/// How often the lease is kept alive: three tries before it ends.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
+/// How long the map may take to show volumes that were just attached.
+const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
+/// Events that wait for the data side; of more maps only the newest is kept.
+const EVENTS_MAX: usize = 16;
+/// The pause before an event is offered again to a full queue.
+const OFFER_PAUSE: Duration = Duration::from_millis(20);
+/// How long detaching may take before it is left to the lease's end.
+const DETACH_LIMIT: Duration = Duration::from_secs(3);
+
+/// What to attach, and how.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The Unix socket on which the registry is served.
+    pub registry: PathBuf,
+    /// The volumes, by name.
+    pub volumes: Vec<String>,
+    /// Whether others may attach them too.
+    pub shared: bool,
+    /// What this process is, for people who see that a volume is attached: `millpond nbd`, for example.
+    pub purpose: String,
+}
+
+/// What the data side must know.
+#[derive(Clone, Debug)]
+pub enum SessionEvent {
+    /// A newer map.
+    Map(Arc<ClusterMap>),
+    /// The volumes are attached no more: nothing may be written from now on.
+    Lost {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// Why volumes could not be attached.
+#[derive(thiserror::Error, Debug)]
+pub enum AttachError {
+    /// The registry refused, or did not answer.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// There is no reactor for the data side.
+    #[error(transparent)]
+    Ring(#[from] ring::SetupError),
+    /// There is no thread or runtime for the control side.
+    #[error("cannot start the thread that attaches volumes: {0}; is the limit of processes reached?")]
+    Thread(#[from] std::io::Error),
+    /// The map does not come to show what was attached.
+    #[error(
+        "volume {volume} was attached, but the cluster map did not show it within {} s; see `millpond status`",
+        FIRST_MAP_LIMIT.as_secs()
+    )]
+    NoMap {
+        /// The first of the volumes.
+        volume: String,
+    },
+    /// The thread ended without a word, which is a bug.
+    #[error("the thread that attaches volumes ended without saying why; its log may tell")]
+    Silent,
+}
+
+impl From<RegistryError> for AttachError {
+    fn from(error: RegistryError) -> AttachError {
+        AttachError::Cluster(error.into())
+    }
+}
+
+/// What was attached, at the start.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) client: ClientId,
+    /// In the order of [`SessionOptions::volumes`].
+    pub(super) volumes: Vec<Attachment>,
+    /// Shows all of them, and their pools.
+    pub(super) map: Arc<ClusterMap>,
+}
+
+/// Attached volumes, as long as this lives. Dropping it detaches them.
+#[derive(Debug)]
+pub struct VolumeSession {
+    events: Receiver<SessionEvent>,
+    /// Dropping it asks the thread to end.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VolumeSession {
+    /// Attaches all of the volumes, or none. `waker` is called after each event.
+    pub(super) fn attach(
+        options: SessionOptions,
+        waker: Waker,
+    ) -> Result<(VolumeSession, Attached), AttachError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (event_sender, events) = sync_channel(EVENTS_MAX);
+        let (started_sender, started) = sync_channel(1);
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                match Session::start(&options).await {
+                    Ok((session, attached)) => {
+                        // If nobody waits any more, `stopped` says so too.
+                        let _ = started_sender.send(Ok(attached));
+                        session.run(event_sender, waker, stopped).await;
+                    }
+                    Err(error) => drop(started_sender.send(Err(error))),
+                }
+            });
+        })?;
+        let session = VolumeSession { events, stop: Some(stop), thread: Some(thread) };
+        match started.recv() {
+            Ok(Ok(attached)) => Ok((session, attached)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(AttachError::Silent),
+        }
+    }
+
+    /// The next event, if there is one.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(SessionEvent::Lost {
+                reason: "the thread that holds the attachment has ended".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Drop for VolumeSession {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It ends within `DETACH_LIMIT`; if it panicked, it has said so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The session as its thread sees it.
+struct Session {
+    cluster: Cluster,
+    lease: LeaseId,
+    maps: watch::Receiver<Arc<ClusterMap>>,
+}
+
+impl Session {
+    async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
+        let registry = RemoteRegistry::connect(&options.registry, DEFAULT_TIMEOUT).await?;
+        let cluster = Cluster::new(Arc::new(registry));
+        let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
+        match attach_all(&cluster, lease, options).await {
+            Ok((maps, attached)) => Ok((Session { cluster, lease, maps }, attached)),
+            Err(error) => {
+                release(&cluster, lease).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells of maps until it is stopped or the lease is lost.
+    async fn run(
+        mut self,
+        events: SyncSender<SessionEvent>,
+        waker: Waker,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let keeping = keep_alive(self.cluster.clone(), self.lease);
+        tokio::pin!(keeping);
+        let mut waiting: Option<SessionEvent> = None;
+        let mut is_lost = false;
+        loop {
+            tokio::select! {
+                // Its sender is dropped rather than used.
+                _ = &mut stopped => break,
+                reason = &mut keeping, if !is_lost => {
+                    is_lost = true;
+                    waiting = Some(SessionEvent::Lost { reason });
+                }
+                changed = self.maps.changed(), if !is_lost => match changed {
+                    Ok(()) => waiting = Some(SessionEvent::Map(self.maps.borrow_and_update().clone())),
+                    Err(_) => {
+                        is_lost = true;
+                        let reason = "the cluster map is not watched any more".to_owned();
+                        waiting = Some(SessionEvent::Lost { reason });
+                    }
+                },
+                () = tokio::time::sleep(OFFER_PAUSE), if waiting.is_some() => {}
+            }
+            if let Some(event) = waiting.take() {
+                match events.try_send(event) {
+                    Ok(()) => waker.wake(),
+                    Err(TrySendError::Full(event)) => waiting = Some(event),
+                    Err(TrySendError::Disconnected(_)) => break,
+                }
+            }
+        }
+        release(&self.cluster, self.lease).await;
+    }
+}
+
+async fn attach_all(
+    cluster: &Cluster,
+    lease: LeaseId,
+    options: &SessionOptions,
+) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
+    let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let description = format!("pid {} on {}, {}", std::process::id(), host.trim(), options.purpose);
+    let mut volumes = Vec::with_capacity(options.volumes.len());
+    for name in &options.volumes {
+        volumes.push(cluster.attach(name, client, lease, options.shared, description.clone()).await?);
+    }
+    let mut maps = cluster.watch_map();
+    let shows_all = |map: &Arc<ClusterMap>| {
+        volumes.iter().all(|attached| {
+            let volume = map.volumes.get(&attached.id);
+            volume.is_some_and(|volume| map.pools.contains_key(&volume.pool))
+        })
+    };
+    let shown = match tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_all)).await {
+        Ok(Ok(map)) => Some(map.clone()),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    let no_map = || AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() };
+    let map = shown.ok_or_else(no_map)?;
+    Ok((maps, Attached { client, volumes, map }))
+}
+
+/// Keeps a lease alive until it has ended in spite of that, and says so.
+async fn keep_alive(cluster: Cluster, lease: LeaseId) -> String {
+    let mut ticks = tokio::time::interval(KEEP_ALIVE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match cluster.registry().lease_keep_alive(lease).await {
+            Ok(()) => {}
+            Err(RegistryError::LeaseNotFound { .. }) => {
+                return format!(
+                    "the attachment's lease ended, because the registry was not reached for more than {} s; \
+                     attach the volumes again",
+                    LEASE_TTL.as_secs()
+                );
+            }
+            // The data path does not need the registry, so this alone ends nothing.
+            Err(error) => tracing::warn!(%error, "the attachment is not confirmed now; trying again"),
+        }
+    }
+}
+
+/// Ends the lease, and with it every attachment under it. If it cannot, time will.
+async fn release(cluster: &Cluster, lease: LeaseId) {
+    match tokio::time::timeout(DETACH_LIMIT, cluster.registry().lease_revoke(lease)).await {
+        Ok(Ok(()) | Err(RegistryError::LeaseNotFound { .. })) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the volumes stay attached until their lease ends"),
+        Err(_) => {
+            tracing::warn!("the registry does not answer; the volumes stay attached until their lease ends")
+        }
+    }
+}

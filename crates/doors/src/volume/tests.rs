@@ -1,0 +1,180 @@
+//! Attached volumes against a registry on a socket and an OSD in memory.
+
+use super::*;
+use crate::testing::{Faults, TestCluster};
+use base::Buffer;
+use client::{ClientError, Completion, Outcome};
+use ring::ReactorOptions;
+use std::time::{Duration, Instant};
+use wire::Status;
+
+struct Pond {
+    _directory: tempfile::TempDir,
+    cluster: TestCluster,
+}
+
+fn pond() -> Pond {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::start(directory.path());
+    cluster.create_volume("disk", 64 << 20);
+    Pond { _directory: directory, cluster }
+}
+
+impl Pond {
+    fn attach(&self, shared: bool) -> Result<VolumeLoop, AttachError> {
+        let options = SessionOptions {
+            registry: self.cluster.registry_socket().to_owned(),
+            volumes: vec!["disk".to_owned()],
+            shared,
+            purpose: "a test".to_owned(),
+        };
+        VolumeLoop::attach(options, ReactorOptions { connections_max: 64, ..ReactorOptions::default() })
+    }
+
+    fn attachments(&self) -> Vec<String> {
+        let records = self.cluster.with(async |cluster| {
+            let map = cluster.map().await.unwrap();
+            cluster.attachments(map.volume_named("disk").unwrap().0).await.unwrap()
+        });
+        records.into_iter().map(|record| record.description).collect()
+    }
+}
+
+fn turn_until<T>(volumes: &mut VolumeLoop, mut look: impl FnMut(&mut VolumeLoop) -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut others = Vec::new();
+    while Instant::now() < deadline {
+        if let Some(found) = look(volumes) {
+            return found;
+        }
+        volumes.turn(Some(Duration::from_millis(100)), &mut others).unwrap();
+    }
+    panic!("it does not come: {:?}", volumes.trouble());
+}
+
+fn completion(volumes: &mut VolumeLoop) -> Completion {
+    turn_until(volumes, VolumeLoop::poll_completion)
+}
+
+fn filled(bytes: usize) -> Buffer {
+    let mut buffer = Buffer::new(bytes);
+    buffer.bytes_mut().unwrap().iter_mut().enumerate().for_each(|(index, byte)| *byte = (index / 3) as u8);
+    buffer
+}
+
+#[test]
+fn what_is_written_is_read_back_zeroed_and_shown_as_allocated() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    assert_eq!(volumes.volume_bytes(disk), 64 << 20);
+    let written = filled(1 << 20);
+    // Across an object's border, in five pieces.
+    volumes.write(disk, 1, (4 << 20) - 70_000, 1 << 20, written.clone());
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    volumes.read(disk, 2, (4 << 20) - 70_000, 1 << 20, Buffer::new(1 << 20));
+    let read = completion(&mut volumes);
+    assert_eq!((read.token, read.outcome), (2, Outcome::Done));
+    assert!(read.buffer.unwrap().bytes() == written.bytes());
+    volumes.zero(disk, 3, 0, 4 << 20);
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    volumes.allocated(disk, 4, 0, 8 << 20);
+    let end = (1u64 << 20) - 70_000;
+    let end = end.next_multiple_of(4096);
+    let runs = vec![(4 << 20, false), (end, true), ((4 << 20) - end, false)];
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Allocated(runs));
+    let mut released = 0;
+    volumes.take_released(|_| released += 1);
+    assert!(released >= 5, "each piece's handle comes back, {released} did");
+}
+
+#[test]
+fn an_attachment_is_seen_refuses_others_and_goes_with_its_owner() {
+    let pond = pond();
+    let first = pond.attach(false).unwrap();
+    let holders = pond.attachments();
+    assert!(holders.len() == 1 && holders[0].contains(&format!("pid {} on ", std::process::id())));
+    assert!(holders[0].ends_with(", a test"), "{holders:?}");
+    let refused = pond.attach(true).err().unwrap().to_string();
+    assert!(refused.contains("attached by pid"), "{refused}");
+    assert_eq!(pond.attachments().len(), 1, "who is refused leaves nothing behind");
+    drop(first);
+    assert_eq!(pond.attachments(), Vec::<String>::new());
+    let (_one, _two) = (pond.attach(true).unwrap(), pond.attach(true).unwrap());
+    assert_eq!(pond.attachments().len(), 2);
+}
+
+#[test]
+fn a_volume_that_is_not_there_and_a_registry_that_is_not_are_named() {
+    let pond = pond();
+    let options = |socket: &std::path::Path, volume: &str| SessionOptions {
+        registry: socket.to_owned(),
+        volumes: vec![volume.to_owned()],
+        shared: false,
+        purpose: "a test".to_owned(),
+    };
+    let socket = pond.cluster.registry_socket();
+    let error = VolumeLoop::attach(options(socket, "other"), ReactorOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("no volume other"), "{error}");
+}
+
+#[test]
+fn a_resize_arrives_without_being_asked_for() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    pond.cluster.with(async |cluster| cluster.resize_volume("disk", 128 << 20, false).await.unwrap());
+    turn_until(&mut volumes, |volumes| (volumes.volume_bytes(disk) == 128 << 20).then_some(()));
+}
+
+#[test]
+fn a_lost_lease_ends_every_further_turn_with_the_reason() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    pond.cluster.revoke_attachments();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut others = Vec::new();
+    let error = loop {
+        assert!(Instant::now() < deadline);
+        if let Err(error) = volumes.turn(Some(Duration::from_secs(1)), &mut others) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("lease ended"), "{error}");
+    assert!(matches!(volumes.turn(None, &mut others), Err(LoopError::Lost { .. })));
+    assert_eq!(volumes.reactor().connection_count(), 1, "its link is being closed");
+}
+
+#[test]
+fn a_final_refusal_fails_and_a_passing_one_is_waited_out() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    pond.cluster.set_faults(Faults { refuse_writes: Some(Status::NoSpace), ..Faults::default() });
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    let outcome = completion(&mut volumes).outcome;
+    assert!(matches!(outcome, Outcome::Failed(ClientError::NoSpace { .. })), "{outcome:?}");
+    pond.cluster.set_faults(Faults { refuse_writes: Some(Status::NotActive), ..Faults::default() });
+    volumes.write(disk, 2, 0, 4096, filled(4096));
+    turn_until(&mut volumes, |volumes| volumes.trouble().map(str::to_owned));
+    pond.cluster.set_faults(Faults::default());
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    assert_eq!(volumes.operations_in_flight(), 0);
+}
+
+#[test]
+fn an_idle_loop_does_not_turn_by_itself() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    volumes.read(disk, 1, 0, 4096, Buffer::new(4096));
+    completion(&mut volumes);
+    let (mut others, before) = (Vec::new(), volumes.reactor().enters());
+    let started = Instant::now();
+    volumes.turn(Some(Duration::from_millis(300)), &mut others).unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(250), "something woke it: {others:?}");
+    assert_eq!(volumes.reactor().enters(), before + 1);
+}

@@ -1,0 +1,262 @@
+//! The data side of attached volumes: one reactor, one client, turned by the thread that owns them.
+
+use super::session::{AttachError, SessionEvent, SessionOptions, VolumeSession};
+use base::{Buffer, Instant, LinkId, Network, VolumeId};
+use client::{Client, Completion, VolumeHandle};
+use ring::{ConnectionId, Event, Reactor, ReactorOptions};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Room for what an OSD sends: many small replies in one receive, and always a whole message.
+const OSD_INBOX_BYTES: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
+
+/// A volume that was attached.
+#[derive(Clone, Debug)]
+pub struct AttachedVolume {
+    /// What the client knows it by.
+    pub handle: VolumeHandle,
+    /// Its id in the cluster.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+}
+
+/// Why the volumes cannot be worked on any more.
+#[derive(thiserror::Error, Debug)]
+pub enum LoopError {
+    /// They are not attached any more.
+    #[error("{reason}")]
+    Lost {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The reactor failed.
+    #[error("io_uring failed: {0}; start the command again")]
+    Ring(#[from] std::io::Error),
+}
+
+/// Attached volumes on the calling thread: submit operations, [`turn`](VolumeLoop::turn), poll completions.
+///
+/// Its reactor also carries connections that are not the client's; their events come out of `turn`.
+pub struct VolumeLoop {
+    wires: Wires,
+    client: Client,
+    volumes: Vec<AttachedVolume>,
+    events: Vec<Event>,
+    now: Instant,
+    lost: Option<String>,
+    // Detaches when dropped, so it is the last field: the reactor has let go of every request by then.
+    session: VolumeSession,
+}
+
+impl VolumeLoop {
+    /// Attaches volumes, to be worked on by this thread.
+    ///
+    /// # Errors
+    /// When one of them is not there or attached elsewhere, or the system refuses a reactor or a thread.
+    pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
+        let reactor = Reactor::new(reactor)?;
+        let names = options.volumes.clone();
+        let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
+        let mut client = Client::new(attached.client, attached.map);
+        let volumes = names.into_iter().zip(&attached.volumes).map(|(name, volume)| AttachedVolume {
+            handle: client.add_volume(volume.id, volume.generation),
+            id: volume.id,
+            name,
+        });
+        let volumes = volumes.collect();
+        let wires = Wires { reactor, links: Vec::new() };
+        let now = ring::now();
+        Ok(VolumeLoop { wires, client, volumes, events: Vec::new(), now, lost: None, session })
+    }
+
+    /// The volumes, in the order in which they were named.
+    #[must_use]
+    pub fn volumes(&self) -> &[AttachedVolume] {
+        &self.volumes
+    }
+
+    /// A volume's size in bytes, as of the newest map.
+    #[must_use]
+    pub fn volume_bytes(&self, volume: VolumeHandle) -> u64 {
+        self.client.volume_bytes(volume)
+    }
+
+    /// The reactor, for connections that are not the client's.
+    pub fn reactor(&mut self) -> &mut Reactor {
+        &mut self.wires.reactor
+    }
+
+    /// Operations that have not ended.
+    #[must_use]
+    pub fn operations_in_flight(&self) -> usize {
+        self.client.operations_in_flight()
+    }
+
+    /// Why operations wait, if some do for longer than a round trip: in words, for a person.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.client.trouble()
+    }
+
+    /// The time of this turn.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Reads; see [`Client::submit_read`].
+    pub fn read(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64, buffer: Buffer) {
+        self.client.submit_read(self.now, volume, token, offset, length, buffer, &mut self.wires);
+    }
+
+    /// Writes the first `length` bytes of `buffer`; see [`Client::submit_write`].
+    pub fn write(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64, buffer: Buffer) {
+        self.client.submit_write(self.now, volume, token, offset, length, buffer, 0, &mut self.wires);
+    }
+
+    /// Zeroes; see [`Client::submit_zero`].
+    pub fn zero(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
+        self.client.submit_zero(self.now, volume, token, offset, length, &mut self.wires);
+    }
+
+    /// Asks what is allocated; see [`Client::submit_allocated`].
+    pub fn allocated(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
+        self.client.submit_allocated(self.now, volume, token, offset, length, &mut self.wires);
+    }
+
+    /// The next operation that ended.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.client.poll_completion()
+    }
+
+    /// Buffers that are sent and were held for that, to be put back where they came from.
+    pub fn take_released(&mut self, put: impl FnMut(Buffer)) {
+        self.wires.reactor.take_released(put);
+    }
+
+    /// One turn: sends what was submitted, waits until something happens or `timeout` has passed, and hands
+    /// it to the client. Events of connections that are not the client's are appended to `others`, and so is
+    /// [`Event::Woken`], after which sizes may have changed. Without a timeout it sleeps as long as
+    /// nothing happens.
+    ///
+    /// # Errors
+    /// The volumes are attached no more, or the reactor failed. Nothing is sent to OSDs after that.
+    pub fn turn(&mut self, timeout: Option<Duration>, others: &mut Vec<Event>) -> Result<(), LoopError> {
+        if let Some(reason) = &self.lost {
+            return Err(LoopError::Lost { reason: reason.clone() });
+        }
+        let due = self.client.next_timeout().map(|at| at.since(ring::now()));
+        let timeout = match (timeout, due) {
+            (Some(timeout), Some(due)) => Some(timeout.min(due)),
+            (timeout, due) => timeout.or(due),
+        };
+        let mut events = std::mem::take(&mut self.events);
+        let turned = self.wires.reactor.turn(timeout, &mut events);
+        self.now = ring::now();
+        for event in events.drain(..) {
+            self.handle(event, others);
+        }
+        self.events = events;
+        turned?;
+        if self.client.next_timeout().is_some_and(|at| at <= self.now) {
+            self.client.handle_timeout(self.now, &mut self.wires);
+        }
+        match &self.lost {
+            Some(reason) => Err(LoopError::Lost { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event, others: &mut Vec<Event>) {
+        match event {
+            Event::Received { connection } if self.wires.is_link(connection) => self.receive(connection),
+            Event::Drained { connection } if self.wires.is_link(connection) => {}
+            Event::Connected { connection } if self.wires.is_link(connection) => {
+                self.client.handle_connected(connection.link(), &mut self.wires);
+            }
+            Event::Closed { connection, reason } if self.wires.is_link(connection) => {
+                self.wires.forget(connection);
+                self.client.handle_closed(self.now, connection.link(), &reason);
+            }
+            Event::Woken => {
+                self.hear_session();
+                others.push(Event::Woken);
+            }
+            other => others.push(other),
+        }
+    }
+
+    fn receive(&mut self, connection: ConnectionId) {
+        let Some(mut inbox) = self.wires.reactor.take_inbox(connection) else { return };
+        let handled = self.client.handle_bytes(self.now, connection.link(), inbox.bytes(), &mut self.wires);
+        match handled {
+            Ok(consumed) => inbox.consume(consumed),
+            Err(error) => self.wires.reactor.close(connection, &error.to_string()),
+        }
+        inbox.grow(OSD_INBOX_BYTES);
+        self.wires.reactor.return_inbox(connection, inbox, true);
+    }
+
+    fn hear_session(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                SessionEvent::Map(map) => self.client.handle_map(map),
+                SessionEvent::Lost { reason } => {
+                    // No request may follow, and what waits for a retry never gets a link again.
+                    self.wires.cut(&reason);
+                    self.lost = Some(reason);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The reactor as the client sees it, with a note of which connections are the client's.
+struct Wires {
+    reactor: Reactor,
+    /// By the connection's slot.
+    links: Vec<Option<ConnectionId>>,
+}
+
+impl Wires {
+    fn is_link(&self, connection: ConnectionId) -> bool {
+        self.links.get(connection.slot()).is_some_and(|link| *link == Some(connection))
+    }
+
+    fn forget(&mut self, connection: ConnectionId) {
+        self.links[connection.slot()] = None;
+    }
+
+    fn cut(&mut self, reason: &str) {
+        for link in self.links.iter().flatten() {
+            self.reactor.close(*link, reason);
+        }
+    }
+}
+
+impl Network for Wires {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        let link = Network::connect(&mut self.reactor, address)?;
+        let connection = ConnectionId::of_link(link);
+        if self.links.len() <= connection.slot() {
+            self.links.resize(connection.slot() + 1, None);
+        }
+        self.links[connection.slot()] = Some(connection);
+        Some(link)
+    }
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
+        Network::send(&mut self.reactor, link, bytes);
+    }
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: Range<usize>) {
+        Network::send_shared(&mut self.reactor, link, buffer, range);
+    }
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        Network::unsent_bytes(&self.reactor, link)
+    }
+    fn close(&mut self, link: LinkId, reason: &str) {
+        Network::close(&mut self.reactor, link, reason);
+    }
+}
