@@ -22,6 +22,8 @@ pub(crate) const HOT: usize = 0;
 pub(crate) const COLD: usize = 1;
 /// Cold batches under way at the same time.
 pub(crate) const COLD_IN_FLIGHT_MAX: usize = 2;
+/// The least size of the largest cold batch: a header for fewer blocks would waste what cleaning wins.
+const COLD_BATCH_BYTES: usize = 256 << 10;
 /// Free segments that only cleaning and checkpoints may take.
 pub(crate) const RESERVE: u32 = 4;
 /// Write tokens of superblocks; those of batches are below.
@@ -130,7 +132,10 @@ impl Store {
         // Foreground batches under way, one being filled, and some that slow replicas still hold.
         let slot_count = options.batches_in_flight_max + 3 + COLD_IN_FLIGHT_MAX + 1;
         let slots = (0..slot_count)
-            .map(|_| Slot { buffer: Buffer::new(options.batch_bytes_max), is_used: false })
+            .map(|_| Slot {
+                buffer: Buffer::new(options.batch_bytes_max.max(COLD_BATCH_BYTES)),
+                is_used: false,
+            })
             .collect();
         let end = recovered.end;
         let next =
@@ -477,8 +482,12 @@ impl Store {
 
     /// The largest cold batch that wastes nothing of its segment's end.
     pub(crate) fn cold_blocks_max(&self) -> u32 {
+        let most = self
+            .batch_blocks_max()
+            .max((COLD_BATCH_BYTES / BLOCK_BYTES) as u32)
+            .min(self.segments.blocks_each);
         let room = self.cursor_room(COLD);
-        if room >= 2 { room.min(self.batch_blocks_max()) } else { self.batch_blocks_max() }
+        if room >= 2 { room.min(most) } else { most }
     }
 
     /// The most live blocks at which a role may still write. What is left is the room that cleaning and
