@@ -79,6 +79,12 @@ impl Store {
         if self.cleaner.is_reading || self.is_shutting_down {
             return;
         }
+        // What was live in the victim may have died meanwhile, and the segment been freed.
+        let is_freed = |victim: u32| self.segments.all[victim as usize].state != SegmentState::Sealed;
+        if self.cleaner.victim.is_some_and(is_freed) {
+            self.cleaner.victim = None;
+            self.cleaner.drained_with = None;
+        }
         if self.cleaner.victim.is_none() && self.segments.free_count() >= self.cleaning_begins_below() {
             self.foreground_since_clean = 0;
             return;
