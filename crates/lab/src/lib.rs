@@ -3,7 +3,7 @@
 //! - [`plan`]: what a job is, in fio's names and meanings.
 //! - [`generator`]: which block comes next and which bytes it gets, from a seed.
 //! - [`engine`]: keeps a [`engine::Target`] busy and times every operation.
-//! - [`memory`], [`nbd`]: targets that need memory or a socket and nothing else.
+//! - [`raw`], [`volume`], [`nbd`], [`memory`]: a drive, a volume, an NBD export, and memory as targets.
 //! - [`histogram`], [`cpu`]: latency without loss, CPU without guesses.
 //! - [`report`], [`challenge`]: the outcome for people and for programs.
 //! - [`suite`], [`comparison`], [`jobs`], [`testbed`], [`command`], [`cleanup`]: a raw device and a replicated volume, side by side.
@@ -27,6 +27,8 @@ pub mod jobs;
 pub mod memory;
 pub mod nbd;
 pub mod plan;
+pub mod raw;
 pub mod report;
 pub mod suite;
 pub mod testbed;
+pub mod volume;

@@ -1,13 +1,24 @@
 //! `millpond bench`: one measurement, in fio's names and meanings.
 
 use crate::directory::Directory;
+use crate::progress::Progress;
 use crate::supervisor::Running;
-use crate::{Usage, access};
-use anyhow::{anyhow, bail};
+use crate::{Usage, access, output, stop};
+use anyhow::{Context, anyhow, bail};
 use base::units::ByteSize;
 use clap::Args;
+use lab::cpu::{Monitor, Watched};
+use lab::engine::{self, Live};
+use lab::nbd::NbdTarget;
 use lab::plan::{Job, Mode, TargetName, parse_seconds};
+use lab::raw::RawTarget;
+use lab::report::{Report, live_line};
+use lab::volume::VolumeTarget;
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -101,13 +112,105 @@ pub fn run(arguments: &BenchArguments, path: &Path) -> anyhow::Result<()> {
 }
 
 fn measure(job: &Job, directory: &Directory, json: bool) -> anyhow::Result<()> {
-    let _ = json;
-    bail!(
-        "this build of millpond has no benchmark engine in it, so {} is not measured (cluster {}); \
-         build it from a complete checkout",
-        job.target,
-        directory.given()
-    )
+    let monitor = Monitor::new(watched(job, directory)?);
+    let stopping = Arc::new(AtomicBool::new(false));
+    let wished = stopping.clone();
+    stop::on_wish(move || {
+        if wished.swap(true, Ordering::Relaxed) {
+            // The second wish: a target that does not answer is not waited for.
+            std::process::exit(1);
+        }
+    })?;
+    let mut line = LiveLine::new();
+    let live = |live: &Live| {
+        line.show(live);
+        if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let block_bytes = u32::try_from(job.block.0).context("--bs is too large")?;
+    let measured = match &job.target {
+        TargetName::Raw(path) => {
+            let mut target = RawTarget::open(path, job.mode.writes(), job.depth, block_bytes)?;
+            engine::run(&mut target, job, &monitor, live)?
+        }
+        TargetName::Volume(name) => {
+            let registry = directory.registry_socket();
+            let mut target = VolumeTarget::attach(&registry, name, false, job.depth, block_bytes)?;
+            engine::run(&mut target, job, &monitor, live)?
+        }
+        TargetName::Nbd(uri) => {
+            let mut target = NbdTarget::connect(uri, job.depth, block_bytes)?;
+            engine::run(&mut target, job, &monitor, live)?
+        }
+    };
+    line.clear();
+    let report = Report::new(job, &measured);
+    if json {
+        output::print_json(&report)?
+    } else {
+        output::print(&report.to_string())?
+    }
+    fail_if_any_failed(&report)
+}
+
+fn fail_if_any_failed(report: &Report) -> anyhow::Result<()> {
+    if report.errors == 0 {
+        return Ok(());
+    }
+    let first = report.first_error.as_deref().unwrap_or("no reason given");
+    bail!("{} operations on {} failed; the first: {first}", report.errors, report.job.target)
+}
+
+/// The node processes whose CPU time goes into the job: those of the cluster in the directory, unless the
+/// job has nothing to do with it.
+fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
+    let is_concerned = match &job.target {
+        TargetName::Raw(_) => false,
+        TargetName::Volume(_) => true,
+        // The export may be anybody's; if a cluster is up here, it is most likely that one's.
+        TargetName::Nbd(_) => directory.holder()?.is_some(),
+    };
+    if !is_concerned {
+        return Ok(Vec::new());
+    }
+    let (map, statuses) = access::with_cluster(directory.as_given(), async |cluster| {
+        Ok((cluster.map().await?, cluster.osd_statuses().await?))
+    })?;
+    let mut watched: Vec<Watched> = Vec::new();
+    for (osd, status) in &statuses {
+        // Several OSDs may share a node's process.
+        if status.pid != 0 && watched.iter().all(|known| known.pid != status.pid) {
+            let label = map.osds.get(osd).map_or_else(|| osd.to_string(), |info| info.node.to_string());
+            watched.push(Watched { label, pid: status.pid });
+        }
+    }
+    Ok(watched)
+}
+
+/// How a job goes now, on one line of a terminal. Nothing elsewhere.
+struct LiveLine {
+    is_terminal: bool,
+}
+
+impl LiveLine {
+    fn new() -> LiveLine {
+        LiveLine { is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, live: &Live) {
+        self.write(&live_line(live));
+    }
+
+    fn clear(&mut self) {
+        self.write("");
+    }
+
+    /// Replaces the line. A terminal that went away is not worth failing for.
+    fn write(&mut self, text: &str) {
+        if self.is_terminal {
+            let mut stderr = std::io::stderr().lock();
+            let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
+        }
+    }
 }
 
 /// The 10K challenge on a volume of a cluster that this process runs.
@@ -128,13 +231,77 @@ pub struct Challenge {
 /// Fills the volume with large writes, runs the challenge with a live line, and prints the table.
 /// Fails if any operation does. It blocks; it attaches the volume shared with whoever serves it.
 pub fn challenge(challenge: &Challenge) -> anyhow::Result<()> {
-    bail!(
-        "this build of millpond has no benchmark engine in it, so the challenge does not run on the {} of \
-         volume {} in {} for {} s with {} processes; build it from a complete checkout",
-        ByteSize(challenge.bytes),
-        challenge.volume,
-        challenge.directory.given(),
-        challenge.runtime.as_secs(),
-        challenge.processes.len()
-    )
+    let target = TargetName::Volume(challenge.volume.clone());
+    fill(challenge, &target)?;
+    let job = lab::challenge::job(target, challenge.runtime);
+    let watched =
+        challenge.processes.iter().map(|process| Watched { label: process.name.clone(), pid: process.pid });
+    let monitor = Monitor::new(watched.collect());
+    let mut line = LiveLine::new();
+    let live = |live: &Live| {
+        line.show(live);
+        ControlFlow::Continue(())
+    };
+    let mut volume = attach_shared(challenge, &job)?;
+    let measured = engine::run(&mut volume, &job, &monitor, live)?;
+    line.clear();
+    let report = Report::new(&job, &measured);
+    output::print(&format!("\n{}", lab::challenge::table(&report)))?;
+    fail_if_any_failed(&report)
+}
+
+/// Writes the volume once, so that the challenge reads data and not holes.
+fn fill(challenge: &Challenge, target: &TargetName) -> anyhow::Result<()> {
+    const MIB: u64 = 1 << 20;
+    /// Off a terminal each step is a line of its own.
+    const STEPS: u64 = 8;
+    let job = Job::prefill(target.clone(), challenge.bytes);
+    let label = format!("filling volume {} (MiB)", challenge.volume);
+    let total = challenge.bytes / MIB;
+    let mut progress = Progress::new(&label, total);
+    let step = if std::io::stderr().is_terminal() { 1 } else { (total / STEPS).max(1) };
+    let live = |live: &Live| {
+        progress.set(live.bytes_done / MIB / step * step);
+        ControlFlow::Continue(())
+    };
+    let mut volume = attach_shared(challenge, &job)?;
+    let measured = engine::run(&mut volume, &job, &Monitor::new(Vec::new()), live)?;
+    fail_if_any_failed(&Report::new(&job, &measured))?;
+    progress.set(total);
+    Ok(())
+}
+
+fn attach_shared(challenge: &Challenge, job: &Job) -> anyhow::Result<VolumeTarget> {
+    let registry = challenge.directory.registry_socket();
+    let block_bytes = u32::try_from(job.block.0).context("the job's operations are too large")?;
+    Ok(VolumeTarget::attach(&registry, &challenge.volume, true, job.depth, block_bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(target: &str) -> Job {
+        Job::new(target.parse().unwrap(), Mode::RandomRead)
+    }
+
+    #[test]
+    fn a_job_that_has_nothing_to_do_with_a_cluster_asks_none() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::new(scratch.path()).unwrap();
+        assert_eq!(watched(&job("raw:/dev/nvme0n1"), &directory).unwrap(), []);
+        assert_eq!(watched(&job("nbd:nbd://localhost/x"), &directory).unwrap(), []);
+        let refusal = watched(&job("volume:x"), &directory).unwrap_err().to_string();
+        assert!(refusal.contains("millpond up"), "{refusal}");
+    }
+
+    #[test]
+    fn a_file_is_measured_to_its_end() {
+        let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = scratch.path().join("drive");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let mut job = job(&format!("raw:{}", path.display()));
+        (job.runtime, job.io_size) = (None, Some(1 << 20));
+        measure(&job, &Directory::new(scratch.path()).unwrap(), true).unwrap();
+    }
 }

@@ -1,9 +1,11 @@
 //! `millpond nbd`: volumes for NBD clients.
 
 use crate::directory::Directory;
-use crate::{Usage, access, node_process};
+use crate::{Usage, access, node_process, output, stop};
 use anyhow::bail;
 use clap::Args;
+use doors::nbd::gateway::{self, Gateway, GatewayOptions};
+use doors::nbd::{NbdAddress, NbdUri};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -128,13 +130,48 @@ fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan>
 }
 
 fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
-    bail!(
-        "this build of millpond has no NBD server in it, so {} of {} is not served on {}; \
-         build it from a complete checkout",
-        plan.volumes.join(", "),
-        directory.given(),
-        plan.listen
-    )
+    let listen = match &plan.listen {
+        // Clients may stand elsewhere when they read the path.
+        Listen::Unix(path) => gateway::Listen::Unix(std::path::absolute(path)?),
+        Listen::Tcp(address) => gateway::Listen::Tcp(*address),
+    };
+    let options = GatewayOptions {
+        registry: directory.registry_socket(),
+        volumes: plan.volumes.clone(),
+        listen,
+        shared: plan.shared,
+        read_only: plan.read_only,
+    };
+    let mut gateway = Gateway::open(&options)?;
+    let stopper = gateway.stopper();
+    stop::on_wish(move || stopper.stop())?;
+    output::print(&how_to_connect(plan, gateway.place()))?;
+    gateway.run()?;
+    output::notice("stopping");
+    Ok(())
+}
+
+fn how_to_connect(plan: &Plan, place: &gateway::Listen) -> String {
+    let mut text = format!("Serving {} on {place}", plan.volumes.join(", "));
+    text.push_str(if plan.read_only { ", read-only. Connect to:\n\n" } else { ". Connect to:\n\n" });
+    for volume in &plan.volumes {
+        let address = match place {
+            gateway::Listen::Unix(path) => NbdAddress::Unix(path.clone()),
+            gateway::Listen::Tcp(address) => {
+                NbdAddress::Tcp { host: address.ip().to_string(), port: address.port() }
+            }
+        };
+        text.push_str(&format!("  {}\n", NbdUri { address, export: volume.clone() }));
+    }
+    let volume = &plan.volumes[0];
+    let kernel = match place {
+        gateway::Listen::Unix(path) => format!("nbd-client -unix {} -N {volume} /dev/nbd0", path.display()),
+        gateway::Listen::Tcp(address) => {
+            format!("nbd-client {} {} -N {volume} /dev/nbd0", address.ip(), address.port())
+        }
+    };
+    text.push_str(&format!("\nAs a block device of this machine, as root: {kernel}\nCtrl-C stops it.\n"));
+    text
 }
 
 #[cfg(test)]
@@ -156,6 +193,20 @@ mod tests {
         for wrong in ["", "unix:", "tcp:", "tcp:host:99999", "/run/x.sock", "udp:1.2.3.4"] {
             assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_invitation_holds_an_address_for_each_volume() {
+        let plan = Plan {
+            volumes: vec!["a".into(), "b".into()],
+            listen: Listen::Unix("x.sock".into()),
+            shared: false,
+            read_only: false,
+        };
+        let text = how_to_connect(&plan, &gateway::Listen::Unix("/run/x.sock".into()));
+        assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
+        let text = how_to_connect(&plan, &gateway::Listen::Tcp("[::1]:7".parse().unwrap()));
+        assert!(text.contains("nbd://[::1]:7/a"), "{text}");
     }
 
     #[test]

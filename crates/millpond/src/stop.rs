@@ -31,3 +31,27 @@ impl StopSignals {
         }
     }
 }
+
+/// Has `action` run, on a thread of its own, each time someone wishes this process to stop. For commands
+/// whose main thread has other things to do than to wait for signals.
+pub fn on_wish(mut action: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime that listens for signals")?;
+    // Installed before the thread starts: from here on no signal ends the process by itself.
+    let mut signals = runtime.block_on(async { StopSignals::install() })?;
+    let listen = move || {
+        runtime.block_on(async {
+            loop {
+                signals.wait().await;
+                action();
+            }
+        });
+    };
+    std::thread::Builder::new()
+        .name("stop-signals".to_owned())
+        .spawn(listen)
+        .context("cannot start the thread that listens for signals")?;
+    Ok(())
+}

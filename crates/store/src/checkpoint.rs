@@ -108,7 +108,7 @@ impl Store {
     fn checkpoint_interval_blocks(&self) -> u64 {
         let device_bytes = self.superblock.device_bytes.get();
         let segment_bytes = u64::from(self.segments.blocks_each) * BLOCK_BYTES as u64;
-        let chosen = (device_bytes / 64).clamp(4 * segment_bytes, INTERVAL_BYTES_MAX.max(4 * segment_bytes));
+        let chosen = (device_bytes / 32).clamp(8 * segment_bytes, INTERVAL_BYTES_MAX.max(8 * segment_bytes));
         self.options.checkpoint_interval_bytes.unwrap_or(chosen) / BLOCK_BYTES as u64
     }
 

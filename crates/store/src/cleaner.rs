@@ -5,7 +5,8 @@
 //! block that was damaged stays one, and reads of it still fail.
 //!
 //! Victims are chosen by benefit and cost, `(1 - u) * age / (1 + u)` for a used share `u` (Rosenblum and
-//! Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.6).
+//! Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.6), with the root of
+//! the age: where all data is equally hot, age says little, and the emptiest segment is the cheapest.
 
 use crate::actions::Action;
 use crate::batch::{header_of, records};
@@ -191,19 +192,19 @@ impl Store {
             }
             let used = f64::from(segment.live + segment.pages) / blocks;
             // Moving nearly everything wins nearly nothing: only for want of anything better.
-            if !is_urgent && used > if is_idle { 0.75 } else { 0.9 } {
+            if !is_urgent && used > if is_idle { 0.5 } else { 0.9 } {
                 continue;
             }
             if used >= 1.0 - 2.0 / blocks {
                 continue;
             }
-            let age = (now - segment.last_sequence.min(now)) as f64 + 1.0;
+            let age = ((now - segment.last_sequence.min(now)) as f64 + 1.0).sqrt();
             let score = (1.0 - used) * age / (1.0 + used);
             if best.is_none_or(|(known, _)| score > known) {
                 best = Some((score, index as u32));
             }
         }
-        if waiting_for_checkpoint > self.segments.count() / 32 || (is_urgent && waiting_for_checkpoint > 0) {
+        if waiting_for_checkpoint > self.segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
             self.checkpoint.is_wanted = true;
             self.cleaner.idle_budget -= i64::from(PIECE_BLOCKS);
         }

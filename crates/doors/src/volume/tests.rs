@@ -105,7 +105,7 @@ fn an_attachment_is_seen_refuses_others_and_goes_with_its_owner() {
 }
 
 #[test]
-fn a_volume_that_is_not_there_and_a_registry_that_is_not_are_named() {
+fn a_volume_that_is_not_there_is_named() {
     let pond = pond();
     let options = |socket: &std::path::Path, volume: &str| SessionOptions {
         registry: socket.to_owned(),
