@@ -81,7 +81,19 @@ fn open(path: &Path, writes: bool, is_block_device: bool) -> Result<File, Target
     // The kernel opens a block device exclusively only where it is neither mounted nor part of another.
     let exclusive = if writes && is_block_device { OFlag::O_EXCL } else { OFlag::empty() };
     let flags = (OFlag::O_DIRECT | OFlag::O_CLOEXEC | exclusive).bits();
-    let opened = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(path);
+    let open = || OpenOptions::new().read(true).write(writes).custom_flags(flags).open(path);
+    let is_busy = |opened: &std::io::Result<File>| {
+        opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::EBUSY as i32))
+    };
+    let mut opened = open();
+    // The kernel lets go of what an io_uring held a moment after its process has ended.
+    for _ in 0..40 {
+        if !is_busy(&opened) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        opened = open();
+    }
     opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EBUSY) => failed(
             "is in use: mounted, an OSD's, or part of another device, and this job would overwrite it; give \

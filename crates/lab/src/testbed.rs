@@ -194,7 +194,12 @@ impl Cluster {
         let count = devices.len().to_string();
         let mut arguments: Vec<String> =
             ["up", "--nodes", &count, "--replicas", &count, "--detach"].map(str::to_owned).into();
+        // The drives stand for ones with power-loss protection: the raw device is measured without flushes too.
+        arguments.extend(["--volatile-cache".to_owned(), "false".to_owned()]);
         for device in devices {
+            // They were filled to be measured, and an OSD is made only of a blank drive.
+            let wipe = ["osd", "wipe", "--yes", &device.display().to_string()].map(str::to_owned);
+            cluster.millpond(&wipe, START_LIMIT)?;
             arguments.extend(["--device".to_owned(), device.display().to_string()]);
         }
         cluster.millpond(&arguments, START_LIMIT)?;

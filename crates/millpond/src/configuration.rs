@@ -33,6 +33,8 @@ pub struct Request {
     pub devices: Vec<PathBuf>,
     /// Copies of each object in the first pool.
     pub replicas: Option<u32>,
+    /// Whether the drives lose what they did not flush with power, instead of what the kernel says.
+    pub volatile_cache: Option<bool>,
 }
 
 /// What the OSDs live on.
@@ -54,6 +56,9 @@ pub struct Configuration {
     pub replicas: u32,
     /// What its OSDs live on.
     pub drives: Drives,
+    /// Whether the drives lose what they did not flush with power, where that was said by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volatile_cache: Option<bool>,
     /// Every OSD was up once and the pool `default` was made: from then on a missing drive is a loss
     /// and is not made anew.
     pub prepared: bool,
@@ -100,7 +105,8 @@ impl Configuration {
                  ask for fewer replicas or more nodes"
             )));
         }
-        Ok(Configuration { nodes, replicas, drives, prepared: false })
+        let volatile_cache = request.volatile_cache;
+        Ok(Configuration { nodes, replicas, drives, volatile_cache, prepared: false })
     }
 
     /// What in `request` contradicts this cluster, as a sentence.
@@ -117,6 +123,9 @@ impl Configuration {
         }
         if request.replicas.is_some_and(|replicas| replicas != self.replicas) {
             return leave_out("--replicas", format!("was made with {} copies of each object", self.replicas));
+        }
+        if request.volatile_cache.is_some() && request.volatile_cache != self.volatile_cache {
+            return leave_out("--volatile-cache", "was made with another choice".to_owned());
         }
         match (&self.drives, request.osd_size, request.devices.as_slice()) {
             (_, None, []) => None,

@@ -68,6 +68,9 @@ fn command(program: &Path, arguments: &UpArguments, directory: &Directory) -> Co
     if let Some(replicas) = arguments.replicas {
         command.args(["--replicas", &replicas.to_string()]);
     }
+    if let Some(volatile) = arguments.volatile_cache {
+        command.args(["--volatile-cache", &volatile.to_string()]);
+    }
     if arguments.no_restart {
         command.arg("--no-restart");
     }

@@ -234,6 +234,9 @@ impl LocalCluster {
         for path in &drives {
             arguments.extend(["--osd".into(), path.into()]);
         }
+        if let Some(volatile) = self.configuration.volatile_cache {
+            arguments.extend(["--volatile-cache".into(), volatile.to_string().into()]);
+        }
         let count = drives.len() as u64;
         let name = format!("node.{node}");
         let log = self.directory.child_log(&name);

@@ -44,6 +44,11 @@ pub struct UpArguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u32>,
 
+    /// Whether the drives lose what they did not flush with power; false only with power-loss protection
+    /// [default: what the kernel says]
+    #[arg(long, value_name = "BOOL")]
+    pub volatile_cache: Option<bool>,
+
     /// Run in the background; return when the cluster serves
     #[arg(long)]
     pub detach: bool,
@@ -64,6 +69,7 @@ impl UpArguments {
             osd_size: self.osd_size,
             devices: self.devices.clone(),
             replicas: self.replicas,
+            volatile_cache: self.volatile_cache,
         }
     }
 }

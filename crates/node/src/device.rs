@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use store::{Device, DeviceError};
 
 /// Why a drive cannot be used.
@@ -68,6 +69,17 @@ impl Drive {
     /// # Errors
     /// When it is in use, or the kernel refuses.
     pub fn open(path: &Path, volatile_cache: Option<bool>) -> Result<Drive, DriveError> {
+        // The kernel lets go of what an io_uring held a moment after its process was killed.
+        for _ in 0..40 {
+            match Drive::open_once(path, volatile_cache) {
+                Err(DriveError::InUse { .. }) => std::thread::sleep(Duration::from_millis(50)),
+                opened => return opened,
+            }
+        }
+        Drive::open_once(path, volatile_cache)
+    }
+
+    fn open_once(path: &Path, volatile_cache: Option<bool>) -> Result<Drive, DriveError> {
         let open_error = |source| DriveError::Open { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(open_error)?;
         let is_block_device = metadata.file_type().is_block_device();

@@ -51,23 +51,25 @@ impl Plan {
     /// Draws a plan.
     #[must_use]
     pub fn draw(random: &mut Random) -> Plan {
-        let segment_bytes = random.choose(&[64 << 10, 64 << 10, 128 << 10, 256 << 10]);
-        let batch_bytes_max = random.choose(&[16 << 10, 32 << 10, 64 << 10]);
+        let segment_bytes = random.choose(&[64 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10]);
+        // Up to a batch that fills a segment, and that cleaning has to read in pieces.
+        let batch_bytes_max = random.choose(&[16 << 10, 32 << 10, 64 << 10, 300 << 10]);
+        let batch_bytes_max = batch_bytes_max.min(segment_bytes as usize);
         let batch_blocks_max = (batch_bytes_max / BLOCK_BYTES) as u64;
         let interval = random.choose(&[0, 4, 4, 8]);
         let mut plan = Plan {
             segment_bytes,
-            segments: random.between(24, 56),
+            segments: random.between(20, 56),
             volatile_cache: random.percent(75),
             batch_bytes_max,
             checkpoint_interval_bytes: (interval > 0).then_some(interval * u64::from(segment_bytes)),
             pgs: random.between(1, 3) as usize,
             objects: random.between(1, 6) as usize,
             demand_percent: random.choose(&[10, 30, 60, 80, 95, 130]),
-            write_blocks_max: random.between(1, batch_blocks_max - 2),
+            write_blocks_max: random.between(1, (batch_blocks_max - 2).min(65)),
             zero_percent: random.choose(&[0, 2, 5, 15]),
             mark_percent: random.choose(&[0, 3, 10]),
-            operations_per_turn_max: random.choose(&[1, 2, 4, 8, 16]),
+            operations_per_turn_max: random.choose(&[1, 2, 4, 8, 16, 100]),
             slow_percent: random.choose(&[0, 20, 50]),
             restarts: random.between(2, 6),
             short_percent: random.choose(&[20, 40, 80]),
