@@ -525,7 +525,7 @@ impl Store {
     /// Sees to it that the open foreground batch takes a record.
     fn make_room(&mut self, kind: RecordKind, block_count: u16) -> Result<(), StageError> {
         let blocks_max = self.batch_blocks_max();
-        assert!(1 + kind.data_blocks(block_count) <= blocks_max, "a record fits a batch");
+        assert!(kind.data_blocks(block_count) < blocks_max, "a record fits a batch");
         if self.open[HOT].is_none() {
             let slot = self.take_slot().ok_or(StageError::Busy)?;
             self.open[HOT] = Some(slot);
