@@ -1,22 +1,12 @@
 //! The command as a new user meets it: help, wrong calls, wrong devices, directories without a cluster.
 
+mod common;
+
+use common::{PATIENCE, command, millpond, names, path};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// Generous: what must happen happens within it on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn millpond(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("the command can be started")
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
-    command.args(arguments).env_remove("MILLPOND_DIR").env_remove("MILLPOND_LOG");
-    command
-}
 
 /// Runs it, expects that exit code, and gives what it wrote to stderr.
 #[track_caller]
@@ -28,19 +18,8 @@ fn refused(code: i32, arguments: &[&str]) -> String {
     stderr
 }
 
-#[track_caller]
-fn names(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is missing in: {text}");
-    }
-}
-
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a scratch directory can be made")
-}
-
-fn path(path: &Path) -> &str {
-    path.to_str().expect("scratch paths are text")
 }
 
 fn sparse(directory: &Path, name: &str, bytes: u64) -> PathBuf {
@@ -141,7 +120,7 @@ fn without_a_cluster_every_command_says_how_to_get_one() {
         let mut arguments = command.to_vec();
         arguments.extend(["--dir", dir]);
         names(&refused(1, &arguments), &["no cluster in", dir, "millpond up --dir"]);
-        let by_environment = self::command(command).env("MILLPOND_DIR", dir).output().unwrap();
+        let by_environment = common::command(command).env("MILLPOND_DIR", dir).output().unwrap();
         names(&String::from_utf8_lossy(&by_environment.stderr), &["no cluster in", dir]);
     }
 }

@@ -1,0 +1,33 @@
+//! Programs that nobody here wrote.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Whether all of them are installed; says which test is left out where they are not.
+pub fn installed(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let found = |program: &str| path.split(':').any(|folder| Path::new(folder).join(program).exists());
+    let missing: Vec<_> = programs.iter().copied().filter(|program| !found(program)).collect();
+    if !missing.is_empty() {
+        eprintln!("not tested: {test}: {} not installed; `make deps` installs it", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+/// Runs a program and gives what came of it.
+pub fn attempt(program: &str, arguments: &[&str]) -> Output {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => output,
+        Err(error) => panic!("{program} cannot be started: {error}"),
+    }
+}
+
+/// Runs a program that must work, and gives its output.
+#[track_caller]
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = attempt(program, arguments);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{stdout}{stderr}", output.status);
+    stdout
+}

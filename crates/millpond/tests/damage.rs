@@ -1,0 +1,226 @@
+//! Drives and files that give back other bytes than were written, or no room for more.
+
+mod common;
+
+use common::nbd::error;
+use common::pond::Pond;
+use common::random::Random;
+use common::{names, path, wait_until};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+
+/// Where `needle` stands in a file, block by block.
+fn blocks_that_hold(file: &Path, needle: &[u8]) -> Vec<u64> {
+    let file = File::open(file).expect("the drive's file is there");
+    let bytes = file.metadata().expect("a file has a size").len();
+    let mut found = Vec::new();
+    let mut part = vec![0; 4 * MIB];
+    let mut at = 0;
+    while at < bytes {
+        let count = file.read_at(&mut part, at).expect("the drive's file can be read");
+        let blocks = part[..count].chunks(4096).enumerate();
+        found.extend(
+            blocks
+                .filter(|(_, block)| block.starts_with(needle))
+                .map(|(index, _)| at + index as u64 * 4096),
+        );
+        at += count as u64;
+    }
+    found
+}
+
+fn flip_bit(file: &Path, offset: u64) {
+    let file = File::options().read(true).write(true).open(file).expect("the drive's file is there");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("the offset is within the file");
+    file.write_all_at(&[byte[0] ^ 4], offset).expect("the file can be written");
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_that_names_its_place_and_never_wrong_bytes() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let mut random = Random::seeded();
+    let data = random.bytes(8 * 4096);
+    let offset = 12 << 20;
+    {
+        let door = pond.serve("v");
+        let mut client = door.client();
+        client.write(offset, &data).unwrap();
+        client.flush().unwrap();
+    }
+    pond.down();
+    let damaged = &data[2 * 4096..3 * 4096];
+    for osd in 0..3 {
+        let file = pond.osd_file(osd);
+        let places = blocks_that_hold(&file, &damaged[..64]);
+        assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
+        for place in places {
+            flip_bit(&file, place + 1777);
+        }
+    }
+    pond.up();
+    let door = pond.serve("v");
+    let mut client = door.client();
+    for (first, count) in [(2u64, 1u32), (0, 8), (1, 2)] {
+        let refusal = client.read(offset + first * 4096, count * 4096).unwrap_err();
+        assert_eq!(refusal.code, error::IO, "{refusal:?}");
+        names(&refusal.message, &["volume", "object 3", "osd."]);
+    }
+    assert!(client.read(offset, 2 * 4096).unwrap() == data[..2 * 4096]);
+    assert!(client.read(offset + 3 * 4096, 5 * 4096).unwrap() == data[3 * 4096..]);
+    wait_until("status names the OSD", || {
+        let problems = pond.status()["health"]["problems"].to_string();
+        problems.contains("osd.") && problems.contains("checksum")
+    });
+    // A part of the damaged block cannot be written, for the rest of it is lost; all of it can.
+    client.write(offset + 2 * 4096 + 10, b"part").unwrap_err();
+    client.write(offset + 2 * 4096, &[7; 4096]).unwrap();
+    assert!(client.read(offset + 2 * 4096, 4096).unwrap() == [7; 4096]);
+}
+
+/// Starts it, expects that it does not come to serve, and gives all that was said.
+#[track_caller]
+fn up_is_refused(pond: &Pond) -> String {
+    let (worked, stdout, stderr) = pond.attempt(&["up", "--detach"]);
+    assert!(!worked, "it came up in spite of the damage: {stdout}");
+    format!("{stdout}{stderr}")
+}
+
+/// A cluster that holds this, and is down.
+fn stopped_with(data: &[u8]) -> Pond {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    pond.serve("v").client().write(0, data).expect("a healthy cluster writes");
+    pond.down();
+    pond
+}
+
+fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
+    let file = File::options().write(true).open(file).expect("the drive's file is there");
+    file.write_all_at(bytes, offset).expect("the file can be written");
+}
+
+#[test]
+fn one_damaged_superblock_is_no_loss_and_two_are_named_with_what_to_do() {
+    let data = Random::seeded().bytes(MIB);
+    let pond = stopped_with(&data);
+    for copy in [0, MIB as u64] {
+        // A start writes both copies anew.
+        overwrite(&pond.osd_file(1), copy, &[0x5a; 4096]);
+        pond.up();
+        assert!(pond.serve("v").client().read(0, MIB as u32).unwrap() == data, "without copy at {copy}");
+        pond.down();
+    }
+    overwrite(&pond.osd_file(1), 0, &[0x5a; 4096]);
+    overwrite(&pond.osd_file(1), MIB as u64, &[0x5a; 4096]);
+    let said = up_is_refused(&pond);
+    names(&said, &["osd.1.img", "osd wipe"]);
+}
+
+#[test]
+fn a_truncated_drive_is_named_with_what_to_do() {
+    let pond = stopped_with(&[7; 4096]);
+    let file = File::options().write(true).open(pond.osd_file(2)).unwrap();
+    file.set_len(200 << 20).unwrap();
+    let said = up_is_refused(&pond);
+    names(&said, &["osd.2.img", "200MiB", "256MiB"]);
+    // Nothing was made worse: with its size restored, it holds what it held.
+    file.set_len(256 << 20).unwrap();
+    pond.up();
+    assert!(pond.serve("v").client().read(0, 4096).unwrap() == [7; 4096]);
+}
+
+#[test]
+fn a_damaged_batch_header_never_loses_an_acknowledged_write_silently() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let mut random = Random::seeded();
+    let blocks: Vec<Vec<u8>> = (0..64).map(|_| random.bytes(4096)).collect();
+    let mut door = pond.serve("v");
+    let mut client = door.client();
+    for (index, block) in blocks.iter().enumerate() {
+        // One batch each: the next write is sent when this one is acknowledged.
+        client.write((index as u64) << 20, block).unwrap();
+    }
+    // Killed, so that the log has a tail to be replayed.
+    pond.kill_all(&mut door, |_| ());
+    drop(door);
+    let file = pond.osd_file(0);
+    let places = blocks_that_hold(&file, &blocks[20][..64]);
+    assert!(!places.is_empty(), "osd.0 holds no copy of the block");
+    // A batch's header stands in front of its data.
+    flip_bit(&file, places[0] - 4096 + 100);
+    let (worked, stdout, stderr) = pond.attempt(&["up", "--detach"]);
+    if !worked {
+        names(&format!("{stdout}{stderr}"), &["osd.0", "damaged", "osd wipe"]);
+        return;
+    }
+    let door = pond.serve("v");
+    let mut client = door.client();
+    for (index, block) in blocks.iter().enumerate() {
+        let read = client.read((index as u64) << 20, 4096).unwrap();
+        assert!(read == *block, "acknowledged write {index} is not there");
+    }
+}
+
+#[test]
+fn a_damaged_registry_of_a_cluster_is_named() {
+    let pond = stopped_with(&[7; 4096]);
+    let registry = pond.dir().join("registry.redb");
+    let sound = std::fs::read(&registry).unwrap();
+    for (what, offset, bytes) in [("its header", 0, vec![0x5a; 512]), ("all of it", 0, vec![0x5a; sound.len()])] {
+        overwrite(&registry, offset, &bytes);
+        let said = up_is_refused(&pond);
+        assert!(said.contains("registry.redb") && said.contains("damaged"), "{what}: {said}");
+    }
+    std::fs::write(&registry, &sound[..sound.len() / 2]).unwrap();
+    names(&up_is_refused(&pond), &["registry.redb"]);
+    std::fs::write(&registry, &sound).unwrap();
+    pond.up();
+    assert!(pond.serve("v").client().read(0, 4096).unwrap() == [7; 4096]);
+}
+
+#[test]
+fn a_full_cluster_says_so_and_can_be_trimmed_and_written_again() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "512MiB");
+    let door = pond.serve("v");
+    let mut client = door.client();
+    let data = Random::seeded().bytes(MIB);
+    let mut written = 0;
+    let refusal = loop {
+        match client.write(written << 20, &data) {
+            Ok(()) => written += 1,
+            Err(refusal) => break refusal,
+        }
+        assert!(written < 256, "more was written than the drives can hold");
+    };
+    assert_eq!(refusal.code, error::NO_SPACE, "{refusal:?}");
+    assert!(written > 100, "full after {written} MiB of 256 MiB");
+    for index in [0, written / 2, written - 1] {
+        assert!(client.read(index << 20, MIB as u32).unwrap() == data, "MiB {index} when full");
+    }
+    wait_until("status says that it is full", || {
+        pond.status()["health"]["problems"].to_string().contains("is full")
+    });
+    client.trim(0, (written as u32 / 2) << 20).unwrap();
+    wait_until("there is room again", || client.write(0, &data).is_ok());
+    for index in 1..written / 4 {
+        client.write(index << 20, &data).unwrap();
+    }
+    for index in (0..written / 4).chain(written / 2..written) {
+        assert!(client.read(index << 20, MIB as u32).unwrap() == data, "MiB {index} after trimming");
+    }
+    assert!(client.read((written / 4 + 1) << 20, 4096).unwrap() == [0; 4096], "trimmed, not zeros");
+    // Past the end of room, again and again: the refusal does no harm.
+    drop(client);
+    drop(door);
+    pond.down();
+    pond.up();
+    let door = pond.serve("v");
+    assert!(door.client().read(0, MIB as u32).unwrap() == data, "after a restart: {}", path(&pond.dir()));
+}
