@@ -55,7 +55,6 @@ impl RawTarget {
         let options = ReactorOptions {
             entries: depth.next_power_of_two().clamp(*ENTRIES.start(), *ENTRIES.end()),
             connections_max: 1,
-            spin_max: Duration::from_micros(std::env::var("X_SPIN").map_or(0, |v| v.parse().unwrap())),
             ..ReactorOptions::default()
         };
         let mut reactor = Reactor::new(options).map_err(|error| TargetError(error.to_string()))?;
@@ -140,7 +139,6 @@ fn alignment_bytes(metadata: &Metadata) -> u32 {
         .unwrap_or(sector)
 }
 
-impl Drop for RawTarget { fn drop(&mut self) { eprintln!("enters {}", self.reactor.enters()); } }
 impl Target for RawTarget {
     fn bytes(&self) -> u64 {
         self.bytes
@@ -163,13 +161,11 @@ impl Target for RawTarget {
             Kind::Read => self.reactor.read(self.file, token, offset, buffer, length),
             Kind::Write => self.reactor.write(self.file, token, offset, buffer, length),
         }
-        if std::env::var_os("X_EACH").is_some() { self.reactor.turn(Some(Duration::ZERO), &mut self.events).unwrap(); }
         Ok(())
     }
 
     fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
-        let turned = self.reactor.turn(if std::env::var_os("X_NONE").is_some() { None } else { Some(WAIT_LIMIT) }, &mut self.events);
-        if self.events.is_empty() { eprintln!("enters {}", self.reactor.enters()); }
+        let turned = self.reactor.turn(Some(WAIT_LIMIT), &mut self.events);
         for event in self.events.drain(..) {
             let Event::FileDone { token, buffer, result } = event else { continue };
             let slot = token as u32;

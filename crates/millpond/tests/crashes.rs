@@ -142,7 +142,7 @@ fn every_acknowledged_write_survives_twenty_kills_of_all_processes() {
     let mut stamps = Stamps::new();
     let mut random = Random::seeded();
     for round in 0..ROUNDS {
-        let mut door = pond.serve("v");
+        let mut door = pond.serve_shared("v");
         let mut client = door.client();
         stamps.check(&mut client);
         let before = stamps.acknowledged_total;
@@ -158,13 +158,10 @@ fn every_acknowledged_write_survives_twenty_kills_of_all_processes() {
             pond.kill_all(&mut door, |pids| pids.rotate_left(rotation));
             writer.join().expect("the writer did not fail");
         });
-        eprintln!(
-            "round {round}: {} writes acknowledged in {moment:?}",
-            stamps.acknowledged_total - before
-        );
+        eprintln!("round {round}: {} writes acknowledged in {moment:?}", stamps.acknowledged_total - before);
         pond.up();
     }
-    let door = pond.serve("v");
+    let door = pond.serve_shared("v");
     stamps.check(&mut door.client());
     assert!(stamps.acknowledged_total > 1000, "only {} writes were tested", stamps.acknowledged_total);
 }

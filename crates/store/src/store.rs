@@ -24,6 +24,8 @@ pub(crate) const COLD: usize = 1;
 pub(crate) const COLD_IN_FLIGHT_MAX: usize = 2;
 /// The least size of the largest cold batch: a header for fewer blocks would waste what cleaning wins.
 const COLD_BATCH_BYTES: usize = 256 << 10;
+/// Blocks of the largest write of a client.
+const WRITE_BLOCKS_MAX: u64 = 65;
 /// Free segments that only cleaning and checkpoints may take.
 pub(crate) const RESERVE: u32 = 4;
 /// Write tokens of superblocks; those of batches are below.
@@ -403,10 +405,10 @@ impl Store {
         self.logs.groups.get(&pg).is_none_or(|log| !log.is_cut)
     }
 
-    /// Whether clients' writes are refused for want of space.
+    /// Whether clients' writes are refused for want of space: the largest of them would be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.check_limit(Role::Primary, 1) == Err(StageError::Full)
+        self.check_limit(Role::Primary, WRITE_BLOCKS_MAX) == Err(StageError::Full)
     }
 
     /// Figures.
@@ -815,12 +817,13 @@ pub(crate) fn apply(
             for number in 0..block_count {
                 let block = first_block + number;
                 let origin = origins[usize::from(number)].get();
-                // Overwritten since it was read: the copy is dead on arrival.
-                if index.entry(&key, block).is_none_or(|entry| entry.location != origin) {
+                let crc32c = checksums[usize::from(number)].get();
+                // Overwritten since it was read: the copy is dead on arrival. The checksum tells even a write to
+                // the very place that the block was read from, should that have been freed meanwhile.
+                if index.entry(&key, block) != Some(Entry { location: origin, crc32c }) {
                     continue;
                 }
                 let location = data_location + view.data_index + u32::from(number);
-                let crc32c = checksums[usize::from(number)].get();
                 index.set(key, block, Entry { location, crc32c });
                 segments.at(location).live += 1;
                 segments.block_died(origin);

@@ -5,12 +5,20 @@
     reason = "a test that cannot go on ends by panicking; no test uses all of this"
 )]
 
+pub mod nbd;
+pub mod pond;
+pub mod random;
+pub mod tools;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// Generous: what must happen happens within it on a busy machine too.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     pub directory: tempfile::TempDir,
@@ -133,4 +141,47 @@ pub fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
 
 pub fn shown(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Runs the command to its end, on no cluster in particular.
+pub fn millpond(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the command can be started")
+}
+
+/// The command, free of what the environment would add.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    command.args(arguments).env_remove("MILLPOND_DIR").env_remove("MILLPOND_LOG");
+    command
+}
+
+/// Asserts that a message names what it must.
+#[track_caller]
+pub fn names(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+/// A path as an argument.
+pub fn path(path: &Path) -> &str {
+    path.to_str().expect("scratch paths are text")
+}
+
+/// A directory on a real drive, where direct I/O works, that goes away with the test.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("e2e-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a scratch directory can be made")
+}
+
+/// Waits for it, in small steps.
+#[track_caller]
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "in vain for {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

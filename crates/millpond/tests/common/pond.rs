@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 /// A cluster of three nodes in a directory of its own.
 pub struct Pond {
@@ -138,7 +139,12 @@ impl Pond {
 
     /// Serves a volume over NBD on a Unix socket.
     pub fn serve(&self, volume: &str) -> Door {
-        Door::open(self, volume)
+        Door::open(self, volume, &[])
+    }
+
+    /// Serves it without waiting for the attachment of a killed server to expire.
+    pub fn serve_shared(&self, volume: &str) -> Door {
+        Door::open(self, volume, &["--shared"])
     }
 }
 
@@ -165,7 +171,7 @@ pub struct Door {
 }
 
 impl Door {
-    fn open(pond: &Pond, volume: &str) -> Door {
+    fn open(pond: &Pond, volume: &str, flags: &[&str]) -> Door {
         let socket = pond.scratch().join(format!("{volume}.sock"));
         let log = pond.scratch().join(format!("{volume}.log"));
         let output = File::create(&log).expect("a log can be made");
@@ -173,6 +179,7 @@ impl Door {
         let dir = pond.dir();
         let listen = format!("unix:{}", path(&socket));
         let child = command(&["nbd", volume, "--listen", &listen, "--dir", path(&dir)])
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(copy)
@@ -228,6 +235,12 @@ impl Drop for Door {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+        // In good order, so that the volume is detached and the next server need not wait.
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+        let asked = Instant::now();
+        while self.runs() && asked.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,0 +1,169 @@
+//! The kernel's file systems on a volume, across a restart of the whole cluster: a FUSE file of `nbdfuse`, a
+//! loop device on it, a file system on that.
+
+mod common;
+
+use common::pond::Pond;
+use common::random::Random;
+use common::tools::{attempt, installed, run};
+use common::{path, wait_until};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const VOLUME_BYTES: u64 = 384 << 20;
+/// What [`fill`] leaves: ten folders of 40 files without every seventh, and a large one.
+const FILES: usize = 10 * 34 + 1;
+
+/// The volume as a FUSE file, the file as a loop device, the device mounted. Undone in reverse.
+struct Mounted<'a> {
+    place: &'a Path,
+    fuse: Child,
+    device: String,
+    is_mounted: bool,
+}
+
+impl<'a> Mounted<'a> {
+    /// `None` where this machine cannot; then it says why.
+    fn device(place: &'a Path, uri: &str) -> Option<Mounted<'a>> {
+        let file = place.join("nbd");
+        File::create(&file).expect("a scratch file can be made");
+        let fuse = Command::new("nbdfuse").args([path(&file), uri]).stdin(Stdio::null()).spawn();
+        let fuse = fuse.expect("nbdfuse is installed");
+        let mut mounted = Mounted { place, fuse, device: String::new(), is_mounted: false };
+        let mut ended = false;
+        wait_until("the FUSE file is there", || {
+            ended = mounted.fuse.try_wait().expect("a child can be waited for").is_some();
+            ended || file.metadata().is_ok_and(|metadata| metadata.len() == VOLUME_BYTES)
+        });
+        let output = attempt("losetup", &["--find", "--show", path(&file)]);
+        if ended || !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            eprintln!("not tested: a file system on a volume: no FUSE file or no loop device here: {why}");
+            return None;
+        }
+        mounted.device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Some(mounted)
+    }
+
+    /// Runs a program with the device as its last argument.
+    #[track_caller]
+    fn on_device(&self, command: &[&str]) {
+        run(command[0], &[&command[1..], &[&self.device]].concat());
+    }
+
+    fn mount(&mut self) -> PathBuf {
+        let place = self.place.join("mounted");
+        std::fs::create_dir_all(&place).expect("a scratch directory can be made");
+        run("mount", &[&self.device, path(&place)]);
+        self.is_mounted = true;
+        place
+    }
+
+    fn unmount(&mut self) {
+        run("umount", &[path(&self.place.join("mounted"))]);
+        self.is_mounted = false;
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            attempt("umount", &["--lazy", path(&self.place.join("mounted"))]);
+        }
+        if !self.device.is_empty() {
+            attempt("losetup", &["--detach", &self.device]);
+        }
+        // The kernel lets go of the file a moment after the device is detached.
+        for _ in 0..50 {
+            if attempt("fusermount3", &["-u", path(&self.place.join("nbd"))]).status.success() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // Unmounted, it writes what is left and ends by itself.
+        for _ in 0..100 {
+            if !matches!(self.fuse.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = self.fuse.kill();
+        let _ = self.fuse.wait();
+    }
+}
+
+/// Files of many sizes in folders, some removed and some written over again.
+fn fill(place: &Path, random: &mut Random) -> std::io::Result<()> {
+    for folder in 0..10 {
+        let folder = place.join(format!("folder.{folder}"));
+        std::fs::create_dir(&folder)?;
+        let file = |number: usize| folder.join(format!("file.{number}"));
+        for number in 0..40 {
+            let bytes = (1usize << random.below(18)) + random.below(4096) as usize;
+            std::fs::write(file(number), random.bytes(bytes))?;
+        }
+        for number in (0..40).step_by(7) {
+            std::fs::remove_file(file(number))?;
+        }
+        for number in (1..40).step_by(5).filter(|number| number % 7 != 0) {
+            let file = File::options().write(true).open(file(number))?;
+            file.write_all_at(&random.bytes(3000), random.below(5000))?;
+        }
+    }
+    std::fs::write(place.join("large"), random.bytes(24 << 20))
+}
+
+/// Checksums of all files, computed by a program of the system.
+fn fingerprint(place: &Path) -> String {
+    let script = "cd \"$0\" && find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    run("sh", &["-c", script, path(place)])
+}
+
+/// Makes a file system, fills it, has its own checker look, restarts the cluster, checks and compares.
+fn survives_a_restart(make: &[&str], check: &[&str]) {
+    let needed = ["nbdfuse", "losetup", "mount", "fusermount3", make[0], check[0]];
+    if !installed("a file system on a volume", &needed) {
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not tested: a file system on a volume: only root can mount it");
+        return;
+    }
+    let pond = Pond::start("1GiB");
+    pond.volume("v", "384MiB");
+    let place = pond.scratch().to_owned();
+    let door = pond.serve("v");
+    let Some(mut mounted) = Mounted::device(&place, &door.uri()) else { return };
+    mounted.on_device(make);
+    let top = mounted.mount();
+    fill(&top, &mut Random::seeded()).expect("the file system takes the files");
+    let before = fingerprint(&top);
+    assert_eq!(before.lines().count(), FILES);
+    mounted.unmount();
+    mounted.on_device(check);
+    drop(mounted);
+    drop(door);
+
+    pond.down();
+    pond.up();
+    let door = pond.serve("v");
+    let mut mounted = Mounted::device(&place, &door.uri()).expect("it was possible before");
+    mounted.on_device(check);
+    let top = mounted.mount();
+    let after = fingerprint(&top);
+    mounted.unmount();
+    assert!(before == after, "files differ after a restart");
+}
+
+#[test]
+fn an_ext4_file_system_survives_a_restart_of_the_cluster() {
+    survives_a_restart(&["mkfs.ext4", "-q", "-F"], &["e2fsck", "-f", "-n"]);
+}
+
+#[test]
+fn an_xfs_file_system_survives_a_restart_of_the_cluster() {
+    survives_a_restart(&["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
