@@ -38,7 +38,7 @@ fn an_export_offers_what_clients_ask_for() {
     for can in ["can_flush", "can_fua", "can_trim", "can_zero", "can_fast_zero", "can_multi_conn", "can_df"] {
         assert_eq!(export[can], true, "{can} in {export}");
     }
-    assert_eq!(export["block_minimum"], 1, "{export}");
+    assert_eq!(export["block_size_minimum"], 1, "{export}");
     let list =
         json(&run("nbdinfo", &["--list", "--json", &format!("nbd+unix://?socket={}", path(door.socket()))]));
     assert_eq!(list["exports"][0]["export-name"], "v", "{list}");

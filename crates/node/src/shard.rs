@@ -112,6 +112,9 @@ pub fn run(
     let file = reactor.add_file(descriptor).map_err(|error| format!("{path}: {error}"))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|error| format!("{osd} cannot listen: {error}"))?;
+    // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN)
+        .map_err(|error| format!("{osd} cannot listen: {error}"))?;
     let address = listener.local_addr().map_err(|error| format!("{osd} cannot listen: {error}"))?;
     reactor.listen(listener.into()).map_err(|error| format!("{osd} cannot listen: {error}"))?;
     let ready = Report::Ready { address, waker: reactor.waker() };

@@ -28,7 +28,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a group that lost its epoch claims another.
 const CLAIM_PAUSE: Duration = Duration::from_millis(100);
 /// The pause after a claim that came to nothing.
-const CLAIM_PAUSE_LONG: Duration = Duration::from_secs(1);
+pub(crate) const CLAIM_PAUSE_LONG: Duration = Duration::from_secs(1);
 /// Blocks repaired at a time.
 const REPAIR_BLOCKS: u16 = 64;
 

@@ -3,6 +3,7 @@
 use crate::group::GroupState;
 use crate::io::Io;
 use crate::osd::{Handled, LinkError, Osd, StagedRecord};
+use crate::peering::CLAIM_PAUSE_LONG;
 use base::{BLOCK_BYTES, Epoch, LinkId, PgId, Sequence, crc32c};
 use store::{StageError, WriteRecord};
 use wire::{Checksums, Message, Replicate, Status, encode};
@@ -190,5 +191,7 @@ impl Osd {
             self.groups[group as usize].pg
         ));
         self.demote(group, &format!("{osd} refused a write: {status:?}"), io);
+        // What made it refuse may last: each claim is a commit of the registry.
+        self.groups[group as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }
 }

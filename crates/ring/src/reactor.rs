@@ -634,6 +634,9 @@ impl Reactor {
     /// Submits, and waits for one completion or the timeout.
     fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.push_backlog();
+        // What did not fit goes with the next turn, which must not wait for something else to happen:
+        // receives and accepts in it would stay unarmed meanwhile.
+        let timeout = if self.backlog.is_empty() { timeout } else { Some(Duration::ZERO) };
         if self.in_flight == 0 && timeout.is_none() {
             return Err(io::Error::other(
                 "a turn without a timeout and with nothing in flight would never end",
