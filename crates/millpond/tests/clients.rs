@@ -19,8 +19,15 @@ fn cluster_with_volume(bytes: &str) -> (Cluster, String) {
 fn fio_verifies_what_it_wrote_in_any_size_and_alignment() {
     let (_cluster, uri) = cluster_with_volume("256MiB");
     let uri = format!("--uri={uri}");
-    let common =
-        ["--name=verify", "--ioengine=nbd", &uri, "--verify=crc32c", "--iodepth=32", "--randrepeat=0"];
+    let common = [
+        "--name=verify",
+        "--ioengine=nbd",
+        &uri,
+        "--verify=crc32c",
+        "--iodepth=32",
+        "--randrepeat=0",
+        "--verify_state_save=0",
+    ];
     for job in [
         ["--rw=randwrite", "--bs=4k", "--size=64m", "--verify_fatal=1"],
         ["--rw=randwrite", "--bsrange=512-128k", "--size=64m", "--verify_fatal=1"],

@@ -99,6 +99,7 @@ impl TestClient {
     fn connect(socket: &std::path::Path, export: &str) -> TestClient {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut client = TestClient {
             stream,
             client: Client::new(export, true),
