@@ -54,6 +54,15 @@ impl Osd {
         Ok(index)
     }
 
+    /// As [`Self::admit`]; the client was told why, if not.
+    fn admit_or_refuse(&mut self, link: LinkId, request: &Request, io: &mut impl Io) -> Option<u32> {
+        self.admit(request)
+            .map_err(|(status, details)| {
+                io.send(link, &encode::reply_refused(request.request, status, details))
+            })
+            .ok()
+    }
+
     /// Whether an operation under way, or one waiting before it, touches the same blocks.
     pub(crate) fn has_conflict(
         &self,
@@ -105,13 +114,7 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        let group = match self.admit(request) {
-            Ok(group) => group,
-            Err((status, details)) => {
-                io.send(link, &encode::reply_refused(request.request, status, details));
-                return Handled::Done;
-            }
-        };
+        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
         // Every read holds at least one buffer at most for each of its blocks.
         let (first_block, block_count) = request.blocks();
         if self.small.available() < usize::from(block_count) || self.large.available() == 0 {
@@ -134,13 +137,10 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        match self.admit(request) {
-            Ok(_) => {
-                let bits = self.store.allocated_bits(&request.key);
-                io.send(link, &encode::reply(request.request, Status::Ok, OBJECT_BLOCKS / 8));
-                io.send(link, &bits);
-            }
-            Err((status, details)) => io.send(link, &encode::reply_refused(request.request, status, details)),
+        if self.admit_or_refuse(link, request, io).is_some() {
+            let bits = self.store.allocated_bits(&request.key);
+            io.send(link, &encode::reply(request.request, Status::Ok, OBJECT_BLOCKS / 8));
+            io.send(link, &bits);
         }
         Handled::Done
     }
@@ -151,13 +151,7 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        let group = match self.admit(request) {
-            Ok(group) => group,
-            Err((status, details)) => {
-                io.send(link, &encode::reply_refused(request.request, status, details));
-                return Handled::Done;
-            }
-        };
+        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
         if self.groups[group as usize].in_flight.len() >= IN_FLIGHT_MAX {
             return Handled::Stalled;
         }
@@ -179,13 +173,7 @@ impl Osd {
         data: &[u8],
         io: &mut impl Io,
     ) -> Handled {
-        let group = match self.admit(request) {
-            Ok(group) => group,
-            Err((status, details)) => {
-                io.send(link, &encode::reply_refused(request.request, status, details));
-                return Handled::Done;
-            }
-        };
+        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
         let origin = Origin::Client { link, request: request.request };
         if self.store.is_full() || self.is_member_full(group) {
             self.refuse(origin, Status::NoSpace, io);
