@@ -58,7 +58,7 @@ impl RawTarget {
             ..ReactorOptions::default()
         };
         let mut reactor = Reactor::new(options).map_err(|error| TargetError(error.to_string()))?;
-        let file = reactor.add_file(file).map_err(|error| failed(&error))?;
+        let file = reactor.add_file(file, depth as usize).map_err(|error| failed(&error))?;
         let mut buffers: Vec<Buffer> = (0..depth).map(|_| Buffer::new(block_bytes as usize)).collect();
         reactor.register_buffers(buffers.iter_mut()).map_err(|error| {
             failed(&format!("the memory for it cannot be registered: {error}; lower --bs or --iodepth"))

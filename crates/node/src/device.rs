@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::{Device, DeviceError};
 
+/// How many operations a file takes at the same time. Its file system has its own queue.
+const FILE_DEPTH: usize = 256;
+
 /// Why a drive cannot be used.
 #[derive(thiserror::Error, Debug)]
 pub enum DriveError {
@@ -61,6 +64,7 @@ pub struct Drive {
     file: Flock<File>,
     bytes: u64,
     has_volatile_cache: bool,
+    depth: usize,
 }
 
 impl Drive {
@@ -98,7 +102,11 @@ impl Drive {
         };
         let bytes =
             file.seek(SeekFrom::End(0)).map_err(open_error)? / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        let detected = if is_block_device { block_device_cache_is_volatile(metadata.rdev()) } else { true };
+        let attribute = |name| if is_block_device { queue_attribute(metadata.rdev(), name) } else { None };
+        // A cache that cannot be asked about is taken to be volatile: a flush too many costs time, one too few
+        // costs data.
+        let detected = attribute("write_cache").is_none_or(|kind| kind.trim() != "write through");
+        let depth = attribute("nr_requests").and_then(|count| count.trim().parse().ok());
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|_| DriveError::InUse { path: path.to_owned() })?;
         Ok(Drive {
@@ -106,6 +114,7 @@ impl Drive {
             file,
             bytes,
             has_volatile_cache: volatile_cache.unwrap_or(detected),
+            depth: depth.unwrap_or(FILE_DEPTH),
         })
     }
 
@@ -113,6 +122,12 @@ impl Drive {
     #[must_use]
     pub fn has_volatile_cache(&self) -> bool {
         self.has_volatile_cache
+    }
+
+    /// How many operations it takes at the same time.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
     }
 
     /// Another descriptor of it, for a reactor. The lock is shared, and held until both are closed.
@@ -160,18 +175,13 @@ impl Device for Drive {
     }
 }
 
-/// What the kernel says of the cache of the block device with that number. One that cannot be asked is
-/// taken to be volatile: a flush too many costs time, one too few costs data.
-fn block_device_cache_is_volatile(device: u64) -> bool {
+/// What the kernel says of the queue of the block device with that number.
+fn queue_attribute(device: u64, name: &str) -> Option<String> {
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     // A partition has no queue of its own; its parent directory is the whole device's.
-    ["queue", "../queue"]
-        .iter()
-        .find_map(|queue| {
-            let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_cache");
-            std::fs::read_to_string(path).ok()
-        })
-        .is_none_or(|kind| kind.trim() != "write through")
+    ["queue", "../queue"].iter().find_map(|queue| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/{name}")).ok()
+    })
 }
 
 #[cfg(test)]

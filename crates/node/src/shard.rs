@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// The most a connection may receive before something is consumed, in bytes: many messages at once.
 const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
+/// With more operations under way than this, throughput counts for more than the latency of each.
+const EAGER_OPERATIONS_MAX: usize = 2;
 /// How often figures are published while they change.
 const STATUS_PAUSE: Duration = Duration::from_secs(2);
 /// How soon a change of a group's state is published.
@@ -109,7 +111,8 @@ pub fn run(
         .register_buffers(machine.buffers_mut())
         .map_err(|error| format!("registering buffers: {error}"))?;
     let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
-    let file = reactor.add_file(descriptor).map_err(|error| format!("{path}: {error}"))?;
+    let file =
+        reactor.add_file(descriptor, config.drive.depth()).map_err(|error| format!("{path}: {error}"))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .map_err(|error| format!("{osd} cannot listen: {error}"))?;
     // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
@@ -214,6 +217,7 @@ impl Shard {
         loop {
             let now = ring::now();
             let timeout = self.osd.next_timeout().since(now);
+            self.reactor.set_eager((1..=EAGER_OPERATIONS_MAX).contains(&self.osd.operations_in_flight()));
             self.reactor.turn(Some(timeout), &mut events)?;
             let (osd, reactor) = (&mut self.osd, &mut self.reactor);
             reactor.take_released(|buffer| osd.put_buffer(buffer));

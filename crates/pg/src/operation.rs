@@ -132,6 +132,11 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
+    /// How many there are.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// A slot for a new operation, to be filled in by the caller.
     pub(crate) fn add(&mut self) -> (OperationId, &mut Operation) {
         let slot = self.free.pop().unwrap_or_else(|| {

@@ -265,6 +265,12 @@ impl Osd {
         self.is_shut_down
     }
 
+    /// Operations of clients that have not ended.
+    #[must_use]
+    pub fn operations_in_flight(&self) -> usize {
+        self.operations.in_flight()
+    }
+
     /// When [`Self::end_turn`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Instant {

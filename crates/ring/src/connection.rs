@@ -182,6 +182,8 @@ pub(crate) struct Connection {
     sending: Outbox,
     send_state: SendState,
     pub(crate) is_receiving: bool,
+    /// The last receipt emptied the socket: looking into it before something comes is in vain.
+    pub(crate) is_drained: bool,
     pub(crate) is_sending: bool,
     pub(crate) is_dirty: bool,
     pub(crate) is_connecting: bool,
@@ -205,6 +207,7 @@ impl Connection {
             sending: Outbox::default(),
             send_state: SendState { vectors: Vec::new(), message: Box::new(message) },
             is_receiving: false,
+            is_drained: false,
             is_sending: false,
             is_dirty: false,
             is_connecting: false,

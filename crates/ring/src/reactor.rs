@@ -104,7 +104,9 @@ pub struct ReactorOptions {
     pub connections_max: u32,
     /// Bytes a new connection can receive before something is consumed. Grow it with [`Inbox::grow`].
     pub inbox_bytes: usize,
-    /// The longest the reactor polls before it sleeps, when it was busy a moment ago.
+    /// The longest a turn polls before it sleeps, when [`Reactor::set_eager`] allows it and recent waits were
+    /// no longer than this on average. Polling spares the latency of a wake-up, which in a virtual machine
+    /// is larger than that of a network. The processor is offered to others meanwhile.
     pub spin_max: Duration,
 }
 
@@ -127,11 +129,25 @@ const KIND_ACCEPT: u64 = 4;
 const KIND_CONNECT: u64 = 5;
 const KIND_WAKE: u64 = 6;
 
+/// A receive waits for the socket to have something before it looks (`IORING_RECVSEND_POLL_FIRST`).
+const RECEIVE_POLL_FIRST: u16 = 1;
+
 /// Files and listeners that fit beside the connections.
 const FILES_MAX: u32 = 64;
 
+/// A file, with no more operations handed to the kernel at a time than its device takes: for one more, the
+/// kernel would put a thread to sleep, which costs far more than the operation.
+struct OpenFile {
+    /// Held open for the sake of locks on it; operations name its slot.
+    _file: File,
+    depth: usize,
+    in_flight: usize,
+    waiting: VecDeque<squeue::Entry>,
+}
+
 /// A file operation in flight. It owns what the kernel works on.
 struct FileOperation {
+    file: FileId,
     token: u64,
     buffer: Option<Buffer>,
     expected_bytes: usize,
@@ -143,7 +159,7 @@ struct FileOperation {
 pub struct Reactor {
     ring: IoUring,
     options: ReactorOptions,
-    files: Vec<File>,
+    files: Vec<OpenFile>,
     listeners: Vec<Socket>,
     connections: Vec<Option<Connection>>,
     connections_free: Vec<u32>,
@@ -163,8 +179,9 @@ pub struct Reactor {
     waker: Waker,
     wake_counter: Box<u64>,
     wake_is_armed: bool,
-    /// How long recent sleeps were, in nanoseconds, as a moving average; decides whether polling pays.
-    sleep_average_ns: u64,
+    is_eager: bool,
+    /// How long recent eager waits were, in nanoseconds, as a moving average; decides whether polling pays.
+    wait_average_ns: u64,
     buffers_are_registered: bool,
     enters: u64,
 }
@@ -200,7 +217,8 @@ impl Reactor {
             waker,
             wake_counter: Box::new(0),
             wake_is_armed: false,
-            sleep_average_ns: u64::MAX / 2,
+            is_eager: false,
+            wait_average_ns: 0,
             buffers_are_registered: false,
             enters: 0,
         };
@@ -249,11 +267,11 @@ impl Reactor {
         Ok(())
     }
 
-    /// Gives a file (a drive) to the reactor.
+    /// Gives a file (a drive) to the reactor, which has at most `depth` operations on it in flight; others wait.
     ///
     /// # Errors
     /// When the table of files is full or the kernel refuses.
-    pub fn add_file(&mut self, file: File) -> io::Result<FileId> {
+    pub fn add_file(&mut self, file: File, depth: usize) -> io::Result<FileId> {
         let index = self.files.len() as u32;
         if index + self.listeners.len() as u32 >= FILES_MAX {
             return Err(io::Error::other("a reactor takes at most 64 files and listeners"));
@@ -261,7 +279,12 @@ impl Reactor {
         self.ring
             .submitter()
             .register_files_update(self.options.connections_max + index, &[file.as_raw_fd()])?;
-        self.files.push(file);
+        self.files.push(OpenFile {
+            _file: file,
+            depth: depth.max(1),
+            in_flight: 0,
+            waiting: VecDeque::new(),
+        });
         Ok(FileId(index))
     }
 
@@ -283,7 +306,7 @@ impl Reactor {
         };
         self.start_file_operation(
             entry,
-            FileOperation { token, buffer: Some(buffer), expected_bytes: length, what: "read", offset },
+            FileOperation { file, token, buffer: Some(buffer), expected_bytes: length, what: "read", offset },
         );
     }
 
@@ -304,7 +327,14 @@ impl Reactor {
         };
         self.start_file_operation(
             entry,
-            FileOperation { token, buffer: Some(buffer), expected_bytes: length, what: "write", offset },
+            FileOperation {
+                file,
+                token,
+                buffer: Some(buffer),
+                expected_bytes: length,
+                what: "write",
+                offset,
+            },
         );
     }
 
@@ -313,7 +343,7 @@ impl Reactor {
         let entry = opcode::Fsync::new(self.file_slot(file)).flags(types::FsyncFlags::DATASYNC).build();
         self.start_file_operation(
             entry,
-            FileOperation { token, buffer: None, expected_bytes: 0, what: "flush", offset: 0 },
+            FileOperation { file, token, buffer: None, expected_bytes: 0, what: "flush", offset: 0 },
         );
     }
 
@@ -430,6 +460,13 @@ impl Reactor {
         self.connections.len() - self.connections_free.len()
     }
 
+    /// Whether somebody waits for what this reactor waits for, and little else is under way: then a turn may
+    /// poll before it sleeps, as [`ReactorOptions::spin_max`] says. Under load it should not: who sleeps
+    /// finds more when it wakes.
+    pub fn set_eager(&mut self, is_eager: bool) {
+        self.is_eager = is_eager;
+    }
+
     /// One turn: issues everything queued, waits until something happened or `timeout` has passed, and
     /// appends what happened to `events`.
     ///
@@ -501,8 +538,15 @@ impl Reactor {
             self.operations.push(None);
             self.operations.len() as u32 - 1
         });
+        let file = &mut self.files[operation.file.0 as usize];
         self.operations[index as usize] = Some(operation);
-        self.push(entry.user_data(KIND_FILE << KIND_SHIFT | u64::from(index)));
+        let entry = entry.user_data(KIND_FILE << KIND_SHIFT | u64::from(index));
+        if file.in_flight == file.depth {
+            file.waiting.push_back(entry);
+        } else {
+            file.in_flight += 1;
+            self.push(entry);
+        }
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -557,7 +601,9 @@ impl Reactor {
         if space.is_empty() {
             return;
         }
+        let poll_first = if state.is_drained { RECEIVE_POLL_FIRST } else { 0 };
         let entry = opcode::Recv::new(types::Fixed(slot), space.as_mut_ptr(), space.len() as u32)
+            .ioprio(poll_first)
             .build()
             .user_data(KIND_RECEIVE << KIND_SHIFT | u64::from(slot));
         state.is_receiving = true;
@@ -642,37 +688,35 @@ impl Reactor {
                 "a turn without a timeout and with nothing in flight would never end",
             ));
         }
-        let spin = self.options.spin_max;
-        if !spin.is_zero()
-            && timeout != Some(Duration::ZERO)
-            && self.sleep_average_ns < spin.as_nanos() as u64
-        {
-            let start = crate::now();
-            self.enter_once(Some(Duration::ZERO))?;
-            while self.ring.completion().is_empty() {
-                if crate::now().since(start) >= spin {
-                    break;
-                }
-                std::hint::spin_loop();
-                self.enter_once(Some(Duration::ZERO))?;
-            }
-            if !self.ring.completion().is_empty() {
-                self.note_sleep(crate::now().since(start));
-                return Ok(());
-            }
-        }
-        if spin.is_zero() {
+        let spin_max = self.options.spin_max;
+        let spin_max_ns = spin_max.as_nanos() as u64;
+        if !self.is_eager || spin_max.is_zero() || timeout == Some(Duration::ZERO) {
             return self.enter_once(timeout);
         }
         let start = crate::now();
-        self.enter_once(timeout)?;
-        self.note_sleep(crate::now().since(start));
+        if self.wait_average_ns > spin_max_ns || !self.spin(start + spin_max)? {
+            self.enter_once(timeout)?;
+        }
+        // However long a wait was, some short ones bring polling back.
+        let waited_ns = (crate::now().since(start).as_nanos() as u64).min(8 * spin_max_ns);
+        self.wait_average_ns = self.wait_average_ns / 8 * 7 + waited_ns / 8;
         Ok(())
     }
 
-    fn note_sleep(&mut self, duration: Duration) {
-        let nanoseconds = (duration.as_nanos() as u64).min(10_000_000);
-        self.sleep_average_ns = self.sleep_average_ns.min(10_000_000) / 8 * 7 + nanoseconds / 8;
+    /// Submits, and polls until something completed or the time is up; answers which.
+    fn spin(&mut self, until: base::Instant) -> io::Result<bool> {
+        self.enter_once(Some(Duration::ZERO))?;
+        while self.ring.completion().is_empty() {
+            if self.ring.submission().taskrun() {
+                self.enter_once(Some(Duration::ZERO))?;
+            } else if crate::now() >= until {
+                return Ok(false);
+            } else {
+                // Who would complete something may need this very processor.
+                std::thread::yield_now();
+            }
+        }
+        Ok(true)
     }
 
     fn enter_once(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -717,7 +761,7 @@ impl Reactor {
             }
             match user_data >> KIND_SHIFT {
                 KIND_FILE => self.file_done(index, result, events),
-                KIND_RECEIVE => self.receive_done(index, result, events),
+                KIND_RECEIVE => self.receive_done(index, result, flags, events),
                 KIND_SEND => self.send_done(index, result, events),
                 KIND_ACCEPT => self.accept_done(index, result, flags, events),
                 KIND_CONNECT => self.connect_done(index, result, events),
@@ -735,7 +779,12 @@ impl Reactor {
     fn file_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
         let operation = self.operations[index as usize].take().expect("a completion belongs to an operation");
         self.operations_free.push(index);
-        let FileOperation { token, buffer, expected_bytes, what, offset } = operation;
+        let FileOperation { file, token, buffer, expected_bytes, what, offset } = operation;
+        let file = &mut self.files[file.0 as usize];
+        match file.waiting.pop_front() {
+            Some(entry) => self.push(entry),
+            None => file.in_flight -= 1,
+        }
         let result = if result < 0 {
             let cause = io::Error::from_raw_os_error(-result);
             Err(io::Error::new(
@@ -753,9 +802,10 @@ impl Reactor {
         events.push(Event::FileDone { token, buffer, result });
     }
 
-    fn receive_done(&mut self, slot: u32, result: i32, events: &mut Vec<Event>) {
+    fn receive_done(&mut self, slot: u32, result: i32, flags: u32, events: &mut Vec<Event>) {
         let state = self.connections[slot as usize].as_mut().expect("a connection outlives its operations");
         state.is_receiving = false;
+        state.is_drained = !cqueue::sock_nonempty(flags);
         if state.closing.is_some() {
             self.reclaim_if_idle(slot);
             return;
@@ -843,6 +893,8 @@ impl Network for Reactor {
 impl Drop for Reactor {
     fn drop(&mut self) {
         // The kernel may still read or write memory that the tables own: end everything and wait for it.
+        let is_file = |entry: &squeue::Entry| entry.get_user_data() >> KIND_SHIFT == KIND_FILE;
+        let unsubmitted = self.backlog.iter().filter(|entry| is_file(entry)).count();
         self.backlog.clear();
         for connection in self.connections.iter().flatten() {
             // SAFETY: the descriptor is open: the connection owns it.
@@ -856,7 +908,8 @@ impl Drop for Reactor {
             .ring
             .submitter()
             .register_sync_cancel(Some(types::Timespec::new().sec(5)), types::CancelBuilder::any());
-        let mut file_operations = self.operations.iter().flatten().count();
+        let mut file_operations =
+            self.files.iter().map(|file| file.in_flight).sum::<usize>().saturating_sub(unsubmitted);
         let deadline = crate::now() + Duration::from_secs(10);
         while file_operations > 0 && crate::now() < deadline {
             if self.enter_once(Some(Duration::from_millis(100))).is_err() {
@@ -876,6 +929,10 @@ impl Drop for Reactor {
 fn set_stream_options(socket: &Socket) {
     // Unix sockets have no such option; there nothing is delayed.
     let _ = socket.set_tcp_nodelay(true);
+    // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
+    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
+        let _ = socket.set_tcp_congestion(b"cubic");
+    }
 }
 
 fn describe_end(result: i32) -> String {

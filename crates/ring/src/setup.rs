@@ -47,6 +47,7 @@ pub(crate) fn make_ring(entries: u32) -> Result<IoUring, SetupError> {
         .setup_single_issuer()
         .setup_coop_taskrun()
         .setup_defer_taskrun()
+        .setup_taskrun_flag()
         .setup_cqsize(entries * 8)
         .build(entries)
         .map_err(|error| {

@@ -36,7 +36,7 @@ fn what_was_written_is_read_back_and_a_short_read_names_its_place() {
     let mut reactor = reactor();
     let file = tempfile::tempfile().unwrap();
     file.set_len(8192).unwrap();
-    let file = reactor.add_file(file).unwrap();
+    let file = reactor.add_file(file, 64).unwrap();
     let mut buffer = Buffer::new(8192);
     reactor.register_buffers(std::iter::once(&mut buffer)).unwrap();
     assert_eq!(buffer.registration(), Some(0));
@@ -172,4 +172,64 @@ fn one_connection_too_many_is_closed_and_the_others_live() {
     }
     assert_eq!(reactor.connection_count(), 2);
     assert_eq!(streams[2].read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn more_operations_than_the_device_or_the_queue_takes_all_end() {
+    for (entries, depth) in [(8, 4), (8, 1000), (256, 3)] {
+        let options = ReactorOptions { entries, connections_max: 8, ..ReactorOptions::default() };
+        let mut reactor = Reactor::new(options).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let file = reactor.add_file(file, depth).unwrap();
+        for token in 0..200 {
+            let mut buffer = Buffer::new(4096);
+            buffer.bytes_mut().unwrap().fill(token as u8);
+            reactor.write(file, token, token * 4096, buffer, 4096);
+        }
+        let mut ended = [false; 200];
+        while ended.contains(&false) {
+            for event in turn(&mut reactor) {
+                let Event::FileDone { token, result, .. } = event else { continue };
+                result.unwrap();
+                assert!(!std::mem::replace(&mut ended[token as usize], true), "{token} ended twice");
+            }
+        }
+        for token in 0..200 {
+            reactor.read(file, token, token * 4096, Buffer::new(4096), 4096);
+        }
+        let event = turn(&mut reactor).remove(0);
+        let Event::FileDone { token, buffer: Some(buffer), result: Ok(()) } = event else {
+            panic!("{event:?}")
+        };
+        assert!(buffer.bytes().iter().all(|&byte| byte == token as u8));
+        let dropped = std::time::Instant::now();
+        drop(reactor);
+        assert!(dropped.elapsed() < Duration::from_secs(5), "what never began is not waited for");
+    }
+}
+
+/// CPU time of this thread in microseconds.
+fn thread_cpu_us() -> u64 {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    statistics.split(' ').next().unwrap().parse::<u64>().unwrap() / 1000
+}
+
+#[test]
+fn it_polls_only_when_it_is_eager_and_answers_come_soon() {
+    let spin_max = Duration::from_millis(20);
+    let mut reactor =
+        Reactor::new(ReactorOptions { connections_max: 8, spin_max, ..ReactorOptions::default() }).unwrap();
+    let mut events = Vec::new();
+    let mut cost_us = |reactor: &mut Reactor| {
+        let before = thread_cpu_us();
+        reactor.turn(Some(Duration::from_millis(50)), &mut events).unwrap();
+        thread_cpu_us() - before
+    };
+    assert!(cost_us(&mut reactor) < 5_000, "nobody waits, so it sleeps");
+    reactor.set_eager(true);
+    assert!(cost_us(&mut reactor) > 5_000, "it polls for a while, and sleeps then");
+    // Waits as long as these teach it that polling is in vain.
+    let last = (0..40).map(|_| cost_us(&mut reactor)).last();
+    assert!(last.is_some_and(|cost| cost < 5_000), "{last:?}");
 }

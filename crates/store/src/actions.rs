@@ -27,7 +27,8 @@ pub struct Expected {
 pub struct Options {
     /// Completed writes need a flush to be durable.
     pub volatile_cache: bool,
-    /// Foreground batches under way; while so many are, the next one grows.
+    /// Foreground batches under way at the same time. While one is, the next one grows; a second goes only when
+    /// it is half full.
     pub batches_in_flight_max: usize,
     /// The largest batch, header included, in bytes.
     pub batch_bytes_max: usize,

@@ -27,6 +27,11 @@ impl OpenBatch {
             && 1 + self.data_blocks + kind.data_blocks(block_count) <= blocks_max
     }
 
+    /// Whether half of what fits is in it, of records or of data.
+    pub(crate) fn is_half_full(&self, blocks_max: u32) -> bool {
+        self.header_bytes * 2 >= BLOCK_BYTES || self.blocks() * 2 >= blocks_max
+    }
+
     /// Appends a record, the words after it, and its data (which may end within a block). Answers where in the
     /// buffer the data lies.
     pub(crate) fn push<'a>(

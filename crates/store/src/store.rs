@@ -253,14 +253,20 @@ impl Store {
         self.stage_small(&record, RecordKind::Mark, token)
     }
 
-    /// The end of a turn: seals the open batch unless enough are under way, and lets cleaning and
+    /// The end of a turn: seals the open batch, unless enough are under way, and lets cleaning and
     /// checkpoints go on.
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
         if self.failure.is_some() {
             return;
         }
-        let is_filled = self.open[HOT].as_ref().is_some_and(|batch| batch.record_count > 0);
-        if is_filled && self.in_flight_count[HOT] < self.options.batches_in_flight_max {
+        let most = self.options.batches_in_flight_max;
+        let goes_now = self.open[HOT].as_ref().is_some_and(|batch| {
+            // While one is under way the next one grows, unless it is large already: one write for many
+            // operations. Alone it goes at once.
+            let limit = if batch.is_half_full(self.batch_blocks_max()) { most } else { 1 };
+            batch.record_count > 0 && self.in_flight_count[HOT] < limit
+        });
+        if goes_now {
             self.seal(HOT, actions);
         }
         self.replenish(actions);

@@ -11,6 +11,12 @@ use std::time::Duration;
 /// Room for what an OSD sends: many small replies in one receive, and always a whole message.
 const OSD_INBOX_BYTES: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
 
+/// With more operations under way than this, throughput counts for more than the latency of each.
+const EAGER_OPERATIONS_MAX: usize = 2;
+/// Until this long after a request, polling for its answer costs less latency than sleeping. As long as a
+/// hypervisor polls for a guest.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+
 /// A volume that was attached.
 #[derive(Clone, Debug)]
 pub struct AttachedVolume {
@@ -56,7 +62,7 @@ impl VolumeLoop {
     /// # Errors
     /// When one of them is not there or attached elsewhere, or the system refuses a reactor or a thread.
     pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
-        let reactor = Reactor::new(reactor)?;
+        let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
         let names = options.volumes.clone();
         let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
         let mut client = Client::new(attached.client, attached.map);
@@ -152,6 +158,8 @@ impl VolumeLoop {
             (Some(timeout), Some(due)) => Some(timeout.min(due)),
             (timeout, due) => timeout.or(due),
         };
+        let is_eager = (1..=EAGER_OPERATIONS_MAX).contains(&self.client.operations_in_flight());
+        self.wires.reactor.set_eager(is_eager);
         let mut events = std::mem::take(&mut self.events);
         let turned = self.wires.reactor.turn(timeout, &mut events);
         self.now = ring::now();
