@@ -23,10 +23,20 @@ const RUNTIME: Duration = Duration::from_secs(20);
 /// How long the NBD server may take to listen.
 const LISTEN_LIMIT: Duration = Duration::from_secs(15);
 
-/// Runs the demo; stays up afterwards if there is someone at a terminal.
+/// Runs the demo. It stays up afterwards if there is someone at a terminal; else it leaves nothing behind.
 pub fn run(path: &Path) -> anyhow::Result<()> {
+    let was_there = path.exists();
     let directory = Directory::new(path)?;
-    up::run_cluster(serve(directory))
+    up::run_cluster(serve(directory))?;
+    if !was_there && !someone_watches() {
+        std::fs::remove_dir_all(path)
+            .with_context(|| format!("{} cannot be removed; remove it by hand", path.display()))?;
+    }
+    Ok(())
+}
+
+fn someone_watches() -> bool {
+    std::io::stdout().is_terminal()
 }
 
 async fn serve(directory: Directory) -> anyhow::Result<(anyhow::Result<()>, DirectoryLock)> {
@@ -69,10 +79,11 @@ async fn show(local: &mut LocalCluster, directory: &Directory, stop: &mut StopSi
             () = stop.wait() => bail!("interrupted before the challenge ended"),
         }
     }
-    output::print(&how_to_attach(directory, bytes))?;
-    if !std::io::stdout().is_terminal() {
+    if !someone_watches() {
+        output::notice("without a terminal the cluster does not stay up; run it in one to attach clients");
         return Ok(());
     }
+    output::print(&how_to_attach(directory, bytes))?;
     output::print_line("The cluster stays up. Ctrl-C stops it; the next `make run` continues with it.")?;
     local.run(stop).await
 }

@@ -9,7 +9,7 @@ use base::{
     BLOCK_BYTES, Buffer, BufferPool, ClientId, Generation, Instant, LinkId, ObjectKey, OsdId, PgId, PoolId,
     VolumeId,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +169,9 @@ pub struct Osd {
     /// Ordered and not yet sent to the replicas: their batch is still being filled.
     pub(crate) outgoing: VecDeque<OperationId>,
     actions: Vec<Action>,
-    pub(crate) blocked_groups: BTreeSet<u32>,
+    /// Groups with operations or repairs that wait for room, to be looked at with the end of the turn.
+    blocked_groups: Vec<u32>,
+    scratch_groups: Vec<u32>,
     links_to_ack: Vec<LinkId>,
     pub(crate) now: Instant,
     next_tick: Instant,
@@ -210,7 +212,8 @@ impl Osd {
             durable_token: 0,
             outgoing: VecDeque::new(),
             actions: Vec::new(),
-            blocked_groups: BTreeSet::new(),
+            blocked_groups: Vec::new(),
+            scratch_groups: Vec::new(),
             links_to_ack: Vec::new(),
             now: Instant::default(),
             next_tick: Instant::default(),
@@ -388,12 +391,14 @@ impl Osd {
     /// The end of a turn: batches go to the drive, acknowledgements to the primaries.
     pub fn end_turn(&mut self, now: Instant, io: &mut impl Io) {
         self.now = now;
-        if !self.blocked_groups.is_empty() {
-            for group in std::mem::take(&mut self.blocked_groups) {
-                self.start_waiting(group, io);
-                self.repair_next(group, io);
-            }
+        // Whoever is still blocked is noted anew, in the other vector.
+        let scratch = std::mem::take(&mut self.scratch_groups);
+        let mut blocked = std::mem::replace(&mut self.blocked_groups, scratch);
+        for group in blocked.drain(..) {
+            self.start_waiting(group, io);
+            self.repair_next(group, io);
         }
+        self.scratch_groups = blocked;
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.tick(io);
@@ -547,6 +552,13 @@ impl Osd {
         let (StagedRecord::Own { group, .. } | StagedRecord::Replica { group, .. }) = record;
         self.groups[group as usize].staged_count += 1;
         self.staged.push_back(record);
+    }
+
+    /// Looks at what waits in a group with the end of this turn, or of the next one if that is now.
+    pub(crate) fn look_again(&mut self, group: u32) {
+        if !self.blocked_groups.contains(&group) {
+            self.blocked_groups.push(group);
+        }
     }
 
     /// Looks at the slow things with the end of this turn.

@@ -315,7 +315,7 @@ impl Osd {
                 self.ordered(id);
             }
             Err(StageError::Busy) => {
-                self.blocked_groups.insert(index);
+                self.look_again(index);
             }
             Err(error) => self.repair_failed(index, &error, io),
         }
@@ -383,7 +383,7 @@ impl Osd {
             self.requeue_repair(index, range);
         }
         self.set_current_repair(index, None);
-        self.blocked_groups.insert(index);
+        self.look_again(index);
     }
 
     fn requeue_repair(&mut self, index: u32, range: RepairRange) {

@@ -214,7 +214,7 @@ impl Osd {
         if let Some(operation) = self.operations.get(id) {
             let group = operation.group;
             self.groups[group as usize].waiting.push_back(id);
-            self.blocked_groups.insert(group);
+            self.look_again(group);
         }
     }
 
@@ -246,7 +246,7 @@ impl Osd {
             };
             if !started {
                 self.groups[group as usize].waiting.insert(index, id);
-                self.blocked_groups.insert(group);
+                self.look_again(group);
                 return;
             }
         }

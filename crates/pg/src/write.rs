@@ -170,7 +170,7 @@ impl Osd {
             group.waiting.push_front(id);
             self.operations.live(id).state = OperationState::Waiting;
             let group = self.operations.live(id).group;
-            self.blocked_groups.insert(group);
+            self.look_again(group);
         }
     }
 

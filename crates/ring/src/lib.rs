@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 mod connection;
+pub mod counting;
 mod reactor;
 mod setup;
 mod wake;

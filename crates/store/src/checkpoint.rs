@@ -150,7 +150,8 @@ impl Store {
         self.checkpoint.phase = Phase::Pages;
         self.blocks_since_checkpoint = 0;
         let dirty = self.index.iter().filter(|(_, object)| object.is_dirty || object.page.is_none());
-        self.checkpoint.queue = dirty.map(|(key, _)| *key).collect();
+        self.checkpoint.queue.clear();
+        self.checkpoint.queue.extend(dirty.map(|(key, _)| *key));
         // The map's order is its history's; sorted pages are read faster.
         self.checkpoint.queue.sort_unstable_by(|left, right| right.cmp(left));
     }
@@ -174,7 +175,7 @@ impl Store {
         if self.open[COLD].is_some() && !self.seal_cold(actions) {
             return;
         }
-        self.checkpoint.root = self.make_root();
+        self.make_root();
         self.checkpoint.root_done = 0;
         self.checkpoint.root_pieces.clear();
         self.checkpoint.phase = Phase::Root;
@@ -269,20 +270,21 @@ impl Store {
         self.checkpoint.pending = pending;
     }
 
-    fn make_root(&self) -> Vec<u8> {
+    fn make_root(&mut self) {
         let end = self.checkpoint.end.expect("a checkpoint under way has an end");
-        let mut bytes = Vec::new();
-        let objects: Vec<_> = self.index.iter().filter(|(_, object)| object.page.is_some()).collect();
+        let mut bytes = std::mem::take(&mut self.checkpoint.root);
+        bytes.clear();
+        let objects = || self.index.iter().filter(|(_, object)| object.page.is_some());
         let header = RootHeader {
             covers: end.sequence.into(),
             mount: end.mount.into(),
             cursors: end.cursors,
             next_segment: end.next_segment,
-            object_count: (objects.len() as u64).into(),
+            object_count: (objects().count() as u64).into(),
             group_count: (self.logs.groups.len() as u64).into(),
         };
         bytes.extend_from_slice(header.as_bytes());
-        for (key, object) in objects {
+        for (key, object) in objects() {
             let page = object.page.expect("objects without a page were filtered out");
             let entry = RootObject {
                 pool: key.pg.pool.0.into(),
@@ -316,7 +318,7 @@ impl Store {
                 bytes.extend_from_slice(entry.as_bytes());
             }
         }
-        bytes
+        self.checkpoint.root = bytes;
     }
 
     /// Batches became durable: perhaps the root among them.
@@ -372,10 +374,12 @@ impl Store {
         self.checkpoint.phase = Phase::Idle;
         self.segments.covers = self.superblock.covers.get();
         let later = std::mem::take(&mut self.checkpoint.replaced_later);
-        for (location, blocks) in std::mem::replace(&mut self.checkpoint.replaced, later) {
+        let mut replaced = std::mem::replace(&mut self.checkpoint.replaced, later);
+        for (location, blocks) in replaced.drain(..) {
             self.segments.at(location).pages -= blocks;
             self.pages_blocks -= u64::from(blocks);
         }
+        self.checkpoint.replaced_later = replaced;
         self.segments.free_all_unused();
     }
 }
