@@ -46,10 +46,10 @@ test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
 
-# JSON=FILE also writes the figures to FILE.
+# JSON=FILE also writes the figures to FILE; CEPH_CONF=FILE also compares with that Ceph cluster, on its image rbd/test.
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/bench-suite --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+	./target/release/bench-suite --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON)) $(if $(CEPH_CONF),--ceph-conf $(CEPH_CONF))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

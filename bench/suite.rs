@@ -41,6 +41,10 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
 
+    /// Compare fio over NBD with fio on the image rbd/test of the Ceph cluster of this configuration
+    #[arg(long, value_name = "FILE")]
+    ceph_conf: Option<PathBuf>,
+
     /// Also write all results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -64,7 +68,8 @@ fn main() -> anyhow::Result<()> {
         rounds: if quick { 1 } else { arguments.rounds },
         runtime: if quick { Duration::from_secs(3) } else { arguments.runtime },
         volume_bytes: arguments.volume_size.map(|size| size.0),
-        write_amplification: !quick,
+        ageing: !quick,
+        ceph_configuration: arguments.ceph_conf,
         date: date.trim().to_owned(),
     };
     let summary = comparison::run(&options, |step| eprintln!("{step}"))?;

@@ -5,7 +5,7 @@
 
 use crate::command::CommandError;
 use crate::cpu::{Machine, Monitor};
-use crate::jobs::{self, JobError, Sample};
+use crate::jobs::{self, FioTarget, JobError, Sample};
 use crate::plan::{Job, Mode, TargetName};
 use crate::suite::{
     Case, Figures, Setup, Subject, Summary, engine_by_fio, measure, overwrite_amplification, ratios,
@@ -31,6 +31,10 @@ const AGED_PERCENT: u64 = 80;
 const STATUS_DELAY: Duration = Duration::from_secs(6);
 const IDLE_TIME: Duration = Duration::from_secs(10);
 const VOLUME: &str = "bench";
+/// How much of the volume, and of a peer's image, the two are compared on.
+const PEER_BYTES: u64 = 1 << 30;
+/// What is on an OSD when it is killed.
+const RESTART_BYTES: u64 = 8 << 30;
 
 /// Why a run came to nothing.
 #[derive(thiserror::Error, Debug)]
@@ -59,8 +63,11 @@ pub struct Options {
     pub runtime: Duration,
     /// Bytes of the volume; chosen by the free memory if absent.
     pub volume_bytes: Option<u64>,
-    /// Whether to age drives and measure write amplification, which takes a few minutes.
-    pub write_amplification: bool,
+    /// Whether to age drives and measure write amplification, and how soon a killed OSD with much on it serves
+    /// again. Takes a few minutes.
+    pub ageing: bool,
+    /// The configuration of a Ceph cluster to compare with, which has an image `test` in a pool `rbd`.
+    pub ceph_configuration: Option<PathBuf>,
     /// Printed with the results.
     pub date: String,
 }
@@ -115,14 +122,18 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
         Some(bench.run(&bench.sequential(bench.volume.clone(), Mode::Read))?.mib_per_second);
     let case = |subject, case: &Case, round| bench.case(subject, case, round);
     let results = measure(options.rounds, case, &mut progress)?;
+    progress("fio over NBD");
+    bench.measure_nbd(&cluster, &mut figures)?;
     progress("watching the idle cluster");
     std::thread::sleep(STATUS_DELAY);
     bench.measure_at_rest(&cluster, &mut figures)?;
     drop(cluster);
     drop(drives);
-    if options.write_amplification {
+    if options.ageing {
         progress("ageing drives at 80 % full with random overwrites of twice their capacity");
         figures.write_amplification = bench.aged_write_amplification()?;
+        progress("killing an OSD with 8 GiB on it");
+        bench.measure_restart(&mut figures)?;
     }
     Ok(Summary {
         machine: Machine::this(),
@@ -180,7 +191,10 @@ impl Bench<'_> {
             Subject::Volume => self.volume.clone(),
         };
         let job = case.job(target, self.volume_bytes, self.options.runtime, u64::from(round));
-        if subject == Subject::Fio { jobs::fio(&job) } else { self.run(&job) }
+        match (subject, &job.target) {
+            (Subject::Fio, TargetName::Raw(path)) => jobs::fio(&FioTarget::Device(path.clone()), &job),
+            _ => self.run(&job),
+        }
     }
 
     fn sequential(&self, target: TargetName, mode: Mode) -> Job {
@@ -212,6 +226,61 @@ impl Bench<'_> {
         std::thread::sleep(IDLE_TIME);
         let usage = monitor.usage(&before, &monitor.snapshot());
         figures.idle_cpu_percent = usage.nodes_us().map(|us| us / 1e6 / usage.seconds * 100.0);
+        Ok(())
+    }
+
+    /// In turns with Ceph, if there is one.
+    fn measure_nbd(&self, cluster: &Cluster, figures: &mut Figures) -> Result<(), SuiteError> {
+        let server = cluster.serve(VOLUME)?;
+        let nbd = FioTarget::Nbd { uri: server.uri().to_owned() };
+        let mixed = Job {
+            depth: 64,
+            mix_read_percent: 75,
+            runtime: Some(self.options.runtime),
+            ramp: Duration::from_secs(1),
+            size: Some(PEER_BYTES.min(self.volume_bytes)),
+            ..Job::new(self.volume.clone(), Mode::RandomReadWrite)
+        };
+        let ceph = self.options.ceph_configuration.as_ref().map(|configuration| FioTarget::Rbd {
+            configuration: configuration.clone(),
+            pool: "rbd".to_owned(),
+            image: "test".to_owned(),
+        });
+        if let Some(ceph) = &ceph {
+            let fill =
+                Job { block: ByteSize(MIB), depth: 8, runtime: None, mode: Mode::Write, ..mixed.clone() };
+            jobs::fio(ceph, &Job { ramp: Duration::ZERO, ..fill })?;
+        }
+        for _ in 0..self.options.rounds {
+            figures.nbd_iops.push(jobs::fio(&nbd, &mixed)?.iops);
+            if let Some(ceph) = &ceph {
+                figures.ceph_iops.push(jobs::fio(ceph, &mixed)?.iops);
+            }
+        }
+        Ok(())
+    }
+
+    /// One OSD, much of it written in large and some in small pieces, and killed. Not measured where the
+    /// memory is too small.
+    fn measure_restart(&self, figures: &mut Figures) -> Result<(), SuiteError> {
+        let drive_bytes = RESTART_BYTES / 3 * 4;
+        if free_bytes(&self.options.directory).unwrap_or(0) < drive_bytes + RESTART_BYTES / 8 {
+            return Ok(());
+        }
+        let drive = LoopDevice::new(self.testbed.directory(), "restart", drive_bytes)?;
+        let directory = self.testbed.directory().join("restart-cluster");
+        let cluster = Cluster::start(&self.options.millpond, &directory, &[drive.path()])?;
+        cluster.create_volume(VOLUME, RESTART_BYTES)?;
+        let run = |job: Job| jobs::bench(&self.options.millpond, cluster.directory(), &job);
+        run(Job::prefill(self.volume.clone(), RESTART_BYTES))?;
+        run(Job {
+            depth: 64,
+            runtime: Some(self.options.runtime),
+            ..Job::new(self.volume.clone(), Mode::RandomWrite)
+        })?;
+        cluster.kill()?;
+        figures.restart_bytes = Some(RESTART_BYTES);
+        figures.restart_seconds = Some(cluster.start_again()?.as_secs_f64());
         Ok(())
     }
 

@@ -4,10 +4,10 @@
 use crate::command::{self, CommandError};
 use crate::cpu::Monitor;
 use crate::histogram::LatencySummary;
-use crate::plan::{Job, TargetName};
+use crate::plan::Job;
 use crate::report::Report;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a job may take beyond its own time before it counts as stuck.
@@ -41,9 +41,6 @@ pub enum JobError {
         /// What the first said.
         first: String,
     },
-    /// fio knows devices only.
-    #[error("fio is run on raw devices only, not on {0}")]
-    NotRaw(TargetName),
 }
 
 /// The figures of one run that are compared.
@@ -133,50 +130,93 @@ fn limit(job: &Job) -> Duration {
     GRACE + job.ramp + job.runtime.unwrap_or(bytes)
 }
 
-/// The command line of fio that does to a device what `job` does.
-///
-/// # Errors
-/// The job's target is no device.
-pub fn fio_arguments(job: &Job) -> Result<Vec<String>, JobError> {
-    let TargetName::Raw(path) = &job.target else { return Err(JobError::NotRaw(job.target.clone())) };
-    let mut arguments: Vec<String> = [
-        "--name=witness",
-        "--ioengine=io_uring",
-        "--direct=1",
-        "--registerfiles=1",
-        "--fixedbufs=1",
-        "--time_based=1",
-        "--norandommap=1",
-        "--randrepeat=0",
-        "--output-format=json",
-    ]
-    .map(str::to_owned)
-    .into();
-    // fio takes a colon in a name for the end of it.
-    let path = path.display().to_string().replace(':', "\\:");
+/// What fio measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FioTarget {
+    /// A device, as our engine does it: registered buffers and files, whatever has completed reaped at once.
+    Device(PathBuf),
+    /// An NBD export.
+    Nbd {
+        /// Its address.
+        uri: String,
+    },
+    /// An image of a Ceph cluster.
+    Rbd {
+        /// The cluster's configuration.
+        configuration: PathBuf,
+        /// The pool.
+        pool: String,
+        /// The image in it.
+        image: String,
+    },
+}
+
+impl FioTarget {
+    fn arguments(&self, depth: u32) -> Vec<String> {
+        match self {
+            FioTarget::Device(path) => vec![
+                "--ioengine=io_uring".to_owned(),
+                "--direct=1".to_owned(),
+                "--registerfiles=1".to_owned(),
+                "--fixedbufs=1".to_owned(),
+                // By itself fio makes a system call for each operation, which costs more and keeps the drive
+                // busier.
+                format!("--iodepth_batch_submit={}", (depth / 4).max(1)),
+                "--iodepth_batch_complete_min=1".to_owned(),
+                format!("--iodepth_batch_complete_max={depth}"),
+                // fio takes a colon in a name for the end of it.
+                format!("--filename={}", path.display().to_string().replace(':', "\\:")),
+            ],
+            FioTarget::Nbd { uri } => vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")],
+            FioTarget::Rbd { pool, image, .. } => vec![
+                "--ioengine=rbd".to_owned(),
+                "--clientname=admin".to_owned(),
+                format!("--pool={pool}"),
+                format!("--rbdname={image}"),
+            ],
+        }
+    }
+}
+
+/// The command line of fio that does to `target` what `job` does to its own.
+#[must_use]
+pub fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["--name=witness", "--norandommap=1", "--randrepeat=0", "--output-format=json"]
+            .map(str::to_owned)
+            .into();
+    arguments.extend(target.arguments(job.depth));
     arguments.extend([
-        format!("--filename={path}"),
         format!("--rw={}", job.mode),
         format!("--bs={}", job.block.0),
         format!("--iodepth={}", job.depth),
         format!("--rwmixread={}", job.mix_read_percent),
-        format!("--runtime={}ms", job.runtime.unwrap_or_default().as_millis()),
         format!("--ramp_time={}ms", job.ramp.as_millis()),
         format!("--offset={}", job.offset),
     ]);
+    if let Some(runtime) = job.runtime {
+        arguments.extend(["--time_based=1".to_owned(), format!("--runtime={}ms", runtime.as_millis())]);
+    }
     arguments.extend(job.size.map(|size| format!("--size={size}")));
-    Ok(arguments)
+    arguments
 }
 
-/// Runs `job`, which names a raw device, as fio.
+/// Runs `job` as fio, on `target`.
 ///
 /// # Errors
-/// fio failed or is not there, or the job names no device.
-pub fn fio(job: &Job) -> Result<Sample, JobError> {
-    let arguments = fio_arguments(job)?;
+/// fio failed or is not there.
+pub fn fio(target: &FioTarget, job: &Job) -> Result<Sample, JobError> {
+    let arguments = fio_arguments(target, job);
     let monitor = Monitor::new(Vec::new());
     let before = monitor.snapshot();
-    let output = command::run("fio", &arguments, limit(job))?;
+    let output = match target {
+        FioTarget::Rbd { configuration, .. } => {
+            let environment = format!("CEPH_CONF={}", configuration.display());
+            let words = [vec![environment, "fio".to_owned()], arguments].concat();
+            command::run("env", &words, limit(job))?
+        }
+        _ => command::run("fio", &arguments, limit(job))?,
+    };
     let usage = monitor.usage(&before, &monitor.snapshot());
     let mut sample = parse_fio(&output)?;
     sample.steal_seconds = usage.steal_us.map(|us| us / 1e6);
@@ -210,7 +250,7 @@ fn parse_fio(output: &str) -> Result<Sample, JobError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Mode;
+    use crate::plan::{Mode, TargetName};
     use crate::report::tests::sample;
 
     #[test]
@@ -235,7 +275,8 @@ mod tests {
     fn fio_is_told_the_same_as_our_engine() {
         let mut job = Job::new(TargetName::Raw("/dev/loop0".into()), Mode::RandomReadWrite);
         (job.depth, job.size) = (64, Some(1 << 30));
-        let line = fio_arguments(&job).unwrap().join(" ");
+        let device = FioTarget::Device("/dev/loop0".into());
+        let line = fio_arguments(&device, &job).join(" ");
         for expected in ["--filename=/dev/loop0", "--rw=randrw", "--iodepth=64", "--size=1073741824"] {
             assert!(line.contains(expected), "{line}");
         }
@@ -243,8 +284,14 @@ mod tests {
             line.contains("--registerfiles=1 --fixedbufs=1") && line.contains("--runtime=20000ms"),
             "{line}"
         );
-        job.target = TargetName::Volume("demo".into());
-        assert!(matches!(fio_arguments(&job), Err(JobError::NotRaw(_))));
+        let nbd = FioTarget::Nbd { uri: "nbd://host/disk".into() };
+        let line = fio_arguments(&nbd, &job).join(" ");
+        assert!(
+            line.contains("--ioengine=nbd --uri=nbd://host/disk") && !line.contains("fixedbufs"),
+            "{line}"
+        );
+        job.runtime = None;
+        assert!(!fio_arguments(&nbd, &job).join(" ").contains("time_based"));
     }
 
     #[test]
@@ -267,7 +314,7 @@ mod tests {
         file.as_file().set_len(4 << 20).unwrap();
         let mut job = Job::new(TargetName::Raw(file.path().into()), Mode::RandomRead);
         job.runtime = Some(Duration::from_millis(200));
-        match fio(&job) {
+        match fio(&FioTarget::Device(file.path().into()), &job) {
             Ok(sample) => assert!(sample.iops > 0.0 && sample.mean_us.unwrap() > 0.0, "{sample:?}"),
             // Where io_uring or direct I/O is refused, fio must be told apart from a wrong parser.
             Err(JobError::Command(error)) => eprintln!("not tested: {error}"),

@@ -254,6 +254,26 @@ pub struct Figures {
     pub index_bytes_per_block: Option<f64>,
     /// Bytes written to drives for each byte that clients overwrote at random, on aged drives.
     pub write_amplification: Option<f64>,
+    /// 75 % reads at depth 64 over NBD, by fio, round by round: operations a second.
+    #[serde(default)]
+    pub nbd_iops: Vec<f64>,
+    /// The same on an image of Ceph, if there was one to compare with.
+    #[serde(default)]
+    pub ceph_iops: Vec<f64>,
+    /// Bytes that were written to an OSD before it was killed.
+    #[serde(default)]
+    pub restart_bytes: Option<u64>,
+    /// Seconds from `millpond up` until all of it served again.
+    #[serde(default)]
+    pub restart_seconds: Option<f64>,
+}
+
+impl Figures {
+    /// NBD by Ceph, the median of the rounds.
+    #[must_use]
+    pub fn nbd_by_ceph(&self) -> Option<f64> {
+        median(self.nbd_iops.iter().zip(&self.ceph_iops).map(|(nbd, ceph)| nbd / ceph).collect())
+    }
 }
 
 /// What the suite ran on and with.
@@ -427,7 +447,22 @@ impl Summary {
             formatter,
             "Write amplification       {} under random overwrites at 80 % full",
             number(figures.write_amplification, "x")
-        )
+        )?;
+        writeln!(
+            formatter,
+            "Start after SIGKILL       {} with {} written to the OSD",
+            number(figures.restart_seconds, " s"),
+            figures
+                .restart_bytes
+                .map_or_else(|| "unavailable".to_owned(), |bytes| ByteSize(bytes).to_string())
+        )?;
+        write!(formatter, "fio over NBD, 75/25 QD64  {}", number(median(figures.nbd_iops.clone()), " IOPS"))?;
+        match (median(figures.ceph_iops.clone()), figures.nbd_by_ceph()) {
+            (Some(ceph), Some(ratio)) => {
+                writeln!(formatter, ", Ceph's RBD {} IOPS: {ratio:.1}x", precise(ceph))
+            }
+            _ => writeln!(formatter),
+        }
     }
 }
 
@@ -554,6 +589,16 @@ mod tests {
         assert_eq!(order[0].1, Subject::Raw);
         assert_eq!(order[13].1, Subject::Volume);
         assert!(order.iter().all(|(name, subject, _)| *subject != Subject::Fio || name.ends_with("qd64")));
+    }
+
+    #[test]
+    fn nbd_is_compared_with_ceph_round_by_round_if_there_is_one() {
+        let mut summary = summary(drifting(1));
+        summary.figures.nbd_iops = vec![40_000.0, 60_000.0];
+        assert!(summary.to_string().ends_with("fio over NBD, 75/25 QD64  50,000 IOPS\n"), "{summary}");
+        summary.figures.ceph_iops = vec![4_000.0, 3_000.0];
+        assert_eq!(summary.figures.nbd_by_ceph(), Some(15.0));
+        assert!(summary.to_string().ends_with("50,000 IOPS, Ceph's RBD 3,500 IOPS: 15.0x\n"), "{summary}");
     }
 
     #[test]

@@ -7,8 +7,11 @@
 use crate::cleanup::Undo;
 use crate::command::{self, CommandError};
 use crate::cpu::{Watched, memory_bytes, parent_of};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Starting a cluster formats its drives and waits for every placement group.
@@ -155,12 +158,27 @@ impl LoopDevice {
     }
 }
 
-/// A cluster of three nodes that runs in the background.
+/// A cluster that runs in the background, with a node for each drive.
 #[derive(Debug)]
 pub struct Cluster {
     millpond: PathBuf,
     directory: PathBuf,
     _undo: Undo,
+}
+
+/// A volume that is served over NBD.
+#[derive(Debug)]
+pub struct NbdServer {
+    uri: String,
+    _undo: Undo,
+}
+
+impl NbdServer {
+    /// Where.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
 }
 
 /// What an OSD says of itself in `millpond status --json`.
@@ -248,6 +266,69 @@ impl Cluster {
         let parent = processes.first().and_then(|node| parent_of(node.pid)).filter(|&pid| pid > 1);
         processes.extend(parent.map(|pid| Watched { label: "registry".to_owned(), pid }));
         Ok(processes)
+    }
+
+    /// Serves `volume` over NBD until the answer is dropped.
+    ///
+    /// # Errors
+    /// `millpond nbd` did not come to listen.
+    pub fn serve(&self, volume: &str) -> Result<NbdServer, TestbedError> {
+        let socket = self.directory.join("bench.sock");
+        let failed = |error| TestbedError::File { path: socket.clone(), error };
+        let child = std::process::Command::new(&self.millpond)
+            .args(["--dir".as_ref(), self.directory.as_os_str(), "nbd".as_ref(), volume.as_ref()])
+            .arg("--listen")
+            .arg(format!("unix:{}", socket.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let child = Mutex::new(child);
+        let undo = Undo::new(move || {
+            let mut child = child.into_inner().unwrap_or_else(PoisonError::into_inner);
+            // Gently: a volume whose server is killed stays attached until its lease ends.
+            let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).ok();
+            child.wait().ok();
+        });
+        let deadline = Instant::now() + COMMAND_LIMIT;
+        loop {
+            match UnixStream::connect(&socket) {
+                Ok(_) => break,
+                Err(error) if Instant::now() >= deadline => return Err(failed(error)),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+        Ok(NbdServer { uri: format!("nbd+unix:///{volume}?socket={}", socket.display()), _undo: undo })
+    }
+
+    /// Kills every process of the cluster at the same time.
+    ///
+    /// # Errors
+    /// `millpond status` failed, or a process does not end.
+    pub fn kill(&self) -> Result<(), TestbedError> {
+        let processes = self.processes()?;
+        // The parent first: it would start the others again.
+        for process in processes.iter().rev() {
+            let pid = nix::unistd::Pid::from_raw(process.pid.cast_signed());
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).ok();
+        }
+        let is_alive =
+            |process: &Watched| Path::new("/proc").join(process.pid.to_string()).join("exe").exists();
+        while processes.iter().any(is_alive) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Starts it again after [`Self::kill`]; answers how long it took until every placement group served.
+    ///
+    /// # Errors
+    /// `millpond up` failed.
+    pub fn start_again(&self) -> Result<Duration, TestbedError> {
+        let started = Instant::now();
+        self.millpond(&["up", "--detach"].map(str::to_owned), START_LIMIT)?;
+        Ok(started.elapsed())
     }
 
     fn millpond(&self, arguments: &[String], limit: Duration) -> Result<String, TestbedError> {
