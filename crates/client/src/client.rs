@@ -613,17 +613,24 @@ impl Client {
                     return Ok(());
                 }
                 let (_, blocks) = blocks_touched(u64::from(piece.offset), u64::from(piece.length));
-                if reply.checksums.len() as u64 != blocks {
+                if reply.checksums.len() as u64 != blocks
+                    || reply.data.len() != reply.checksums.len() * BLOCK_BYTES
+                {
                     return Err(());
                 }
+                let mut skipped = piece.offset as usize % BLOCK_BYTES;
+                let mut rest = target;
                 for (block, checksum) in reply.data.chunks_exact(BLOCK_BYTES).zip(reply.checksums) {
                     // The end of the end-to-end check: the writer's checksum against the bytes as they arrived.
                     if crc32c(block) != checksum.get() {
                         return Err(());
                     }
+                    // Copied at once, while it is in the cache. Until the whole piece verifies, nobody is given it.
+                    let block = &block[skipped..];
+                    let (part, left) = rest.split_at_mut(block.len().min(rest.len()));
+                    part.copy_from_slice(&block[..part.len()]);
+                    (rest, skipped) = (left, 0);
                 }
-                let skipped = piece.offset as usize % BLOCK_BYTES;
-                target.copy_from_slice(&reply.data[skipped..skipped + piece.length as usize]);
                 Ok(())
             }
             PieceKind::Allocated => {

@@ -33,7 +33,7 @@ volumes. Listen on an address that only trusted machines reach.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct NbdArguments {
-    /// The volumes; each is an export of that name, the first also the default export
+    /// The volumes; each is an export of that name, and if there is one only it is the default export too
     #[arg(required = true, value_name = "VOLUME")]
     pub volumes: Vec<String>,
 

@@ -20,6 +20,8 @@ use wire::{Hello, Message, Role, Status, WireError, encode};
 const REDIAL_PAUSE: Duration = Duration::from_millis(200);
 /// How often the slow things are looked at.
 const TICK: Duration = Duration::from_millis(500);
+/// The same when none of them is under way: an idle OSD hardly wakes.
+const TICK_AT_REST: Duration = Duration::from_secs(2);
 /// The most bytes a client may leave unread before no more of its requests are handled.
 const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
 
@@ -315,6 +317,7 @@ impl Osd {
         if self.osd_links.get(&peer.osd) == Some(&link) {
             self.osd_links.remove(&peer.osd);
             self.redial_after.insert(peer.osd, now + REDIAL_PAUSE);
+            self.next_tick_soon();
             self.lost_member(peer.osd, &format!("the connection to {} ended: {reason}", peer.osd), io);
         }
     }
@@ -402,6 +405,9 @@ impl Osd {
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.tick(io);
+            if self.is_at_rest() {
+                self.next_tick = now + TICK_AT_REST;
+            }
         }
         self.store.flush(&mut self.actions);
         self.perform_actions(io);
@@ -682,6 +688,15 @@ impl Osd {
             self.deletions_are_due = !self.deletions.is_empty();
         }
         self.delete_some(io);
+    }
+
+    /// Whether nothing but requests and messages can change anything.
+    fn is_at_rest(&self) -> bool {
+        let is_active = |group: &Group| group.config.primary != self.id || group.is_active();
+        self.deletions.is_empty()
+            && !self.deletions_are_due
+            && self.groups.iter().all(is_active)
+            && self.osd_links.keys().all(|osd| self.ready_link(*osd).is_some())
     }
 
     /// Connects to the OSDs this one shares groups with. Of two, the one with the lower id dials, so that there

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Room for what an OSD sends: many small replies in one receive, and always a whole message.
-const OSD_INBOX_BYTES: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
+const OSD_INBOX_BYTES: usize = (256 << 10) + wire::MESSAGE_BYTES_MAX;
 
 /// With more operations under way than this, throughput counts for more than the latency of each.
 const EAGER_OPERATIONS_MAX: usize = 2;
