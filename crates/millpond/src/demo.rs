@@ -142,6 +142,8 @@ fn how_to_attach(directory: &Directory, bytes: u64) -> String {
     let socket = socket.display();
     let uri = format!("nbd+unix:///{VOLUME}?socket={socket}");
     let flag = format!("--dir {}", directory.given());
+    // As it was called: a build is rarely in the PATH.
+    let millpond = std::env::args().next().unwrap_or_else(|| "millpond".to_owned());
     format!(
         "
 Volume {VOLUME} ({size}, 3 copies) is served over NBD. In a second shell:
@@ -152,9 +154,9 @@ Volume {VOLUME} ({size}, 3 copies) is served over NBD. In a second shell:
       --time_based --runtime=20
   nbd-client -unix {socket} -N {VOLUME} /dev/nbd0    # as root: a block device for mkfs and mount
 
-  millpond status {flag}
-  millpond volume create disk 20GiB {flag}
-  millpond nbd disk --listen unix:disk.sock {flag}
+  {millpond} status {flag}
+  {millpond} volume create disk 20GiB {flag}
+  {millpond} nbd disk --listen unix:disk.sock {flag}
 
 ",
         size = ByteSize(bytes),
