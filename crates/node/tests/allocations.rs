@@ -242,13 +242,14 @@ fn reads_and_writes_allocate_nothing() {
 
     let count = 40_000;
     for (name, write_percent) in [("reads", 0), ("writes", 100), ("a mixture", 25)] {
-        let before = allocations();
+        let (before, started) = (allocations(), Instant::now());
         pond.run(count, |number| number % 100 < write_percent);
         let during = allocations() - before;
         println!("{name}: {during} allocations during {count} operations");
-        // What is not of the operations: each OSD tells its status every two seconds, and a checkpoint begins
-        // with a list of objects.
-        assert!(during < count / 200, "{name}: {during} allocations during {count} operations");
+        // What is not of the operations: each OSD tells its status every two seconds, and a checkpoint may need
+        // a longer list than the one before.
+        let allowed = 100 + 60 * started.elapsed().as_secs();
+        assert!(during <= allowed, "{name}: {during} allocations during {count} operations");
     }
     pond.stop();
 }
