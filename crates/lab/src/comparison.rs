@@ -185,6 +185,11 @@ impl Bench<'_> {
         jobs::bench(&self.options.millpond, &self.cluster, job)
     }
 
+    /// As [`Self::run`], on a cluster of its own.
+    fn run_on(&self, cluster: &Cluster, job: &Job) -> Result<Sample, JobError> {
+        jobs::bench(&self.options.millpond, cluster.directory(), job)
+    }
+
     fn case(&self, subject: Subject, case: &Case, round: u32) -> Result<Sample, JobError> {
         let target = match subject {
             Subject::Raw | Subject::Fio => self.raw.clone(),
@@ -233,12 +238,13 @@ impl Bench<'_> {
     fn measure_nbd(&self, cluster: &Cluster, figures: &mut Figures) -> Result<(), SuiteError> {
         let server = cluster.serve(VOLUME)?;
         let nbd = FioTarget::Nbd { uri: server.uri().to_owned() };
+        let bytes = PEER_BYTES.min(self.volume_bytes);
         let mixed = Job {
             depth: 64,
             mix_read_percent: 75,
             runtime: Some(self.options.runtime),
             ramp: Duration::from_secs(1),
-            size: Some(PEER_BYTES.min(self.volume_bytes)),
+            size: Some(bytes),
             ..Job::new(self.volume.clone(), Mode::RandomReadWrite)
         };
         let ceph = self.options.ceph_configuration.as_ref().map(|configuration| FioTarget::Rbd {
@@ -247,9 +253,7 @@ impl Bench<'_> {
             image: "test".to_owned(),
         });
         if let Some(ceph) = &ceph {
-            let fill =
-                Job { block: ByteSize(MIB), depth: 8, runtime: None, mode: Mode::Write, ..mixed.clone() };
-            jobs::fio(ceph, &Job { ramp: Duration::ZERO, ..fill })?;
+            jobs::fio(ceph, &Job::prefill(self.volume.clone(), bytes))?;
         }
         for _ in 0..self.options.rounds {
             figures.nbd_iops.push(jobs::fio(&nbd, &mixed)?.iops);
@@ -271,13 +275,9 @@ impl Bench<'_> {
         let directory = self.testbed.directory().join("restart-cluster");
         let cluster = Cluster::start(&self.options.millpond, &directory, &[drive.path()])?;
         cluster.create_volume(VOLUME, RESTART_BYTES)?;
-        let run = |job: Job| jobs::bench(&self.options.millpond, cluster.directory(), &job);
-        run(Job::prefill(self.volume.clone(), RESTART_BYTES))?;
-        run(Job {
-            depth: 64,
-            runtime: Some(self.options.runtime),
-            ..Job::new(self.volume.clone(), Mode::RandomWrite)
-        })?;
+        self.run_on(&cluster, &Job::prefill(self.volume.clone(), RESTART_BYTES))?;
+        let overwrite = Job::new(self.volume.clone(), Mode::RandomWrite);
+        self.run_on(&cluster, &Job { depth: 64, runtime: Some(self.options.runtime), ..overwrite })?;
         cluster.kill()?;
         figures.restart_bytes = Some(RESTART_BYTES);
         figures.restart_seconds = Some(cluster.start_again()?.as_secs_f64());
@@ -296,15 +296,10 @@ impl Bench<'_> {
         let filled = usable.unwrap_or(self.drive_bytes()) / 100 * AGED_PERCENT / MIB * MIB;
         let overwritten = 2 * self.drive_bytes();
         cluster.create_volume(VOLUME, filled)?;
-        let run = |job: Job| jobs::bench(&self.options.millpond, cluster.directory(), &job);
-        run(Job::prefill(self.volume.clone(), filled))?;
+        self.run_on(&cluster, &Job::prefill(self.volume.clone(), filled))?;
         let before = write_amplification(&cluster)?;
-        run(Job {
-            depth: 64,
-            runtime: None,
-            io_size: Some(overwritten),
-            ..Job::new(self.volume.clone(), Mode::RandomWrite)
-        })?;
+        let overwrite = Job::new(self.volume.clone(), Mode::RandomWrite);
+        self.run_on(&cluster, &Job { depth: 64, runtime: None, io_size: Some(overwritten), ..overwrite })?;
         let after = write_amplification(&cluster)?;
         Ok(before
             .zip(after)

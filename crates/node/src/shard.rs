@@ -18,8 +18,6 @@ use tokio::sync::mpsc;
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// The most a connection may receive before something is consumed, in bytes: many messages at once.
 const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
-/// With more operations under way than this, throughput counts for more than the latency of each.
-const EAGER_OPERATIONS_MAX: usize = 2;
 /// How often figures are published while they change.
 const STATUS_PAUSE: Duration = Duration::from_secs(2);
 /// How soon a change of a group's state is published.
@@ -217,7 +215,7 @@ impl Shard {
         loop {
             let now = ring::now();
             let timeout = self.osd.next_timeout().since(now);
-            self.reactor.set_eager((1..=EAGER_OPERATIONS_MAX).contains(&self.osd.operations_in_flight()));
+            self.reactor.set_waiting(self.osd.operations_in_flight());
             self.reactor.turn(Some(timeout), &mut events)?;
             let (osd, reactor) = (&mut self.osd, &mut self.reactor);
             reactor.take_released(|buffer| osd.put_buffer(buffer));

@@ -104,7 +104,7 @@ pub struct ReactorOptions {
     pub connections_max: u32,
     /// Bytes a new connection can receive before something is consumed. Grow it with [`Inbox::grow`].
     pub inbox_bytes: usize,
-    /// The longest a turn polls before it sleeps, when [`Reactor::set_eager`] allows it and recent waits were
+    /// The longest a turn polls before it sleeps, when somebody waits ([`Reactor::set_waiting`]) and recent waits were
     /// no longer than this on average. Polling spares the latency of a wake-up, which in a virtual machine
     /// is larger than that of a network. The processor is offered to others meanwhile.
     pub spin_max: Duration,
@@ -128,6 +128,9 @@ const KIND_SEND: u64 = 3;
 const KIND_ACCEPT: u64 = 4;
 const KIND_CONNECT: u64 = 5;
 const KIND_WAKE: u64 = 6;
+
+/// With more operations waiting than this, a turn does not poll.
+const EAGER_OPERATIONS_MAX: usize = 2;
 
 /// A receive waits for the socket to have something before it looks (`IORING_RECVSEND_POLL_FIRST`).
 const RECEIVE_POLL_FIRST: u16 = 1;
@@ -460,11 +463,11 @@ impl Reactor {
         self.connections.len() - self.connections_free.len()
     }
 
-    /// Whether somebody waits for what this reactor waits for, and little else is under way: then a turn may
-    /// poll before it sleeps, as [`ReactorOptions::spin_max`] says. Under load it should not: who sleeps
-    /// finds more when it wakes.
-    pub fn set_eager(&mut self, is_eager: bool) {
-        self.is_eager = is_eager;
+    /// How many operations wait for what this reactor waits for. While they are few, a turn may poll before it
+    /// sleeps, as [`ReactorOptions::spin_max`] says. Of more, throughput counts for more than the latency of
+    /// each, and who sleeps finds more when it wakes.
+    pub fn set_waiting(&mut self, operations: usize) {
+        self.is_eager = (1..=EAGER_OPERATIONS_MAX).contains(&operations);
     }
 
     /// One turn: issues everything queued, waits until something happened or `timeout` has passed, and

@@ -227,7 +227,7 @@ fn it_polls_only_when_it_is_eager_and_answers_come_soon() {
         thread_cpu_us() - before
     };
     assert!(cost_us(&mut reactor) < 5_000, "nobody waits, so it sleeps");
-    reactor.set_eager(true);
+    reactor.set_waiting(1);
     assert!(cost_us(&mut reactor) > 5_000, "it polls for a while, and sleeps then");
     // Waits as long as these teach it that polling is in vain.
     let last = (0..12).map(|_| cost_us(&mut reactor)).last();

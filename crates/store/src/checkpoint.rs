@@ -274,18 +274,12 @@ impl Store {
         let end = self.checkpoint.end.expect("a checkpoint under way has an end");
         let mut bytes = std::mem::take(&mut self.checkpoint.root);
         bytes.clear();
-        let objects = || self.index.iter().filter(|(_, object)| object.page.is_some());
-        let header = RootHeader {
-            covers: end.sequence.into(),
-            mount: end.mount.into(),
-            cursors: end.cursors,
-            next_segment: end.next_segment,
-            object_count: (objects().count() as u64).into(),
-            group_count: (self.logs.groups.len() as u64).into(),
-        };
-        bytes.extend_from_slice(header.as_bytes());
-        for (key, object) in objects() {
-            let page = object.page.expect("objects without a page were filtered out");
+        // The header says how many objects follow, which one walk through the index tells at its end.
+        bytes.resize(size_of::<RootHeader>(), 0);
+        let mut object_count = 0u64;
+        for (key, object) in self.index.iter() {
+            let Some(page) = object.page else { continue };
+            object_count += 1;
             let entry = RootObject {
                 pool: key.pg.pool.0.into(),
                 pg_index: key.pg.index.into(),
@@ -318,6 +312,15 @@ impl Store {
                 bytes.extend_from_slice(entry.as_bytes());
             }
         }
+        let header = RootHeader {
+            covers: end.sequence.into(),
+            mount: end.mount.into(),
+            cursors: end.cursors,
+            next_segment: end.next_segment,
+            object_count: object_count.into(),
+            group_count: (self.logs.groups.len() as u64).into(),
+        };
+        bytes[..size_of::<RootHeader>()].copy_from_slice(header.as_bytes());
         self.checkpoint.root = bytes;
     }
 

@@ -11,8 +11,6 @@ use std::time::Duration;
 /// Room for what an OSD sends: many small replies in one receive, and always a whole message.
 const OSD_INBOX_BYTES: usize = (256 << 10) + wire::MESSAGE_BYTES_MAX;
 
-/// With more operations under way than this, throughput counts for more than the latency of each.
-const EAGER_OPERATIONS_MAX: usize = 2;
 /// Until this long after a request, polling for its answer costs less latency than sleeping. As long as a
 /// hypervisor polls for a guest.
 const SPIN_MAX: Duration = Duration::from_micros(200);
@@ -158,8 +156,7 @@ impl VolumeLoop {
             (Some(timeout), Some(due)) => Some(timeout.min(due)),
             (timeout, due) => timeout.or(due),
         };
-        let is_eager = (1..=EAGER_OPERATIONS_MAX).contains(&self.client.operations_in_flight());
-        self.wires.reactor.set_eager(is_eager);
+        self.wires.reactor.set_waiting(self.client.operations_in_flight());
         let mut events = std::mem::take(&mut self.events);
         let turned = self.wires.reactor.turn(timeout, &mut events);
         self.now = ring::now();
