@@ -3,7 +3,7 @@
 use crate::error::ClientError;
 use crate::route::Routes;
 use base::geometry::blocks_touched;
-use base::hash::Map;
+use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
     BLOCK_BYTES, Buffer, ClientId, ClusterId, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
@@ -101,6 +101,8 @@ struct Piece {
     /// Where its bytes lie in the operation's buffer.
     buffer_start: usize,
     attempts: u32,
+    /// What OSDs know a write by, the same in every attempt.
+    origin: u64,
 }
 
 #[derive(Debug)]
@@ -150,6 +152,8 @@ pub struct Client {
     retries: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     completions: VecDeque<Completion>,
     zeros: Buffer,
+    /// Writes that were ever made.
+    origins: u64,
     /// Why the newest retry was needed, in words.
     last_trouble: Option<String>,
 }
@@ -173,9 +177,10 @@ impl Client {
             retries: BinaryHeap::new(),
             completions: VecDeque::new(),
             zeros: Buffer::new(BLOCK_BYTES),
+            origins: 0,
             last_trouble: None,
         };
-        client.handle_map(map);
+        client.take_map(map);
         client
     }
 
@@ -291,8 +296,33 @@ impl Client {
         self.submit(now, volume, token, PieceKind::Allocated, offset, length, None, io);
     }
 
-    /// Takes over a newer map.
-    pub fn handle_map(&mut self, map: Arc<ClusterMap>) {
+    /// Takes over a newer map. What was sent to an OSD that does not serve its group any more is sent to the one
+    /// that does: an OSD that hangs does not answer.
+    pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Network) {
+        self.take_map(map);
+        for index in 0..self.pieces.len() as u32 {
+            let piece = &self.pieces[index as usize];
+            let osd = match piece.state {
+                PieceState::Sent(link) => self.links.get(&link).copied(),
+                PieceState::Queued(osd) => Some(osd),
+                PieceState::Free | PieceState::Waiting => continue,
+            };
+            let route = self.routes.get(piece.key.pg);
+            if route.is_some_and(|route| Some(route.primary) != osd) {
+                self.give_up_attempt(index);
+                self.dispatch(now, index, io);
+            }
+        }
+    }
+
+    /// Ends an attempt: what is still said of it is ignored.
+    fn give_up_attempt(&mut self, index: u32) {
+        let piece = &mut self.pieces[index as usize];
+        piece.state = PieceState::Waiting;
+        piece.serial = piece.serial.wrapping_add(1);
+    }
+
+    fn take_map(&mut self, map: Arc<ClusterMap>) {
         self.routes.update(&map);
         for volume in &mut self.volumes {
             if let Some(info) = map.volumes.get(&volume.id) {
@@ -423,6 +453,7 @@ impl Client {
         let pg = PgId::of_object(info.pool, info.pg_count, info.id, object);
         let key = ObjectKey { pg, volume: info.id, object };
         let index = self.pieces_free.pop().unwrap_or(self.pieces.len() as u32);
+        self.origins += 1;
         let serial = self.pieces.get(index as usize).map_or(1, |piece| piece.serial.wrapping_add(1));
         let piece = Piece {
             serial,
@@ -434,6 +465,7 @@ impl Client {
             length,
             buffer_start: 0,
             attempts: 0,
+            origin: (mix(self.id.0.wrapping_add(self.origins)) >> 1).max(1),
         };
         match self.pieces.get_mut(index as usize) {
             Some(slot) => *slot = piece,
@@ -489,11 +521,13 @@ impl Client {
     }
 
     fn handle_welcome(&mut self, now: Instant, link: LinkId, io: &mut impl Network) {
-        let Some(state) = self.links.get(&link).and_then(|osd| self.osds.get_mut(osd)) else { return };
+        let Some(osd) = self.links.get(&link).copied() else { return };
+        let Some(state) = self.osds.get_mut(&osd) else { return };
         state.is_ready = true;
         let mut queued = std::mem::take(&mut state.queued);
         for index in queued.drain(..) {
-            if matches!(self.pieces[index as usize].state, PieceState::Queued(_)) {
+            // Since it was queued it may have been sent elsewhere.
+            if self.pieces[index as usize].state == PieceState::Queued(osd) {
                 self.dispatch(now, index, io);
             }
         }
@@ -512,6 +546,8 @@ impl Client {
             length: piece.length,
             epoch,
             generation: self.volumes[operation.volume.0 as usize].generation,
+            origin: piece.origin,
+            is_again: piece.attempts > 1,
         };
         match piece.kind {
             PieceKind::Read => io.send(link, &encode::read(&request)),
@@ -549,6 +585,7 @@ impl Client {
             Status::StaleEpoch
                 if self.routes.newer_epoch(self.pieces[index as usize].key.pg, reply.epoch) =>
             {
+                self.give_up_attempt(index);
                 self.dispatch(now, index, io);
             }
             Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
@@ -592,6 +629,7 @@ impl Client {
     fn corrupt_in_transit(&mut self, now: Instant, index: u32, osd: OsdId, io: &mut impl Network) {
         let attempts = self.pieces[index as usize].attempts;
         if attempts < TRANSIT_ATTEMPTS_MAX {
+            self.give_up_attempt(index);
             return self.dispatch(now, index, io);
         }
         let volume = self.volume_name(index);
@@ -652,8 +690,8 @@ impl Client {
     }
 
     fn retry_later(&mut self, now: Instant, index: u32) {
+        self.give_up_attempt(index);
         let piece = &mut self.pieces[index as usize];
-        piece.state = PieceState::Waiting;
         piece.attempts += 1;
         let pause = RETRY_PAUSE_MIN * (1 << piece.attempts.min(8));
         self.retries.push(Reverse((now + pause.min(RETRY_PAUSE_MAX), index, piece.serial)));

@@ -225,7 +225,8 @@ impl Shard {
             }
             self.retry_stalled(now);
             let (osd, mut io) = parts!(self);
-            osd.end_turn(now, &mut io);
+            // Read anew: what is served by a lease must be served while it lasts, however long the turn took.
+            osd.end_turn(ring::now(), &mut io);
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);

@@ -25,6 +25,8 @@ pub(crate) struct RepairRange {
     pub(crate) key: ObjectKey,
     pub(crate) first_block: u16,
     pub(crate) block_count: u16,
+    /// What the client calls the write that not all members have; 0 if it has no name.
+    pub(crate) tag: u64,
 }
 
 /// What this member does for the group.
@@ -36,14 +38,78 @@ pub(crate) enum GroupState {
     Waiting { reason: String },
     /// The primary, which cannot serve until somebody does something.
     Stopped { reason: String },
-    /// The primary has asked the registry for a new epoch.
-    Claiming,
+    /// It has asked the registry for a new epoch. One that would take over goes on as a replica meanwhile.
+    Claiming { expected: Option<Sequence> },
     /// The primary has asked the members where they stand.
     Querying { positions: Vec<MemberPosition>, since: Instant },
     /// The primary brings the members to its own state: first the mark of the epoch, then the differences.
     Repairing { queue: VecDeque<RepairRange>, current: Option<OperationId>, mark_is_due: bool },
     /// The primary serves.
     Active,
+}
+
+/// What a learner is still to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// These blocks, whatever they hold.
+    Range(RepairRange),
+    /// The blocks of this object in which it differs.
+    Object(ObjectKey),
+}
+
+/// How far the comparison of a learner's objects is.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// The primary's objects that were not compared yet, in order.
+    pub(crate) own: VecDeque<ObjectKey>,
+    /// The learner's last object that was.
+    pub(crate) after: Option<(base::VolumeId, u32)>,
+    /// A page of the learner's objects is on its way.
+    pub(crate) is_awaited: bool,
+}
+
+/// How far a learner is.
+#[derive(Debug)]
+pub(crate) enum LearnerState {
+    /// It was asked where it stands.
+    Asked,
+    /// It receives every write from `from` on, and meanwhile what it lacks.
+    Joined {
+        from: Sequence,
+        /// It has the mark of its join on stable media.
+        has_mark: bool,
+        work: VecDeque<Work>,
+        comparison: Option<Comparison>,
+        /// The object whose checksums it was asked for.
+        blocks_awaited: Option<ObjectKey>,
+        /// Pushes that are being read, or that it does not have on stable media yet.
+        pushes: u32,
+    },
+}
+
+/// A member that is being brought up to date.
+#[derive(Debug)]
+pub(crate) struct Learner {
+    pub(crate) osd: OsdId,
+    pub(crate) link: LinkId,
+    /// Tells this attempt from earlier ones, whose messages may still be under way.
+    pub(crate) session: u32,
+    /// When it last answered.
+    pub(crate) heard_at: Instant,
+    pub(crate) state: LearnerState,
+}
+
+impl Learner {
+    /// Whether it has been asked for something.
+    pub(crate) fn is_owing(&self) -> bool {
+        match &self.state {
+            LearnerState::Asked => true,
+            LearnerState::Joined { has_mark, comparison, blocks_awaited, pushes, .. } => {
+                let compares = comparison.as_ref().is_some_and(|comparison| comparison.is_awaited);
+                !has_mark || compares || blocks_awaited.is_some() || *pushes > 0
+            }
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -66,10 +132,22 @@ pub(crate) struct Group {
     pub(crate) query_pending: Option<(LinkId, Epoch)>,
     /// Not before then does the primary claim again.
     pub(crate) claim_after: Instant,
+    /// Replica: who began the epoch it obeys.
+    pub(crate) leader: Option<OsdId>,
+    /// Replica: since when nothing binds it to the primary any more.
+    pub(crate) free_since: Option<Instant>,
+    /// When the configuration was first seen: its primary is given time to show itself.
+    pub(crate) config_seen_at: Instant,
+    /// Primary: members that are being brought up to date.
+    pub(crate) learners: Vec<Learner>,
+    /// Primary: a learner that has everything, to be made a member in sync.
+    pub(crate) promoted: Option<OsdId>,
+    /// Primary: not before then is a learner tried again.
+    pub(crate) learn_after: Instant,
 }
 
 impl Group {
-    pub(crate) fn new(pg: PgId, config: PgConfig, is_primary: bool) -> Group {
+    pub(crate) fn new(pg: PgId, config: PgConfig, is_primary: bool, now: Instant) -> Group {
         let epoch = config.epoch;
         let state = if is_primary {
             GroupState::Waiting { reason: "just started".to_owned() }
@@ -87,11 +165,31 @@ impl Group {
             staged_count: 0,
             query_pending: None,
             claim_after: Instant::default(),
+            leader: None,
+            free_since: None,
+            config_seen_at: now,
+            learners: Vec::new(),
+            promoted: None,
+            learn_after: Instant::default(),
         }
     }
 
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, GroupState::Active)
+    }
+
+    /// Whether this OSD acts as its primary, or tries to.
+    pub(crate) fn is_led_here(&self) -> bool {
+        !matches!(self.state, GroupState::Replica { .. } | GroupState::Claiming { expected: Some(_) })
+    }
+
+    /// Everybody who holds a part of it, or shall.
+    pub(crate) fn members(&self) -> impl Iterator<Item = OsdId> + '_ {
+        self.config.in_sync.iter().chain(&self.config.learners).copied()
+    }
+
+    pub(crate) fn learner_mut(&mut self, osd: OsdId) -> Option<&mut Learner> {
+        self.learners.iter_mut().find(|learner| learner.osd == osd)
     }
 
     pub(crate) fn replicas(&self, me: OsdId) -> impl Iterator<Item = OsdId> + '_ {
@@ -112,8 +210,10 @@ pub struct GroupSummary {
     pub is_stopped: bool,
     /// Whether it is on its way to serve.
     pub is_peering: bool,
-    /// Its members.
+    /// Who holds every acknowledged write.
     pub in_sync: Vec<OsdId>,
+    /// Who is being brought up to date, or is away.
+    pub learners: Vec<OsdId>,
 }
 
 impl Group {
@@ -122,7 +222,9 @@ impl Group {
             GroupState::Replica { .. } | GroupState::Active => (None, false, false),
             GroupState::Waiting { reason } => (Some(reason.clone()), false, false),
             GroupState::Stopped { reason } => (Some(reason.clone()), true, false),
-            GroupState::Claiming => (Some("claiming a new epoch in the registry".to_owned()), false, true),
+            GroupState::Claiming { .. } => {
+                (Some("claiming a new epoch in the registry".to_owned()), false, true)
+            }
             GroupState::Querying { .. } => {
                 (Some("asking the members where they stand".to_owned()), false, true)
             }
@@ -132,6 +234,7 @@ impl Group {
             }
         };
         let in_sync = self.config.in_sync.clone();
-        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync }
+        let learners = self.config.learners.clone();
+        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync, learners }
     }
 }

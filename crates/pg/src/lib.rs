@@ -10,19 +10,23 @@
 //! - [`write`]: how a write is ordered, replicated and **acknowledged** (`Osd::member_has`).
 //! - [`replica`]: the other end of replication.
 //! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
+//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up.
 //! - [`group`], [`operation`]: the state those work on.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
+//! - A read is served only while no in-sync member may take the group over.
 //! - A read is answered only from blocks without a write under way, so from committed state.
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
 pub mod group;
 mod io;
+pub mod lease;
 pub mod operation;
 pub mod osd;
 pub mod peering;
+pub mod recovery;
 pub mod replica;
 pub mod request;
 pub mod write;

@@ -1,6 +1,6 @@
 //! One read, write or zeroing on its way through a primary.
 
-use base::{Buffer, LinkId, ObjectKey, Sequence};
+use base::{Buffer, Epoch, LinkId, ObjectKey, OsdId, Sequence};
 use store::{BatchId, Location};
 use zerocopy::little_endian::U32;
 
@@ -19,6 +19,8 @@ pub(crate) enum OperationKind {
     Zero,
     /// The mark that begins an epoch.
     Mark,
+    /// What a learner lacks, on its way to it.
+    Push,
 }
 
 /// How far it is.
@@ -46,6 +48,12 @@ pub(crate) enum Origin {
     Repair,
     /// An object of a removed volume being deleted.
     Deletion,
+    /// A learner being brought up to date.
+    Recovery {
+        learner: OsdId,
+        /// Which attempt at it.
+        session: u32,
+    },
 }
 
 /// A run of blocks of a read, from one place of the drive or zeros.
@@ -77,6 +85,11 @@ pub(crate) struct Operation {
     /// Members that do not have it on stable media yet.
     pub(crate) members_awaited: u8,
     pub(crate) sequence: Sequence,
+    /// Of a read: the group's epoch when the index was looked at.
+    pub(crate) epoch: Epoch,
+    /// What its client calls it, 0 if it has none; and whether it was sent before.
+    pub(crate) tag: u64,
+    pub(crate) is_again: bool,
     /// A write's bytes while they cannot be staged yet, laid out from the start of `first_block`.
     pub(crate) payload: Option<Buffer>,
     /// Where its data lies once staged.
@@ -104,6 +117,9 @@ impl Operation {
             block_count: 0,
             members_awaited: 0,
             sequence: Sequence(0),
+            epoch: Epoch(0),
+            tag: 0,
+            is_again: false,
             payload: None,
             staged: None,
             checksums: Vec::new(),
@@ -148,6 +164,8 @@ impl Operations {
         operation.state = OperationState::Waiting;
         operation.members_awaited = 0;
         operation.sequence = Sequence(0);
+        operation.tag = 0;
+        operation.is_again = false;
         operation.payload = None;
         operation.staged = None;
         operation.checksums.clear();

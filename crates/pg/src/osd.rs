@@ -2,6 +2,7 @@
 
 use crate::group::{Group, GroupState, GroupSummary};
 use crate::io::Io;
+use crate::lease::{LEASE, Leases};
 use crate::operation::{OperationId, Operations};
 use base::hash::Map;
 use base::map::ClusterMap;
@@ -10,7 +11,6 @@ use base::{
     VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Action, Store};
@@ -19,9 +19,18 @@ use wire::{Hello, Message, Role, Status, WireError, encode};
 /// How long after a failed attempt an OSD is dialled again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(200);
 /// How often the slow things are looked at.
-const TICK: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(100);
 /// The same when none of them is under way: an idle OSD hardly wakes.
 const TICK_AT_REST: Duration = Duration::from_secs(2);
+/// An OSD that had nothing to do for so long is at rest.
+const REST_AFTER: Duration = Duration::from_secs(5);
+/// A connection that brings nothing for so long, although the other end is asked for its lease, is cut.
+const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How long a member may be away before its groups go on without it: a process that is started anew is back
+/// sooner.
+const AWAY_MAX: Duration = Duration::from_millis(600);
+/// How long after its own start an OSD waits for the others: nodes do not start at the same moment.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes a client may leave unread before no more of its requests are handled.
 const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
 
@@ -92,11 +101,41 @@ pub(crate) enum Handled {
     Stalled,
 }
 
+/// What the acknowledgement of a replicated message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// A write, at a member in sync.
+    Write(OperationId),
+    /// A write of this group, at a learner: nobody waits for it.
+    Learning { group: u32 },
+    /// What a learner of this group lacked.
+    Push { group: u32, session: u32 },
+    /// The mark of a learner's join.
+    Join { group: u32, session: u32 },
+}
+
 /// A replicated message that awaits its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) ordinal: u64,
-    pub(crate) operation: OperationId,
+    pub(crate) awaited: Awaited,
+}
+
+/// A reply that was looked up and leaves with the end of the turn, if the leases still last then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Zeros,
+    Allocated([u8; base::OBJECT_BLOCKS / 8]),
+}
+
+/// See [`Answer`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deferred {
+    pub(crate) group: u32,
+    pub(crate) epoch: base::Epoch,
+    pub(crate) link: LinkId,
+    pub(crate) request: u64,
+    pub(crate) answer: Answer,
 }
 
 /// Who is at the other end of a link.
@@ -113,6 +152,10 @@ pub(crate) enum Peer {
 pub(crate) struct OsdLink {
     pub(crate) osd: OsdId,
     pub(crate) is_ready: bool,
+    /// When it was dialled, or became ready.
+    pub(crate) since: Instant,
+    /// When something came on it.
+    pub(crate) heard_at: Instant,
     /// Replicated messages sent on it.
     pub(crate) sent: u64,
     pub(crate) outstanding: VecDeque<Outstanding>,
@@ -162,6 +205,16 @@ pub struct Osd {
     pub(crate) peers: Map<LinkId, Peer>,
     pub(crate) osd_links: BTreeMap<OsdId, LinkId>,
     redial_after: BTreeMap<OsdId, Instant>,
+    pub(crate) leases: Leases,
+    /// Whom this OSD shares groups with, in order.
+    neighbours: Vec<OsdId>,
+    /// Since when one of them does not answer.
+    away_since: BTreeMap<OsdId, Instant>,
+    /// When there last was work.
+    pub(crate) active_at: Instant,
+    pub(crate) deferred: Vec<Deferred>,
+    /// Attempts at learners that were begun.
+    pub(crate) sessions: u32,
     pub(crate) small: BufferPool,
     pub(crate) large: BufferPool,
     pub(crate) zeros: Buffer,
@@ -176,7 +229,7 @@ pub struct Osd {
     scratch_groups: Vec<u32>,
     links_to_ack: Vec<LinkId>,
     pub(crate) now: Instant,
-    next_tick: Instant,
+    pub(crate) next_tick: Instant,
     was_full: bool,
     pub(crate) deletions: VecDeque<ObjectKey>,
     deletions_are_due: bool,
@@ -206,6 +259,12 @@ impl Osd {
             peers: Map::default(),
             osd_links: BTreeMap::new(),
             redial_after: BTreeMap::new(),
+            leases: Leases::default(),
+            neighbours: Vec::new(),
+            away_since: BTreeMap::new(),
+            active_at: Instant::default(),
+            deferred: Vec::new(),
+            sessions: 0,
             small: BufferPool::new(options.small_buffers, BLOCK_BYTES),
             large: BufferPool::new(options.large_buffers, wire::BLOCKS_PER_MESSAGE_MAX * BLOCK_BYTES),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
@@ -250,7 +309,8 @@ impl Osd {
 
     /// The groups this OSD is primary of.
     pub fn summaries(&self) -> impl Iterator<Item = GroupSummary> + '_ {
-        self.groups.iter().filter(|group| group.config.primary == self.id).map(Group::summary)
+        let is_led = |group: &&Group| group.config.primary == self.id && group.is_led_here();
+        self.groups.iter().filter(is_led).map(Group::summary)
     }
 
     /// Reads that met damaged bytes since the start.
@@ -285,7 +345,7 @@ impl Osd {
     /// Stops serving and makes the next start a quick one. `is_shut_down` tells when it is done.
     pub fn begin_shutdown(&mut self, io: &mut impl Io) {
         for index in 0..self.groups.len() as u32 {
-            self.demote(index, "the OSD is shutting down", io);
+            self.end_epoch(index, "the OSD is shutting down", io);
         }
         self.store.begin_shutdown(&mut self.actions);
         self.perform_actions(io);
@@ -317,7 +377,7 @@ impl Osd {
         if self.osd_links.get(&peer.osd) == Some(&link) {
             self.osd_links.remove(&peer.osd);
             self.redial_after.insert(peer.osd, now + REDIAL_PAUSE);
-            self.next_tick_soon();
+            self.next_tick = now;
             self.lost_member(peer.osd, &format!("the connection to {} ended: {reason}", peer.osd), io);
         }
     }
@@ -412,11 +472,13 @@ impl Osd {
         self.store.flush(&mut self.actions);
         self.perform_actions(io);
         self.send_acks(io);
+        self.send_deferred(io);
     }
 
     /// A newer map.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Io) {
         self.now = now;
+        self.leases.start(now);
         for (id, info) in &map.volumes {
             let Some(pool) = map.pools.get(&info.pool) else { continue };
             let known = self.volumes.get(id).map_or(Generation(0), |volume| volume.generation);
@@ -432,18 +494,18 @@ impl Osd {
             );
         }
         for (pg, config) in &map.pgs {
-            if !config.in_sync.contains(&self.id) {
-                continue;
-            }
+            let is_member = config.in_sync.contains(&self.id) || config.learners.contains(&self.id);
             match self.group_index.get(pg).copied() {
-                None => {
+                None if is_member => {
                     self.group_index.insert(*pg, self.groups.len() as u32);
-                    self.groups.push(Group::new(*pg, config.clone(), config.primary == self.id));
+                    self.groups.push(Group::new(*pg, config.clone(), config.primary == self.id, now));
                 }
+                None => {}
                 Some(index) => self.handle_config(index, config, io),
             }
         }
         self.map = map;
+        self.find_neighbours();
         self.next_tick = now;
     }
 
@@ -452,15 +514,17 @@ impl Osd {
         if config.epoch <= group.config.epoch {
             return;
         }
-        let is_own_claim = matches!(group.state, GroupState::Claiming) && config.primary == self.id;
-        let was_primary = group.config.primary == self.id;
+        let is_claiming = matches!(group.state, GroupState::Claiming { .. });
         group.config = config.clone();
-        if is_own_claim {
-            // The answer to the proposal is on its way and starts the epoch.
-        } else if config.primary == self.id {
-            self.demote(index, "the configuration changed", io);
-        } else if was_primary {
-            self.demote(index, "another OSD is primary now", io);
+        group.config_seen_at = self.now;
+        group.free_since = None;
+        if config.primary == self.id {
+            // When it is this OSD's own claim, the answer to the proposal is on its way and begins the epoch.
+            if !is_claiming {
+                self.end_epoch(index, "the configuration changed", io);
+            }
+        } else if group.is_led_here() || is_claiming {
+            self.end_epoch(index, "another OSD is primary now", io);
             self.groups[index as usize].state = GroupState::Replica { expected: None };
         }
     }
@@ -471,7 +535,18 @@ impl Osd {
         message: Message<'_>,
         io: &mut impl Io,
     ) -> Result<Handled, LinkError> {
+        let now = self.now;
         let peer = self.peers.get_mut(&link).ok_or(LinkError::OutOfTurn("the link is closed"))?;
+        match peer {
+            Peer::Osd(peer) => peer.heard_at = now,
+            Peer::Client(_) => {
+                if now.since(self.active_at) >= REST_AFTER {
+                    self.next_tick = now;
+                }
+                self.active_at = now;
+            }
+            Peer::Unknown => {}
+        }
         match (peer, message) {
             (Peer::Unknown, Message::Hello(hello)) => self.handle_hello(link, hello, io),
             (Peer::Unknown, _) => Err(LinkError::OutOfTurn("the first message is not a hello")),
@@ -485,11 +560,15 @@ impl Osd {
             }
             (Peer::Client(_), _) => Err(LinkError::OutOfTurn("a client sent a message of OSDs")),
             (Peer::Osd(peer), Message::Welcome) => {
-                peer.is_ready = true;
-                self.next_tick = self.now;
+                (peer.is_ready, peer.since) = (true, now);
+                self.next_tick = now;
                 Ok(Handled::Done)
             }
             (Peer::Osd(_), Message::Refused(reason)) => Err(LinkError::Refused(reason.to_owned())),
+            (Peer::Osd(_), Message::Lease(lease)) => {
+                self.handle_lease(link, &lease, io);
+                Ok(Handled::Done)
+            }
             (Peer::Osd(_), message) => self.handle_osd_message(link, message, io),
         }
     }
@@ -526,7 +605,9 @@ impl Osd {
                     io.close(older, "the OSD connected anew");
                     self.lost_member(osd, &format!("{osd} connected anew"), io);
                 }
-                self.peers.insert(link, Peer::Osd(OsdLink { osd, is_ready: true, ..OsdLink::default() }));
+                let (since, heard_at) = (self.now, self.now);
+                let peer = OsdLink { osd, is_ready: true, since, heard_at, ..OsdLink::default() };
+                self.peers.insert(link, Peer::Osd(peer));
                 self.next_tick = self.now;
             }
         }
@@ -625,7 +706,13 @@ impl Osd {
             StagedRecord::Own { operation, .. } => self.member_has(operation, io),
             StagedRecord::Replica { link, ordinal, .. } => self.note_ack(link, ordinal),
         }
-        self.answer_pending_query(group, io);
+        if self.groups[group as usize].staged_count == 0 {
+            self.answer_pending_query(group, io);
+            self.begin_epoch(group, io);
+            if matches!(self.groups[group as usize].state, GroupState::Waiting { .. }) {
+                self.advance_peering(group, io);
+            }
+        }
     }
 
     fn was_lost(&mut self, token: u64, reason: &str, io: &mut impl Io) {
@@ -637,7 +724,7 @@ impl Osd {
                     self.refuse(origin, Status::DeviceFailed, io);
                     self.forget_operation(operation);
                 }
-                self.demote(group, &format!("the drive of {} failed: {reason}", self.id), io);
+                self.end_epoch(group, &format!("the drive of {} failed: {reason}", self.id), io);
             }
             StagedRecord::Replica { link, ordinal, group } => {
                 let epoch = self.groups[group as usize].epoch;
@@ -676,11 +763,125 @@ impl Osd {
         self.links_to_ack = links;
     }
 
+    /// Whether an OSD answers: the connection stands, and it grants leases, or was not asked for long.
+    pub(crate) fn is_present(&self, osd: OsdId) -> bool {
+        let Some(link) = self.ready_link(osd) else { return false };
+        let since = match self.peers.get(&link) {
+            Some(Peer::Osd(peer)) => peer.since,
+            _ => return false,
+        };
+        self.leases.holds(osd, self.now) || self.now.since(since) < LEASE
+    }
+
+    /// Whether an OSD has not answered for so long that its groups go on without it.
+    pub(crate) fn is_away(&self, osd: OsdId) -> bool {
+        self.away_since.get(&osd).is_some_and(|since| self.now.since(*since) >= AWAY_MAX)
+    }
+
+    /// Notes who answers and who does not, among those this OSD shares groups with.
+    fn look_around(&mut self) {
+        let patience_ends = self.leases.started() + (START_PATIENCE - AWAY_MAX);
+        for index in 0..self.neighbours.len() {
+            let osd = self.neighbours[index];
+            if self.is_present(osd) {
+                self.away_since.remove(&osd);
+            } else {
+                let since = self.now.max(patience_ends);
+                self.away_since.entry(osd).or_insert(since);
+            }
+        }
+    }
+
+    /// Finds out whom this OSD shares groups with.
+    fn find_neighbours(&mut self) {
+        let mut osds: Vec<OsdId> = self.groups.iter().flat_map(Group::members).collect();
+        osds.sort_unstable();
+        osds.dedup();
+        osds.retain(|osd| *osd != self.id);
+        self.away_since.retain(|osd, _| osds.contains(osd));
+        self.neighbours = osds;
+    }
+
+    /// Whether there was work a short while ago.
+    fn is_busy(&self) -> bool {
+        self.now.since(self.active_at) < REST_AFTER
+    }
+
+    /// Asks for leases where they are due, and cuts connections that nothing comes through.
+    fn renew_leases(&mut self, io: &mut impl Io) {
+        let is_busy = self.is_busy() || self.groups.iter().any(|group| !group.learners.is_empty());
+        let mut silent = Vec::new();
+        for (&osd, &link) in &self.osd_links {
+            let Some(Peer::Osd(peer)) = self.peers.get(&link) else { continue };
+            if self.now.since(peer.heard_at.max(peer.since)) >= SILENCE_MAX {
+                silent.push(link);
+            } else if peer.is_ready && self.leases.is_due(osd, self.now, is_busy) {
+                let lease = self.leases.ask(osd, self.now, is_busy);
+                io.send(link, &encode::lease(&lease));
+            }
+        }
+        for link in silent {
+            io.close(link, "the OSD is silent");
+            self.handle_closed(self.now, link, "it is silent", io);
+        }
+    }
+
+    /// An OSD asks for a lease, or grants one.
+    fn handle_lease(&mut self, link: LinkId, lease: &wire::Lease, io: &mut impl Io) {
+        let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
+        if lease.granted_ttl_ms > 0 {
+            self.leases.granted(osd, lease);
+        }
+        if lease.ttl_ms > 0 {
+            self.leases.promise(osd, self.now, lease.ttl_ms);
+            // Asking in the same message, a little early, saves both sides a wake-up.
+            let is_busy = self.is_busy();
+            let own = if !is_busy && self.leases.is_nearly_due(osd, self.now) {
+                self.leases.ask(osd, self.now, is_busy)
+            } else {
+                wire::Lease::default()
+            };
+            let answer = wire::Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..own };
+            io.send(link, &encode::lease(&answer));
+        }
+    }
+
+    /// Sends what was looked up in this turn. The clock was read again since, so a lease that lasts now lasted
+    /// when it was looked up.
+    fn send_deferred(&mut self, io: &mut impl Io) {
+        let mut deferred = std::mem::take(&mut self.deferred);
+        for Deferred { group, epoch, link, request, answer } in deferred.drain(..) {
+            let state = &self.groups[group as usize];
+            if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
+                let origin = crate::operation::Origin::Client { link, request };
+                self.refuse(origin, Status::NotActive, io);
+                continue;
+            }
+            match answer {
+                Answer::Zeros => io.send(link, &encode::reply_zeros(request)),
+                Answer::Allocated(bits) => {
+                    io.send(link, &encode::reply(request, Status::Ok, bits.len()));
+                    io.send(link, &bits);
+                }
+            }
+        }
+        self.deferred = deferred;
+    }
+
+    /// Whether no replica of a group may take it over now: only then may what is read be served.
+    pub(crate) fn has_leases(&self, group: u32) -> bool {
+        let in_sync = &self.groups[group as usize].config.in_sync;
+        in_sync.iter().all(|osd| *osd == self.id || self.leases.holds(*osd, self.now))
+    }
+
     fn tick(&mut self, io: &mut impl Io) {
         self.dial(io);
+        self.renew_leases(io);
+        self.look_around();
         for index in 0..self.groups.len() as u32 {
             self.advance_peering(index, io);
         }
+        self.advance_recovery(io);
         if self.deletions_are_due && self.deletions.is_empty() {
             let volumes = &self.volumes;
             let removed = |key: &ObjectKey| volumes.get(&key.volume).is_some_and(|volume| volume.is_removed);
@@ -692,8 +893,18 @@ impl Osd {
 
     /// Whether nothing but requests and messages can change anything.
     fn is_at_rest(&self) -> bool {
-        let is_active = |group: &Group| group.config.primary != self.id || group.is_active();
-        self.deletions.is_empty()
+        // A primary that serves everybody it should, or a replica whose primary shows itself.
+        let is_active = |group: &Group| {
+            if group.config.primary == self.id {
+                group.is_active() && group.config.learners.iter().all(|osd| !self.is_present(*osd))
+            } else {
+                !group.config.in_sync.contains(&self.id)
+                    || !self.leases.is_free_of(group.config.primary, self.now)
+            }
+        };
+        !self.is_busy()
+            && self.away_since.is_empty()
+            && self.deletions.is_empty()
             && !self.deletions_are_due
             && self.groups.iter().all(is_active)
             && self.osd_links.keys().all(|osd| self.ready_link(*osd).is_some())
@@ -702,22 +913,17 @@ impl Osd {
     /// Connects to the OSDs this one shares groups with. Of two, the one with the lower id dials, so that there
     /// is one link between them.
     fn dial(&mut self, io: &mut impl Io) {
-        let mut wanted: BTreeMap<OsdId, SocketAddr> = BTreeMap::new();
-        for group in &self.groups {
-            for osd in group.replicas(self.id).filter(|osd| *osd > self.id) {
-                if let Some(address) = self.map.osds.get(&osd).and_then(|info| info.address) {
-                    wanted.insert(osd, address);
-                }
-            }
-        }
-        for (osd, address) in wanted {
+        for index in 0..self.neighbours.len() {
+            let osd = self.neighbours[index];
             let is_due = self.redial_after.get(&osd).is_none_or(|after| *after <= self.now);
-            if self.osd_links.contains_key(&osd) || !is_due {
+            if osd < self.id || self.osd_links.contains_key(&osd) || !is_due {
                 continue;
             }
-            if let Some(link) = io.connect(address) {
+            let address = self.map.osds.get(&osd).and_then(|info| info.address);
+            if let Some(link) = address.and_then(|address| io.connect(address)) {
                 self.osd_links.insert(osd, link);
-                self.peers.insert(link, Peer::Osd(OsdLink { osd, ..OsdLink::default() }));
+                let (since, heard_at) = (self.now, self.now);
+                self.peers.insert(link, Peer::Osd(OsdLink { osd, since, heard_at, ..OsdLink::default() }));
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::group::{GroupState, MemberPosition, RepairRange};
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::Osd;
+use crate::request::{UNDONE, was_done};
 use base::map::PgConfig;
 use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,6 +26,10 @@ use wire::{LogEntry, Position, Status, encode};
 
 /// How long the members may take to say where they stand.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a primary that the registry just told of may take to show itself to its replicas.
+const NEW_PRIMARY_PATIENCE: Duration = Duration::from_secs(2);
+/// Replicas take over one after the other: this much later each.
+const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
 /// The pause before a group that lost its epoch claims another.
 const CLAIM_PAUSE: Duration = Duration::from_millis(100);
 /// The pause after a claim that came to nothing.
@@ -35,13 +40,15 @@ const REPAIR_BLOCKS: u16 = 64;
 impl Osd {
     /// Ends the epoch of a group this OSD is primary of. What is under way is answered with "try again": it
     /// may or may not have taken effect, and nobody was told that it did.
-    pub(crate) fn demote(&mut self, index: u32, reason: &str, io: &mut impl Io) {
+    pub(crate) fn end_epoch(&mut self, index: u32, reason: &str, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
         if matches!(group.state, GroupState::Replica { .. }) {
             return;
         }
         let state = std::mem::replace(&mut group.state, GroupState::Waiting { reason: reason.to_owned() });
         group.claim_after = self.now + CLAIM_PAUSE;
+        group.learners.clear();
+        group.promoted = None;
         let mut ended: Vec<_> = group.in_flight.drain(..).chain(group.waiting.drain(..)).collect();
         if let GroupState::Repairing { current: Some(current), .. } = state {
             ended.push(current);
@@ -61,12 +68,13 @@ impl Osd {
         self.next_tick_soon();
     }
 
-    /// A member cannot be reached: its groups stop.
+    /// A member cannot be reached: the epochs in which it is in sync end, and nobody brings it up to date.
     pub(crate) fn lost_member(&mut self, osd: OsdId, reason: &str, io: &mut impl Io) {
         for index in 0..self.groups.len() as u32 {
-            let group = &self.groups[index as usize];
+            let group = &mut self.groups[index as usize];
+            group.learners.retain(|learner| learner.osd != osd);
             if group.config.primary == self.id && group.config.in_sync.contains(&osd) {
-                self.demote(index, reason, io);
+                self.end_epoch(index, reason, io);
             }
         }
     }
@@ -74,55 +82,131 @@ impl Osd {
     /// Takes a group's next step towards serving, if it can be taken now.
     pub(crate) fn advance_peering(&mut self, index: u32, io: &mut impl Io) {
         let group = &self.groups[index as usize];
-        if group.config.primary != self.id {
+        // Who obeys an epoch that the map does not show yet waits for the map.
+        if !group.config.in_sync.contains(&self.id) || group.epoch > group.config.epoch {
             return;
         }
+        let is_primary = group.config.primary == self.id;
         match &group.state {
+            GroupState::Claiming { .. } => {}
             GroupState::Replica { .. } | GroupState::Waiting { .. } | GroupState::Stopped { .. } => {
                 self.try_to_claim(index, io);
             }
-            GroupState::Querying { since, .. } if self.now.since(*since) > QUERY_TIMEOUT => {
-                self.demote(index, "a member does not say where it stands", io);
+            GroupState::Querying { .. } | GroupState::Repairing { .. } | GroupState::Active if is_primary => {
+                let silent = group.replicas(self.id).find(|osd| !self.is_present(*osd));
+                if let Some(silent) = silent {
+                    return self.end_epoch(index, &format!("{silent} does not answer"), io);
+                }
+                match &self.groups[index as usize].state {
+                    GroupState::Querying { since, .. } if self.now.since(*since) > QUERY_TIMEOUT => {
+                        self.end_epoch(index, "a member does not say where it stands", io);
+                    }
+                    GroupState::Repairing { current: None, .. } => self.repair_next(index, io),
+                    _ => {}
+                }
             }
-            GroupState::Repairing { current: None, .. } => self.repair_next(index, io),
-            GroupState::Querying { .. }
-            | GroupState::Claiming
-            | GroupState::Repairing { .. }
-            | GroupState::Active => {}
+            GroupState::Querying { .. } | GroupState::Repairing { .. } | GroupState::Active => {}
         }
     }
 
+    /// Asks the registry for an epoch, if one can begin: as the primary, or in its place if it is gone.
     fn try_to_claim(&mut self, index: u32, io: &mut impl Io) {
-        let group = &self.groups[index as usize];
-        if self.now < group.claim_after || group.staged_count > 0 {
+        let group = &mut self.groups[index as usize];
+        if self.now < group.claim_after {
+            return;
+        }
+        let is_primary = group.config.primary == self.id;
+        // A primary knows its log's end only when nothing is on its way to the drive. Who takes over goes on as a
+        // replica until it has the epoch, and looks then.
+        if is_primary && group.staged_count > 0 {
+            return;
+        }
+        if !is_primary && !self.may_take_over(index) {
             return;
         }
         if let Some(failure) = self.store.failure() {
-            let reason = format!("the drive of {} failed: {failure}; replace it", self.id);
-            self.groups[index as usize].state = GroupState::Stopped { reason };
+            if is_primary {
+                let reason = format!("the drive of {} failed: {failure}; replace it", self.id);
+                self.groups[index as usize].state = GroupState::Stopped { reason };
+            }
             return;
         }
-        let missing: Vec<String> = group
-            .replicas(self.id)
-            .filter(|osd| self.ready_link(*osd).is_none())
-            .map(|osd| osd.to_string())
-            .collect();
-        if !missing.is_empty() {
-            let reason = format!("{} cannot be reached; start its node", missing.join(" and "));
-            self.groups[index as usize].state = GroupState::Waiting { reason };
-            return;
+        let config = match self.next_config(index) {
+            Ok(config) => config,
+            Err(reason) => {
+                if is_primary {
+                    self.groups[index as usize].state = GroupState::Waiting { reason };
+                }
+                return;
+            }
+        };
+        let group = &mut self.groups[index as usize];
+        let expected = match group.state {
+            GroupState::Replica { expected } => expected,
+            _ => None,
+        };
+        group.state = GroupState::Claiming { expected };
+        io.propose(group.pg, group.config.epoch, config);
+    }
+
+    /// Whether a replica is free to take its group over: it has promised the primary nothing any more, and those
+    /// before it in the list had their chance.
+    fn may_take_over(&mut self, index: u32) -> bool {
+        let now = self.now;
+        let group = &self.groups[index as usize];
+        let primary = group.config.primary;
+        let is_free =
+            self.leases.is_free_of(primary, now) && now.since(group.config_seen_at) >= NEW_PRIMARY_PATIENCE;
+        let group = &mut self.groups[index as usize];
+        if !is_free {
+            group.free_since = None;
+            return false;
         }
+        let since = *group.free_since.get_or_insert(now);
+        let before = group.config.in_sync.iter().filter(|osd| **osd != primary);
+        let rank = before.take_while(|osd| **osd != self.id).count() as u32;
+        now.since(since) >= TAKEOVER_STAGGER * rank
+    }
+
+    /// The configuration to ask for.
+    ///
+    /// # Errors
+    /// Why there can be none now.
+    fn next_config(&self, index: u32) -> Result<PgConfig, String> {
+        let group = &self.groups[index as usize];
+        let config = &group.config;
         let min_size = self.map.pools.get(&group.pg.pool).map_or(0, |pool| pool.min_size) as usize;
-        if group.config.in_sync.len() < min_size {
-            let reason = format!("{} of at least {min_size} members are in sync", group.config.in_sync.len());
-            self.groups[index as usize].state = GroupState::Stopped { reason };
-            return;
+        let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
+        let (mut in_sync, absent): (Vec<OsdId>, Vec<OsdId>) =
+            config.in_sync.iter().copied().partition(|osd| *osd == self.id || self.is_present(*osd));
+        if config.primary != self.id {
+            // The primary is replaced because it is silent towards this member, whatever else it does.
+            in_sync.retain(|osd| *osd != config.primary);
         }
-        let expected = group.config.epoch;
-        let config = PgConfig { epoch: Epoch(expected.0 + 1), ..group.config.clone() };
-        let pg = group.pg;
-        self.groups[index as usize].state = GroupState::Claiming;
-        io.propose(pg, expected, config);
+        if let Some(promoted) =
+            group.promoted.filter(|osd| config.learners.contains(osd) && self.is_present(*osd))
+        {
+            in_sync.push(promoted);
+        }
+        let is_reachable = |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary;
+        let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
+        if in_sync.len() < min_size {
+            let gone = if absent.is_empty() { vec![config.primary] } else { absent };
+            let count = in_sync.len();
+            return Err(match config.in_sync.len() {
+                all if all < min_size => format!("{all} of at least {min_size} members are in sync"),
+                _ => format!(
+                    "{} cannot be reached, and {count} of at least {min_size} members are left; start its node",
+                    names(&gone)
+                ),
+            });
+        }
+        if missing.iter().any(|osd| !self.is_away(*osd)) {
+            return Err(format!("{} cannot be reached; start its node", names(&missing)));
+        }
+        let mut learners: Vec<OsdId> = config.in_sync.iter().chain(&config.learners).copied().collect();
+        learners.retain(|osd| !in_sync.contains(osd));
+        Ok(PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: self.id, in_sync, learners })
     }
 
     /// The registry's answer to a proposal: the configuration that stands now, or `None` when the proposal came
@@ -131,40 +215,51 @@ impl Osd {
         self.now = now;
         let Some(&index) = self.group_index.get(&pg) else { return };
         let group = &mut self.groups[index as usize];
-        if !matches!(group.state, GroupState::Claiming) {
-            return;
-        }
-        let Some(config) = accepted.filter(|config| config.epoch >= group.config.epoch) else {
-            group.state =
-                GroupState::Waiting { reason: "the registry did not take the new epoch".to_owned() };
+        let GroupState::Claiming { expected } = group.state else { return };
+        let stands = |config: &PgConfig| {
+            config.epoch >= group.config.epoch && config.epoch > group.epoch && config.primary == self.id
+        };
+        let Some(config) = accepted.filter(stands) else {
             group.claim_after = now + CLAIM_PAUSE_LONG;
+            group.state = if group.config.primary == self.id {
+                GroupState::Waiting { reason: "the registry did not take the new epoch".to_owned() }
+            } else {
+                GroupState::Replica { expected }
+            };
             return;
         };
         group.config = config;
         group.epoch = group.config.epoch;
+        group.config_seen_at = now;
+        group.promoted = None;
         let epoch = group.epoch;
         group.state = GroupState::Querying { positions: Vec::new(), since: now };
         let replicas: Vec<_> = group.replicas(self.id).collect();
         for osd in &replicas {
             match self.ready_link(*osd) {
                 Some(link) => io.send(link, &encode::query(pg, epoch)),
-                None => return self.demote(index, &format!("{osd} cannot be reached"), io),
+                None => return self.end_epoch(index, &format!("{osd} cannot be reached"), io),
             }
         }
-        if replicas.is_empty() {
-            self.begin_epoch(index, io);
-        }
+        self.begin_epoch(index, io);
     }
 
     /// A primary claimed an epoch and asks where this replica stands.
     pub(crate) fn handle_query(&mut self, link: LinkId, pg: PgId, epoch: Epoch, io: &mut impl Io) {
         let Some(&index) = self.group_index.get(&pg) else { return };
+        let Some(leader) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
         let group = &mut self.groups[index as usize];
-        // A query of an older epoch is a fenced primary's: it gets no answer.
-        if epoch < group.epoch || !matches!(group.state, GroupState::Replica { .. }) {
+        // A query of an older epoch is a fenced primary's: it gets no answer. One epoch has one primary.
+        let is_its_leader = group.leader.is_none_or(|known| known == leader);
+        let is_asked_again = epoch == group.epoch && is_its_leader && !group.is_led_here();
+        if epoch <= group.epoch && !is_asked_again {
             return;
         }
+        self.end_epoch(index, "another OSD is primary now", io);
+        let group = &mut self.groups[index as usize];
         group.epoch = epoch;
+        group.leader = Some(leader);
+        group.free_since = None;
         group.state = GroupState::Replica { expected: None };
         group.query_pending = Some((link, epoch));
         self.answer_pending_query(index, io);
@@ -182,12 +277,14 @@ impl Osd {
         }
         let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let is_incomplete = self.store.pg_is_incomplete(pg);
         let mut bytes = Vec::new();
-        encode::position(&mut bytes, pg, epoch, last_sequence, is_whole, entries.into_iter());
+        let state = encode::LogState { last_sequence, is_whole, is_incomplete };
+        encode::position(&mut bytes, pg, epoch, state, entries.into_iter());
         io.send(link, &bytes);
     }
 
-    fn own_log(&self, pg: PgId) -> (Vec<LogEntry>, Sequence, bool) {
+    pub(crate) fn own_log(&self, pg: PgId) -> (Vec<LogEntry>, Sequence, bool) {
         let entries = self.store.pg_log(pg).map(|entry| LogEntry {
             epoch: entry.epoch,
             sequence: entry.sequence,
@@ -195,6 +292,7 @@ impl Osd {
             object: entry.object,
             first_block: entry.first_block,
             block_count: entry.block_count,
+            origin: entry.origin,
         });
         let last_sequence = self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
         (entries.collect(), last_sequence, self.store.pg_log_is_whole(pg))
@@ -205,10 +303,12 @@ impl Osd {
         let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
         let Some(&index) = self.group_index.get(&position.pg) else { return };
         let group = &mut self.groups[index as usize];
-        if position.epoch != group.epoch || !group.config.in_sync.contains(&osd) {
+        if position.epoch != group.epoch {
             return;
         }
-        let replica_count = group.config.in_sync.len() - 1;
+        if !group.config.in_sync.contains(&osd) {
+            return self.learner_stands(index, osd, position, io);
+        }
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         if positions.iter().any(|known| known.osd == osd) {
             return;
@@ -219,21 +319,31 @@ impl Osd {
             is_whole: position.is_whole,
             entries: position.entries().collect(),
         });
-        if positions.len() == replica_count {
-            self.begin_epoch(index, io);
-        }
+        self.begin_epoch(index, io);
     }
 
-    /// Everybody said where they stand: finds the differences and begins the epoch behind them.
-    fn begin_epoch(&mut self, index: u32, io: &mut impl Io) {
-        let pg = self.groups[index as usize].pg;
+    /// When everybody said where they stand: finds the differences and begins the epoch behind them.
+    pub(crate) fn begin_epoch(&mut self, index: u32, io: &mut impl Io) {
+        let group = &self.groups[index as usize];
+        let GroupState::Querying { positions, .. } = &group.state else { return };
+        // What this OSD staged in an older epoch is part of its log only when it is durable.
+        if positions.len() + 1 < group.config.in_sync.len() || group.staged_count > 0 {
+            return;
+        }
+        let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
         let group = &mut self.groups[index as usize];
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
         members.push(MemberPosition { osd: self.id, last_sequence, is_whole, entries });
         match differences(pg, &members) {
-            Ok(queue) => {
+            Ok(mut queue) => {
+                // Its own content is what counts now: a write that it has is done, one that it lacks is undone, and
+                // every member's log says so.
+                for range in queue.iter_mut().filter(|range| range.tag != 0) {
+                    let tag = range.tag & !UNDONE;
+                    range.tag = if was_done(&self.store, pg, tag) { tag } else { tag | UNDONE };
+                }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
                 group.next_sequence = last.next();
                 group.state = GroupState::Repairing { queue, current: None, mark_is_due: true };
@@ -266,6 +376,7 @@ impl Osd {
         operation.group = index;
         operation.key = range.key;
         operation.first_block = range.first_block;
+        operation.tag = range.tag;
         self.set_current_repair(index, Some(id));
         let wanted = range.block_count.min(REPAIR_BLOCKS);
         self.look_up(id, &range.key, range.first_block, wanted);
@@ -326,14 +437,14 @@ impl Osd {
         let damage = self.first_damage(id);
         let operation = self.operations.live(id);
         let (index, key) = (operation.group, operation.key);
-        let (first_block, block_count) = (operation.first_block, operation.block_count);
+        let (first_block, block_count, tag) = (operation.first_block, operation.block_count, operation.tag);
         if let Some((block, _)) = damage {
             self.release_parts(id);
             self.forget_operation(id);
             if block_count > 1 {
                 // The sound blocks around it are still repaired.
                 for block in (first_block..first_block + block_count).rev() {
-                    self.requeue_repair(index, RepairRange { key, first_block: block, block_count: 1 });
+                    self.requeue_repair(index, RepairRange { key, first_block: block, block_count: 1, tag });
                 }
             } else {
                 self.damaged_reads += 1;
@@ -346,7 +457,7 @@ impl Osd {
         let is_ordered = self.order_write(id, &buffer.bytes()[..usize::from(block_count) * BLOCK_BYTES], io);
         self.put_buffer(buffer);
         if !is_ordered {
-            self.requeue_repair(index, RepairRange { key, first_block, block_count });
+            self.requeue_repair(index, RepairRange { key, first_block, block_count, tag });
             self.repair_must_wait(index, id);
         }
     }
@@ -366,7 +477,7 @@ impl Osd {
                 format!("the drive of {} failed; replace it", self.id)
             }
         };
-        self.demote(index, &reason, io);
+        self.end_epoch(index, &reason, io);
         self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }
 
@@ -376,6 +487,7 @@ impl Osd {
             key: operation.key,
             first_block: operation.first_block,
             block_count: operation.block_count,
+            tag: operation.tag,
         };
         let is_zero = operation.kind == OperationKind::Zero;
         self.forget_operation(id);
@@ -405,7 +517,7 @@ impl Osd {
 ///
 /// # Errors
 /// When a member's log ends before another's begins: its gap is larger than a log can tell.
-fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, String> {
+pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, String> {
     // Entries before this sequence are gone from some log; every member must reach up to it.
     let window_start = members
         .iter()
@@ -438,6 +550,7 @@ fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRa
             key: ObjectKey { pg, volume: entry.volume, object: entry.object },
             first_block: entry.first_block,
             block_count: entry.block_count,
+            tag: entry.origin,
         })
         .collect();
     Ok(ranges.into_iter().collect())
@@ -456,6 +569,7 @@ mod tests {
             object: 0,
             first_block: block,
             block_count: 1,
+            origin: 0,
         }
     }
 

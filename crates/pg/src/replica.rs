@@ -2,7 +2,7 @@
 
 use crate::group::GroupState;
 use crate::io::Io;
-use crate::osd::{Handled, LinkError, Osd, StagedRecord};
+use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
 use base::{BLOCK_BYTES, Epoch, LinkId, PgId, Sequence, crc32c};
 use store::{StageError, WriteRecord};
@@ -25,7 +25,29 @@ impl Osd {
                     .map(|group| (group, self.store.stage_zero(&self.replica_record(&replicate))));
                 Ok(self.applied(link, Some(replicate.sequence), staged, io))
             }
-            Message::Activate { pg, epoch, mark } => Ok(self.activate(link, pg, epoch, mark, io)),
+            Message::Activate { pg, epoch, mark, is_join } => {
+                Ok(self.activate(link, pg, epoch, mark, is_join, io))
+            }
+            Message::PushWrite(push, checksums, data) => {
+                Ok(self.apply_push(link, &push, Some((checksums, data)), io))
+            }
+            Message::PushZero(push) => Ok(self.apply_push(link, &push, None, io)),
+            Message::ListObjects { pg, epoch, after } => {
+                self.list_objects(link, pg, epoch, after, io);
+                Ok(Handled::Done)
+            }
+            Message::Objects(objects) => {
+                self.handle_objects(link, &objects, io);
+                Ok(Handled::Done)
+            }
+            Message::ListBlocks { key, epoch } => {
+                self.list_blocks(link, key, epoch, io);
+                Ok(Handled::Done)
+            }
+            Message::Blocks(blocks) => {
+                self.handle_blocks(link, &blocks, io);
+                Ok(Handled::Done)
+            }
             Message::ReplicateAck { through, is_full } => {
                 self.handle_ack(link, through, is_full, io)?;
                 Ok(Handled::Done)
@@ -54,6 +76,7 @@ impl Osd {
         let group = &self.groups[index as usize];
         match group.state {
             GroupState::Replica { expected: Some(expected) }
+            | GroupState::Claiming { expected: Some(expected) }
                 if replicate.epoch == group.epoch && replicate.sequence == expected =>
             {
                 Ok(index)
@@ -68,6 +91,7 @@ impl Osd {
             key: replicate.key,
             epoch: replicate.epoch,
             sequence: replicate.sequence,
+            origin: replicate.origin,
             first_block: replicate.first_block,
             block_count: replicate.block_count,
             token: self.next_staged_token(),
@@ -96,6 +120,39 @@ impl Osd {
         self.applied(link, Some(replicate.sequence), staged, io)
     }
 
+    /// What this learner lacks. It is in the primary's order where it stands in the stream, but has no sequence.
+    fn apply_push(
+        &mut self,
+        link: LinkId,
+        push: &Replicate,
+        payload: Option<(Checksums<'_>, &[u8])>,
+        io: &mut impl Io,
+    ) -> Handled {
+        let record = WriteRecord {
+            sequence: Sequence(0),
+            role: store::Role::Housekeeping,
+            ..self.replica_record(push)
+        };
+        let group = self.group_index.get(&push.key.pg).copied().filter(|index| {
+            let group = &self.groups[*index as usize];
+            let is_joined = matches!(group.state, GroupState::Replica { expected: Some(_) });
+            group.epoch == push.epoch && is_joined
+        });
+        let staged = match (group, payload) {
+            (None, _) => Err((Status::NotActive, push.epoch)),
+            (Some(group), None) => Ok((group, self.store.stage_zero(&record))),
+            (Some(group), Some((checksums, data))) => {
+                let mut blocks = data.chunks_exact(BLOCK_BYTES).zip(checksums);
+                if blocks.all(|(block, sum)| crc32c(block) == sum.get()) {
+                    Ok((group, self.store.stage_write(&record, checksums, data).map(|_| ())))
+                } else {
+                    Err((Status::CorruptPayload, push.epoch))
+                }
+            }
+        };
+        self.applied(link, None, staged, io)
+    }
+
     /// The begin of an epoch: from its mark on, the primary's order is this replica's.
     fn activate(
         &mut self,
@@ -103,6 +160,7 @@ impl Osd {
         pg: PgId,
         epoch: Epoch,
         mark: Sequence,
+        is_join: bool,
         io: &mut impl Io,
     ) -> Handled {
         let staged = match self.group_index.get(&pg).copied() {
@@ -113,7 +171,15 @@ impl Osd {
             Some(index) if !matches!(self.groups[index as usize].state, GroupState::Replica { .. }) => {
                 Err((Status::NotActive, epoch))
             }
-            Some(index) => Ok((index, self.store.stage_mark(pg, epoch, mark, self.next_staged_token()))),
+            Some(index) => {
+                let token = self.next_staged_token();
+                let staged = if is_join {
+                    self.store.stage_join(pg, epoch, mark, token)
+                } else {
+                    self.store.stage_mark(pg, epoch, mark, token)
+                };
+                Ok((index, staged))
+            }
         };
         self.applied(link, Some(mark), staged, io)
     }
@@ -135,9 +201,14 @@ impl Osd {
         let (status, epoch) = match staged {
             Ok((group, Ok(()))) => {
                 if let Some(sequence) = sequence {
-                    self.groups[group as usize].state =
-                        GroupState::Replica { expected: Some(sequence.next()) };
+                    let expected = Some(sequence.next());
+                    let state = &mut self.groups[group as usize].state;
+                    *state = match state {
+                        GroupState::Claiming { .. } => GroupState::Claiming { expected },
+                        _ => GroupState::Replica { expected },
+                    };
                 }
+                self.active_at = self.now;
                 self.note_staged(StagedRecord::Replica { group, link, ordinal });
                 return Handled::Done;
             }
@@ -166,9 +237,14 @@ impl Osd {
             let Some(peer) = self.osd_link_mut(link) else { return Ok(()) };
             match peer.outstanding.front() {
                 Some(front) if front.ordinal <= through => {
-                    let operation = front.operation;
+                    let awaited = front.awaited;
                     peer.outstanding.pop_front();
-                    self.member_has(operation, io);
+                    match awaited {
+                        Awaited::Write(operation) => self.member_has(operation, io),
+                        Awaited::Learning { .. } => {}
+                        Awaited::Push { group, session } => self.learner_has(group, session, false, io),
+                        Awaited::Join { group, session } => self.learner_has(group, session, true, io),
+                    }
                 }
                 _ => return Ok(()),
             }
@@ -183,14 +259,19 @@ impl Osd {
         else {
             return;
         };
-        let operation = peer.outstanding.remove(index).expect("it was just found").operation;
+        let operation = match peer.outstanding.remove(index).expect("it was just found").awaited {
+            Awaited::Write(operation) => operation,
+            Awaited::Learning { group } | Awaited::Push { group, .. } | Awaited::Join { group, .. } => {
+                return self.learner_refused(group, osd, status);
+            }
+        };
         let Some(state) = self.operations.get(operation) else { return };
         let group = state.group;
         self.note(format!(
             "{osd} refused a write of pg {}: {status:?} ({epoch})",
             self.groups[group as usize].pg
         ));
-        self.demote(group, &format!("{osd} refused a write: {status:?}"), io);
+        self.end_epoch(group, &format!("{osd} refused a write: {status:?}"), io);
         // What made it refuse may last: each claim is a commit of the registry.
         self.groups[group as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }

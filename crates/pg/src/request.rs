@@ -3,9 +3,9 @@
 use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
-use crate::osd::{Handled, Osd, Peer, TOKEN_PART, spare_buffer};
+use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use base::geometry::VOLUME_BYTES_MAX;
-use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, OsdId, PgId, crc32c};
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, OsdId, PgId, crc32c};
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
 use wire::{Checksums, Request, Status};
@@ -105,7 +105,23 @@ impl Osd {
         operation.length = request.length;
         operation.first_block = first_block;
         operation.block_count = block_count;
+        operation.tag = request.origin & !UNDONE;
+        operation.is_again = request.is_again;
         id
+    }
+
+    /// Answers an operation that was done by an earlier attempt.
+    fn is_done_already(&mut self, id: OperationId, io: &mut impl Io) -> bool {
+        let operation = self.operations.live(id);
+        let (origin, tag, pg) = (operation.origin, operation.tag, operation.key.pg);
+        if !operation.is_again || !was_done(&self.store, pg, tag) {
+            return false;
+        }
+        if let Origin::Client { link, request } = origin {
+            io.send(link, &encode::reply(request, Status::Ok, 0));
+        }
+        self.forget_operation(id);
+        true
     }
 
     pub(crate) fn handle_read_request(
@@ -137,12 +153,16 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        if self.admit_or_refuse(link, request, io).is_some() {
+        if let Some(group) = self.admit_or_refuse(link, request, io) {
             let bits = self.store.allocated_bits(&request.key);
-            io.send(link, &encode::reply(request.request, Status::Ok, OBJECT_BLOCKS / 8));
-            io.send(link, &bits);
+            self.defer(group, link, request.request, Answer::Allocated(bits));
         }
         Handled::Done
+    }
+
+    fn defer(&mut self, group: u32, link: LinkId, request: u64, answer: Answer) {
+        let epoch = self.groups[group as usize].epoch;
+        self.deferred.push(Deferred { group, epoch, link, request, answer });
     }
 
     pub(crate) fn handle_zero_request(
@@ -159,6 +179,9 @@ impl Osd {
         let waiting = self.groups[group as usize].waiting.len();
         let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
         let id = self.add_operation(link, request, group, OperationKind::Zero);
+        if !has_conflict && self.is_done_already(id, io) {
+            return Handled::Done;
+        }
         if has_conflict || !self.order_zero(id, io) {
             self.wait(id);
         }
@@ -191,6 +214,9 @@ impl Osd {
         let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
         let id = self.add_operation(link, request, group, OperationKind::Write);
         self.operations.live(id).checksums.extend_from_slice(checksums);
+        if !has_conflict && self.is_done_already(id, io) {
+            return Handled::Done;
+        }
         if !has_conflict && request.is_aligned() && self.order_write(id, data, io) {
             return Handled::Done;
         }
@@ -231,17 +257,21 @@ impl Osd {
                 continue;
             }
             self.groups[group as usize].waiting.remove(index);
+            if self.is_done_already(id, io) {
+                continue;
+            }
             let started = match kind {
                 OperationKind::Read => {
-                    let has_room =
-                        self.small.available() >= usize::from(block_count) && self.large.available() > 0;
-                    if has_room {
-                        self.start_read(id, io);
-                    }
-                    has_room
+                    // Whatever the pools have: the writes behind it may hold all they lend.
+                    self.start_read(id, io);
+                    true
                 }
                 OperationKind::Zero => self.order_zero(id, io),
                 OperationKind::Write => !has_payload || self.start_held_write(id, io),
+                OperationKind::Push => {
+                    self.start_push(id, io);
+                    true
+                }
                 OperationKind::Mark => unreachable!("a mark never waits"),
             };
             if !started {
@@ -256,13 +286,14 @@ impl Osd {
     fn start_read(&mut self, id: OperationId, io: &mut impl Io) {
         let operation = self.operations.live(id);
         let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
-        let origin = operation.origin;
+        let (origin, group) = (operation.origin, operation.group);
         operation.state = OperationState::Reading;
+        operation.epoch = self.groups[group as usize].epoch;
         self.look_up(id, &key, first_block, block_count);
         let operation = self.operations.live(id);
         if operation.parts.iter().all(|part| part.location.is_none()) {
             if let Origin::Client { link, request } = origin {
-                io.send(link, &encode::reply_zeros(request));
+                self.defer(group, link, request, Answer::Zeros);
             }
             self.forget_operation(id);
             return;
@@ -352,6 +383,7 @@ impl Osd {
         }
         match (kind, origin) {
             (OperationKind::Read, _) => self.finish_read(id, io),
+            (OperationKind::Push, _) => self.push_was_read(id, io),
             (_, Origin::Repair) => self.repair_was_read(id, io),
             _ => self.edges_were_read(id, io),
         }
@@ -377,6 +409,16 @@ impl Osd {
     fn finish_read(&mut self, id: OperationId, io: &mut impl Io) {
         if let Some((block, status)) = self.first_damage(id) {
             self.report_damage(id, block, status, io);
+            self.release_parts(id);
+            self.forget_operation(id);
+            return;
+        }
+        let operation = self.operations.live(id);
+        let (origin, group, epoch) = (operation.origin, operation.group, operation.epoch);
+        // Looked up in an earlier turn: a lease that lasts now lasted then, if nobody else was primary since.
+        let state = &self.groups[group as usize];
+        if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
+            self.refuse(origin, Status::NotActive, io);
             self.release_parts(id);
             self.forget_operation(id);
             return;
@@ -440,6 +482,17 @@ impl Osd {
             matches!(link, Some(Peer::Osd(peer)) if peer.is_full)
         })
     }
+}
+
+/// Bit of a log entry's origin: the write of that name was replaced by what was there before.
+pub(crate) const UNDONE: u64 = 1 << 63;
+
+/// Whether a write that its client sends again was done by an earlier attempt: then doing it again could undo what
+/// followed it. Nothing of it is in flight. A log is finite: what more than 1,024 writes of its group followed is
+/// not known any more.
+pub(crate) fn was_done(store: &store::Store, pg: PgId, tag: u64) -> bool {
+    let newest = store.pg_log(pg).rev().find(|entry| entry.origin & !UNDONE == tag);
+    tag != 0 && newest.is_some_and(|entry| entry.origin & UNDONE == 0)
 }
 
 /// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again

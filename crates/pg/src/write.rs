@@ -4,9 +4,10 @@
 //! is sealed sends it from there to every replica. `Osd::member_has` counts who has it on stable media; the
 //! last one's word is the acknowledgement.
 
+use crate::group::LearnerState;
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
-use crate::osd::{Osd, Outstanding, StagedRecord};
+use crate::osd::{Awaited, Osd, Outstanding, Peer, StagedRecord};
 use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, crc32c};
 use store::{BatchId, StageError, WriteRecord};
 use wire::{Replicate, Status, encode};
@@ -22,12 +23,13 @@ impl Osd {
         let group = &self.groups[operation.group as usize];
         let role = match operation.origin {
             Origin::Client { .. } => store::Role::Primary,
-            Origin::Repair | Origin::Deletion => store::Role::Housekeeping,
+            Origin::Repair | Origin::Deletion | Origin::Recovery { .. } => store::Role::Housekeeping,
         };
         WriteRecord {
             key: operation.key,
             epoch: group.epoch,
             sequence: group.next_sequence,
+            origin: operation.tag,
             first_block: operation.first_block,
             block_count: operation.block_count,
             token: self.next_staged_token(),
@@ -201,27 +203,33 @@ impl Osd {
 
     fn send_to_replicas(&mut self, id: OperationId, buffer: &Buffer, io: &mut impl Io) {
         let operation = self.operations.get(id).expect("the caller looked");
-        let group = &self.groups[operation.group as usize];
+        let group_index = operation.group;
+        let group = &self.groups[group_index as usize];
         let message = Replicate {
             key: operation.key,
             epoch: group.epoch,
             sequence: operation.sequence,
             first_block: operation.first_block,
             block_count: operation.block_count,
+            origin: operation.tag,
         };
         let header = match operation.kind {
             OperationKind::Mark => encode::activate(group.pg, group.epoch, operation.sequence),
             kind => encode::replicate(&message, kind == OperationKind::Zero),
         };
-        for index in 0..group.config.in_sync.len() {
-            let osd = group.config.in_sync[index];
-            if osd == self.id {
-                continue;
+        let replicas = group.config.in_sync.iter().filter(|osd| **osd != self.id);
+        let replicas = replicas.filter_map(|osd| Some((*self.osd_links.get(osd)?, Awaited::Write(id))));
+        // Learners have everything from their join on; nobody waits for them.
+        let learners = group.learners.iter().filter_map(|learner| match learner.state {
+            LearnerState::Joined { from, .. } if operation.sequence >= from => {
+                Some((learner.link, Awaited::Learning { group: group_index }))
             }
-            let Some(link) = self.osd_links.get(&osd).copied() else { continue };
-            let Some(crate::osd::Peer::Osd(peer)) = self.peers.get_mut(&link) else { continue };
+            _ => None,
+        });
+        for (link, awaited) in replicas.chain(learners) {
+            let Some(Peer::Osd(peer)) = self.peers.get_mut(&link) else { continue };
             peer.sent += 1;
-            peer.outstanding.push_back(Outstanding { ordinal: peer.sent, operation: id });
+            peer.outstanding.push_back(Outstanding { ordinal: peer.sent, awaited });
             let is_backlogged = io.unsent_bytes(link) > self.share_limit_bytes;
             io.send(link, &header);
             if let Some((_, offset)) = operation.staged {

@@ -7,6 +7,7 @@
 //! A failure is a message with the seed and the command that replays it. The checkers are themselves
 //! checked: each way of breaking the store on purpose must be noticed within a bounded number of seeds.
 
+pub mod cluster;
 pub mod drive;
 pub mod inspect;
 pub mod machine;

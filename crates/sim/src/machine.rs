@@ -113,6 +113,7 @@ impl Machine {
             key: Machine::key(object),
             epoch: Epoch(1),
             sequence: Sequence(self.next_token),
+            origin: 0,
             first_block,
             block_count,
             token: self.next_token,

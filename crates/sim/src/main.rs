@@ -1,33 +1,39 @@
 //! `sim`: runs simulated lives by seed, and replays one that failed.
 
 use clap::Parser;
-use sim::store_life::{self, Report, SABOTAGES, Settings};
+use sim::cluster::checker::Writes;
+use sim::store_life::SABOTAGES;
+use sim::{cluster, store_life};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use store::Sabotage;
 
-/// Runs the store on simulated drives through random work and crashes, and checks it against a model.
+/// Runs whole simulated clusters through random work and faults, and checks what their clients saw.
 ///
 /// Each seed is one life, the same every time. A failing seed is printed with the command that replays it.
 #[derive(Parser, Debug)]
 #[command(
     version,
-    after_help = "Examples:\n  sim --store --seeds 1000                run 1000 lives\n  \
+    after_help = "Examples:\n  sim --seeds 1000                         run 1000 lives of clusters\n  \
+                  sim --seed 42 --trace                    replay one, telling its story\n  \
+                  sim --store --seeds 1000                 run 1000 lives of stores\n  \
                   sim --store --seed 42 --trace            replay one, printing every event\n  \
                   sim --store --seeds 2000 --sabotage TrustTornBatch   break the store; a failure is expected"
 )]
 struct Arguments {
-    /// Simulate the store (the only subject so far)
-    #[arg(long, required = true)]
+    /// Simulate the store of one OSD instead of a cluster
+    #[arg(long)]
     store: bool,
     /// How many seeds to run
     #[arg(long, default_value_t = 1000, value_name = "N")]
     seeds: u64,
     /// The first of them
-    #[arg(long, default_value_t = 0, value_name = "SEED")]
-    start: u64,
+    #[arg(long, alias = "start", default_value_t = 0, value_name = "SEED")]
+    from: u64,
     /// Run this seed alone
-    #[arg(long, conflicts_with_all = ["seeds", "start"], value_name = "SEED")]
+    #[arg(long, conflicts_with_all = ["seeds", "from"], value_name = "SEED")]
     seed: Option<u64>,
     /// Print every event
     #[arg(long)]
@@ -35,8 +41,14 @@ struct Arguments {
     /// Go on after a failure, and count
     #[arg(long)]
     keep_going: bool,
+    /// Take it for a failure when a write that was sent again visibly took effect twice
+    #[arg(long)]
+    once: bool,
+    /// Give OSDs fewer buffers than operations may wait
+    #[arg(long)]
+    scarce_buffers: bool,
     /// Break the store on purpose: the checker must notice
-    #[arg(long, value_parser = sabotage_named, value_name = "NAME")]
+    #[arg(long, value_parser = sabotage_named, value_name = "NAME", requires = "store")]
     sabotage: Option<Sabotage>,
 }
 
@@ -52,19 +64,95 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let print: fn(&str) = |line| println!("{line}");
-    let settings = Settings { sabotage: arguments.sabotage, print: arguments.trace.then_some(print) };
     let inner = std::panic::take_hook();
+    let (is_store, sabotage) = (arguments.store, arguments.sabotage);
     std::panic::set_hook(Box::new(move |panic| {
         inner(panic);
         let seed = SEED.load(Ordering::Relaxed);
-        eprintln!("seed {seed} panicked\n  {}", store_life::replay_command(seed, settings.sabotage));
+        let command = match is_store {
+            true => store_life::replay_command(seed, sabotage),
+            false => cluster::replay_command(seed),
+        };
+        eprintln!("seed {seed} panicked\n  {command}");
     }));
-    let seeds = match arguments.seed {
+    let all_is_well = if arguments.store { run_stores(&arguments) } else { run_clusters(&arguments) };
+    if all_is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn seeds_of(arguments: &Arguments) -> std::ops::Range<u64> {
+    match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),
-        None => arguments.start..arguments.start.saturating_add(arguments.seeds),
-    };
-    let (mut total, mut failed) = (Report::default(), 0u64);
+        None => arguments.from..arguments.from.saturating_add(arguments.seeds),
+    }
+}
+
+fn printer(arguments: &Arguments) -> Option<fn(&str)> {
+    let print: fn(&str) = |line| println!("{line}");
+    arguments.trace.then_some(print)
+}
+
+fn run_clusters(arguments: &Arguments) -> bool {
+    let writes = if arguments.once { Writes::TakeEffectOnce } else { Writes::MayBeRepeated };
+    let settings =
+        cluster::Settings { print: printer(arguments), writes, scarce_buffers: arguments.scarce_buffers };
+    let seeds = seeds_of(arguments);
+    let clock = Clock::start();
+    let (mut total, mut failed, mut done) = (cluster::Report::default(), 0u64, 0u64);
+    let shows_progress = std::io::stderr().is_terminal() && arguments.seed.is_none();
+    for seed in seeds {
+        SEED.store(seed, Ordering::Relaxed);
+        done += 1;
+        match cluster::run_guarded(seed, settings) {
+            Ok(report) => total.merge(&report),
+            Err(failure) => {
+                eprintln!("{failure}");
+                failed += 1;
+                if !arguments.keep_going {
+                    break;
+                }
+            }
+        }
+        if shows_progress && done.is_multiple_of(20) {
+            eprint!("\r{done} seeds, {failed} failed, {:.1} seeds/s ", clock.rate(done));
+        }
+    }
+    if shows_progress {
+        eprintln!();
+    }
+    for (what, number) in total.coverage.iter() {
+        println!("{number:>12}  {what}");
+    }
+    println!(
+        "{done} seeds, {failed} failed: {} operations, {} events, {} s of virtual time; {:.1} seeds/s",
+        total.operations,
+        total.events,
+        total.milliseconds / 1000,
+        clock.rate(done)
+    );
+    if arguments.seed.is_some() {
+        println!("trace hash {:016x}", total.trace_hash);
+    }
+    failed == 0
+}
+
+/// How fast the simulation runs, for the person who waits: no life ever sees it.
+struct Clock(std::time::Instant);
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "no simulated life sees it")]
+    fn start() -> Clock {
+        Clock(std::time::Instant::now())
+    }
+
+    fn rate(&self, done: u64) -> f64 {
+        done as f64 / self.0.elapsed().max(Duration::from_millis(1)).as_secs_f64()
+    }
+}
+
+fn run_stores(arguments: &Arguments) -> bool {
+    let settings = store_life::Settings { sabotage: arguments.sabotage, print: printer(arguments) };
+    let seeds = seeds_of(arguments);
+    let (mut total, mut failed) = (store_life::Report::default(), 0u64);
     for seed in seeds.clone() {
         SEED.store(seed, Ordering::Relaxed);
         match store_life::run_guarded(seed, settings) {
@@ -73,7 +161,7 @@ fn main() -> ExitCode {
                 eprintln!("{failure}");
                 failed += 1;
                 if !arguments.keep_going {
-                    return ExitCode::FAILURE;
+                    return false;
                 }
             }
         }
@@ -94,10 +182,10 @@ fn main() -> ExitCode {
     if arguments.seed.is_some() {
         println!("trace hash {:016x}", total.trace_hash);
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed == 0
 }
 
-fn add(total: &mut Report, report: &Report) {
+fn add(total: &mut store_life::Report, report: &store_life::Report) {
     total.trace_hash = report.trace_hash;
     total.events += report.events;
     total.operations += report.operations;

@@ -652,6 +652,7 @@ impl Life {
             key: self.model.keys[operation.object],
             epoch: operation.epoch,
             sequence: operation.sequence,
+            origin: 0,
             first_block: operation.first_block,
             block_count: operation.block_count(),
             token: operation.token,

@@ -31,6 +31,18 @@ impl Trace {
         }
     }
 
+    /// Notes an event without a line for the reader: for what happens too often to be read.
+    pub fn count(&mut self, what: u64, number: u64) {
+        self.events += 1;
+        self.hash = mix(self.hash.rotate_left(17) ^ what.rotate_left(56) ^ number);
+    }
+
+    /// Whether somebody reads the lines.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.print.is_some()
+    }
+
     /// Adds a line for the reader that is no event.
     pub fn remark(&self, text: impl FnOnce() -> String) {
         if let Some(print) = self.print {

@@ -98,8 +98,10 @@ pub struct WriteRecord {
     pub key: ObjectKey,
     /// The epoch of the group.
     pub epoch: Epoch,
-    /// The place in the group's order.
+    /// The place in the group's order; 0 for what is given to a learner out of order, which no log shows.
     pub sequence: Sequence,
+    /// What its client calls it, so that it is known when it is sent again; 0 if it has no client.
+    pub origin: u64,
     /// The first block of the object.
     pub first_block: u16,
     /// How many blocks.

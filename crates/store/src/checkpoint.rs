@@ -295,7 +295,7 @@ impl Store {
             let group = RootGroup {
                 pool: pg.pool.0.into(),
                 pg_index: pg.index.into(),
-                is_whole: u32::from(!log.is_cut).into(),
+                flags: log.flags().into(),
                 entry_count: (log.entries.len() as u32).into(),
             };
             bytes.extend_from_slice(group.as_bytes());
@@ -308,6 +308,7 @@ impl Store {
                     first_block: entry.first_block.into(),
                     block_count: entry.block_count.into(),
                     reserved: 0.into(),
+                    origin: entry.origin.into(),
                 };
                 bytes.extend_from_slice(entry.as_bytes());
             }

@@ -148,13 +148,15 @@ pub enum RecordKind {
     Page = 5,
     /// A piece of a checkpoint's root.
     Root = 6,
+    /// A mark behind which a group's log begins anew: the member is catching up, and what lies before is unknown.
+    Join = 7,
 }
 
 impl RecordKind {
     /// The kind of that number, if any.
     #[must_use]
     pub fn from_number(number: u8) -> Option<RecordKind> {
-        [Self::Write, Self::Zero, Self::Relocate, Self::Mark, Self::Page, Self::Root]
+        [Self::Write, Self::Zero, Self::Relocate, Self::Mark, Self::Page, Self::Root, Self::Join]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -165,7 +167,7 @@ impl RecordKind {
         match self {
             RecordKind::Write => usize::from(block_count),
             RecordKind::Relocate => 2 * usize::from(block_count),
-            RecordKind::Zero | RecordKind::Mark | RecordKind::Page | RecordKind::Root => 0,
+            RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Page | RecordKind::Root => 0,
         }
     }
 
@@ -176,7 +178,7 @@ impl RecordKind {
             RecordKind::Write | RecordKind::Relocate | RecordKind::Page | RecordKind::Root => {
                 u32::from(block_count)
             }
-            RecordKind::Zero | RecordKind::Mark => 0,
+            RecordKind::Zero | RecordKind::Mark | RecordKind::Join => 0,
         }
     }
 }
@@ -205,11 +207,11 @@ pub struct Record {
     pub object: U32,
     /// The group's epoch.
     pub epoch: U32,
-    /// The place in the group's order.
+    /// The place in the group's order; 0 for what a learner was given out of order.
     pub sequence: U64,
-    /// Of a page or root: bytes that count.
+    /// Of a page or root: bytes that count. Of a write or zeroing: the low half of [`Record::origin`].
     pub bytes: U32,
-    /// Of a page or root: of those bytes.
+    /// Of a page or root: of those bytes. Of a write or zeroing: the high half of [`Record::origin`].
     pub crc32c: U32,
 }
 const _: () = assert!(size_of::<Record>() == 48);
@@ -238,6 +240,18 @@ impl Record {
             volume: VolumeId(self.volume.get()),
             object: self.object.get(),
         }
+    }
+
+    /// Of a write or zeroing: what its client calls it, 0 if it has none.
+    #[must_use]
+    pub fn origin(&self) -> u64 {
+        u64::from(self.crc32c.get()) << 32 | u64::from(self.bytes.get())
+    }
+
+    /// The same record, of that origin.
+    #[must_use]
+    pub fn with_origin(self, origin: u64) -> Record {
+        Record { bytes: (origin as u32).into(), crc32c: ((origin >> 32) as u32).into(), ..self }
     }
 
     /// The place in the group's order.
@@ -295,8 +309,8 @@ pub struct RootGroup {
     pub pool: U32,
     /// Its number.
     pub pg_index: U32,
-    /// 1 when its log reaches back to its first write.
-    pub is_whole: U32,
+    /// Bit 0: its log reaches back to its first write. Bit 1: it was catching up when its log began.
+    pub flags: U32,
     /// Entries that follow.
     pub entry_count: U32,
 }
@@ -320,5 +334,12 @@ pub struct RootEntry {
     pub block_count: U16,
     /// Zeros.
     pub reserved: U32,
+    /// What its client calls it; 0 if it has none.
+    pub origin: U64,
 }
-const _: () = assert!(size_of::<RootEntry>() == 32);
+const _: () = assert!(size_of::<RootEntry>() == 40);
+
+/// Bit of [`RootGroup::flags`].
+pub(crate) const GROUP_LOG_IS_WHOLE: u32 = 1;
+/// Bit of [`RootGroup::flags`].
+pub(crate) const GROUP_IS_INCOMPLETE: u32 = 2;

@@ -1,5 +1,6 @@
 //! What the newest writes of each placement group were, for members to compare.
 
+use crate::layout::{GROUP_IS_INCOMPLETE, GROUP_LOG_IS_WHOLE};
 use base::hash::Map;
 use base::{Epoch, PgId, Sequence, VolumeId};
 use std::collections::VecDeque;
@@ -22,6 +23,8 @@ pub struct LogEntry {
     pub first_block: u16,
     /// How many; 0 for a mark.
     pub block_count: u16,
+    /// What its client calls it; 0 if it has none.
+    pub origin: u64,
 }
 
 /// One group's log.
@@ -30,6 +33,20 @@ pub(crate) struct PgLog {
     pub(crate) entries: VecDeque<LogEntry>,
     /// Older entries were dropped.
     pub(crate) is_cut: bool,
+    /// The log began while the member was catching up: it does not tell what the member has.
+    pub(crate) is_incomplete: bool,
+}
+
+impl PgLog {
+    pub(crate) fn flags(&self) -> u32 {
+        let whole = if self.is_cut { 0 } else { GROUP_LOG_IS_WHOLE };
+        whole | if self.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 }
+    }
+
+    pub(crate) fn set_flags(&mut self, flags: u32) {
+        self.is_cut |= flags & GROUP_LOG_IS_WHOLE == 0;
+        self.is_incomplete = flags & GROUP_IS_INCOMPLETE != 0;
+    }
 }
 
 /// All groups' logs.
@@ -50,6 +67,20 @@ impl PgLogs {
             log.is_cut = true;
         }
         log.entries.push_back(entry);
+    }
+
+    /// A log begins anew: what the member had before says nothing any more.
+    pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
+        let log = self.groups.entry(pg).or_default();
+        log.entries.clear();
+        log.is_cut = true;
+        log.is_incomplete = true;
+        log.entries.push_back(entry);
+    }
+
+    /// An epoch began in which the member is in sync.
+    pub(crate) fn completed(&mut self, pg: PgId) {
+        self.groups.entry(pg).or_default().is_incomplete = false;
     }
 
     pub(crate) fn position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {

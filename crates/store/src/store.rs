@@ -244,13 +244,36 @@ impl Store {
         sequence: Sequence,
         token: u64,
     ) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Mark, pg, epoch, sequence, token)
+    }
+
+    /// Appends a mark behind which the group's log begins anew, because this member is catching up: until the
+    /// next ordinary mark, [`Self::pg_is_incomplete`].
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_join(
+        &mut self,
+        pg: PgId,
+        epoch: Epoch,
+        sequence: Sequence,
+        token: u64,
+    ) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Join, pg, epoch, sequence, token)
+    }
+
+    fn stage_place(
+        &mut self,
+        kind: RecordKind,
+        pg: PgId,
+        epoch: Epoch,
+        sequence: Sequence,
+        token: u64,
+    ) -> Result<(), StageError> {
         let key = ObjectKey { pg, ..ObjectKey::default() };
-        let record = Record {
-            epoch: epoch.0.into(),
-            sequence: sequence.0.into(),
-            ..Record::new(RecordKind::Mark, key, 0, 0)
-        };
-        self.stage_small(&record, RecordKind::Mark, token)
+        let place =
+            Record { epoch: epoch.0.into(), sequence: sequence.0.into(), ..Record::new(kind, key, 0, 0) };
+        self.stage_small(&place, kind, token)
     }
 
     /// The end of a turn: seals the open batch, unless enough are under way, and lets cleaning and
@@ -388,6 +411,16 @@ impl Store {
         bits
     }
 
+    /// Calls `visit` with each block of an object that is there, in order, and its checksum.
+    pub fn for_each_block(&self, key: &ObjectKey, mut visit: impl FnMut(u16, u32)) {
+        let Some(object) = self.index.get(key) else { return };
+        for block in 0..base::OBJECT_BLOCKS as u16 {
+            if let Some(entry) = object.get(block) {
+                visit(block, entry.crc32c);
+            }
+        }
+    }
+
     /// Every object with at least one block.
     pub fn objects(&self) -> impl Iterator<Item = ObjectKey> + '_ {
         self.index.iter().map(|(key, _)| *key)
@@ -400,7 +433,7 @@ impl Store {
     }
 
     /// The newest durable entries of a group's order, oldest first.
-    pub fn pg_log(&self, pg: PgId) -> impl ExactSizeIterator<Item = LogEntry> + '_ {
+    pub fn pg_log(&self, pg: PgId) -> impl ExactSizeIterator<Item = LogEntry> + DoubleEndedIterator + '_ {
         const NONE: &VecDeque<LogEntry> = &VecDeque::new();
         self.logs.groups.get(&pg).map_or(NONE, |log| &log.entries).iter().copied()
     }
@@ -409,6 +442,12 @@ impl Store {
     #[must_use]
     pub fn pg_log_is_whole(&self, pg: PgId) -> bool {
         self.logs.groups.get(&pg).is_none_or(|log| !log.is_cut)
+    }
+
+    /// Whether this member was catching up when the group's log began, and may lack what came before.
+    #[must_use]
+    pub fn pg_is_incomplete(&self, pg: PgId) -> bool {
+        self.logs.groups.get(&pg).is_some_and(|log| log.is_incomplete)
     }
 
     /// Whether clients' writes are refused for want of space: the largest of them would be.
@@ -787,7 +826,7 @@ fn on_drive(kind: RecordKind, record: &WriteRecord) -> Record {
     Record {
         epoch: record.epoch.0.into(),
         sequence: record.sequence.0.into(),
-        ..Record::new(kind, record.key, record.first_block, record.block_count)
+        ..Record::new(kind, record.key, record.first_block, record.block_count).with_origin(record.origin)
     }
 }
 
@@ -835,13 +874,26 @@ pub(crate) fn apply(
                 segments.block_died(origin);
             }
         }
-        RecordKind::Mark => {}
+        RecordKind::Mark | RecordKind::Join => {}
         RecordKind::Page | RecordKind::Root => return None,
     }
-    if view.kind != RecordKind::Relocate {
-        let (epoch, sequence) = view.record.position();
+    let (epoch, sequence) = view.record.position();
+    if view.kind != RecordKind::Relocate && sequence > Sequence(0) {
+        let origin = match view.kind {
+            RecordKind::Write | RecordKind::Zero => view.record.origin(),
+            _ => 0,
+        };
         let (volume, object) = (key.volume, key.object);
-        logs.push(key.pg, LogEntry { epoch, sequence, volume, object, first_block, block_count });
+        let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
+        match view.kind {
+            RecordKind::Join => logs.restart(key.pg, entry),
+            kind => {
+                logs.push(key.pg, entry);
+                if kind == RecordKind::Mark {
+                    logs.completed(key.pg);
+                }
+            }
+        }
     }
     freed
 }

@@ -3,10 +3,11 @@
 use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
-    FLAG_ALL_ZEROS, FLAG_FULL, FLAG_LOG_IS_WHOLE, Hello, HelloBody, LOG_ENTRIES_MAX, LogEntry, LogEntryBody,
-    MAGIC, REASON_BYTES_MAX, Replicate, Request, Role,
+    FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
+    FLAG_LOG_IS_WHOLE, Hello, HelloBody, LOG_ENTRIES_MAX, Lease, LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX,
+    ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
 };
-use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, Sequence};
+use base::{BLOCK_BYTES, Epoch, Generation, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -39,6 +40,8 @@ fn of_request(kind: Kind, request: &Request) -> Header {
         offset: request.offset.into(),
         length: request.length.into(),
         generation: request.generation.0.into(),
+        sequence: request.origin.into(),
+        flags: if request.is_again { FLAG_AGAIN } else { 0 },
         ..about_object(kind, request.key, request.epoch)
     }
 }
@@ -167,14 +170,25 @@ pub fn reply_refused(request: u64, status: Status, details: RefusalDetails) -> H
 /// The header of a replicated write (checksums and data follow), or a whole replicated zeroing.
 #[must_use]
 pub fn replicate(replicate: &Replicate, is_zero: bool) -> HeaderBytes {
+    about_blocks(if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite }, replicate)
+}
+
+/// The header of a push (checksums and data follow), or a whole push of zeros.
+#[must_use]
+pub fn push(replicate: &Replicate, is_zero: bool) -> HeaderBytes {
+    about_blocks(if is_zero { Kind::PushZero } else { Kind::PushWrite }, replicate)
+}
+
+fn about_blocks(kind: Kind, replicate: &Replicate) -> HeaderBytes {
     let block_count = u32::from(replicate.block_count);
-    let body_bytes = if is_zero { 0 } else { block_count * (BLOCK_BYTES as u32 + 4) };
-    let kind = if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite };
+    let has_data = matches!(kind, Kind::ReplicateWrite | Kind::PushWrite);
+    let body_bytes = if has_data { block_count * (BLOCK_BYTES as u32 + 4) } else { 0 };
     bytes_of(Header {
         body_bytes: body_bytes.into(),
         length: (block_count * BLOCK_BYTES as u32).into(),
         offset: (u32::from(replicate.first_block) * BLOCK_BYTES as u32).into(),
         sequence: replicate.sequence.0.into(),
+        request: replicate.origin.into(),
         ..about_object(kind, replicate.key, replicate.epoch)
     })
 }
@@ -214,21 +228,108 @@ pub fn activate(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
     bytes_of(Header { sequence: mark.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
 }
 
+/// A whole activation of a learner.
+#[must_use]
+pub fn join(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
+    let flags = FLAG_JOIN;
+    bytes_of(Header { flags, sequence: mark.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
+}
+
+/// A whole lease message.
+#[must_use]
+pub fn lease(lease: &Lease) -> HeaderBytes {
+    bytes_of(Header {
+        kind: Kind::Lease as u8,
+        length: lease.ttl_ms.into(),
+        request: lease.stamp.into(),
+        offset: lease.granted_ttl_ms.into(),
+        sequence: lease.granted_stamp.into(),
+        ..Header::default()
+    })
+}
+
+/// A whole request for the objects of a group, those behind `after`.
+#[must_use]
+pub fn list_objects(pg: PgId, epoch: Epoch, after: Option<(VolumeId, u32)>) -> HeaderBytes {
+    let (volume, object) = after.unwrap_or_default();
+    bytes_of(Header {
+        flags: if after.is_some() { FLAG_AFTER } else { 0 },
+        volume: volume.0.into(),
+        object: object.into(),
+        ..about_pg(Kind::ListObjects, pg, epoch)
+    })
+}
+
+/// Appends a whole answer to that.
+///
+/// # Panics
+/// If there are more entries than fit.
+pub fn objects(bytes: &mut Vec<u8>, pg: PgId, epoch: Epoch, entries: &[ObjectDigest], is_last: bool) {
+    assert!(entries.len() <= OBJECTS_MAX, "a page of objects");
+    let header = Header {
+        flags: if is_last { FLAG_LAST } else { 0 },
+        body_bytes: (size_of::<ObjectBody>() as u32 * entries.len() as u32).into(),
+        ..about_pg(Kind::Objects, pg, epoch)
+    };
+    bytes.extend_from_slice(header.sealed().as_bytes());
+    for entry in entries {
+        let body = ObjectBody {
+            volume: entry.volume.0.into(),
+            object: entry.object.into(),
+            reserved: 0.into(),
+            digest: entry.digest.into(),
+        };
+        bytes.extend_from_slice(body.as_bytes());
+    }
+}
+
+/// A whole request for the checksums of an object's blocks.
+#[must_use]
+pub fn list_blocks(key: ObjectKey, epoch: Epoch) -> HeaderBytes {
+    bytes_of(about_object(Kind::ListBlocks, key, epoch))
+}
+
+/// Appends a whole answer to that: a bit for each block that there is, and a checksum for each block.
+pub fn blocks(
+    bytes: &mut Vec<u8>,
+    key: ObjectKey,
+    epoch: Epoch,
+    allocated: &[u8; OBJECT_BLOCKS / 8],
+    checksums: &[U32; OBJECT_BLOCKS],
+) {
+    let body_bytes = (size_of_val(allocated) + size_of_val(checksums)) as u32;
+    let header = Header { body_bytes: body_bytes.into(), ..about_object(Kind::Blocks, key, epoch) };
+    bytes.extend_from_slice(header.sealed().as_bytes());
+    bytes.extend_from_slice(allocated);
+    bytes.extend_from_slice(checksums.as_bytes());
+}
+
+/// What a position tells of a log beside its entries.
+#[derive(Clone, Copy, Debug)]
+pub struct LogState {
+    /// The last write the member has, 0 if none.
+    pub last_sequence: Sequence,
+    /// The entries go back to the group's first write.
+    pub is_whole: bool,
+    /// The member was catching up when its log began, and does not have what came before.
+    pub is_incomplete: bool,
+}
+
 /// Appends a whole position to `bytes`. Of more entries than fit, the newest are sent.
 pub fn position(
     bytes: &mut Vec<u8>,
     pg: PgId,
     epoch: Epoch,
-    last_sequence: Sequence,
-    is_whole: bool,
+    state: LogState,
     entries: impl ExactSizeIterator<Item = LogEntry>,
 ) {
     let skipped = entries.len().saturating_sub(LOG_ENTRIES_MAX);
     let sent = entries.len() - skipped;
+    let whole = if state.is_whole && skipped == 0 { FLAG_LOG_IS_WHOLE } else { 0 };
     let header = Header {
-        flags: if is_whole && skipped == 0 { FLAG_LOG_IS_WHOLE } else { 0 },
+        flags: whole | if state.is_incomplete { FLAG_IS_INCOMPLETE } else { 0 },
         body_bytes: ((sent * size_of::<LogEntryBody>()) as u32).into(),
-        sequence: last_sequence.0.into(),
+        sequence: state.last_sequence.0.into(),
         ..about_pg(Kind::Position, pg, epoch)
     };
     bytes.extend_from_slice(header.sealed().as_bytes());
@@ -241,6 +342,7 @@ pub fn position(
             first_block: entry.first_block.into(),
             block_count: entry.block_count.into(),
             reserved: 0.into(),
+            origin: entry.origin.into(),
         };
         bytes.extend_from_slice(body.as_bytes());
     }

@@ -106,7 +106,22 @@ codes! {
         /// Replica to primary: the answer to a query, with the newest entries of the log.
         Position = 14,
         /// Primary to replica: the epoch begins with a mark at this sequence. Counts as a replicated message.
+        /// To a learner: what is ordered from this sequence on is sent to you too.
         Activate = 15,
+        /// Between OSDs: asks for a lease, grants one, or both.
+        Lease = 16,
+        /// Primary to learner: what these blocks hold. Counts as a replicated message.
+        PushWrite = 17,
+        /// Primary to learner: these blocks hold zeros. Counts as a replicated message.
+        PushZero = 18,
+        /// Primary to learner: which objects of the group do you have?
+        ListObjects = 19,
+        /// Learner to primary: the answer, with a digest of each.
+        Objects = 20,
+        /// Primary to learner: what are the checksums of that object's blocks?
+        ListBlocks = 21,
+        /// Learner to primary: the answer.
+        Blocks = 22,
     }
 }
 

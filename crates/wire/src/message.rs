@@ -16,6 +16,11 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 pub const BLOCKS_PER_MESSAGE_MAX: usize = PAYLOAD_BYTES_MAX / BLOCK_BYTES + 1;
 /// The most entries of a log in one [`Position`].
 pub const LOG_ENTRIES_MAX: usize = 1024;
+/// The most objects in one answer to [`Kind::ListObjects`].
+pub const OBJECTS_MAX: usize = 1024;
+/// The longest lease that may be asked for, in milliseconds. Who has just started and does not know what it
+/// promised in an earlier life waits for as long.
+pub const LEASE_MS_MAX: u32 = 6000;
 /// The most bytes of a refusal's reason.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The most bytes after a header.
@@ -27,6 +32,16 @@ pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
 pub(crate) const FLAG_ALL_ZEROS: u8 = 1;
 /// Bit of [`Header::flags`] in a position: the log goes back to the group's first write.
 pub(crate) const FLAG_LOG_IS_WHOLE: u8 = 1;
+/// Bit of [`Header::flags`] in a position: the member was catching up, and does not have what its log says.
+pub(crate) const FLAG_IS_INCOMPLETE: u8 = 2;
+/// Bit of [`Header::flags`] in a client's request: it was sent before.
+pub(crate) const FLAG_AGAIN: u8 = 1;
+/// Bit of [`Header::flags`] in an activation: the member is a learner, and its log begins anew.
+pub(crate) const FLAG_JOIN: u8 = 1;
+/// Bit of [`Header::flags`] in [`Kind::ListObjects`]: behind the object that it names, not from the first.
+pub(crate) const FLAG_AFTER: u8 = 1;
+/// Bit of [`Header::flags`] in [`Kind::Objects`]: there are no more.
+pub(crate) const FLAG_LAST: u8 = 1;
 /// Bit of [`Header::flags`] in an acknowledgement: this replica is nearly full.
 pub(crate) const FLAG_FULL: u8 = 1;
 
@@ -58,8 +73,23 @@ pub(crate) struct LogEntryBody {
     pub first_block: U16,
     pub block_count: U16,
     pub reserved: U32,
+    pub origin: U64,
 }
-const _: () = assert!(size_of::<LogEntryBody>() == 32);
+const _: () = assert!(size_of::<LogEntryBody>() == 40);
+
+/// One object in the body of [`Kind::Objects`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub(crate) struct ObjectBody {
+    pub volume: U64,
+    pub object: U32,
+    pub reserved: U32,
+    pub digest: U64,
+}
+const _: () = assert!(size_of::<ObjectBody>() == 24);
+
+/// Bytes of the body of [`Kind::Blocks`]: a bit for each block, then a checksum for each.
+pub(crate) const BLOCKS_BODY_BYTES: usize = OBJECT_BLOCKS / 8 + OBJECT_BLOCKS * size_of::<U32>();
 
 /// Who opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +126,10 @@ pub struct Request {
     pub epoch: Epoch,
     /// The client's attach generation.
     pub generation: Generation,
+    /// Of a write or zeroing: what the client calls it, the same in every attempt.
+    pub origin: u64,
+    /// It may have been done already, by an attempt whose answer did not arrive.
+    pub is_again: bool,
 }
 
 impl Request {
@@ -152,6 +186,8 @@ pub struct Replicate {
     pub first_block: u16,
     /// How many blocks it changes; not 0.
     pub block_count: u16,
+    /// What its client calls it; 0 if it has none.
+    pub origin: u64,
 }
 
 /// One write in a group's log: what was changed, not to what.
@@ -169,6 +205,8 @@ pub struct LogEntry {
     pub first_block: u16,
     /// How many it changed; 0 for an entry that changed none.
     pub block_count: u16,
+    /// What its client calls it; 0 if it has none.
+    pub origin: u64,
 }
 
 /// Where a replica stands in a group's order.
@@ -182,7 +220,70 @@ pub struct Position<'a> {
     pub last_sequence: Sequence,
     /// The entries go back to the group's first write: there was nothing before them.
     pub is_whole: bool,
+    /// The member was catching up when its log began, and does not have what came before.
+    pub is_incomplete: bool,
     entries: &'a [LogEntryBody],
+}
+
+/// What an OSD asks of another, and grants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// For how long the sender counts on the receiver not to take over its groups, from `stamp` on, in
+    /// milliseconds. 0 asks for nothing.
+    pub ttl_ms: u32,
+    /// The sender's clock, in nanoseconds. Comes back in the grant.
+    pub stamp: u64,
+    /// The `ttl_ms` of what is granted; 0 grants nothing.
+    pub granted_ttl_ms: u32,
+    /// The `stamp` of what is granted.
+    pub granted_stamp: u64,
+}
+
+/// An object and what it holds, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectDigest {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The 4 MiB piece of it.
+    pub object: u32,
+    /// Over which blocks there are, and their checksums.
+    pub digest: u64,
+}
+
+/// Objects of a group that a learner has, in the order of volume and object.
+#[derive(Clone, Copy, Debug)]
+pub struct Objects<'a> {
+    /// The group.
+    pub pg: PgId,
+    /// The epoch of the request it answers.
+    pub epoch: Epoch,
+    /// There are no more.
+    pub is_last: bool,
+    entries: &'a [ObjectBody],
+}
+
+impl<'a> Objects<'a> {
+    /// The objects.
+    pub fn entries(&self) -> impl Iterator<Item = ObjectDigest> + use<'a> {
+        self.entries.iter().map(|entry| ObjectDigest {
+            volume: VolumeId(entry.volume.get()),
+            object: entry.object.get(),
+            digest: entry.digest.get(),
+        })
+    }
+}
+
+/// The checksums of an object's blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// The object.
+    pub key: ObjectKey,
+    /// The epoch of the request it answers.
+    pub epoch: Epoch,
+    /// A bit for each block that there is, the lowest first: 128 bytes.
+    pub allocated: &'a [u8],
+    /// A checksum for each block, 1,024 of them.
+    pub checksums: Checksums<'a>,
 }
 
 impl<'a> Position<'a> {
@@ -195,6 +296,7 @@ impl<'a> Position<'a> {
             object: entry.object.get(),
             first_block: entry.first_block.get(),
             block_count: entry.block_count.get(),
+            origin: entry.origin.get(),
         })
     }
 }
@@ -255,7 +357,35 @@ pub enum Message<'a> {
         epoch: Epoch,
         /// The sequence of the mark that begins this epoch; its first write follows.
         mark: Sequence,
+        /// The receiver is a learner: its log begins anew with the mark, and does not tell what it has.
+        is_join: bool,
     },
+    /// See [`Kind::Lease`].
+    Lease(Lease),
+    /// See [`Kind::PushWrite`]. Its sequence is 0.
+    PushWrite(Replicate, Checksums<'a>, &'a [u8]),
+    /// See [`Kind::PushZero`]. Its sequence is 0.
+    PushZero(Replicate),
+    /// See [`Kind::ListObjects`].
+    ListObjects {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Only those behind this one.
+        after: Option<(VolumeId, u32)>,
+    },
+    /// See [`Kind::Objects`].
+    Objects(Objects<'a>),
+    /// See [`Kind::ListBlocks`].
+    ListBlocks {
+        /// The object.
+        key: ObjectKey,
+        /// The primary's epoch.
+        epoch: Epoch,
+    },
+    /// See [`Kind::Blocks`].
+    Blocks(Blocks<'a>),
 }
 
 /// Why bytes are no message. The connection they came on cannot be trusted further.
@@ -329,7 +459,7 @@ impl<'a> Parser<'a> {
                 let request = self.request(PAYLOAD_BYTES_MAX as u64)?;
                 body_bytes == request.length as usize + usize::from(request.blocks().1) * 4
             }
-            Kind::ReplicateWrite => {
+            Kind::ReplicateWrite | Kind::PushWrite => {
                 let replicate = self.replicate(BLOCKS_PER_MESSAGE_MAX)?;
                 body_bytes == usize::from(replicate.block_count) * (BLOCK_BYTES + 4)
             }
@@ -341,7 +471,16 @@ impl<'a> Parser<'a> {
                 let entry = size_of::<LogEntryBody>();
                 body_bytes.is_multiple_of(entry) && body_bytes / entry <= LOG_ENTRIES_MAX
             }
+            Kind::Objects => {
+                let entry = size_of::<ObjectBody>();
+                body_bytes.is_multiple_of(entry) && body_bytes / entry <= OBJECTS_MAX
+            }
+            Kind::Blocks => body_bytes == BLOCKS_BODY_BYTES,
             Kind::Welcome
+            | Kind::Lease
+            | Kind::PushZero
+            | Kind::ListObjects
+            | Kind::ListBlocks
             | Kind::Read
             | Kind::Zero
             | Kind::Allocated
@@ -396,7 +535,37 @@ impl<'a> Parser<'a> {
                 pg: self.pg(),
                 epoch: Epoch(header.epoch.get()),
                 mark: Sequence(header.sequence.get()),
+                is_join: header.flags & FLAG_JOIN != 0,
             },
+            Kind::Lease => Message::Lease(self.lease()?),
+            Kind::PushWrite => {
+                let replicate = self.replicate(BLOCKS_PER_MESSAGE_MAX)?;
+                let (checksums, data) = split_checksums(body, usize::from(replicate.block_count));
+                Message::PushWrite(replicate, checksums, data)
+            }
+            Kind::PushZero => Message::PushZero(self.replicate(OBJECT_BLOCKS)?),
+            Kind::ListObjects => Message::ListObjects {
+                pg: self.pg(),
+                epoch: Epoch(header.epoch.get()),
+                after: (header.flags & FLAG_AFTER != 0)
+                    .then(|| (VolumeId(header.volume.get()), header.object.get())),
+            },
+            Kind::Objects => Message::Objects(Objects {
+                pg: self.pg(),
+                epoch: Epoch(header.epoch.get()),
+                is_last: header.flags & FLAG_LAST != 0,
+                entries: <[ObjectBody]>::ref_from_bytes(body).expect("the size was checked"),
+            }),
+            Kind::ListBlocks => Message::ListBlocks { key: self.key(), epoch: Epoch(header.epoch.get()) },
+            Kind::Blocks => {
+                let (allocated, checksums) = body.split_at(OBJECT_BLOCKS / 8);
+                Message::Blocks(Blocks {
+                    key: self.key(),
+                    epoch: Epoch(header.epoch.get()),
+                    allocated,
+                    checksums: <[U32]>::ref_from_bytes(checksums).expect("the size was checked"),
+                })
+            }
         })
     }
 
@@ -450,6 +619,8 @@ impl<'a> Parser<'a> {
             length,
             epoch: Epoch(header.epoch.get()),
             generation: Generation(header.generation.get()),
+            origin: header.sequence.get(),
+            is_again: header.flags & FLAG_AGAIN != 0,
         })
     }
 
@@ -468,7 +639,18 @@ impl<'a> Parser<'a> {
             sequence: Sequence(header.sequence.get()),
             first_block: (offset / BLOCK_BYTES) as u16,
             block_count: (length / BLOCK_BYTES) as u16,
+            origin: header.request.get(),
         })
+    }
+
+    fn lease(&self) -> Result<Lease, WireError> {
+        let header = self.header;
+        let (ttl_ms, granted_ttl_ms) = (header.length.get(), header.offset.get());
+        if ttl_ms > LEASE_MS_MAX || granted_ttl_ms > LEASE_MS_MAX {
+            return Err(self.wrong("lease", u64::from(ttl_ms.max(granted_ttl_ms))));
+        }
+        let (stamp, granted_stamp) = (header.request.get(), header.sequence.get());
+        Ok(Lease { ttl_ms, stamp, granted_ttl_ms, granted_stamp })
     }
 
     fn reply(&self, body: &'a [u8]) -> Result<Reply<'a>, WireError> {
@@ -504,6 +686,7 @@ impl<'a> Parser<'a> {
             epoch: Epoch(self.header.epoch.get()),
             last_sequence: Sequence(self.header.sequence.get()),
             is_whole: self.header.flags & FLAG_LOG_IS_WHOLE != 0,
+            is_incomplete: self.header.flags & FLAG_IS_INCOMPLETE != 0,
             entries,
         })
     }
@@ -527,6 +710,8 @@ mod tests {
             length: 8192,
             epoch: Epoch(4),
             generation: Generation(6),
+            origin: 7,
+            is_again: true,
         }
     }
 
@@ -597,13 +782,15 @@ mod tests {
                 object: 5,
                 first_block: 6,
                 block_count: 7,
+                origin: 8,
             })
             .collect();
         let mut bytes = Vec::new();
-        encode::position(&mut bytes, pg, Epoch(8), Sequence(3), true, entries.iter().copied());
+        let state = encode::LogState { last_sequence: Sequence(3), is_whole: true, is_incomplete: false };
+        encode::position(&mut bytes, pg, Epoch(8), state, entries.iter().copied());
         let Some((Message::Position(position), _)) = parse(&bytes).unwrap() else { panic!() };
         assert_eq!((position.pg, position.epoch, position.last_sequence), (pg, Epoch(8), Sequence(3)));
-        assert!(position.is_whole);
+        assert!(position.is_whole && !position.is_incomplete);
         assert_eq!(position.entries().collect::<Vec<_>>(), entries);
     }
 }

@@ -207,7 +207,7 @@ impl VolumeLoop {
     fn hear_session(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                SessionEvent::Map(map) => self.client.handle_map(map),
+                SessionEvent::Map(map) => self.client.handle_map(self.now, map, &mut self.wires),
                 SessionEvent::Lost { reason } => {
                     // No request may follow, and what waits for a retry never gets a link again.
                     self.wires.cut(&reason);

@@ -1,0 +1,511 @@
+//! How a learner is brought up to date while its group serves.
+//!
+//! A learner is asked where it stands, as a replica is. Then it *joins*: its log begins anew with a mark, and from
+//! there on it receives every write like a replica, in the same stream. What it lacks from before is *pushed* to
+//! it in that stream too, until it has everything; then the primary asks for a configuration in which it is in
+//! sync, and the epoch begins with it.
+//!
+//! What it lacks is known from the logs, if it was in sync until they part. Else its objects are compared with the
+//! primary's by digest, and those that differ block by block, by allocation and checksum. Writes that were under
+//! way when it joined are in neither, so their blocks are pushed in any case.
+//!
+//! # Why a push never undoes a newer write
+//! A push is an operation on its blocks like any other: it waits for those before it and holds back those behind
+//! it until the blocks were read and sent. So whatever is ordered later stands behind it in the stream.
+//!
+//! # Why a learner that fell behind is not taken for whole
+//! Its log begins at its join, and says durably that it is incomplete until an epoch begins in which it is in
+//! sync. Should it be a learner again before that, its log is not used. Nobody but the registry's configuration
+//! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
+
+use crate::group::{Comparison, Learner, LearnerState, MemberPosition, RepairRange, Work};
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, OperationState, Origin};
+use crate::osd::{Awaited, Osd, Outstanding, Peer};
+use crate::peering::differences;
+use base::hash::mix;
+use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use wire::{Blocks, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Blocks pushed at a time.
+const PUSH_BLOCKS: u16 = 64;
+/// Pushes to one learner under way.
+const PUSHES_MAX: u32 = 2;
+/// Learners that an OSD brings up to date at the same time.
+const LEARNERS_MAX: usize = 4;
+/// Replicated messages that a learner may leave unacknowledged before it is given up for now.
+const LEARNER_LAG_MAX: usize = 4096;
+/// How long a learner may take to answer before it is given up for now.
+const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
+/// The pause after a learner was given up.
+const LEARN_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a learner that is full or whose primary is damaged is tried again.
+const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
+
+impl Osd {
+    /// Begins with learners that wait for it, those of the most degraded groups first.
+    pub(crate) fn advance_recovery(&mut self, io: &mut impl Io) {
+        for index in 0..self.groups.len() as u32 {
+            let is_silent = |learner: &Learner| {
+                learner.is_owing() && self.now.since(learner.heard_at) >= LEARNER_SILENCE_MAX
+            };
+            let lags = |learner: &Learner| match self.peers.get(&learner.link) {
+                Some(Peer::Osd(peer)) => peer.outstanding.len() > LEARNER_LAG_MAX || is_silent(learner),
+                _ => true,
+            };
+            let behind = self.groups[index as usize].learners.iter().find(|learner| lags(learner));
+            if let Some(osd) = behind.map(|learner| learner.osd) {
+                self.give_up_learner(index, osd, LEARN_PAUSE);
+            }
+        }
+        let mut under_way: usize = self.groups.iter().map(|group| group.learners.len()).sum();
+        let mut waiting: Vec<(usize, u32, OsdId)> = Vec::new();
+        for (index, group) in (0..).zip(&self.groups) {
+            if !group.is_active() || self.now < group.learn_after || group.promoted.is_some() {
+                continue;
+            }
+            let learners = group.config.learners.iter().copied();
+            let waits = |osd: &OsdId| !group.learners.iter().any(|learner| learner.osd == *osd);
+            let waiting_here = learners.filter(waits).filter(|osd| self.is_present(*osd));
+            waiting.extend(waiting_here.map(|osd| (group.config.in_sync.len(), index, osd)));
+        }
+        waiting.sort_unstable();
+        for (_, index, osd) in waiting {
+            if under_way >= LEARNERS_MAX {
+                return;
+            }
+            let Some(link) = self.ready_link(osd) else { continue };
+            let group = &mut self.groups[index as usize];
+            self.sessions += 1;
+            group.learners.push(Learner {
+                osd,
+                link,
+                session: self.sessions,
+                heard_at: self.now,
+                state: LearnerState::Asked,
+            });
+            io.send(link, &encode::query(group.pg, group.epoch));
+            under_way += 1;
+        }
+    }
+
+    fn give_up_learner(&mut self, index: u32, osd: OsdId, pause: Duration) {
+        let group = &mut self.groups[index as usize];
+        group.learners.retain(|learner| learner.osd != osd);
+        group.learn_after = self.now + pause;
+    }
+
+    /// A learner did not apply a message.
+    pub(crate) fn learner_refused(&mut self, index: u32, osd: OsdId, status: Status) {
+        let pg = self.groups[index as usize].pg;
+        if self.groups[index as usize].learner_mut(osd).is_some() {
+            let pause = if status == Status::NoSpace { LEARN_PAUSE_LONG } else { LEARN_PAUSE };
+            self.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
+            self.give_up_learner(index, osd, pause);
+        }
+    }
+
+    /// A learner says where it stands: it joins.
+    pub(crate) fn learner_stands(
+        &mut self,
+        index: u32,
+        osd: OsdId,
+        position: &Position<'_>,
+        io: &mut impl Io,
+    ) {
+        let group = &mut self.groups[index as usize];
+        let (pg, epoch) = (group.pg, group.epoch);
+        let is_active = group.is_active();
+        let Some(learner) = group.learner_mut(osd) else { return };
+        if !is_active || !matches!(learner.state, LearnerState::Asked) {
+            return;
+        }
+        let (link, session) = (learner.link, learner.session);
+        let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries };
+        let theirs = MemberPosition {
+            osd,
+            last_sequence: position.last_sequence,
+            is_whole: position.is_whole,
+            entries: position.entries().collect(),
+        };
+        let by_log = if position.is_incomplete { None } else { differences(pg, &[own, theirs]).ok() };
+        let mut work: VecDeque<Work> = VecDeque::new();
+        let comparison = match by_log {
+            Some(ranges) => {
+                work.extend(ranges.into_iter().map(Work::Range));
+                None
+            }
+            None => Some(Comparison { own: self.objects_of(pg), after: None, is_awaited: false }),
+        };
+        // What is ordered and not yet durable here is neither in the log nor in the index.
+        let group = &self.groups[index as usize];
+        for id in &group.in_flight {
+            let Some(operation) = self.operations.get(*id) else { continue };
+            if operation.state == OperationState::Replicating {
+                work.push_back(Work::Range(RepairRange {
+                    key: operation.key,
+                    first_block: operation.first_block,
+                    block_count: operation.block_count,
+                    tag: 0,
+                }));
+            }
+        }
+        let now = self.now;
+        let group = &mut self.groups[index as usize];
+        let from = group.next_sequence;
+        let mark = Sequence(from.0 - 1);
+        let learner = group.learner_mut(osd).expect("it was there a moment ago");
+        learner.heard_at = now;
+        learner.state =
+            LearnerState::Joined { from, has_mark: false, work, comparison, blocks_awaited: None, pushes: 0 };
+        self.send_to_learner(
+            link,
+            Awaited::Join { group: index, session },
+            &encode::join(pg, epoch, mark),
+            io,
+        );
+        self.recover_next(index, osd, io);
+    }
+
+    /// The objects of a group here, in order.
+    fn objects_of(&self, pg: PgId) -> VecDeque<ObjectKey> {
+        let mut objects: Vec<ObjectKey> = self.store.objects().filter(|key| key.pg == pg).collect();
+        objects.sort_unstable_by_key(|key| (key.volume, key.object));
+        objects.into()
+    }
+
+    fn send_to_learner(&mut self, link: LinkId, awaited: Awaited, bytes: &[u8], io: &mut impl Io) {
+        let Some(Peer::Osd(peer)) = self.peers.get_mut(&link) else { return };
+        peer.sent += 1;
+        peer.outstanding.push_back(Outstanding { ordinal: peer.sent, awaited });
+        io.send(link, bytes);
+    }
+
+    /// A learner has a push, or the mark of its join, on stable media.
+    pub(crate) fn learner_has(&mut self, index: u32, session: u32, is_mark: bool, io: &mut impl Io) {
+        let group = &mut self.groups[index as usize];
+        let Some(learner) = group.learners.iter_mut().find(|learner| learner.session == session) else {
+            return;
+        };
+        learner.heard_at = self.now;
+        let LearnerState::Joined { has_mark, pushes, .. } = &mut learner.state else { return };
+        if is_mark {
+            *has_mark = true;
+        } else if *pushes > 0 {
+            *pushes -= 1;
+        }
+        let osd = learner.osd;
+        self.recover_next(index, osd, io);
+    }
+
+    /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
+    fn recover_next(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
+        loop {
+            let group = &mut self.groups[index as usize];
+            let (pg, epoch) = (group.pg, group.epoch);
+            let Some(learner) = group.learner_mut(osd) else { return };
+            let (link, session) = (learner.link, learner.session);
+            let LearnerState::Joined { has_mark, work, comparison, blocks_awaited, pushes, .. } =
+                &mut learner.state
+            else {
+                return;
+            };
+            // Until its log says that it is catching up, nothing of what it has may change.
+            if !*has_mark || blocks_awaited.is_some() || *pushes >= PUSHES_MAX {
+                return;
+            }
+            match (work.pop_front(), comparison) {
+                (Some(Work::Range(range)), _) => {
+                    *pushes += 1;
+                    self.push(index, osd, session, range, io);
+                }
+                (Some(Work::Object(key)), _) => {
+                    *blocks_awaited = Some(key);
+                    io.send(link, &encode::list_blocks(key, epoch));
+                    return;
+                }
+                (None, Some(comparison)) => {
+                    if !comparison.is_awaited {
+                        comparison.is_awaited = true;
+                        io.send(link, &encode::list_objects(pg, epoch, comparison.after));
+                    }
+                    return;
+                }
+                (None, None) => {
+                    if *pushes == 0 {
+                        self.learner_is_whole(index, osd, io);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn learner_is_whole(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
+        self.end_epoch(index, &format!("{osd} has caught up"), io);
+        let group = &mut self.groups[index as usize];
+        group.promoted = Some(osd);
+        // At once: nobody is served meanwhile.
+        group.claim_after = self.now;
+        self.next_tick = self.now;
+    }
+
+    /// Starts a push, or puts it behind what is under way on its blocks.
+    fn push(&mut self, index: u32, learner: OsdId, session: u32, range: RepairRange, io: &mut impl Io) {
+        let waiting = self.groups[index as usize].waiting.len();
+        let block_count = range.block_count.min(PUSH_BLOCKS);
+        let (id, operation) = self.operations.add();
+        operation.kind = OperationKind::Push;
+        operation.origin = Origin::Recovery { learner, session };
+        operation.group = index;
+        operation.key = range.key;
+        operation.first_block = range.first_block;
+        operation.block_count = block_count;
+        operation.offset = u32::from(range.first_block) * BLOCK_BYTES as u32;
+        operation.length = u32::from(block_count) * BLOCK_BYTES as u32;
+        self.requeue_push(index, learner, range, block_count);
+        if self.has_conflict(index, &range.key, range.first_block, block_count, waiting) {
+            self.groups[index as usize].waiting.push_back(id);
+        } else {
+            self.start_push(id, io);
+        }
+    }
+
+    /// Puts what of a range lies behind its first blocks back to a learner's work.
+    fn requeue_push(&mut self, index: u32, learner: OsdId, range: RepairRange, done: u16) {
+        let Some(learner) = self.groups[index as usize].learner_mut(learner) else { return };
+        if let LearnerState::Joined { work, .. } = &mut learner.state
+            && range.block_count > done
+        {
+            work.push_front(Work::Range(RepairRange {
+                first_block: range.first_block + done,
+                block_count: range.block_count - done,
+                ..range
+            }));
+        }
+    }
+
+    /// Reads what a push is to bring: its blocks are free.
+    pub(crate) fn start_push(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
+        let (index, origin) = (operation.group, operation.origin);
+        self.look_up(id, &key, first_block, block_count);
+        let operation = self.operations.live(id);
+        operation.parts.truncate(1);
+        let extent = &operation.parts[0];
+        let (found, is_zeros) = (extent.block_count, extent.location.is_none());
+        operation.block_count = found;
+        operation.checksums.truncate(usize::from(found));
+        if let Origin::Recovery { learner, .. } = origin {
+            self.requeue_push(index, learner, RepairRange { key, first_block, block_count, tag: 0 }, found);
+        }
+        if is_zeros {
+            return self.send_push(id, io);
+        }
+        self.operations.live(id).state = OperationState::Reading;
+        self.groups[index as usize].in_flight.push_back(id);
+        self.read_parts(id, io);
+    }
+
+    /// The drive answered the read of a push.
+    pub(crate) fn push_was_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let damage = self.first_damage(id);
+        let operation = self.operations.live(id);
+        let (index, key, origin) = (operation.group, operation.key, operation.origin);
+        self.groups[index as usize].in_flight.retain(|other| *other != id);
+        match damage {
+            None => self.send_push(id, io),
+            Some((block, _)) => {
+                self.damaged_reads += 1;
+                self.note(format!("damaged data: block {block} of {key} on {}", self.id));
+                self.release_parts(id);
+                self.forget_operation(id);
+                if let Origin::Recovery { learner, .. } = origin {
+                    // Without it the learner would keep something old that looks sound.
+                    self.give_up_learner(index, learner, LEARN_PAUSE_LONG);
+                }
+            }
+        }
+        self.start_waiting(index, io);
+    }
+
+    /// Sends what was read to the learner, and ends the operation.
+    fn send_push(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let index = operation.group;
+        let push = Replicate {
+            key: operation.key,
+            epoch: Epoch(0),
+            sequence: Sequence(0),
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+            origin: 0,
+        };
+        let length = usize::from(operation.block_count) * BLOCK_BYTES;
+        let (origin, is_zeros) = (operation.origin, operation.parts[0].location.is_none());
+        let group = &mut self.groups[index as usize];
+        let push = Replicate { epoch: group.epoch, ..push };
+        // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
+        let link = match origin {
+            Origin::Recovery { learner, session } => {
+                let learner = group.learner_mut(learner).filter(|learner| learner.session == session);
+                learner.map(|learner| (learner.link, session))
+            }
+            _ => None,
+        };
+        if let Some((link, session)) = link {
+            self.send_to_learner(
+                link,
+                Awaited::Push { group: index, session },
+                &encode::push(&push, is_zeros),
+                io,
+            );
+            if !is_zeros {
+                let operation = self.operations.live(id);
+                io.send(link, operation.checksums.as_bytes());
+                let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
+                io.send_shared(link, buffer, 0..length);
+            }
+        }
+        self.release_parts(id);
+        self.forget_operation(id);
+    }
+
+    /// A primary asks which objects of a group this learner has.
+    pub(crate) fn list_objects(
+        &mut self,
+        link: LinkId,
+        pg: PgId,
+        epoch: Epoch,
+        after: Option<(VolumeId, u32)>,
+        io: &mut impl Io,
+    ) {
+        let is_expected =
+            self.group_index.get(&pg).is_some_and(|index| self.groups[*index as usize].epoch == epoch);
+        if !is_expected {
+            return;
+        }
+        let objects = self.objects_of(pg);
+        let mut left =
+            objects.iter().filter(|key| after.is_none_or(|after| (key.volume, key.object) > after));
+        let page: Vec<ObjectDigest> = left.by_ref().take(OBJECTS_MAX).map(|key| self.digest(key)).collect();
+        let mut bytes = Vec::new();
+        encode::objects(&mut bytes, pg, epoch, &page, left.next().is_none());
+        io.send(link, &bytes);
+    }
+
+    fn digest(&self, key: &ObjectKey) -> ObjectDigest {
+        let mut digest = 0u64;
+        self.store.for_each_block(key, |block, crc32c| {
+            digest = mix(digest.rotate_left(1) ^ (u64::from(block) << 32 | u64::from(crc32c)));
+        });
+        ObjectDigest { volume: key.volume, object: key.object, digest }
+    }
+
+    /// A learner says which objects it has.
+    pub(crate) fn handle_objects(&mut self, link: LinkId, objects: &Objects<'_>, io: &mut impl Io) {
+        let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
+        let Some(&index) = self.group_index.get(&objects.pg) else { return };
+        let group = &mut self.groups[index as usize];
+        let pg = group.pg;
+        let is_current = group.epoch == objects.epoch;
+        let Some(learner) = group.learner_mut(osd).filter(|_| is_current) else { return };
+        let LearnerState::Joined { comparison: Some(comparison), .. } = &mut learner.state else { return };
+        if !comparison.is_awaited {
+            return;
+        }
+        comparison.is_awaited = false;
+        learner.heard_at = self.now;
+        let theirs: BTreeMap<(VolumeId, u32), u64> =
+            objects.entries().map(|entry| ((entry.volume, entry.object), entry.digest)).collect();
+        // A page that is not the last goes as far as its last entry.
+        let end = if objects.is_last { None } else { theirs.keys().next_back().copied() };
+        let mut own: Vec<ObjectKey> = Vec::new();
+        while let Some(key) = comparison.own.front().copied() {
+            if end.is_some_and(|end| (key.volume, key.object) > end) {
+                break;
+            }
+            comparison.own.pop_front();
+            own.push(key);
+        }
+        comparison.after = end;
+        let mut found: Vec<Work> = Vec::new();
+        for key in &own {
+            match theirs.get(&(key.volume, key.object)) {
+                None => found.push(Work::Range(whole_object(*key))),
+                Some(digest) if *digest != self.digest(key).digest => found.push(Work::Object(*key)),
+                Some(_) => {}
+            }
+        }
+        let known: std::collections::BTreeSet<_> = own.iter().map(|key| (key.volume, key.object)).collect();
+        for (volume, object) in theirs.keys().filter(|key| !known.contains(key)) {
+            // The primary has nothing of it, unless it was made since: whatever it has is pushed.
+            found.push(Work::Range(whole_object(ObjectKey { pg, volume: *volume, object: *object })));
+        }
+        let learner = self.groups[index as usize].learner_mut(osd).expect("it was there a moment ago");
+        if let LearnerState::Joined { work, comparison, .. } = &mut learner.state {
+            work.extend(found);
+            if objects.is_last {
+                *comparison = None;
+            }
+        }
+        self.recover_next(index, osd, io);
+    }
+
+    /// A primary asks for the checksums of an object's blocks.
+    pub(crate) fn list_blocks(&mut self, link: LinkId, key: ObjectKey, epoch: Epoch, io: &mut impl Io) {
+        let mut checksums = Box::new([U32::ZERO; OBJECT_BLOCKS]);
+        self.store.for_each_block(&key, |block, crc32c| checksums[usize::from(block)] = crc32c.into());
+        let mut bytes = Vec::new();
+        encode::blocks(&mut bytes, key, epoch, &self.store.allocated_bits(&key), &checksums);
+        io.send(link, &bytes);
+    }
+
+    /// A learner says what the blocks of an object hold: those that differ are pushed.
+    pub(crate) fn handle_blocks(&mut self, link: LinkId, blocks: &Blocks<'_>, io: &mut impl Io) {
+        let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
+        let Some(&index) = self.group_index.get(&blocks.key.pg) else { return };
+        let group = &mut self.groups[index as usize];
+        let is_current = group.epoch == blocks.epoch;
+        let Some(learner) = group.learner_mut(osd).filter(|_| is_current) else { return };
+        let LearnerState::Joined { work, blocks_awaited, .. } = &mut learner.state else { return };
+        if *blocks_awaited != Some(blocks.key) {
+            return;
+        }
+        *blocks_awaited = None;
+        learner.heard_at = self.now;
+        let mut own = [None; OBJECT_BLOCKS];
+        self.store.for_each_block(&blocks.key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
+        let theirs = |block: usize| {
+            let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
+            is_there.then(|| blocks.checksums[block].get())
+        };
+        let mut block = 0;
+        while block < OBJECT_BLOCKS {
+            let first = block;
+            while block < OBJECT_BLOCKS && own[block] != theirs(block) {
+                block += 1;
+            }
+            if block > first {
+                work.push_back(Work::Range(RepairRange {
+                    key: blocks.key,
+                    first_block: first as u16,
+                    block_count: (block - first) as u16,
+                    tag: 0,
+                }));
+            }
+            block += 1;
+        }
+        self.recover_next(index, osd, io);
+    }
+}
+
+fn whole_object(key: ObjectKey) -> RepairRange {
+    RepairRange { key, first_block: 0, block_count: OBJECT_BLOCKS as u16, tag: 0 }
+}

@@ -1,0 +1,325 @@
+//! A client's process: the real client state machine under a random load, whose history is kept.
+
+use super::history::{History, Kind};
+use super::node::Clock;
+use super::plan::Plan;
+use super::registry::{GENERATION, VOLUME_OBJECTS};
+use super::world::{Input, MICROSECOND, MILLISECOND, Process, World};
+use crate::random::Random;
+use base::geometry::OBJECT_BLOCKS;
+use base::map::ClusterMap;
+use base::{BLOCK_BYTES, Buffer, ClientId, LinkId, Network, VolumeId};
+use client::{Client, Outcome, VolumeHandle};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) kind: Kind,
+    pub(super) volume: usize,
+    pub(super) first_block: u64,
+    pub(super) blocks: u64,
+}
+
+/// What a client does.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Random operations, until the life's last.
+    Load,
+    /// These, then nothing more.
+    List(Vec<Request>),
+}
+
+#[derive(Debug)]
+struct Running {
+    client: Client,
+    clock: Clock,
+    volumes: Vec<VolumeHandle>,
+    /// When the slots without an operation begin their next.
+    due: BinaryHeap<Reverse<u64>>,
+    in_flight: usize,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct ClientProcess {
+    process: Process,
+    random: Random,
+    running: Option<Running>,
+    buffers: Vec<Buffer>,
+    pub(super) work: Work,
+}
+
+struct ClientIo<'a> {
+    process: Process,
+    world: &'a mut World,
+}
+
+impl Network for ClientIo<'_> {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        self.world.connect(self.process, address)
+    }
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
+        self.world.send(link, bytes);
+    }
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: Range<usize>) {
+        self.world.send_shared(self.process, link, buffer, range);
+    }
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        self.world.unsent_bytes(link)
+    }
+    fn close(&mut self, link: LinkId, _reason: &str) {
+        self.world.close(link, "closed here");
+    }
+}
+
+impl ClientProcess {
+    pub(super) fn new(process: Process, random: Random, work: Work) -> ClientProcess {
+        ClientProcess { process, random, running: None, buffers: Vec::new(), work }
+    }
+
+    /// Starts the process with the newest map.
+    pub(super) fn start(&mut self, map: Arc<ClusterMap>, world: &mut World) {
+        let id = ClientId(self.random.next_u64());
+        let mut client = Client::new(id, map);
+        let volumes = (0..world.plan.volumes as u64)
+            .map(|index| client.add_volume(VolumeId(index + 1), GENERATION))
+            .collect();
+        let clock = Clock::new(world.plan.drift_ppm_max, &mut world.random);
+        let due =
+            (0..world.plan.depth).map(|_| Reverse(world.now + self.random.below(5 * MILLISECOND))).collect();
+        self.running = Some(Running { client, clock, volumes, due, in_flight: 0 });
+        world.wake(self.process, world.now);
+    }
+
+    /// The process is gone; nobody will ever know how its operations ended.
+    pub(super) fn stop(&mut self) {
+        self.running = None;
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether nothing is under way and nothing will be.
+    pub(super) fn is_done(&self, history: &History, plan: &Plan) -> bool {
+        self.running.as_ref().is_none_or(|running| running.in_flight == 0) && !self.has_more(history, plan)
+    }
+
+    fn has_more(&self, history: &History, plan: &Plan) -> bool {
+        match &self.work {
+            Work::Load => history.len() < plan.operations,
+            Work::List(list) => !list.is_empty(),
+        }
+    }
+
+    /// What it waits for, in words.
+    pub(super) fn trouble(&self) -> String {
+        self.running.as_ref().map_or_else(String::new, |running| {
+            format!(
+                "{} operations in flight, {}",
+                running.in_flight,
+                running.client.trouble().unwrap_or("no trouble")
+            )
+        })
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// What is wrong with what an operation brought.
+    pub(super) fn turn(&mut self, history: &mut History, world: &mut World) -> Result<(), String> {
+        let process = self.process;
+        let Some(running) = &mut self.running else { return Ok(()) };
+        world.mailboxes[process.0].released.clear();
+        let mut inputs = std::mem::take(&mut world.mailboxes[process.0].inputs);
+        let now = running.clock.at(world.now);
+        let client = &mut running.client;
+        for input in inputs.drain(..) {
+            match input {
+                Input::Received(link) => {
+                    world.reap(link);
+                    let Some(mut inbox) = world.take_inbox(link) else { continue };
+                    match client.handle_bytes(now, link, &inbox, &mut ClientIo { process, world }) {
+                        Ok(consumed) => {
+                            inbox.drain(..consumed);
+                            world.return_inbox(link, inbox, false);
+                        }
+                        Err(error) => {
+                            world.story(Some(process), || format!("gives up {link}: {error}"));
+                            world.close(link, "of no use");
+                        }
+                    }
+                }
+                Input::Connected(link) => client.handle_connected(link, &mut ClientIo { process, world }),
+                Input::Closed(link, reason) => client.handle_closed(now, link, reason),
+                Input::Map(map) => client.handle_map(now, map, &mut ClientIo { process, world }),
+                Input::FileDone { .. } | Input::Accepted(_) | Input::Proposal { .. } => {
+                    return Err("a client was told what is for nodes".to_owned());
+                }
+            }
+        }
+        world.mailboxes[process.0].inputs = inputs;
+        if client.next_timeout().is_some_and(|at| at <= now) {
+            client.handle_timeout(now, &mut ClientIo { process, world });
+        }
+        self.begin_due(history, world);
+        self.poll_completions(history, world)?;
+        self.begin_due(history, world);
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let retry = running.client.next_timeout().map(|at| running.clock.when(at));
+        let due = running.due.peek().map(|Reverse(at)| *at);
+        if let Some(at) = [retry, due].into_iter().flatten().min() {
+            world.wake(process, at.max(world.now + MICROSECOND));
+        }
+        Ok(())
+    }
+
+    fn poll_completions(&mut self, history: &mut History, world: &mut World) -> Result<(), String> {
+        let (process, random) = (self.process, &mut self.random);
+        let Some(running) = &mut self.running else { return Ok(()) };
+        while let Some(completion) = running.client.poll_completion() {
+            running.in_flight -= 1;
+            world.trace.count(3, completion.token);
+            let done = history.complete(
+                completion.token,
+                world.now,
+                &completion.outcome,
+                completion.buffer.as_ref(),
+            );
+            world.story(Some(process), || history.describe(completion.token));
+            done.map_err(|error| format!("{}: {error}", world.name(process)))?;
+            match &completion.outcome {
+                Outcome::Failed(error) => {
+                    return Err(format!(
+                        "{}: {}: {error}",
+                        world.name(process),
+                        history.describe(completion.token)
+                    ));
+                }
+                Outcome::Done => world.coverage.count("operations done"),
+                Outcome::Allocated(_) => world.coverage.count("operations done: allocated"),
+            }
+            if let Some(buffer) = completion.buffer
+                && buffer.is_unique()
+            {
+                self.buffers.push(buffer);
+            }
+            let pause = if matches!(self.work, Work::List(_)) || world.is_calm {
+                0
+            } else if random.one_in(8) {
+                random.below(world.plan.pause_max)
+            } else {
+                random.below(2 * MILLISECOND)
+            };
+            running.due.push(Reverse(world.now + pause));
+        }
+        Ok(())
+    }
+
+    fn begin_due(&mut self, history: &mut History, world: &mut World) {
+        loop {
+            if !self.has_more(history, &world.plan) {
+                if let Some(running) = &mut self.running {
+                    running.due.clear();
+                }
+                return;
+            }
+            let Some(running) = &mut self.running else { return };
+            if running.due.peek().is_none_or(|Reverse(at)| *at > world.now) {
+                return;
+            }
+            running.due.pop();
+            running.in_flight += 1;
+            let request = match &mut self.work {
+                Work::Load => draw(&world.plan, &mut self.random),
+                Work::List(list) => list.pop().expect("has_more looked"),
+            };
+            self.submit(request, history, world);
+        }
+    }
+
+    fn submit(&mut self, request: Request, history: &mut History, world: &mut World) {
+        let process = self.process;
+        let Some(running) = &mut self.running else { return };
+        let token = history.begin(process.0, request, world.now);
+        world.trace.count(4, token);
+        world.story(Some(process), || history.describe(token));
+        let now = running.clock.at(world.now);
+        let volume = running.volumes[request.volume];
+        let (offset, length) =
+            (request.first_block * BLOCK_BYTES as u64, request.blocks * BLOCK_BYTES as u64);
+        let bytes = world.plan.operation_blocks_max as usize * BLOCK_BYTES;
+        let mut buffer = || self.buffers.pop().unwrap_or_else(|| Buffer::new(bytes));
+        match request.kind {
+            Kind::Read => {
+                let buffer = buffer();
+                let mut io = ClientIo { process, world };
+                running.client.submit_read(now, volume, token, offset, length, buffer, &mut io);
+            }
+            Kind::Write => {
+                let mut buffer = buffer();
+                let memory = buffer.bytes_mut().expect("a buffer that is lent has one holder");
+                history.fill(token, &mut memory[..length as usize]);
+                let mut io = ClientIo { process, world };
+                running.client.submit_write(now, volume, token, offset, length, buffer, 0, &mut io);
+            }
+            Kind::Zero => {
+                running.client.submit_zero(
+                    now,
+                    volume,
+                    token,
+                    offset,
+                    length,
+                    &mut ClientIo { process, world },
+                );
+            }
+            Kind::Allocated => {
+                let mut io = ClientIo { process, world };
+                running.client.submit_allocated(now, volume, token, offset, length, &mut io);
+            }
+        }
+    }
+}
+
+/// The first block of a region: half of it lies in one object, half in the next.
+fn region_start(plan: &Plan, region: u64) -> u64 {
+    let object = 1 + region * 3 % (VOLUME_OBJECTS - 1);
+    object * OBJECT_BLOCKS as u64 - plan.region_blocks / 2
+}
+
+fn draw(plan: &Plan, random: &mut Random) -> Request {
+    let blocks = random.between(1, plan.operation_blocks_max.min(plan.region_blocks));
+    let start = region_start(plan, random.below(plan.regions));
+    let first_block = start + random.between(0, plan.region_blocks - blocks);
+    let number = random.below(100);
+    let kind = if number < plan.read_percent {
+        Kind::Read
+    } else if number < plan.read_percent + plan.zero_percent {
+        Kind::Zero
+    } else if number < plan.read_percent + plan.zero_percent + plan.allocated_percent {
+        Kind::Allocated
+    } else {
+        Kind::Write
+    };
+    Request { kind, volume: random.index(plan.volumes), first_block, blocks }
+}
+
+/// Reads of everything that the load may have written.
+pub(super) fn read_everything(plan: &Plan) -> Work {
+    let mut list = Vec::new();
+    for volume in 0..plan.volumes {
+        for region in 0..plan.regions {
+            let (start, step) = (region_start(plan, region), plan.operation_blocks_max);
+            for first in (0..plan.region_blocks).step_by(step as usize) {
+                let blocks = step.min(plan.region_blocks - first);
+                list.push(Request { kind: Kind::Read, volume, first_block: start + first, blocks });
+            }
+        }
+    }
+    Work::List(list)
+}

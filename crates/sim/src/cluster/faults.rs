@@ -1,0 +1,257 @@
+//! What breaks when, and how it becomes whole again.
+
+use super::life::Life;
+use super::plan::FaultKind;
+use super::world::{Event, MILLISECOND, Process, SECOND};
+
+impl Life {
+    /// Something breaks now, and the next thing later.
+    pub(super) fn fault(&mut self, serial: u64) {
+        if serial != self.next_fault || self.world.is_calm || self.faults >= self.world.plan.faults_max {
+            return;
+        }
+        // What hurts most is what breaks while something is under way: the next fault strikes with one of the
+        // next messages or drive operations.
+        if self.armed.is_none() && self.world.random.percent(self.world.plan.at_work_percent) {
+            self.armed = Some(self.world.random.below(100));
+            // Should nothing be under way for long, it strikes then.
+            return self.schedule_fault(SECOND);
+        }
+        self.strike();
+    }
+
+    /// Counts what is under way, and lets an armed fault strike.
+    pub(super) fn count_work(&mut self) {
+        match &mut self.armed {
+            Some(0) => self.strike(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+    }
+
+    fn strike(&mut self) {
+        if self.world.is_calm {
+            return;
+        }
+        self.armed = None;
+        self.faults += 1;
+        let drawn = self.world.plan.clone().draw_fault(&mut self.world.random);
+        let kind = self.encore.take().unwrap_or(drawn);
+        self.inflict(kind);
+        let plan = &self.world.plan;
+        let (rapid, pause_max) = (plan.rapid_percent, plan.fault_pause_max);
+        // What hurts most is what breaks while something else is being repaired.
+        let hurries = self.world.random.percent(rapid) && !self.all_groups_serve();
+        let pause = if hurries {
+            self.world.random.below(300 * MILLISECOND)
+        } else {
+            self.world.random.between(MILLISECOND, pause_max)
+        };
+        self.schedule_fault(pause);
+    }
+
+    /// The next fault comes after `pause`, and none before.
+    pub(super) fn schedule_fault(&mut self, pause: u64) {
+        let serial = self.world.next_serial();
+        self.next_fault = serial;
+        self.world.after(pause, Event::Fault { serial });
+    }
+
+    /// How long an outage lasts: most are short.
+    fn outage(&mut self) -> u64 {
+        let longest = self.world.plan.outage_max;
+        let limit = match self.world.random.below(5) {
+            0 | 1 => 20 * MILLISECOND,
+            2 => SECOND,
+            _ => longest,
+        };
+        self.world.random.between(10 * MILLISECOND, limit.min(longest))
+    }
+
+    fn some_node(&mut self) -> usize {
+        self.world.random.index(self.nodes.len())
+    }
+
+    fn some_process(&mut self) -> Process {
+        Process(self.world.random.index(self.nodes.len() + self.world.plan.clients))
+    }
+
+    fn inflict(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::Crash => {
+                let node = self.some_node();
+                self.stop_node(node, false, "crash");
+            }
+            FaultKind::PowerCut => {
+                let node = self.some_node();
+                self.stop_node(node, true, "power cut");
+            }
+            FaultKind::CrashAll | FaultKind::PowerCutAll => {
+                for node in 0..self.nodes.len() {
+                    let is_power_cut = kind == FaultKind::PowerCutAll;
+                    let what = if is_power_cut { "power cut of all" } else { "crash of all" };
+                    self.stop_node(node, is_power_cut, what);
+                }
+            }
+            FaultKind::Shutdown => {
+                let node = self.some_node();
+                if self.nodes[node].shut_down(&mut self.world) {
+                    self.world.event(Some(Process(node)), "shutdown begins");
+                }
+            }
+            FaultKind::Hang => {
+                let process = self.some_process();
+                let outage = self.outage();
+                self.world.mailboxes[process.0].hung_until = self.world.now + outage;
+                self.world.event(Some(process), "hang");
+            }
+            FaultKind::StallInTurn => {
+                let node = self.some_node();
+                let outage = self.outage();
+                if self.nodes[node].arm_stall(outage) {
+                    self.world.event(Some(Process(node)), "stall in a turn");
+                }
+            }
+            FaultKind::BreakLink => {
+                if self.world.break_some_link() {
+                    self.world.event(None, "link break");
+                }
+            }
+            FaultKind::OneWayPartition | FaultKind::TwoWayPartition => {
+                let (from, to) = (self.some_process(), self.some_peer());
+                if from != to {
+                    let outage = self.outage();
+                    self.partition(from, to, outage, kind == FaultKind::TwoWayPartition);
+                }
+            }
+            FaultKind::Isolation => {
+                let process = self.some_process();
+                let outage = self.outage();
+                self.world.event(Some(process), "isolation");
+                for other in 0..self.world.mailboxes.len() {
+                    if Process(other) != process {
+                        self.world.cut(process, Process(other), outage);
+                        self.world.cut(Process(other), process, outage);
+                    }
+                }
+            }
+            FaultKind::RegistryDown => {
+                let outage = self.outage();
+                self.world.event(None, "registry outage");
+                self.registry.go_away(outage, &mut self.world);
+            }
+            FaultKind::ClientCrash => {
+                let index = self.world.random.index(self.world.plan.clients);
+                self.stop_client(index);
+            }
+            FaultKind::SlowNetwork | FaultKind::SlowDrives => {
+                let factor = self.world.random.choose(&[10, 100]);
+                let serial = self.world.next_serial();
+                let outage = self.outage();
+                self.spell = serial;
+                if kind == FaultKind::SlowNetwork {
+                    self.world.network_slowness = factor;
+                    self.world.event(None, "slow network");
+                } else {
+                    let node = self.some_node();
+                    let is_alone = self.world.random.percent(70);
+                    for (index, slowness) in self.world.drive_slowness.iter_mut().enumerate() {
+                        *slowness = if !is_alone || index == node { factor } else { 1 };
+                    }
+                    self.world.event(Some(Process(node)), "slow drives");
+                    if self.world.random.percent(50) {
+                        // A member that knows more than its drive, while another one comes back.
+                        self.encore = Some(FaultKind::Crash);
+                        self.armed = Some(self.world.random.below(60));
+                    }
+                }
+                self.world.after(outage, Event::SpellEnds { serial });
+            }
+        }
+    }
+
+    /// Nodes are what matters most, the registry comes next.
+    fn some_peer(&mut self) -> Process {
+        if self.world.random.one_in(5) { self.world.registry() } else { Process(self.some_node()) }
+    }
+
+    fn partition(&mut self, from: Process, to: Process, outage: u64, is_two_way: bool) {
+        let what = if is_two_way { "two-way partition" } else { "one-way partition" };
+        let (world, turned) = (&mut self.world, self.faults.is_multiple_of(2));
+        let (from, to) = if turned { (to, from) } else { (from, to) };
+        world.event(Some(from), what);
+        world.story(Some(from), || format!("does not reach {}", world.name(to)));
+        world.cut(from, to, outage);
+        if is_two_way {
+            world.cut(to, from, outage);
+        }
+    }
+
+    /// A node's process ends; it starts again later.
+    pub(super) fn stop_node(&mut self, node: usize, is_power_cut: bool, what: &'static str) {
+        if !self.nodes[node].is_running() {
+            return;
+        }
+        let process = Process(node);
+        self.world.event(Some(process), what);
+        self.nodes[node].stop(is_power_cut);
+        self.end_process(process, is_power_cut);
+        let outage = self.outage();
+        self.world.after(outage, Event::Start(process));
+    }
+
+    fn stop_client(&mut self, index: usize) {
+        if !self.clients[index].is_running() {
+            return;
+        }
+        let process = Process(self.nodes.len() + index);
+        self.world.event(Some(process), "client crash");
+        self.clients[index].stop();
+        self.end_process(process, false);
+        let outage = self.outage();
+        self.world.after(outage, Event::Start(process));
+    }
+
+    fn end_process(&mut self, process: Process, is_power_cut: bool) {
+        let mailbox = &mut self.world.mailboxes[process.0];
+        mailbox.is_running = false;
+        mailbox.is_powered = !is_power_cut;
+        mailbox.inputs.clear();
+        mailbox.released.clear();
+        mailbox.hung_until = 0;
+        mailbox.wake_at = None;
+        self.world.cut_off(process, is_power_cut);
+    }
+
+    /// Everything that is broken becomes whole, and nothing breaks any more.
+    pub(super) fn calm_down(&mut self) {
+        self.world.story(None, || "no more faults from here on".to_owned());
+        self.world.is_calm = true;
+        self.world.network_slowness = 1;
+        self.world.drive_slowness.fill(1);
+        self.registry.come_back(0, &mut self.world);
+        let processes = self.world.mailboxes.len();
+        for from in 0..processes {
+            for to in 0..processes {
+                self.world.heal(Process(from), Process(to), 0);
+            }
+        }
+        for index in 0..processes - 1 {
+            self.world.mailboxes[index].hung_until = 0;
+            let now = self.world.now;
+            if self.world.mailboxes[index].is_running {
+                self.world.wake(Process(index), now);
+            } else if index < self.nodes.len() + self.world.plan.clients {
+                let delay = self.world.random.between(MILLISECOND, SECOND);
+                self.world.after(delay, Event::Start(Process(index)));
+            }
+        }
+        for node in 0..self.nodes.len() {
+            self.nodes[node].disarm_stall();
+            if self.nodes[node].is_running() {
+                let life = self.world.mailboxes[node].life;
+                self.world.after(0, Event::Resume { process: Process(node), life });
+            }
+        }
+    }
+}

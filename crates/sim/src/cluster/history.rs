@@ -1,0 +1,200 @@
+//! What all clients asked for and what they were told, with the times, and what each block's bytes say about
+//! who wrote them.
+
+use super::checker::{self, Access, Observation, PENDING, Writes, ZEROS};
+use super::client::Request;
+use base::{BLOCK_BYTES, Buffer, SECTOR_BYTES};
+use client::Outcome;
+use std::collections::BTreeMap;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Zero,
+    Allocated,
+}
+
+#[derive(Debug)]
+struct Operation {
+    process: usize,
+    request: Request,
+    invoked: u64,
+    /// [`PENDING`] until it has ended.
+    completed: u64,
+    /// Of a read: who wrote each block. Of an allocation query: [`ZEROS`] for each block that is not there.
+    values: Vec<u64>,
+}
+
+/// See the module's documentation. Operations are named by numbers from 1, which are what they write.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    operations: Vec<Operation>,
+}
+
+impl History {
+    /// How many operations were begun.
+    pub(super) fn len(&self) -> u64 {
+        self.operations.len() as u64
+    }
+
+    /// Notes that an operation begins; answers its number.
+    pub(super) fn begin(&mut self, process: usize, request: Request, now: u64) -> u64 {
+        self.operations.push(Operation {
+            process,
+            request,
+            invoked: now,
+            completed: PENDING,
+            values: Vec::new(),
+        });
+        self.operations.len() as u64
+    }
+
+    fn get(&self, number: u64) -> &Operation {
+        &self.operations[number as usize - 1]
+    }
+
+    /// An operation in words.
+    pub(super) fn describe(&self, number: u64) -> String {
+        let operation = self.get(number);
+        let Request { kind, volume, first_block, blocks } = operation.request;
+        let end = if operation.completed == PENDING { "begins" } else { "done" };
+        let values =
+            if operation.values.is_empty() { String::new() } else { format!(" {:?}", operation.values) };
+        format!(
+            "operation {number} {end}: {kind:?} volume {} blocks {first_block}+{blocks}{values}",
+            volume + 1
+        )
+    }
+
+    /// Makes the content that a write brings.
+    pub(super) fn fill(&self, number: u64, memory: &mut [u8]) {
+        let request = self.get(number).request;
+        for (block, bytes) in (request.first_block..).zip(memory.chunks_exact_mut(BLOCK_BYTES)) {
+            fill_block(number, request.volume, block, bytes);
+        }
+    }
+
+    /// Notes how an operation ended.
+    ///
+    /// # Errors
+    /// If a block's bytes are not what any write of it could have left.
+    pub(super) fn complete(
+        &mut self,
+        number: u64,
+        now: u64,
+        outcome: &Outcome,
+        buffer: Option<&Buffer>,
+    ) -> Result<(), String> {
+        let request = self.get(number).request;
+        let values = match (request.kind, outcome) {
+            // Whether it took effect nobody knows.
+            (_, Outcome::Failed(_)) => return Ok(()),
+            (Kind::Read, _) => {
+                let buffer = buffer.ok_or("a read gave no buffer back")?;
+                let blocks = buffer.bytes().chunks_exact(BLOCK_BYTES).take(request.blocks as usize);
+                (request.first_block..)
+                    .zip(blocks)
+                    .map(|(block, bytes)| self.author(request.volume, block, bytes))
+                    .collect::<Result<Vec<_>, _>>()?
+            }
+            (Kind::Allocated, Outcome::Allocated(runs)) => {
+                let runs = runs.iter().flat_map(|(bytes, is_there)| {
+                    std::iter::repeat_n(u64::from(*is_there), *bytes as usize / BLOCK_BYTES)
+                });
+                let values: Vec<u64> = runs.collect();
+                if values.len() as u64 != request.blocks {
+                    return Err(format!("an answer for {} blocks, of {}", values.len(), request.blocks));
+                }
+                values
+            }
+            (Kind::Allocated, Outcome::Done) => {
+                return Err("an allocation query without an answer".to_owned());
+            }
+            (Kind::Write | Kind::Zero, _) => Vec::new(),
+        };
+        let operation = &mut self.operations[number as usize - 1];
+        if operation.completed != PENDING {
+            return Err(format!("operation {number} ended twice"));
+        }
+        operation.completed = now;
+        operation.values = values;
+        Ok(())
+    }
+
+    /// Who wrote a block, by its bytes.
+    fn author(&self, volume: usize, block: u64, bytes: &[u8]) -> Result<u64, String> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(ZEROS);
+        }
+        let number = u64::from_le_bytes(bytes[..8].try_into().expect("a block has more than 8 bytes"));
+        let mut expected = [0; BLOCK_BYTES];
+        fill_block(number, volume, block, &mut expected);
+        if number == 0 || number > self.len() || expected != *bytes {
+            return Err(format!(
+                "volume {} block {block} holds bytes that nobody wrote there; they begin with {:02x?}",
+                volume + 1,
+                &bytes[..24]
+            ));
+        }
+        Ok(number)
+    }
+
+    /// Checks that every block is linearizable.
+    ///
+    /// # Errors
+    /// What cannot be, and the block's history.
+    pub(super) fn check(&self, writes: Writes) -> Result<u64, String> {
+        let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
+        for (number, operation) in (1..).zip(&self.operations) {
+            let Request { kind, volume, first_block, blocks: count } = operation.request;
+            for index in 0..count {
+                let access = match kind {
+                    Kind::Write => Access::Write(number),
+                    Kind::Zero => Access::Write(ZEROS),
+                    _ if operation.completed == PENDING => continue,
+                    Kind::Read => Access::Read(operation.values[index as usize]),
+                    Kind::Allocated if operation.values[index as usize] == ZEROS => Access::SeenAbsent,
+                    Kind::Allocated => continue,
+                };
+                blocks.entry((volume, first_block + index)).or_default().push(Observation {
+                    access,
+                    invoked: operation.invoked,
+                    completed: operation.completed,
+                    label: number,
+                });
+            }
+        }
+        for ((volume, block), observations) in &blocks {
+            checker::check(observations, writes).map_err(|error| {
+                let mut text =
+                    format!("volume {} block {block} is not linearizable: {error}; its history:", volume + 1);
+                for observation in observations {
+                    let process = self.get(observation.label).process;
+                    text.push_str(&format!("\n    process {process} {observation}"));
+                }
+                text
+            })?;
+        }
+        Ok(blocks.len() as u64)
+    }
+
+    /// Operations that have not ended.
+    pub(super) fn pending(&self) -> impl Iterator<Item = String> + '_ {
+        let pending = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed == PENDING);
+        pending.map(|(number, _)| self.describe(number))
+    }
+}
+
+/// The content that operation `number` writes to a block: every sector says who wrote it, where it belongs, and
+/// which of the block it is.
+fn fill_block(number: u64, volume: usize, block: u64, bytes: &mut [u8]) {
+    let place = (volume as u64) << 48 | block;
+    for (index, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+        sector[..8].copy_from_slice(&number.to_le_bytes());
+        sector[8..16].copy_from_slice(&place.to_le_bytes());
+        sector[16..24].copy_from_slice(&(index as u64).to_le_bytes());
+        sector[24..].fill(number as u8 ^ 0x5a);
+    }
+}

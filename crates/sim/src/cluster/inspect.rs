@@ -1,0 +1,90 @@
+//! A cluster at rest, looked over: every store is in order, and the members of each group hold the same bytes.
+
+use super::node::Node;
+use base::map::ClusterMap;
+use base::{OBJECT_BLOCKS, ObjectKey, OsdId, PgId, crc32c};
+use std::collections::BTreeSet;
+
+/// Checks the accounting of every store.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn check_stores(nodes: &[Node]) -> Result<(), String> {
+    for node in nodes {
+        let osd = node.osd().ok_or("a node does not run")?;
+        osd.store().verify().map_err(|error| format!("the store of {}: {error}", osd.id()))?;
+        if let Some(failure) = osd.store().failure() {
+            return Err(format!("the store of {} failed on a sound drive: {failure}", osd.id()));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the in-sync members of every group hold the same, and that it verifies.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn check_members(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
+    for (pg, config) in &map.pgs {
+        let members: Vec<&Node> = config.in_sync.iter().map(|OsdId(index)| &nodes[*index as usize]).collect();
+        let mut keys = BTreeSet::new();
+        for node in &members {
+            let osd = node.osd().ok_or("a node does not run")?;
+            keys.extend(osd.store().objects().filter(|key| key.pg == *pg));
+        }
+        for key in &keys {
+            let mut first: Option<Vec<u32>> = None;
+            for node in &members {
+                let found = checksums(node, key)?;
+                let first = first.get_or_insert_with(|| found.clone());
+                if let Some(block) = (0..OBJECT_BLOCKS).find(|block| first[*block] != found[*block]) {
+                    return Err(differs(pg, key, block, &members));
+                }
+            }
+        }
+        check_positions(pg, &members)?;
+    }
+    Ok(())
+}
+
+fn check_positions(pg: &PgId, members: &[&Node]) -> Result<(), String> {
+    let positions: Vec<_> =
+        members.iter().filter_map(|node| node.osd()).map(|osd| osd.store().pg_position(*pg)).collect();
+    if positions.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(format!("at rest, the members of pg {pg} stand at {positions:?}"));
+    }
+    Ok(())
+}
+
+/// The checksums of an object's blocks at one member, verified against its drive.
+fn checksums(node: &Node, key: &ObjectKey) -> Result<Vec<u32>, String> {
+    let store = node.osd().ok_or("a node does not run")?.store();
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    store.lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
+    for extent in &extents {
+        let Some(location) = extent.location else { continue };
+        for offset in 0..extent.block_count {
+            let block = extent.first_block + offset;
+            let found = crc32c(node.drive().block(location.0 + u32::from(offset)));
+            if found != checksums[usize::from(block)] {
+                return Err(format!("block {block} of {key} on {} does not verify", node.osd_id()));
+            }
+        }
+    }
+    Ok(checksums)
+}
+
+fn differs(pg: &PgId, key: &ObjectKey, block: usize, members: &[&Node]) -> String {
+    let mut text = format!("at rest, the members of pg {pg} differ in block {block} of {key}:");
+    for node in members {
+        let Some(osd) = node.osd() else { continue };
+        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+        osd.store().lookup(key, block as u16, 1, &mut extents, &mut checksums);
+        let author = extents.first().and_then(|extent| extent.location).map_or(0, |location| {
+            let bytes = node.drive().block(location.0);
+            u64::from_le_bytes(bytes[..8].try_into().expect("a block has more than 8 bytes"))
+        });
+        text.push_str(&format!(" {} has the value of operation {author};", osd.id()));
+    }
+    text
+}

@@ -1,0 +1,371 @@
+//! One cluster's life: it works while things break, then heals, and is looked over.
+
+use super::checker::Writes;
+use super::client::{ClientProcess, Work, read_everything};
+use super::history::History;
+use super::inspect;
+use super::node::{Node, Started, TurnEnd};
+use super::plan::{FaultKind, Plan};
+use super::registry::Registry;
+use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
+use super::{Report, Settings};
+use crate::random::Random;
+use crate::trace::Trace;
+use base::{Epoch, PgId};
+use std::collections::BTreeMap;
+
+/// How long a cluster may take to heal when nothing breaks any more.
+const HEALING_LIMIT: u64 = 60 * SECOND;
+/// How long reading everything may take then.
+const READING_LIMIT: u64 = 30 * SECOND;
+/// How long it is left alone before it is looked over.
+const REST: u64 = 3 * SECOND;
+/// Operations begun when nothing breaks any more, to see the healed cluster at work.
+const OPERATIONS_AT_PEACE: u64 = 30;
+/// Events of a life that is taken for one that runs in circles.
+const EVENTS_MAX: u64 = 5_000_000;
+
+/// See the module's documentation.
+pub(super) struct Life {
+    pub(super) world: World,
+    pub(super) nodes: Vec<Node>,
+    /// The last one has no load: it reads everything in the end.
+    pub(super) clients: Vec<ClientProcess>,
+    pub(super) registry: Registry,
+    pub(super) history: History,
+    pub(super) faults: u64,
+    /// The fault that comes next.
+    pub(super) next_fault: u64,
+    /// A fault strikes after so many more messages and drive operations.
+    pub(super) armed: Option<u64>,
+    /// What strikes next, whatever chance says.
+    pub(super) encore: Option<FaultKind>,
+    /// The newest time of slowness.
+    pub(super) spell: u64,
+    /// Who served which group in which epoch: the node, and which of its lives.
+    served: BTreeMap<(PgId, Epoch), (usize, u32)>,
+    events: u64,
+    settings: Settings,
+}
+
+impl Life {
+    pub(super) fn new(seed: u64, settings: Settings) -> Life {
+        let mut random = Random::new(seed);
+        let mut plan = Plan::draw(&mut random.fork());
+        if settings.scarce_buffers {
+            plan.large_buffers = random.choose(&[2, 4, 8]);
+        }
+        let mut drives = random.fork();
+        let nodes = (0..plan.nodes).map(|index| Node::new(Process(index), &plan, &mut drives)).collect();
+        let mut loads = random.fork();
+        let clients = (0..=plan.clients)
+            .map(|index| {
+                let work = if index < plan.clients { Work::Load } else { Work::List(Vec::new()) };
+                ClientProcess::new(Process(plan.nodes + index), loads.fork(), work)
+            })
+            .collect();
+        let registry = Registry::new(&plan);
+        let world = World::new(plan, random, Trace::new(settings.print));
+        Life {
+            world,
+            nodes,
+            clients,
+            registry,
+            history: History::default(),
+            faults: 0,
+            next_fault: 0,
+            armed: None,
+            encore: None,
+            spell: 0,
+            served: BTreeMap::new(),
+            events: 0,
+            settings,
+        }
+    }
+
+    /// When the life stands now, in seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        self.world.now as f64 / SECOND as f64
+    }
+
+    pub(super) fn live(&mut self) -> Result<Report, String> {
+        self.world.story(None, || format!("{:?}", self.world.plan));
+        for index in 0..self.nodes.len() + self.world.plan.clients {
+            let delay = self.world.random.below(50 * MILLISECOND);
+            self.world.after(delay, Event::Start(Process(index)));
+        }
+        self.world.after(SECOND, Event::LeaseCheck);
+        let first = self.world.random.between(100 * MILLISECOND, 3 * SECOND);
+        self.schedule_fault(first);
+        let peace_at = self.world.plan.fault_time;
+        self.run_until(peace_at, |_| false)?;
+        self.calm_down();
+        self.world.plan.operations = self.world.plan.operations.min(self.history.len() + OPERATIONS_AT_PEACE);
+        let peace_at = self.world.now;
+        if !self.run_until(peace_at + HEALING_LIMIT, |life| life.has_healed())? {
+            return Err(format!(
+                "the cluster does not heal within {} s: {}",
+                HEALING_LIMIT / SECOND,
+                self.troubles()
+            ));
+        }
+        let healing = (self.world.now - peace_at) / MILLISECOND;
+        self.world.coverage.add("milliseconds of healing", healing);
+        self.read_back()?;
+        let rest_until = self.world.now + REST;
+        self.run_until(rest_until, |_| false)?;
+        // A message that was delayed before the peace may still arrive late, and a lease run out meanwhile.
+        let limit = self.world.now + HEALING_LIMIT;
+        if !self.run_until(limit, |life| life.has_healed())? {
+            return Err(format!("the cluster does not stay whole: {}", self.troubles()));
+        }
+        let blocks = self.history.check(self.settings.writes)?;
+        if self.settings.writes == Writes::MayBeRepeated
+            && let Err(message) = self.history.check(Writes::TakeEffectOnce)
+        {
+            self.world.coverage.count("LIVES WITH A WRITE THAT VISIBLY TOOK EFFECT TWICE");
+            self.world.story(None, || message);
+        }
+        inspect::check_stores(&self.nodes)?;
+        inspect::check_members(&self.nodes, &self.registry.map)?;
+        self.world.coverage.add("blocks checked", blocks);
+        for node in &self.nodes {
+            let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
+            self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
+            self.world.coverage.add("damaged reads", node.osd().map_or(0, pg::Osd::damaged_reads));
+        }
+        Ok(Report {
+            trace_hash: self.world.trace.hash(),
+            events: self.events,
+            operations: self.history.len(),
+            milliseconds: self.world.now / MILLISECOND,
+            coverage: std::mem::take(&mut self.world.coverage),
+        })
+    }
+
+    /// A new client reads everything: what was acknowledged is there, and what is there was written.
+    fn read_back(&mut self) -> Result<(), String> {
+        let reader = self.clients.len() - 1;
+        let process = Process(self.nodes.len() + reader);
+        self.clients[reader].work = read_everything(&self.world.plan);
+        self.start(process)?;
+        let limit = self.world.now + READING_LIMIT;
+        let is_read = self.run_until(limit, |life| {
+            life.clients[reader].is_running() && life.clients[reader].is_done(&life.history, &life.world.plan)
+        })?;
+        if is_read { Ok(()) } else { Err(format!("not everything can be read: {}", self.troubles())) }
+    }
+
+    /// Handles events until `limit`, or until `is_reached`; answers whether that was so.
+    fn run_until(&mut self, limit: u64, is_reached: impl Fn(&Life) -> bool) -> Result<bool, String> {
+        loop {
+            if self.events.is_multiple_of(16) && is_reached(self) {
+                return Ok(true);
+            }
+            if self.world.next_at().is_none_or(|at| at > limit) {
+                return Ok(is_reached(self));
+            }
+            let event = self.world.next_event().expect("there is one");
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                return Err(format!("the life runs in circles: {}", self.troubles()));
+            }
+            self.handle(event)?;
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        let world = &mut self.world;
+        match event {
+            Event::Wake(process) => return self.wake(process),
+            Event::Resume { process, life } => {
+                if world.is_alive(process, life) {
+                    let end = self.nodes[process.0].resume(world)?;
+                    return self.turn_ended(process, end);
+                }
+            }
+            Event::Deliver { link, from } => {
+                world.trace.count(5, world.now);
+                world.deliver(link, from);
+                self.count_work();
+            }
+            Event::Syn { link } => world.syn(link),
+            Event::SynAck { link } => world.syn_ack(link),
+            Event::Told { link, end, reason } => world.tell_closed(link, end, reason),
+            Event::LinkTimeout { link } => world.link_timeout(link),
+            Event::DriveDone { process, life } => {
+                if world.is_alive(process, life) {
+                    self.nodes[process.0].drive_done(world);
+                    self.count_work();
+                }
+            }
+            Event::Propose(proposal) => return self.registry.propose(proposal, world),
+            Event::ProposalLookUp(proposal) => self.registry.look_up(*proposal, world),
+            Event::ProposalAnswer { process, life, pg, accepted } => {
+                if world.is_alive(process, life) {
+                    world.tell(process, Input::Proposal { pg, accepted });
+                }
+            }
+            Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),
+            Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
+            Event::LeaseCheck => self.registry.check_leases(world),
+            Event::RegistryBack { serial } => self.registry.come_back(serial, world),
+            Event::Start(process) => return self.start(process),
+            Event::Fault { serial } => self.fault(serial),
+            Event::Heal { from, to, serial } => world.heal(from, to, serial),
+            Event::SpellEnds { serial } => {
+                if serial == self.spell {
+                    world.network_slowness = 1;
+                    world.drive_slowness.fill(1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, process: Process) -> Result<(), String> {
+        let world = &mut self.world;
+        let mailbox = &mut world.mailboxes[process.0];
+        // Another turn was asked for earlier, or the process is another one by now.
+        if mailbox.wake_at != Some(world.now) || !mailbox.is_running {
+            return Ok(());
+        }
+        mailbox.wake_at = None;
+        if mailbox.hung_until > world.now {
+            let at = mailbox.hung_until;
+            world.wake(process, at);
+            return Ok(());
+        }
+        world.trace.count(6, world.now ^ (process.0 as u64) << 56);
+        if process.0 < self.nodes.len() {
+            let end = self.nodes[process.0].turn(world)?;
+            self.turn_ended(process, end)
+        } else {
+            self.clients[process.0 - self.nodes.len()].turn(&mut self.history, world)
+        }
+    }
+
+    fn turn_ended(&mut self, process: Process, end: TurnEnd) -> Result<(), String> {
+        for (pg, epoch, trouble) in self.nodes[process.0].changes() {
+            let Some(epoch) = epoch else {
+                let trouble = trouble.unwrap_or_default();
+                self.world.story(Some(process), || format!("does not serve pg {pg}: {trouble}"));
+                continue;
+            };
+            self.world.coverage.count("a group begins to serve");
+            self.world.story(Some(process), || format!("serves pg {pg} in {epoch}"));
+            let server = (process.0, self.world.mailboxes[process.0].life);
+            let first = *self.served.entry((pg, epoch)).or_insert(server);
+            if first != server {
+                return Err(format!(
+                    "pg {pg} is served in {epoch} by {server:?} and was by {first:?} (node, life)"
+                ));
+            }
+            let primary = self.registry.config_of(pg, epoch).map(|config| config.primary);
+            if primary != Some(self.nodes[process.0].osd_id()) {
+                return Err(format!(
+                    "node {process:?} serves pg {pg} in {epoch}, whose primary is {primary:?}"
+                ));
+            }
+        }
+        if end == TurnEnd::Exits {
+            self.stop_node(process.0, false, "shutdown done");
+        }
+        Ok(())
+    }
+
+    /// A process starts, if it can reach the registry; else it tries again.
+    fn start(&mut self, process: Process) -> Result<(), String> {
+        let world = &mut self.world;
+        if world.mailboxes[process.0].is_running {
+            return Ok(());
+        }
+        world.mailboxes[process.0].is_powered = true;
+        if !self.registry.is_reachable(process, world) {
+            let again = world.random.between(50 * MILLISECOND, SECOND);
+            world.after(again, Event::Start(process));
+            return Ok(());
+        }
+        if process.0 < self.nodes.len() {
+            let blows = !world.is_calm && world.now > 0 && world.random.percent(5);
+            let fuse = blows.then(|| world.random.below(40));
+            if self.nodes[process.0].start(fuse, world)? == Started::PowerFailed {
+                world.event(Some(process), "power cut while starting");
+                let again = world.random.between(10 * MILLISECOND, 2 * SECOND);
+                world.after(again, Event::Start(process));
+                return Ok(());
+            }
+        }
+        let mailbox = &mut world.mailboxes[process.0];
+        mailbox.is_running = true;
+        mailbox.life += 1;
+        let life = mailbox.life;
+        world.event(Some(process), "start");
+        world.story(Some(process), || format!("lives for the {life}. time"));
+        if process.0 < self.nodes.len() {
+            self.registry.announce(process, world);
+        }
+        let map = self.registry.map.clone();
+        world.mailboxes[process.0].map_revision = map.revision;
+        if process.0 < self.nodes.len() {
+            world.tell(process, Input::Map(map));
+        } else {
+            self.clients[process.0 - self.nodes.len()].start(map, world);
+        }
+        Ok(())
+    }
+
+    /// Whether every group is served by whoever should.
+    pub(super) fn all_groups_serve(&self) -> bool {
+        self.registry.map.pgs.iter().all(|(pg, config)| {
+            let primary = self.nodes[config.primary.0 as usize].osd();
+            primary.is_some_and(|osd| {
+                osd.summaries().any(|summary| {
+                    summary.pg == *pg && summary.trouble.is_none() && summary.epoch == config.epoch
+                })
+            })
+        })
+    }
+
+    fn has_healed(&self) -> bool {
+        let is_whole = |config: &base::map::PgConfig| {
+            config.in_sync.len() == self.world.plan.size as usize && config.learners.is_empty()
+        };
+        self.clients.iter().all(|client| client.is_done(&self.history, &self.world.plan))
+            && self.nodes.iter().all(|node| node.is_running() && !node.is_shutting_down())
+            && self.registry.map.pgs.values().all(is_whole)
+            && self.all_groups_serve()
+    }
+
+    /// What is not as it should be, in words.
+    fn troubles(&self) -> String {
+        let mut text = String::new();
+        for (pg, config) in &self.registry.map.pgs {
+            text.push_str(&format!("\n    pg {pg} is registered as {config:?}"));
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let Some(osd) = node.osd() else {
+                text.push_str(&format!("\n    osd.{index} does not run"));
+                continue;
+            };
+            text.push_str(&format!("\n    osd.{index}: {}", node.state()));
+            for summary in osd.summaries() {
+                let trouble = summary.trouble.as_deref().unwrap_or("serves");
+                text.push_str(&format!(
+                    "\n    osd.{index}: pg {} in {}: {trouble}",
+                    summary.pg, summary.epoch
+                ));
+            }
+            for note in osd.notes() {
+                text.push_str(&format!("\n    osd.{index} notes: {note}"));
+            }
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            text.push_str(&format!("\n    client {index}: {}", client.trouble()));
+        }
+        for operation in self.history.pending().take(20) {
+            text.push_str(&format!("\n    not ended: {operation}"));
+        }
+        text
+    }
+}

@@ -1,0 +1,125 @@
+//! A whole cluster's life from one number.
+//!
+//! The real [`store::Store`] in the real [`pg::Osd`], and the real [`::client::Client`], under one virtual clock,
+//! with a simulated network, simulated drives and a simulated registry. Things break for some time: processes
+//! die, power fails, nodes hang, links break, the network is cut, the registry is away, clocks drift. Then
+//! nothing breaks any more, and the cluster has to heal.
+//!
+//! # What is checked
+//! 1. Every block is a linearizable register over what all clients asked for and were told, up to a last read of
+//!    everything by a new client ([`checker`]); so no acknowledged write is lost.
+//! 2. At rest, the in-sync members of each group hold the same bytes, and all of them verify (`inspect`).
+//! 3. In an epoch of a group at most one life of one node serves, the registered primary's.
+//! 4. Every store's accounting is exact.
+//! 5. When nothing breaks any more, every operation ends and every group serves within a minute.
+//! 6. Nothing under test panics.
+//!
+//! # Where to look
+//! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
+//! - `faults`: what breaks how. `life`: the loop over events. `world`: clock, events, inputs.
+//! - `network`, `registry`, `node`, `client`: what they are named after.
+//! - `history`, [`checker`], `inspect`: the checks.
+//!
+//! # Determinism
+//! There is one source of chance, and one queue of events, ordered by time and then by the order of their
+//! making. Two runs of a seed have the same [`Report`], its trace hash included.
+
+pub mod checker;
+mod client;
+pub mod coverage;
+mod faults;
+mod history;
+mod inspect;
+mod life;
+mod network;
+mod node;
+pub mod plan;
+mod registry;
+mod world;
+
+use checker::Writes;
+use coverage::Coverage;
+use life::Life;
+
+/// How to run a life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Is given the life's story line by line.
+    pub print: Option<fn(&str)>,
+    /// Whether a write that is sent again may take effect again.
+    pub writes: Writes,
+    /// Gives OSDs fewer buffers than operations may wait.
+    pub scarce_buffers: bool,
+}
+
+/// What happened in a life in which nothing was wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Two runs of a seed have the same.
+    pub trace_hash: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Operations of clients.
+    pub operations: u64,
+    /// Virtual time.
+    pub milliseconds: u64,
+    /// What happened how often.
+    pub coverage: Coverage,
+}
+
+impl Report {
+    /// Adds another life's figures; its trace hash stays behind.
+    pub fn merge(&mut self, other: &Report) {
+        self.trace_hash = other.trace_hash;
+        self.events += other.events;
+        self.operations += other.operations;
+        self.milliseconds += other.milliseconds;
+        self.coverage.merge(&other.coverage);
+    }
+}
+
+/// What went wrong in the life of one seed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The virtual time.
+    pub seconds: f64,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "seed {} failed at {:.6} s: {}\n  ", self.seed, self.seconds, self.message)?;
+        write!(formatter, "{}", replay_command(self.seed))
+    }
+}
+
+/// The command that runs `seed` again and tells its story.
+#[must_use]
+pub fn replay_command(seed: u64) -> String {
+    format!("replay it with: cargo run -p sim --release -- --seed {seed} --trace")
+}
+
+/// Runs the life of `seed`.
+///
+/// # Errors
+/// What is wrong, with the command that shows it again.
+pub fn run(seed: u64, settings: Settings) -> Result<Report, Failure> {
+    let mut life = Life::new(seed, settings);
+    life.live().map_err(|message| Failure { seed, seconds: life.seconds(), message })
+}
+
+/// As [`run`], with a panic as a failure like any other. Where panics abort, as in release builds, this is the
+/// same as [`run`].
+///
+/// # Errors
+/// As [`run`].
+pub fn run_guarded(seed: u64, settings: Settings) -> Result<Report, Failure> {
+    std::panic::catch_unwind(|| run(seed, settings)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure { seed, seconds: 0.0, message: format!("panic: {text}") })
+    })
+}

@@ -1,0 +1,558 @@
+//! A node: the real OSD over the real store on a simulated drive, driven in turns as the node's shard does.
+
+use super::plan::Plan;
+use super::registry::osd_uuid;
+use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
+use crate::drive::{Completion, SimDrive};
+use crate::plan::LOG_OFFSET_BYTES;
+use crate::random::Random;
+use base::map::PgConfig;
+use base::{Buffer, ClusterId, Epoch, Instant, LinkId, Network, OsdId, PgId};
+use pg::{Io, Osd, OsdOptions};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+use store::{Expected, Identity, Options, Store};
+
+/// How long somebody who connected may take to say who it is.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of a segment: the least that holds the largest batch.
+const SEGMENT_BYTES: u32 = 512 << 10;
+/// The largest batch: the largest message of a client and its header fit.
+const BATCH_BYTES_MAX: usize = 300 << 10;
+
+/// A monotonic clock that starts anywhere and runs a little wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    offset: u64,
+    /// Its nanoseconds in a million of the simulation's.
+    rate: u64,
+}
+
+impl Clock {
+    pub(super) fn new(drift_ppm_max: u64, random: &mut Random) -> Clock {
+        let rate = 1_000_000 + random.between(0, 2 * drift_ppm_max) - drift_ppm_max;
+        Clock { offset: random.below(1000 * SECOND), rate }
+    }
+
+    pub(super) fn at(&self, now: u64) -> Instant {
+        let passed = u128::from(now) * u128::from(self.rate) / 1_000_000;
+        Instant { nanoseconds: self.offset + passed as u64 }
+    }
+
+    /// The simulation's time at which this clock shows `instant`, or has shown it.
+    pub(super) fn when(&self, instant: Instant) -> u64 {
+        let passed = u128::from(instant.nanoseconds.saturating_sub(self.offset));
+        let now = passed * 1_000_000 / u128::from(self.rate) + 1;
+        u64::try_from(now).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a drive operation in flight was submitted with.
+#[derive(Debug)]
+struct Submitted {
+    token: u64,
+    buffer: Option<Buffer>,
+    length: usize,
+}
+
+/// A drive, and what the OSD wants of it.
+#[derive(Debug)]
+struct Bay {
+    drive: SimDrive,
+    submitted: Vec<Option<Submitted>>,
+    free: Vec<u32>,
+    /// What is wrong with a request, which no OSD may ever make.
+    complaint: Option<String>,
+}
+
+impl Bay {
+    fn slot(&mut self, submitted: Submitted) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.submitted[slot as usize] = Some(submitted);
+                slot
+            }
+            None => {
+                self.submitted.push(Some(submitted));
+                self.submitted.len() as u32 - 1
+            }
+        }
+    }
+
+    fn forget_all(&mut self) {
+        self.submitted.clear();
+        self.free.clear();
+    }
+
+    fn note(&mut self, result: Result<(), String>) {
+        if let Err(complaint) = result {
+            self.complaint.get_or_insert(complaint);
+        }
+    }
+}
+
+/// A turn that stopped in its middle.
+#[derive(Debug)]
+struct Suspended {
+    /// The time it read at its start.
+    now: Instant,
+    inputs: VecDeque<Input>,
+}
+
+/// The process and what it holds in memory.
+#[derive(Debug)]
+struct Running {
+    osd: Osd,
+    clock: Clock,
+    proposals: Vec<(PgId, Epoch, PgConfig)>,
+    stalled: Vec<LinkId>,
+    still_stalled: Vec<LinkId>,
+    greetings: VecDeque<(Instant, LinkId)>,
+    suspended: Option<Suspended>,
+    /// The next turn stops in its middle for so long.
+    stall_armed: Option<u64>,
+    shutdown_limit: Option<Instant>,
+    /// By group: the epoch it serves in.
+    serving: BTreeMap<PgId, Option<Epoch>>,
+}
+
+/// How a start ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Started {
+    Yes,
+    /// The power failed meanwhile.
+    PowerFailed,
+}
+
+/// How a turn ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TurnEnd {
+    GoesOn,
+    /// A shutdown is done, or took too long.
+    Exits,
+}
+
+/// A node with one OSD.
+#[derive(Debug)]
+pub(super) struct Node {
+    process: Process,
+    identity: Identity,
+    options: Options,
+    osd_options: OsdOptions,
+    bay: Bay,
+    running: Option<Running>,
+}
+
+/// The OSD's surroundings.
+struct NodeIo<'a> {
+    process: Process,
+    world: &'a mut World,
+    bay: &'a mut Bay,
+    proposals: &'a mut Vec<(PgId, Epoch, PgConfig)>,
+}
+
+impl Network for NodeIo<'_> {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        self.world.connect(self.process, address)
+    }
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
+        self.world.send(link, bytes);
+    }
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: Range<usize>) {
+        self.world.send_shared(self.process, link, buffer, range);
+    }
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        self.world.unsent_bytes(link)
+    }
+    fn close(&mut self, link: LinkId, reason: &str) {
+        let (process, world) = (self.process, &mut *self.world);
+        world.story(Some(process), || format!("closes {link}: {reason}"));
+        world.close(link, "closed here");
+    }
+}
+
+impl NodeIo<'_> {
+    fn submitted(&mut self) {
+        let delay = self.world.drive_delay(self.process);
+        let life = self.world.mailboxes[self.process.0].life;
+        self.world.after(delay, Event::DriveDone { process: self.process, life });
+    }
+}
+
+impl Io for NodeIo<'_> {
+    fn read(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer), length });
+        let result = self.bay.drive.submit_read(slot, offset, length);
+        self.bay.note(result);
+        self.submitted();
+    }
+    fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer.clone()), length });
+        let result = self.bay.drive.submit_write(slot, offset, buffer, length);
+        self.bay.note(result);
+        self.submitted();
+    }
+    fn flush(&mut self, token: u64) {
+        let slot = self.bay.slot(Submitted { token, buffer: None, length: 0 });
+        self.bay.drive.submit_flush(slot);
+        self.submitted();
+    }
+    fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
+        self.proposals.push((pg, expected, config));
+    }
+}
+
+/// Splits a running node into its OSD and that one's surroundings.
+macro_rules! parts {
+    ($node:expr, $running:expr, $world:expr) => {
+        (
+            &mut $running.osd,
+            NodeIo {
+                process: $node.process,
+                world: $world,
+                bay: &mut $node.bay,
+                proposals: &mut $running.proposals,
+            },
+        )
+    };
+}
+
+impl Node {
+    /// A node with a formatted drive, not running.
+    pub(super) fn new(process: Process, plan: &Plan, random: &mut Random) -> Node {
+        let identity = Identity {
+            cluster: ClusterId::from_bytes([1; 16]),
+            osd_uuid: osd_uuid(process.0),
+            osd: OsdId(process.0 as u32),
+        };
+        let interval = plan.checkpoint_segments * u64::from(SEGMENT_BYTES);
+        let options = Options {
+            volatile_cache: plan.volatile_cache,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            segment_bytes: Some(SEGMENT_BYTES),
+            checkpoint_interval_bytes: (interval > 0).then_some(interval),
+            ..Options::default()
+        };
+        let bytes = LOG_OFFSET_BYTES + plan.segments * u64::from(SEGMENT_BYTES);
+        let mut drive = SimDrive::new(bytes, plan.volatile_cache, random.fork());
+        store::format(&mut drive, identity, &options)
+            .unwrap_or_else(|error| panic!("a drive of the plan's size can be formatted: {error}"));
+        let osd_options = OsdOptions { small_buffers: plan.small_buffers, large_buffers: plan.large_buffers };
+        let bay = Bay { drive, submitted: Vec::new(), free: Vec::new(), complaint: None };
+        Node { process, identity, options, osd_options, bay, running: None }
+    }
+
+    pub(super) fn osd_id(&self) -> OsdId {
+        self.identity.osd
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.shutdown_limit.is_some())
+    }
+
+    /// The OSD, while the process runs.
+    pub(super) fn osd(&self) -> Option<&Osd> {
+        self.running.as_ref().map(|running| &running.osd)
+    }
+
+    /// The drive.
+    pub(super) fn drive(&self) -> &SimDrive {
+        &self.bay.drive
+    }
+
+    /// What is under way, in words.
+    pub(super) fn state(&self) -> String {
+        let Some(running) = &self.running else { return "not running".to_owned() };
+        format!(
+            "{} operations, {} stalled links, {} drive operations in flight{}",
+            running.osd.operations_in_flight(),
+            running.still_stalled.len(),
+            self.bay.drive.in_flight(),
+            if running.suspended.is_some() { ", stopped in a turn" } else { "" }
+        )
+    }
+
+    /// Starts the process. The power fails after `fuse` more operations of the drive, if there is one.
+    ///
+    /// # Errors
+    /// If the store does not open although nothing is wrong with the drive.
+    pub(super) fn start(&mut self, fuse: Option<u64>, world: &mut World) -> Result<Started, String> {
+        self.bay.drive.power_on();
+        if let Some(fuse) = fuse {
+            self.bay.drive.arm(fuse);
+        }
+        let expected =
+            Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
+        let opened = Store::open(&mut self.bay.drive, &expected, self.options.clone());
+        let store = match opened {
+            Ok(store) => store,
+            Err(_) if !self.bay.drive.is_powered() => return Ok(Started::PowerFailed),
+            Err(error) => return Err(format!("the store of {} does not open: {error}", self.identity.osd)),
+        };
+        self.bay.drive.power_on();
+        store
+            .verify()
+            .map_err(|error| format!("the store of {} as it opened: {error}", self.identity.osd))?;
+        let drift = world.plan.drift_ppm_max;
+        let mut osd = Osd::new(store, &self.osd_options);
+        // The shard registers them with its ring: they must all be there.
+        let buffers = osd.buffers_mut().count();
+        world.trace.count(1, buffers as u64);
+        self.running = Some(Running {
+            osd,
+            clock: Clock::new(drift, &mut world.random),
+            proposals: Vec::new(),
+            stalled: Vec::new(),
+            still_stalled: Vec::new(),
+            greetings: VecDeque::new(),
+            suspended: None,
+            stall_armed: None,
+            shutdown_limit: None,
+            serving: BTreeMap::new(),
+        });
+        Ok(Started::Yes)
+    }
+
+    /// The process is gone, and with `is_power_cut` what the drive had not made durable.
+    pub(super) fn stop(&mut self, is_power_cut: bool) {
+        self.running = None;
+        if is_power_cut {
+            self.bay.drive.power_cut();
+        } else {
+            self.bay.drive.kill();
+        }
+        self.bay.forget_all();
+    }
+
+    /// The next turn stops in its middle.
+    pub(super) fn arm_stall(&mut self, duration: u64) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        let is_free = running.stall_armed.is_none() && running.suspended.is_none();
+        if is_free {
+            running.stall_armed = Some(duration);
+        }
+        is_free
+    }
+
+    /// Nothing stops any more.
+    pub(super) fn disarm_stall(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.stall_armed = None;
+        }
+    }
+
+    /// Begins a proper shutdown.
+    pub(super) fn shut_down(&mut self, world: &mut World) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        if running.shutdown_limit.is_some() || running.suspended.is_some() {
+            return false;
+        }
+        running.shutdown_limit = Some(running.clock.at(world.now) + Duration::from_secs(15));
+        let (osd, mut io) = parts!(self, running, world);
+        osd.begin_shutdown(&mut io);
+        world.wake(self.process, world.now);
+        true
+    }
+
+    /// The drive completes one operation, whichever it likes.
+    pub(super) fn drive_done(&mut self, world: &mut World) {
+        let Some(completion) = self.bay.drive.complete_any() else { return };
+        let (slot, read) = match completion {
+            Completion::Written(slot) | Completion::Flushed(slot) => (slot, None),
+            Completion::Read(slot, buffer, _) => (slot, Some(buffer)),
+        };
+        let Some(mut submitted) = self.bay.submitted[slot as usize].take() else {
+            unreachable!("what completes was submitted")
+        };
+        self.bay.free.push(slot);
+        if let (Some(read), Some(buffer)) = (read, &mut submitted.buffer) {
+            let target = buffer.bytes_mut().expect("a buffer that is being read into has one holder");
+            target[..submitted.length].copy_from_slice(&read.bytes()[..submitted.length]);
+        }
+        world.trace.count(2, submitted.token);
+        world.tell(self.process, Input::FileDone { token: submitted.token, buffer: submitted.buffer });
+    }
+
+    /// One turn, as in the shard's loop.
+    ///
+    /// # Errors
+    /// If the OSD did what no OSD may.
+    pub(super) fn turn(&mut self, world: &mut World) -> Result<TurnEnd, String> {
+        let Some(running) = &mut self.running else { return Ok(TurnEnd::GoesOn) };
+        if running.suspended.is_some() {
+            return Ok(TurnEnd::GoesOn);
+        }
+        let mailbox = &mut world.mailboxes[self.process.0];
+        for buffer in mailbox.released.drain(..) {
+            running.osd.put_buffer(buffer);
+        }
+        let mut inputs = std::mem::take(&mut mailbox.inputs);
+        for input in &inputs {
+            if let Input::Received(link) = input {
+                world.reap(*link);
+            }
+        }
+        let now = running.clock.at(world.now);
+        if let Some(duration) = running.stall_armed.take() {
+            let before = world.random.index(inputs.len() + 1);
+            for input in inputs.drain(..before).collect::<Vec<_>>() {
+                self.handle(now, input, world);
+            }
+            world
+                .story(Some(self.process), || format!("stops in a turn, with {} inputs to go", inputs.len()));
+            let life = world.mailboxes[self.process.0].life;
+            let running = self.running.as_mut().expect("it was there a moment ago");
+            running.suspended = Some(Suspended { now, inputs });
+            world.after(duration, Event::Resume { process: self.process, life });
+            return Ok(TurnEnd::GoesOn);
+        }
+        self.finish_turn(now, inputs, world)
+    }
+
+    /// A turn that stopped in its middle goes on, with the time it read before.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub(super) fn resume(&mut self, world: &mut World) -> Result<TurnEnd, String> {
+        let Some(suspended) = self.running.as_mut().and_then(|running| running.suspended.take()) else {
+            return Ok(TurnEnd::GoesOn);
+        };
+        world.story(Some(self.process), || "goes on in its turn".to_owned());
+        self.finish_turn(suspended.now, suspended.inputs, world)
+    }
+
+    fn finish_turn(
+        &mut self,
+        now: Instant,
+        mut inputs: VecDeque<Input>,
+        world: &mut World,
+    ) -> Result<TurnEnd, String> {
+        for input in inputs.drain(..) {
+            self.handle(now, input, world);
+        }
+        if world.mailboxes[self.process.0].inputs.is_empty() {
+            // The memory serves again.
+            world.mailboxes[self.process.0].inputs = inputs;
+        } else {
+            // It came while the turn stood still.
+            world.wake(self.process, world.now + MICROSECOND);
+        }
+        self.retry_stalled(now, world);
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        let fresh = running.clock.at(world.now);
+        let (osd, mut io) = parts!(self, running, world);
+        osd.end_turn(fresh, &mut io);
+        self.hand_over_proposals(world);
+        self.close_the_silent(fresh, world);
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        if let Some(complaint) = self.bay.complaint.take() {
+            return Err(format!("{}: {complaint}", self.identity.osd));
+        }
+        if running.shutdown_limit.is_some_and(|limit| running.osd.is_shut_down() || fresh >= limit) {
+            return Ok(TurnEnd::Exits);
+        }
+        // A turn takes a moment: time passes even for whoever asks to be called at once.
+        let at = running.clock.when(running.osd.next_timeout()).max(world.now + 10 * MICROSECOND);
+        world.wake(self.process, at);
+        Ok(TurnEnd::GoesOn)
+    }
+
+    fn handle(&mut self, now: Instant, input: Input, world: &mut World) {
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        let (osd, mut io) = parts!(self, running, world);
+        match input {
+            Input::FileDone { token, buffer } => osd.handle_file(now, token, buffer, Ok(()), &mut io),
+            Input::Received(link) => self.handle_inbox(now, link, world),
+            Input::Accepted(link) => {
+                if io.world.is_open(link) {
+                    osd.handle_accepted(link);
+                    running.greetings.push_back((now + GREETING_LIMIT, link));
+                }
+            }
+            Input::Connected(link) => osd.handle_connected(link, &mut io),
+            Input::Closed(link, reason) => {
+                io.world.story(Some(self.process), || format!("{link} ended: {reason}"));
+                osd.handle_closed(now, link, reason, &mut io);
+            }
+            Input::Map(map) => osd.handle_map(now, map, &mut io),
+            Input::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
+        }
+    }
+
+    fn handle_inbox(&mut self, now: Instant, link: LinkId, world: &mut World) {
+        let Some(mut inbox) = world.take_inbox(link) else { return };
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        let (osd, mut io) = parts!(self, running, world);
+        match osd.handle_bytes(now, link, &inbox, &mut io) {
+            Ok(progress) => {
+                inbox.drain(..progress.consumed);
+                if progress.is_stalled {
+                    world.coverage.count("a request is held back");
+                    running.still_stalled.push(link);
+                }
+                world.return_inbox(link, inbox, progress.is_stalled);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                world.story(Some(self.process), || format!("refuses {link}: {reason}"));
+                world.coverage.count("a connection is refused");
+                world.send(link, &wire::encode::refused(&reason));
+                world.close(link, "refused here");
+            }
+        }
+    }
+
+    fn retry_stalled(&mut self, now: Instant, world: &mut World) {
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        std::mem::swap(&mut running.stalled, &mut running.still_stalled);
+        let mut stalled = std::mem::take(&mut running.stalled);
+        for link in stalled.drain(..) {
+            self.handle_inbox(now, link, world);
+        }
+        self.running.as_mut().expect("only a running node takes turns").stalled = stalled;
+    }
+
+    fn hand_over_proposals(&mut self, world: &mut World) {
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        for (pg, expected, config) in running.proposals.drain(..) {
+            let life = world.mailboxes[self.process.0].life;
+            let proposal = Proposal { process: self.process, life, pg, expected, config };
+            let delay = world.registry_delay();
+            world.after(delay, Event::Propose(Box::new(proposal)));
+        }
+    }
+
+    fn close_the_silent(&mut self, now: Instant, world: &mut World) {
+        let running = self.running.as_mut().expect("only a running node takes turns");
+        while let Some((limit, link)) = running.greetings.front().copied() {
+            if limit > now {
+                return;
+            }
+            running.greetings.pop_front();
+            if world.is_open(link) && !running.osd.is_greeted(link) {
+                world.coverage.count("a silent connection is closed");
+                world.close(link, "it never said who it is");
+            }
+        }
+    }
+
+    /// Which groups began or ceased to be served in the last turn: `(group, epoch or None, why not)`.
+    pub(super) fn changes(&mut self) -> Vec<(PgId, Option<Epoch>, Option<String>)> {
+        let mut changes = Vec::new();
+        let Some(running) = &mut self.running else { return changes };
+        for summary in running.osd.summaries() {
+            let epoch = summary.trouble.is_none().then_some(summary.epoch);
+            let known = running.serving.insert(summary.pg, epoch);
+            if known != Some(epoch) {
+                changes.push((summary.pg, epoch, summary.trouble));
+            }
+        }
+        changes
+    }
+}

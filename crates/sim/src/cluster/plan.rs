@@ -1,0 +1,208 @@
+//! What kind of cluster, load and misfortune a seed stands for.
+
+use super::world::{MICROSECOND, MILLISECOND, SECOND};
+use crate::random::Random;
+
+/// The ways in which something breaks. Each life draws a weight for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A node's process dies.
+    Crash,
+    /// A node loses its power.
+    PowerCut,
+    /// All nodes' processes die at almost the same moment.
+    CrashAll,
+    /// The whole cluster loses its power.
+    PowerCutAll,
+    /// A node is shut down properly.
+    Shutdown,
+    /// A process does nothing for a while.
+    Hang,
+    /// A node stops in the middle of a turn, with the time it read before.
+    StallInTurn,
+    /// A connection breaks; each end learns of it at a time of its own.
+    BreakLink,
+    /// Nothing gets through from one process to another.
+    OneWayPartition,
+    /// Nothing gets through between two processes.
+    TwoWayPartition,
+    /// Nothing gets through to or from one process.
+    Isolation,
+    /// The registry cannot be reached.
+    RegistryDown,
+    /// A client's process dies and another takes its place.
+    ClientCrash,
+    /// The network is slow for a while.
+    SlowNetwork,
+    /// The drives are slow for a while.
+    SlowDrives,
+}
+
+/// Every kind of fault.
+pub const FAULT_KINDS: [FaultKind; 15] = [
+    FaultKind::Crash,
+    FaultKind::PowerCut,
+    FaultKind::CrashAll,
+    FaultKind::PowerCutAll,
+    FaultKind::Shutdown,
+    FaultKind::Hang,
+    FaultKind::StallInTurn,
+    FaultKind::BreakLink,
+    FaultKind::OneWayPartition,
+    FaultKind::TwoWayPartition,
+    FaultKind::Isolation,
+    FaultKind::RegistryDown,
+    FaultKind::ClientCrash,
+    FaultKind::SlowNetwork,
+    FaultKind::SlowDrives,
+];
+
+/// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Nodes, each with one OSD.
+    pub nodes: usize,
+    /// Copies of each object.
+    pub size: u32,
+    /// In-sync copies below which a group stops.
+    pub min_size: u32,
+    /// Placement groups.
+    pub pgs: u32,
+    /// Volumes.
+    pub volumes: usize,
+    /// Places of each volume that are worked on; each lies around a border of two objects.
+    pub regions: u64,
+    /// Blocks of each such place.
+    pub region_blocks: u64,
+    /// Clients with a load.
+    pub clients: usize,
+    /// Operations of each client at the same time.
+    pub depth: usize,
+    /// Operations of all clients together, at most.
+    pub operations: u64,
+    /// Blocks of the largest operation.
+    pub operation_blocks_max: u64,
+    /// Of a hundred operations, how many read.
+    pub read_percent: u64,
+    /// Of a hundred operations, how many zero.
+    pub zero_percent: u64,
+    /// Of a hundred operations, how many ask what is allocated.
+    pub allocated_percent: u64,
+    /// The longest pause between two operations.
+    pub pause_max: u64,
+    /// Whether completed writes of the drives still need a flush.
+    pub volatile_cache: bool,
+    /// Segments of each drive.
+    pub segments: u64,
+    /// Log between two checkpoints, in segments; 0 leaves it to the store.
+    pub checkpoint_segments: u64,
+    /// Buffers of one block of each OSD.
+    pub small_buffers: usize,
+    /// Buffers for the largest message of each OSD: more than there are operations that may wait, those of clients
+    /// that died a moment ago among them. With fewer, a read waits for ever behind writes that hold them all and
+    /// wait for the read.
+    pub large_buffers: usize,
+    /// How wrong clocks run, at most, in parts per million.
+    pub drift_ppm_max: u64,
+    /// The usual longest time of a message.
+    pub network_delay_max: u64,
+    /// One message in so many takes much longer.
+    pub long_delay_one_in: u64,
+    /// The usual longest time of a drive operation.
+    pub drive_delay_max: u64,
+    /// One message to or from the registry in so many takes much longer.
+    pub slow_registry_one_in: u64,
+    /// Of a hundred answers of the registry, how many are lost.
+    pub lost_answer_percent: u64,
+    /// Of a hundred connections, how many fail without reason.
+    pub connect_failure_percent: u64,
+    /// How long things break.
+    pub fault_time: u64,
+    /// The usual pause between two faults, at most.
+    pub fault_pause_max: u64,
+    /// Faults, at most.
+    pub faults_max: u64,
+    /// Of a hundred faults while some group does not serve, after how many the next follows at once.
+    pub rapid_percent: u64,
+    /// Of a hundred faults, how many strike while something is under way.
+    pub at_work_percent: u64,
+    /// How long a fault lasts, at most.
+    pub outage_max: u64,
+    /// The weight of each of [`FAULT_KINDS`].
+    pub weights: [u64; FAULT_KINDS.len()],
+}
+
+impl Plan {
+    /// Draws a plan.
+    #[must_use]
+    pub fn draw(random: &mut Random) -> Plan {
+        let nodes = random.choose(&[2, 3, 3, 3, 4, 5]);
+        let size = random.between(2, (nodes as u64).min(3)) as u32;
+        let mut weights = [0u64; FAULT_KINDS.len()];
+        for weight in &mut weights {
+            // Some kinds are absent in some lives: a rare thing alone shows what a mixture hides.
+            *weight = random.choose(&[0, 0, 1, 3, 8]);
+        }
+        // Everything at once is one kind of fault among many, and hides the finer ones.
+        for (kind, weight) in FAULT_KINDS.iter().zip(&mut weights) {
+            if matches!(kind, FaultKind::CrashAll | FaultKind::PowerCutAll) {
+                *weight = weight.div_ceil(4);
+            }
+        }
+        weights[0] += 1;
+        let clients = random.between(1, 3) as usize;
+        let depth = (random.choose(&[1, 2, 4, 4, 8, 8, 16]) as usize).min(16 / clients);
+        let operations = random.between(200, 1200);
+        let fault_time = random.between(5, 60) * SECOND;
+        let per_slot = operations / (depth * clients) as u64 + 1;
+        Plan {
+            nodes,
+            size,
+            min_size: random.between(1, u64::from(size)) as u32,
+            pgs: random.between(1, 4) as u32,
+            volumes: random.between(1, 2) as usize,
+            regions: random.between(1, 3),
+            region_blocks: random.choose(&[2, 8, 16, 32]),
+            clients,
+            depth,
+            operations,
+            operation_blocks_max: random.choose(&[1, 2, 4, 8]),
+            read_percent: random.choose(&[20, 40, 60]),
+            zero_percent: random.choose(&[0, 2, 5, 15]),
+            allocated_percent: random.choose(&[0, 0, 2]),
+            // One operation in eight is followed by a long pause: the load lasts as long as the faults.
+            pause_max: (fault_time * 16 / per_slot).min(20 * SECOND),
+            volatile_cache: random.percent(75),
+            segments: random.between(18, 30),
+            checkpoint_segments: random.choose(&[0, 4, 4, 8]),
+            small_buffers: random.choose(&[16, 32, 64]) as usize,
+            large_buffers: 2 * depth * clients + random.between(1, 4) as usize,
+            drift_ppm_max: random.choose(&[0, 1000, 10_000]),
+            network_delay_max: random.choose(&[100 * MICROSECOND, 500 * MICROSECOND, 5 * MILLISECOND]),
+            long_delay_one_in: random.choose(&[100, 1000, 10_000]),
+            drive_delay_max: random.choose(&[100 * MICROSECOND, MILLISECOND, 10 * MILLISECOND]),
+            slow_registry_one_in: random.choose(&[3, 10, 100]),
+            lost_answer_percent: random.choose(&[0, 5, 30]),
+            connect_failure_percent: random.choose(&[0, 2, 20]),
+            fault_time,
+            fault_pause_max: random.choose(&[300 * MILLISECOND, SECOND, 4 * SECOND]),
+            faults_max: random.between(10, 60),
+            rapid_percent: random.choose(&[0, 30, 60]),
+            at_work_percent: random.choose(&[20, 60, 90]),
+            outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
+            weights,
+        }
+    }
+
+    /// Draws a kind of fault by weight.
+    pub fn draw_fault(&self, random: &mut Random) -> FaultKind {
+        let mut left = random.below(self.weights.iter().sum());
+        for (kind, weight) in FAULT_KINDS.into_iter().zip(self.weights) {
+            if left < weight {
+                return kind;
+            }
+            left -= weight;
+        }
+        unreachable!("what is left is below the sum of the weights")
+    }
+}

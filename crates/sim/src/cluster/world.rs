@@ -1,0 +1,295 @@
+//! What everything in a simulated cluster shares: the clock, what will happen, chance, and the processes'
+//! inputs.
+
+use super::coverage::Coverage;
+use super::network::Links;
+use super::plan::Plan;
+use crate::random::Random;
+use crate::trace::Trace;
+use base::map::{ClusterMap, PgConfig};
+use base::{Buffer, Epoch, LinkId, PgId};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+/// Nanoseconds of a microsecond.
+pub(super) const MICROSECOND: u64 = 1_000;
+/// Nanoseconds of a millisecond.
+pub(super) const MILLISECOND: u64 = 1_000_000;
+/// Nanoseconds of a second.
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+/// A place in the network: an OSD's node, a client, or the registry. Nodes come first, the registry last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Process(pub(super) usize);
+
+/// A proposal on its way to the registry.
+#[derive(Clone, Debug)]
+pub(super) struct Proposal {
+    pub(super) process: Process,
+    pub(super) life: u32,
+    pub(super) pg: PgId,
+    pub(super) expected: Epoch,
+    pub(super) config: PgConfig,
+}
+
+/// What will happen.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A process takes a turn.
+    Wake(Process),
+    /// A turn that stopped in its middle goes on.
+    Resume { process: Process, life: u32 },
+    /// Bytes of a link reach its other end; `from` is the end that sent them.
+    Deliver { link: usize, from: usize },
+    /// A connection's first packet reaches its goal.
+    Syn { link: usize },
+    /// The answer to it comes back.
+    SynAck { link: usize },
+    /// One end learns that its link is gone.
+    Told { link: usize, end: usize, reason: &'static str },
+    /// A link over a partition is given up, if that lasts.
+    LinkTimeout { link: usize },
+    /// The drive of a node completes something.
+    DriveDone { process: Process, life: u32 },
+    /// A proposal reaches the registry.
+    Propose(Box<Proposal>),
+    /// Its answer did not come: the proposer looks at the map.
+    ProposalLookUp(Box<Proposal>),
+    /// The answer reaches its proposer.
+    ProposalAnswer { process: Process, life: u32, pg: PgId, accepted: Option<PgConfig> },
+    /// A map reaches a process.
+    MapArrives { process: Process, life: u32, map: Arc<ClusterMap> },
+    /// A node gives the registry a sign of life.
+    Heartbeat { process: Process, life: u32 },
+    /// The registry looks for leases that have ended.
+    LeaseCheck,
+    /// The registry can be reached again.
+    RegistryBack { serial: u64 },
+    /// A process starts.
+    Start(Process),
+    /// Something breaks, unless it was decided otherwise since.
+    Fault { serial: u64 },
+    /// A partition ends.
+    Heal { from: Process, to: Process, serial: u64 },
+    /// A time of slow network or drives ends.
+    SpellEnds { serial: u64 },
+}
+
+/// An event and its time; earlier ones come first, those of one moment in the order of their making.
+#[derive(Debug)]
+struct Scheduled {
+    at: u64,
+    serial: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
+        (self.at, self.serial) == (other.at, other.serial)
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+/// What happened to a process and what it has not looked at yet.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A drive operation ended.
+    FileDone { token: u64, buffer: Option<Buffer> },
+    /// Bytes lie in a link's inbox.
+    Received(LinkId),
+    /// Somebody connected.
+    Accepted(LinkId),
+    /// An outgoing link stands.
+    Connected(LinkId),
+    /// A link ended.
+    Closed(LinkId, &'static str),
+    /// A newer map.
+    Map(Arc<ClusterMap>),
+    /// What became of a proposal.
+    Proposal { pg: PgId, accepted: Option<PgConfig> },
+}
+
+/// One process from outside.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// Counts its starts.
+    pub(super) life: u32,
+    pub(super) is_running: bool,
+    /// The machine is up, whether the process runs or not: it answers who connects in vain.
+    pub(super) is_powered: bool,
+    pub(super) inputs: VecDeque<Input>,
+    /// Buffers that the network is done with.
+    pub(super) released: Vec<Buffer>,
+    /// When its next turn is due.
+    pub(super) wake_at: Option<u64>,
+    /// It takes no turn before then.
+    pub(super) hung_until: u64,
+    /// The newest map it was given.
+    pub(super) map_revision: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) plan: Plan,
+    pub(super) random: Random,
+    pub(super) trace: Trace,
+    pub(super) coverage: Coverage,
+    pub(super) mailboxes: Vec<Mailbox>,
+    pub(super) links: Links,
+    /// Faults are over.
+    pub(super) is_calm: bool,
+    /// The network is slow for a while, by this factor.
+    pub(super) network_slowness: u64,
+    /// The same of each drive.
+    pub(super) drive_slowness: Vec<u64>,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    serial: u64,
+}
+
+impl World {
+    pub(super) fn new(plan: Plan, random: Random, trace: Trace) -> World {
+        let processes = plan.nodes + plan.clients + 2;
+        World {
+            now: 0,
+            random,
+            trace,
+            coverage: Coverage::default(),
+            mailboxes: (0..processes).map(|_| Mailbox { is_powered: true, ..Mailbox::default() }).collect(),
+            links: Links::new(processes),
+            is_calm: false,
+            network_slowness: 1,
+            drive_slowness: vec![1; plan.nodes],
+            events: BinaryHeap::new(),
+            serial: 0,
+            plan,
+        }
+    }
+
+    /// The registry's place in the network.
+    pub(super) fn registry(&self) -> Process {
+        Process(self.mailboxes.len() - 1)
+    }
+
+    /// The name of a process for people.
+    pub(super) fn name(&self, process: Process) -> String {
+        let Process(index) = process;
+        if index < self.plan.nodes {
+            format!("osd.{index}")
+        } else if index + 1 == self.mailboxes.len() {
+            "registry".to_owned()
+        } else {
+            format!("client.{}", index - self.plan.nodes)
+        }
+    }
+
+    /// Lets `event` happen `delay` nanoseconds from now.
+    pub(super) fn after(&mut self, delay: u64, event: Event) {
+        self.serial += 1;
+        self.events.push(Reverse(Scheduled { at: self.now + delay, serial: self.serial, event }));
+    }
+
+    /// The next event, to which the clock moves.
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        let Reverse(next) = self.events.pop()?;
+        self.now = next.at;
+        Some(next.event)
+    }
+
+    /// When the next event happens.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse(next)| next.at)
+    }
+
+    /// A number that no other call answers.
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Tells a process something, and wakes it.
+    pub(super) fn tell(&mut self, process: Process, input: Input) {
+        self.mailboxes[process.0].inputs.push_back(input);
+        let delay = if self.random.one_in(50) {
+            self.random.below(2 * MILLISECOND)
+        } else {
+            self.random.between(MICROSECOND, 20 * MICROSECOND)
+        };
+        self.wake(process, self.now + delay);
+    }
+
+    /// A process takes a turn at `at` at the latest.
+    pub(super) fn wake(&mut self, process: Process, at: u64) {
+        let mailbox = &mut self.mailboxes[process.0];
+        let at = at.max(mailbox.hung_until).max(self.now);
+        if mailbox.wake_at.is_none_or(|known| at < known) {
+            mailbox.wake_at = Some(at);
+            self.after(at - self.now, Event::Wake(process));
+        }
+    }
+
+    /// Whether this life of a process is its present one.
+    pub(super) fn is_alive(&self, process: Process, life: u32) -> bool {
+        let mailbox = &self.mailboxes[process.0];
+        mailbox.is_running && mailbox.life == life
+    }
+
+    /// Adds a line to the story.
+    pub(super) fn story(&self, process: Option<Process>, text: impl FnOnce() -> String) {
+        self.trace.remark(|| {
+            let name = process.map_or_else(|| "life".to_owned(), |process| self.name(process));
+            let (seconds, micros) = (self.now / SECOND, self.now % SECOND / MICROSECOND);
+            format!("{seconds:>4}.{micros:06} {name:<10} {}", text())
+        });
+    }
+
+    /// Something broke or is notable: counted, told, and part of the trace.
+    pub(super) fn event(&mut self, process: Option<Process>, what: &'static str) {
+        self.coverage.count(what);
+        self.trace.count(what.len() as u64, self.now);
+        self.story(process, || what.to_owned());
+    }
+
+    /// How long a message takes.
+    pub(super) fn network_delay(&mut self) -> u64 {
+        let plan = &self.plan;
+        let base = plan.network_delay_max;
+        let delay = if !self.is_calm && self.random.one_in(plan.long_delay_one_in) {
+            self.random.below(300 * MILLISECOND)
+        } else {
+            self.random.between(5 * MICROSECOND, base)
+        };
+        delay * self.network_slowness
+    }
+
+    /// How long a drive operation takes.
+    pub(super) fn drive_delay(&mut self, process: Process) -> u64 {
+        let delay = if !self.is_calm && self.random.one_in(200) {
+            self.random.below(100 * MILLISECOND)
+        } else {
+            self.random.between(10 * MICROSECOND, self.plan.drive_delay_max)
+        };
+        delay * self.drive_slowness[process.0]
+    }
+
+    /// How long the registry takes to hear or to answer.
+    pub(super) fn registry_delay(&mut self) -> u64 {
+        if !self.is_calm && self.random.one_in(self.plan.slow_registry_one_in) {
+            self.random.below(3 * SECOND)
+        } else {
+            self.random.between(200 * MICROSECOND, 20 * MILLISECOND)
+        }
+    }
+}
