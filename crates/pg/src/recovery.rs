@@ -38,7 +38,7 @@ const PUSHES_MAX: u32 = 2;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
 /// Replicated messages that a learner may leave unacknowledged before it is given up for now.
-const LEARNER_LAG_MAX: usize = 4096;
+const LEARNER_LAG_MAX: usize = 16_384;
 /// How long a learner may take to answer before it is given up for now.
 const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pause after a learner was given up.
@@ -126,7 +126,7 @@ impl Osd {
         }
         let (link, session) = (learner.link, learner.session);
         let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries };
+        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries: entries.clone() };
         let theirs = MemberPosition {
             osd,
             last_sequence: position.last_sequence,
@@ -158,17 +158,19 @@ impl Osd {
         let now = self.now;
         let group = &mut self.groups[index as usize];
         let from = group.next_sequence;
-        let mark = Sequence(from.0 - 1);
+        let first = entries.first().map_or(from, |entry| entry.sequence);
+        let mark = Sequence(first.0.saturating_sub(1));
         let learner = group.learner_mut(osd).expect("it was there a moment ago");
         learner.heard_at = now;
         learner.state =
             LearnerState::Joined { from, has_mark: false, work, comparison, blocks_awaited: None, pushes: 0 };
-        self.send_to_learner(
-            link,
-            Awaited::Join { group: index, session },
-            &encode::join(pg, epoch, mark),
-            io,
-        );
+        let join = encode::join(pg, epoch, mark, from);
+        self.send_to_learner(link, Awaited::Join { group: index, session }, &join, io);
+        // Its log shall be as good as any member's: a client may ask it whether a write was done.
+        for entry in &entries {
+            let bytes = encode::push_entry(pg, epoch, entry);
+            self.send_to_learner(link, Awaited::Learning { group: index }, &bytes, io);
+        }
         self.recover_next(index, osd, io);
     }
 

@@ -4,9 +4,9 @@ use crate::group::GroupState;
 use crate::io::Io;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
-use base::{BLOCK_BYTES, Epoch, LinkId, PgId, Sequence, crc32c};
+use base::{BLOCK_BYTES, Epoch, LinkId, ObjectKey, PgId, Sequence, crc32c};
 use store::{StageError, WriteRecord};
-use wire::{Checksums, Message, Replicate, Status, encode};
+use wire::{Checksums, LogEntry, Message, Replicate, Status, encode};
 
 impl Osd {
     pub(crate) fn handle_osd_message(
@@ -25,9 +25,8 @@ impl Osd {
                     .map(|group| (group, self.store.stage_zero(&self.replica_record(&replicate))));
                 Ok(self.applied(link, Some(replicate.sequence), staged, io))
             }
-            Message::Activate { pg, epoch, mark, is_join } => {
-                Ok(self.activate(link, pg, epoch, mark, is_join, io))
-            }
+            Message::Activate { pg, epoch, mark, join } => Ok(self.activate(link, pg, epoch, mark, join, io)),
+            Message::PushEntry { pg, epoch, entry } => Ok(self.apply_entry(link, pg, epoch, &entry, io)),
             Message::PushWrite(push, checksums, data) => {
                 Ok(self.apply_push(link, &push, Some((checksums, data)), io))
             }
@@ -133,11 +132,7 @@ impl Osd {
             role: store::Role::Housekeeping,
             ..self.replica_record(push)
         };
-        let group = self.group_index.get(&push.key.pg).copied().filter(|index| {
-            let group = &self.groups[*index as usize];
-            let is_joined = matches!(group.state, GroupState::Replica { expected: Some(_) });
-            group.epoch == push.epoch && is_joined
-        });
+        let group = self.joined_group(push.key.pg, push.epoch);
         let staged = match (group, payload) {
             (None, _) => Err((Status::NotActive, push.epoch)),
             (Some(group), None) => Ok((group, self.store.stage_zero(&record))),
@@ -153,6 +148,40 @@ impl Osd {
         self.applied(link, None, staged, io)
     }
 
+    /// An entry of the log from before this learner's join.
+    fn apply_entry(
+        &mut self,
+        link: LinkId,
+        pg: PgId,
+        epoch: Epoch,
+        entry: &LogEntry,
+        io: &mut impl Io,
+    ) -> Handled {
+        let record = WriteRecord {
+            key: ObjectKey { pg, volume: entry.volume, object: entry.object },
+            epoch: entry.epoch,
+            sequence: entry.sequence,
+            origin: entry.origin,
+            first_block: entry.first_block,
+            block_count: entry.block_count,
+            token: self.next_staged_token(),
+            role: store::Role::Housekeeping,
+        };
+        let staged = match self.joined_group(pg, epoch) {
+            Some(group) => Ok((group, self.store.stage_entry(&record))),
+            None => Err((Status::NotActive, epoch)),
+        };
+        self.applied(link, None, staged, io)
+    }
+
+    /// The group of what a primary sends beside its order, if this OSD is in that epoch.
+    fn joined_group(&self, pg: PgId, epoch: Epoch) -> Option<u32> {
+        let index = *self.group_index.get(&pg)?;
+        let group = &self.groups[index as usize];
+        let is_joined = matches!(group.state, GroupState::Replica { expected: Some(_) });
+        (group.epoch == epoch && is_joined).then_some(index)
+    }
+
     /// The begin of an epoch: from its mark on, the primary's order is this replica's.
     fn activate(
         &mut self,
@@ -160,7 +189,7 @@ impl Osd {
         pg: PgId,
         epoch: Epoch,
         mark: Sequence,
-        is_join: bool,
+        join: Option<Sequence>,
         io: &mut impl Io,
     ) -> Handled {
         let staged = match self.group_index.get(&pg).copied() {
@@ -173,7 +202,7 @@ impl Osd {
             }
             Some(index) => {
                 let token = self.next_staged_token();
-                let staged = if is_join {
+                let staged = if join.is_some() {
                     self.store.stage_join(pg, epoch, mark, token)
                 } else {
                     self.store.stage_mark(pg, epoch, mark, token)
@@ -181,7 +210,9 @@ impl Osd {
                 Ok((index, staged))
             }
         };
-        self.applied(link, Some(mark), staged, io)
+        // The next sequence is the one behind the mark, or where a learner's stream begins.
+        let last = join.map_or(mark, |from| Sequence(from.0.saturating_sub(1)));
+        self.applied(link, Some(last), staged, io)
     }
 
     /// What became of a replicated message. It counts, whether applied or refused, unless it must come again.

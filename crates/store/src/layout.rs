@@ -150,13 +150,15 @@ pub enum RecordKind {
     Root = 6,
     /// A mark behind which a group's log begins anew: the member is catching up, and what lies before is unknown.
     Join = 7,
+    /// An entry of a group's log, about blocks whose content is or comes here by other records.
+    Entry = 8,
 }
 
 impl RecordKind {
     /// The kind of that number, if any.
     #[must_use]
     pub fn from_number(number: u8) -> Option<RecordKind> {
-        [Self::Write, Self::Zero, Self::Relocate, Self::Mark, Self::Page, Self::Root, Self::Join]
+        [Self::Write, Self::Zero, Self::Relocate, Self::Mark, Self::Page, Self::Root, Self::Join, Self::Entry]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -167,7 +169,12 @@ impl RecordKind {
         match self {
             RecordKind::Write => usize::from(block_count),
             RecordKind::Relocate => 2 * usize::from(block_count),
-            RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Page | RecordKind::Root => 0,
+            RecordKind::Zero
+            | RecordKind::Mark
+            | RecordKind::Join
+            | RecordKind::Entry
+            | RecordKind::Page
+            | RecordKind::Root => 0,
         }
     }
 
@@ -178,7 +185,7 @@ impl RecordKind {
             RecordKind::Write | RecordKind::Relocate | RecordKind::Page | RecordKind::Root => {
                 u32::from(block_count)
             }
-            RecordKind::Zero | RecordKind::Mark | RecordKind::Join => 0,
+            RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Entry => 0,
         }
     }
 }

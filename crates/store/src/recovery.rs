@@ -380,7 +380,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             let start = view.data_index as usize * BLOCK_BYTES;
             let Some(data) = data.get(start..start + count * BLOCK_BYTES) else { return Ok(false) };
             let is_right = match view.kind {
-                RecordKind::Zero | RecordKind::Mark | RecordKind::Join => true,
+                RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Entry => true,
                 RecordKind::Page | RecordKind::Root => {
                     let bytes = (view.record.bytes.get() as usize).min(data.len());
                     crc32c(&data[..bytes]) == view.record.crc32c.get()
@@ -404,10 +404,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         let data_location = self.segments.location(found.segment, found.block_number + 1);
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
-            has_clients |= matches!(
-                view.kind,
-                RecordKind::Write | RecordKind::Zero | RecordKind::Mark | RecordKind::Join
-            );
+            has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);
             if self.sabotage == Some(Sabotage::ForgetZero) && view.kind == RecordKind::Zero {
                 continue;
             }

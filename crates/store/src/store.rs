@@ -247,7 +247,7 @@ impl Store {
         self.stage_place(RecordKind::Mark, pg, epoch, sequence, token)
     }
 
-    /// Appends a mark behind which the group's log begins anew, because this member is catching up: until the
+    /// Appends a mark with which the group's log begins anew, because this member is catching up: until the
     /// next ordinary mark, [`Self::pg_is_incomplete`].
     ///
     /// # Errors
@@ -260,6 +260,14 @@ impl Store {
         token: u64,
     ) -> Result<(), StageError> {
         self.stage_place(RecordKind::Join, pg, epoch, sequence, token)
+    }
+
+    /// Appends an entry to a group's log, of a write whose content is or comes here by other records.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_entry(&mut self, record: &WriteRecord) -> Result<(), StageError> {
+        self.stage_small(&on_drive(RecordKind::Entry, record), RecordKind::Entry, record.token)
     }
 
     fn stage_place(
@@ -874,13 +882,14 @@ pub(crate) fn apply(
                 segments.block_died(origin);
             }
         }
-        RecordKind::Mark | RecordKind::Join => {}
+        RecordKind::Mark | RecordKind::Join | RecordKind::Entry => {}
         RecordKind::Page | RecordKind::Root => return None,
     }
     let (epoch, sequence) = view.record.position();
-    if view.kind != RecordKind::Relocate && sequence > Sequence(0) {
+    let is_placed = sequence > Sequence(0) || view.kind == RecordKind::Join;
+    if view.kind != RecordKind::Relocate && is_placed {
         let origin = match view.kind {
-            RecordKind::Write | RecordKind::Zero => view.record.origin(),
+            RecordKind::Write | RecordKind::Zero | RecordKind::Entry => view.record.origin(),
             _ => 0,
         };
         let (volume, object) = (key.volume, key.object);

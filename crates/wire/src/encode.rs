@@ -228,11 +228,30 @@ pub fn activate(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
     bytes_of(Header { sequence: mark.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
 }
 
-/// A whole activation of a learner.
+/// A whole activation of a learner, whose log begins anew at `mark` and which gets what is ordered from `from` on.
 #[must_use]
-pub fn join(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
-    let flags = FLAG_JOIN;
-    bytes_of(Header { flags, sequence: mark.0.into(), ..about_pg(Kind::Activate, pg, epoch) })
+pub fn join(pg: PgId, epoch: Epoch, mark: Sequence, from: Sequence) -> HeaderBytes {
+    bytes_of(Header {
+        flags: FLAG_JOIN,
+        sequence: mark.0.into(),
+        request: from.0.into(),
+        ..about_pg(Kind::Activate, pg, epoch)
+    })
+}
+
+/// A whole log entry for a learner.
+#[must_use]
+pub fn push_entry(pg: PgId, epoch: Epoch, entry: &LogEntry) -> HeaderBytes {
+    bytes_of(Header {
+        volume: entry.volume.0.into(),
+        object: entry.object.into(),
+        offset: u32::from(entry.first_block).into(),
+        length: u32::from(entry.block_count).into(),
+        generation: entry.epoch.0.into(),
+        sequence: entry.sequence.0.into(),
+        request: entry.origin.into(),
+        ..about_pg(Kind::PushEntry, pg, epoch)
+    })
 }
 
 /// A whole lease message.

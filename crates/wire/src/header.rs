@@ -122,6 +122,8 @@ codes! {
         ListBlocks = 21,
         /// Learner to primary: the answer.
         Blocks = 22,
+        /// Primary to learner: an entry of the group's log from before its join. Counts as a replicated message.
+        PushEntry = 23,
     }
 }
 

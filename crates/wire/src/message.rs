@@ -357,8 +357,9 @@ pub enum Message<'a> {
         epoch: Epoch,
         /// The sequence of the mark that begins this epoch; its first write follows.
         mark: Sequence,
-        /// The receiver is a learner: its log begins anew with the mark, and does not tell what it has.
-        is_join: bool,
+        /// The receiver is a learner: its log begins anew with the mark, and does not tell what it has. It gets
+        /// what is ordered from this sequence on.
+        join: Option<Sequence>,
     },
     /// See [`Kind::Lease`].
     Lease(Lease),
@@ -366,6 +367,15 @@ pub enum Message<'a> {
     PushWrite(Replicate, Checksums<'a>, &'a [u8]),
     /// See [`Kind::PushZero`]. Its sequence is 0.
     PushZero(Replicate),
+    /// See [`Kind::PushEntry`].
+    PushEntry {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch; the entry's own may be older.
+        epoch: Epoch,
+        /// The entry.
+        entry: LogEntry,
+    },
     /// See [`Kind::ListObjects`].
     ListObjects {
         /// The group.
@@ -479,6 +489,7 @@ impl<'a> Parser<'a> {
             Kind::Welcome
             | Kind::Lease
             | Kind::PushZero
+            | Kind::PushEntry
             | Kind::ListObjects
             | Kind::ListBlocks
             | Kind::Read
@@ -535,7 +546,7 @@ impl<'a> Parser<'a> {
                 pg: self.pg(),
                 epoch: Epoch(header.epoch.get()),
                 mark: Sequence(header.sequence.get()),
-                is_join: header.flags & FLAG_JOIN != 0,
+                join: (header.flags & FLAG_JOIN != 0).then(|| Sequence(header.request.get())),
             },
             Kind::Lease => Message::Lease(self.lease()?),
             Kind::PushWrite => {
@@ -544,6 +555,9 @@ impl<'a> Parser<'a> {
                 Message::PushWrite(replicate, checksums, data)
             }
             Kind::PushZero => Message::PushZero(self.replicate(OBJECT_BLOCKS)?),
+            Kind::PushEntry => {
+                Message::PushEntry { pg: self.pg(), epoch: Epoch(header.epoch.get()), entry: self.entry()? }
+            }
             Kind::ListObjects => Message::ListObjects {
                 pg: self.pg(),
                 epoch: Epoch(header.epoch.get()),
@@ -639,6 +653,23 @@ impl<'a> Parser<'a> {
             sequence: Sequence(header.sequence.get()),
             first_block: (offset / BLOCK_BYTES) as u16,
             block_count: (length / BLOCK_BYTES) as u16,
+            origin: header.request.get(),
+        })
+    }
+
+    fn entry(&self) -> Result<LogEntry, WireError> {
+        let header = self.header;
+        let (first_block, block_count) = (header.offset.get(), header.length.get());
+        if u64::from(first_block) + u64::from(block_count) > OBJECT_BLOCKS as u64 {
+            return Err(self.wrong("log entry", u64::from(first_block) + u64::from(block_count)));
+        }
+        Ok(LogEntry {
+            epoch: Epoch(header.generation.get()),
+            sequence: Sequence(header.sequence.get()),
+            volume: VolumeId(header.volume.get()),
+            object: header.object.get(),
+            first_block: first_block as u16,
+            block_count: block_count as u16,
             origin: header.request.get(),
         })
     }
