@@ -465,7 +465,7 @@ impl Client {
             length,
             buffer_start: 0,
             attempts: 0,
-            origin: (mix(self.id.0.wrapping_add(self.origins)) >> 1).max(1),
+            origin: (mix(self.id.0.wrapping_add(self.origins)) >> 2).max(1),
         };
         match self.pieces.get_mut(index as usize) {
             Some(slot) => *slot = piece,

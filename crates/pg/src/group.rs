@@ -99,6 +99,16 @@ pub(crate) struct Learner {
     pub(crate) state: LearnerState,
 }
 
+/// A learner that was sent everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Promotion {
+    pub(crate) osd: OsdId,
+    pub(crate) link: LinkId,
+    /// The ordinal of the last message that was sent to it.
+    pub(crate) through: u64,
+    pub(crate) since: Instant,
+}
+
 impl Learner {
     /// Whether it has been asked for something.
     pub(crate) fn is_owing(&self) -> bool {
@@ -140,8 +150,10 @@ pub(crate) struct Group {
     pub(crate) config_seen_at: Instant,
     /// Primary: members that are being brought up to date.
     pub(crate) learners: Vec<Learner>,
-    /// Primary: a learner that has everything, to be made a member in sync.
-    pub(crate) promoted: Option<OsdId>,
+    /// Primary: a learner that was sent everything, to be made a member in sync.
+    pub(crate) promoted: Option<Promotion>,
+    /// Primary: a member in sync whose log does not reach into those of the others.
+    pub(crate) unfit: Option<OsdId>,
     /// Primary: not before then is a learner tried again.
     pub(crate) learn_after: Instant,
 }
@@ -170,12 +182,17 @@ impl Group {
             config_seen_at: now,
             learners: Vec::new(),
             promoted: None,
+            unfit: None,
             learn_after: Instant::default(),
         }
     }
 
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, GroupState::Active)
+    }
+
+    pub(crate) fn is_claiming(&self) -> bool {
+        matches!(self.state, GroupState::Claiming { .. })
     }
 
     /// Whether this OSD acts as its primary, or tries to.

@@ -15,6 +15,7 @@
 //! An OSD that starts does not know what it promised in an earlier life, and waits for as long as any promise
 //! can last.
 
+use crate::sabotage::Sabotage;
 use base::{Instant, OsdId};
 use std::time::Duration;
 use wire::{LEASE_MS_MAX, Lease};
@@ -28,6 +29,9 @@ const LEASE_AT_REST: Duration = Duration::from_millis(LEASE_MS_MAX as u64);
 /// How often it is asked for then.
 const RENEW_AT_REST: Duration = Duration::from_millis(1900);
 
+/// Requests that may be answered: with more under way the other is too slow to count on.
+const ASKED_MAX: usize = 8;
+
 /// How long a promise lasts for a lease of `ttl`. A sixteenth more: both clocks may be wrong by up to 3 %, while
 /// the quartz of any computer is right to 0.02 %.
 fn promise_for(ttl: Duration) -> Duration {
@@ -37,8 +41,8 @@ fn promise_for(ttl: Duration) -> Duration {
 /// What stands between this OSD and another.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerLease {
-    /// When this OSD last asked, and for how long.
-    asked: Option<(Instant, Duration)>,
+    /// When this OSD asked, and for how long: the newest requests, newest first.
+    asked: [Option<(Instant, Duration)>; ASKED_MAX],
     /// Until when this OSD holds the other's promise.
     until: Instant,
     /// Until when this OSD has promised the other.
@@ -51,9 +55,14 @@ pub(crate) struct Leases {
     peers: Vec<PeerLease>,
     /// When this OSD began to count: promises of an earlier life end at the latest so much later.
     started: Option<Instant>,
+    sabotage: Option<Sabotage>,
 }
 
 impl Leases {
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> Leases {
+        Leases { sabotage, ..Leases::default() }
+    }
+
     fn peer(&mut self, osd: OsdId) -> &mut PeerLease {
         let index = osd.0 as usize;
         if index >= self.peers.len() {
@@ -75,13 +84,13 @@ impl Leases {
     /// Whether it is time to ask that OSD again.
     pub(crate) fn is_due(&self, osd: OsdId, now: Instant, is_busy: bool) -> bool {
         let every = if is_busy { RENEW } else { RENEW_AT_REST };
-        let asked = self.peers.get(osd.0 as usize).and_then(|peer| peer.asked);
+        let asked = self.peers.get(osd.0 as usize).and_then(|peer| peer.asked[0]);
         asked.is_none_or(|(at, ttl)| now.since(at) >= every || is_busy && ttl > LEASE)
     }
 
     /// Whether it will be time, at rest, so soon that it may as well be now.
     pub(crate) fn is_nearly_due(&self, osd: OsdId, now: Instant) -> bool {
-        let asked = self.peers.get(osd.0 as usize).and_then(|peer| peer.asked);
+        let asked = self.peers.get(osd.0 as usize).and_then(|peer| peer.asked[0]);
         asked.is_none_or(|(at, _)| now.since(at) >= RENEW_AT_REST / 2)
     }
 
@@ -91,21 +100,24 @@ impl Leases {
         let peer = self.peer(osd);
         // The other's promise may become this short, so the lease does.
         peer.until = peer.until.min(now + ttl);
-        peer.asked = Some((now, ttl));
+        peer.asked.rotate_right(1);
+        peer.asked[0] = Some((now, ttl));
         Lease { ttl_ms: ttl.as_millis() as u32, stamp: now.nanoseconds, ..Lease::default() }
     }
 
     /// The other promised.
     pub(crate) fn granted(&mut self, osd: OsdId, lease: &Lease) {
         let peer = self.peer(osd);
-        let Some((asked, ttl)) = peer.asked else { return };
         let stamp = Instant { nanoseconds: lease.granted_stamp };
-        if stamp > asked {
-            return;
+        // Of an older request, no more than what each later one leaves: the other may have heard any of them.
+        let mut until: Option<Instant> = None;
+        for (at, ttl) in peer.asked.iter().copied().map_while(|asked| asked) {
+            until = Some(until.map_or(at + ttl, |until| until.min(at + ttl)));
+            if at == stamp {
+                peer.until = peer.until.max(until.expect("it was just set"));
+                return;
+            }
         }
-        // Of an older request, no more than what the newest one leaves.
-        let granted = stamp + Duration::from_millis(u64::from(lease.granted_ttl_ms));
-        peer.until = peer.until.max(granted.min(asked + ttl));
     }
 
     /// This OSD promises.
@@ -115,14 +127,15 @@ impl Leases {
 
     /// Whether this OSD holds the other's promise.
     pub(crate) fn holds(&self, osd: OsdId, now: Instant) -> bool {
-        self.peers.get(osd.0 as usize).is_some_and(|peer| peer.until > now)
+        let holds = self.peers.get(osd.0 as usize).is_some_and(|peer| peer.until > now);
+        holds || self.sabotage == Some(Sabotage::SkipLease)
     }
 
     /// Whether this OSD promised the other nothing that still binds it.
     pub(crate) fn is_free_of(&self, osd: OsdId, now: Instant) -> bool {
         let earlier_life = self.started() + promise_for(LEASE_AT_REST);
         let promised = self.peers.get(osd.0 as usize).map_or(Instant::default(), |peer| peer.promised_until);
-        now >= promised.max(earlier_life)
+        now >= promised.max(earlier_life) || self.sabotage == Some(Sabotage::BreakPromise)
     }
 }
 

@@ -29,8 +29,11 @@ pub mod peering;
 pub mod recovery;
 pub mod replica;
 pub mod request;
+mod sabotage;
 pub mod write;
 
 pub use group::GroupSummary;
 pub use io::Io;
 pub use osd::{LinkError, Osd, OsdOptions, Progress};
+#[doc(hidden)]
+pub use sabotage::Sabotage;

@@ -4,6 +4,7 @@ use crate::group::{Group, GroupState, GroupSummary};
 use crate::io::Io;
 use crate::lease::{LEASE, Leases};
 use crate::operation::{OperationId, Operations};
+use crate::sabotage::Sabotage;
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{
@@ -44,11 +45,14 @@ pub struct OsdOptions {
     pub small_buffers: usize,
     /// Buffers for the largest message.
     pub large_buffers: usize,
+    /// Breaks a promise on purpose, so that tests can show that they would notice.
+    #[doc(hidden)]
+    pub sabotage: Option<Sabotage>,
 }
 
 impl Default for OsdOptions {
     fn default() -> OsdOptions {
-        OsdOptions { small_buffers: 1024, large_buffers: 64 }
+        OsdOptions { small_buffers: 1024, large_buffers: 64, sabotage: None }
     }
 }
 
@@ -80,6 +84,9 @@ pub enum LinkError {
     /// An OSD that this cluster's map does not show.
     #[error("{0} is not an OSD of this cluster")]
     UnknownOsd(OsdId),
+    /// This OSD serves nothing more.
+    #[error("{0} stops, or its drive failed")]
+    Stopped(OsdId),
     /// It refused us.
     #[error("refused: {0}")]
     Refused(String),
@@ -107,7 +114,7 @@ pub(crate) enum Awaited {
     /// A write, at a member in sync.
     Write(OperationId),
     /// A write of this group, at a learner: nobody waits for it.
-    Learning { group: u32 },
+    Learning { group: u32, session: u32 },
     /// What a learner of this group lacked.
     Push { group: u32, session: u32 },
     /// The mark of a learner's join.
@@ -215,6 +222,9 @@ pub struct Osd {
     pub(crate) deferred: Vec<Deferred>,
     /// Attempts at learners that were begun.
     pub(crate) sessions: u32,
+    /// Groups that wait for a learner's last acknowledgements to take it in.
+    pub(crate) promotions: Vec<u32>,
+    pub(crate) settling: Vec<u32>,
     pub(crate) small: BufferPool,
     pub(crate) large: BufferPool,
     pub(crate) zeros: Buffer,
@@ -235,7 +245,9 @@ pub struct Osd {
     deletions_are_due: bool,
     pub(crate) damaged_reads: u64,
     pub(crate) notes: VecDeque<String>,
+    pub(crate) is_shutting_down: bool,
     is_shut_down: bool,
+    pub(crate) sabotage: Option<Sabotage>,
     /// A link with more unsent bytes gets copies instead of shares of batches.
     pub(crate) share_limit_bytes: usize,
     pub(crate) scratch_extents: Vec<store::Extent>,
@@ -259,12 +271,14 @@ impl Osd {
             peers: Map::default(),
             osd_links: BTreeMap::new(),
             redial_after: BTreeMap::new(),
-            leases: Leases::default(),
+            leases: Leases::new(options.sabotage),
             neighbours: Vec::new(),
             away_since: BTreeMap::new(),
             active_at: Instant::default(),
             deferred: Vec::new(),
             sessions: 0,
+            promotions: Vec::new(),
+            settling: Vec::new(),
             small: BufferPool::new(options.small_buffers, BLOCK_BYTES),
             large: BufferPool::new(options.large_buffers, wire::BLOCKS_PER_MESSAGE_MAX * BLOCK_BYTES),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
@@ -283,7 +297,9 @@ impl Osd {
             deletions_are_due: false,
             damaged_reads: 0,
             notes: VecDeque::new(),
+            is_shutting_down: false,
             is_shut_down: false,
+            sabotage: options.sabotage,
             share_limit_bytes: SHARE_LIMIT_BYTES,
             scratch_extents: Vec::new(),
             scratch_checksums: Vec::new(),
@@ -339,11 +355,13 @@ impl Osd {
     /// When [`Self::end_turn`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
-        self.next_tick
+        // What was looked up at the end of a turn leaves with the next.
+        if self.deferred.is_empty() { self.next_tick } else { self.now }
     }
 
     /// Stops serving and makes the next start a quick one. `is_shut_down` tells when it is done.
     pub fn begin_shutdown(&mut self, io: &mut impl Io) {
+        self.is_shutting_down = true;
         for index in 0..self.groups.len() as u32 {
             self.end_epoch(index, "the OSD is shutting down", io);
         }
@@ -454,6 +472,8 @@ impl Osd {
     /// The end of a turn: batches go to the drive, acknowledgements to the primaries.
     pub fn end_turn(&mut self, now: Instant, io: &mut impl Io) {
         self.now = now;
+        // Looked up before the clock was read: what is looked up from here on waits for the next turn.
+        self.send_deferred(io);
         // Whoever is still blocked is noted anew, in the other vector.
         let scratch = std::mem::take(&mut self.scratch_groups);
         let mut blocked = std::mem::replace(&mut self.blocked_groups, scratch);
@@ -472,7 +492,6 @@ impl Osd {
         self.store.flush(&mut self.actions);
         self.perform_actions(io);
         self.send_acks(io);
-        self.send_deferred(io);
     }
 
     /// A newer map.
@@ -600,6 +619,9 @@ impl Osd {
                 if !self.map.osds.contains_key(&osd) || osd == self.id {
                     return Err(LinkError::UnknownOsd(osd));
                 }
+                if self.store.failure().is_some() || self.is_shutting_down {
+                    return Err(LinkError::Stopped(self.id));
+                }
                 if let Some(older) = self.osd_links.insert(osd, link) {
                     self.peers.remove(&older);
                     io.close(older, "the OSD connected anew");
@@ -721,7 +743,10 @@ impl Osd {
             StagedRecord::Own { operation, .. } => {
                 if let Some(operation_state) = self.operations.get(operation) {
                     let origin = operation_state.origin;
-                    self.refuse(origin, Status::DeviceFailed, io);
+                    // Another member may do it.
+                    let has_others = self.groups[group as usize].config.in_sync.len() > 1;
+                    let status = if has_others { Status::NotActive } else { Status::DeviceFailed };
+                    self.refuse(origin, status, io);
                     self.forget_operation(operation);
                 }
                 self.end_epoch(group, &format!("the drive of {} failed: {reason}", self.id), io);
@@ -874,7 +899,22 @@ impl Osd {
         in_sync.iter().all(|osd| *osd == self.id || self.leases.holds(*osd, self.now))
     }
 
+    /// Ends the connections to the other OSDs.
+    fn leave(&mut self, io: &mut impl Io) {
+        while let Some((_, link)) = self.osd_links.first_key_value().map(|(osd, link)| (*osd, *link)) {
+            io.close(link, "the OSD stops");
+            self.handle_closed(self.now, link, "this OSD stops", io);
+        }
+        for index in 0..self.groups.len() as u32 {
+            self.advance_peering(index, io);
+        }
+    }
+
     fn tick(&mut self, io: &mut impl Io) {
+        if self.store.failure().is_some() || self.is_shutting_down {
+            // It serves nothing more: the others are to notice that soon.
+            return self.leave(io);
+        }
         self.dial(io);
         self.renew_leases(io);
         self.look_around();

@@ -15,8 +15,9 @@
 use crate::group::{GroupState, MemberPosition, RepairRange};
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
-use crate::osd::Osd;
-use crate::request::{UNDONE, was_done};
+use crate::osd::{Osd, Peer};
+use crate::request::{NAME, REPAIR, UNDONE, was_done};
+use crate::sabotage::Sabotage;
 use base::map::PgConfig;
 use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +29,8 @@ use wire::{LogEntry, Position, Status, encode};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a primary that the registry just told of may take to show itself to its replicas.
 const NEW_PRIMARY_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an epoch may wait for a learner's last acknowledgements.
+const PROMOTION_MAX: Duration = Duration::from_secs(1);
 /// Replicas take over one after the other: this much later each.
 const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
 /// The pause before a group that lost its epoch claims another.
@@ -73,6 +76,9 @@ impl Osd {
         for index in 0..self.groups.len() as u32 {
             let group = &mut self.groups[index as usize];
             group.learners.retain(|learner| learner.osd != osd);
+            if group.promoted.as_ref().is_some_and(|promotion| promotion.osd == osd) {
+                group.promoted = None;
+            }
             if group.config.primary == self.id && group.config.in_sync.contains(&osd) {
                 self.end_epoch(index, reason, io);
             }
@@ -121,6 +127,9 @@ impl Osd {
         if is_primary && group.staged_count > 0 {
             return;
         }
+        if self.is_shutting_down || is_primary && !self.promotion_is_settled(index) {
+            return;
+        }
         if !is_primary && !self.may_take_over(index) {
             return;
         }
@@ -140,6 +149,15 @@ impl Osd {
                 return;
             }
         };
+        if !is_primary {
+            // What it still asks for on this connection is not granted any more: a lease that ran out must not be
+            // renewed behind the proposal. Should it live, it learns by this that the epoch is over.
+            let primary = self.groups[index as usize].config.primary;
+            if let Some(link) = self.osd_links.get(&primary).copied() {
+                io.close(link, "it is silent, and is replaced");
+                self.handle_closed(self.now, link, "it is silent, and is replaced", io);
+            }
+        }
         let group = &mut self.groups[index as usize];
         let expected = match group.state {
             GroupState::Replica { expected } => expected,
@@ -147,6 +165,25 @@ impl Osd {
         };
         group.state = GroupState::Claiming { expected };
         io.propose(group.pg, group.config.epoch, config);
+    }
+
+    /// Whether a learner that shall be in sync has everything that was sent to it on stable media: part of that was
+    /// acknowledged to clients without it. If it takes too long, the epoch begins without it.
+    fn promotion_is_settled(&mut self, index: u32) -> bool {
+        let now = self.now;
+        let Some(promotion) = self.groups[index as usize].promoted.clone() else { return true };
+        let oldest = match self.peers.get(&promotion.link) {
+            Some(Peer::Osd(peer)) => peer.outstanding.front().map_or(u64::MAX, |front| front.ordinal),
+            _ => 0,
+        };
+        if oldest > promotion.through {
+            return true;
+        }
+        if oldest == 0 || now.since(promotion.since) >= PROMOTION_MAX {
+            self.groups[index as usize].promoted = None;
+            return true;
+        }
+        false
     }
 
     /// Whether a replica is free to take its group over: it has promised the primary nothing any more, and those
@@ -168,6 +205,10 @@ impl Osd {
         now.since(since) >= TAKEOVER_STAGGER * rank
     }
 
+    fn min_size(&self, pg: PgId) -> usize {
+        self.map.pools.get(&pg.pool).map_or(0, |pool| pool.min_size) as usize
+    }
+
     /// The configuration to ask for.
     ///
     /// # Errors
@@ -175,7 +216,7 @@ impl Osd {
     fn next_config(&self, index: u32) -> Result<PgConfig, String> {
         let group = &self.groups[index as usize];
         let config = &group.config;
-        let min_size = self.map.pools.get(&group.pg.pool).map_or(0, |pool| pool.min_size) as usize;
+        let min_size = self.min_size(group.pg);
         let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
         let (mut in_sync, absent): (Vec<OsdId>, Vec<OsdId>) =
             config.in_sync.iter().copied().partition(|osd| *osd == self.id || self.is_present(*osd));
@@ -183,12 +224,13 @@ impl Osd {
             // The primary is replaced because it is silent towards this member, whatever else it does.
             in_sync.retain(|osd| *osd != config.primary);
         }
-        if let Some(promoted) =
-            group.promoted.filter(|osd| config.learners.contains(osd) && self.is_present(*osd))
-        {
-            in_sync.push(promoted);
+        in_sync.retain(|osd| group.unfit != Some(*osd));
+        let promoted = group.promoted.as_ref().map(|promotion| promotion.osd);
+        if let Some(osd) = promoted.filter(|osd| config.learners.contains(osd) && self.is_present(*osd)) {
+            in_sync.push(osd);
         }
-        let is_reachable = |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary;
+        let is_reachable =
+            |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || group.unfit == Some(*osd);
         let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
         if in_sync.len() < min_size {
             let gone = if absent.is_empty() { vec![config.primary] } else { absent };
@@ -232,6 +274,7 @@ impl Osd {
         group.epoch = group.config.epoch;
         group.config_seen_at = now;
         group.promoted = None;
+        group.unfit = None;
         let epoch = group.epoch;
         group.state = GroupState::Querying { positions: Vec::new(), since: now };
         let replicas: Vec<_> = group.replicas(self.id).collect();
@@ -332,26 +375,46 @@ impl Osd {
         }
         let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let min_size = self.min_size(pg);
         let group = &mut self.groups[index as usize];
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
         members.push(MemberPosition { osd: self.id, last_sequence, is_whole, entries });
         match differences(pg, &members) {
             Ok(mut queue) => {
+                if self.sabotage == Some(Sabotage::SkipRepair) {
+                    queue.clear();
+                }
                 // Its own content is what counts now: a write that it has is done, one that it lacks is undone, and
                 // every member's log says so.
-                for range in queue.iter_mut().filter(|range| range.tag != 0) {
-                    let tag = range.tag & !UNDONE;
-                    range.tag = if was_done(&self.store, pg, tag) { tag } else { tag | UNDONE };
+                for range in &mut queue {
+                    let is_undone = range.tag != 0 && !was_done(&self.store, pg, range.tag);
+                    range.tag |= REPAIR | if is_undone { UNDONE } else { 0 };
                 }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
+                let last = match self.sabotage {
+                    Some(Sabotage::ReuseSequence) => last_sequence,
+                    _ => last,
+                };
                 group.next_sequence = last.next();
                 group.state = GroupState::Repairing { queue, current: None, mark_is_due: true };
                 self.repair_next(index, io);
             }
-            Err(reason) => {
-                group.state = GroupState::Stopped { reason };
-                group.claim_after = self.now + Duration::from_secs(10);
+            Err(behind) => {
+                let Behind { osd, last_sequence, window_start } = behind;
+                let reason = format!(
+                    "{osd} lacks writes that are older than the log of the others (it has {last_sequence}, the log \
+                     begins at {window_start})"
+                );
+                if osd != self.id && group.config.in_sync.len() > min_size {
+                    // It goes on as a learner, and is compared object by object.
+                    group.unfit = Some(osd);
+                    group.state = GroupState::Waiting { reason };
+                    group.claim_after = self.now + CLAIM_PAUSE;
+                } else {
+                    group.state = GroupState::Stopped { reason };
+                    group.claim_after = self.now + Duration::from_secs(10);
+                }
             }
         }
     }
@@ -513,25 +576,50 @@ impl Osd {
     }
 }
 
+/// A member whose log does not reach into those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    pub(crate) osd: OsdId,
+    last_sequence: Sequence,
+    window_start: Sequence,
+}
+
+/// Whether an entry was ordered while its epoch served: when all members agreed on everything before it.
+fn tells_agreement(entry: &LogEntry) -> bool {
+    entry.block_count > 0 && entry.origin & REPAIR == 0
+}
+
+/// The newest entry that all members have and that tells that they agreed on everything before it. Members apply
+/// what they get in order and without a gap, so whoever has it had been in agreement.
+pub(crate) fn agreement(members: &[MemberPosition]) -> Option<Sequence> {
+    let (first, others) = members.split_first()?;
+    let names = |member: &MemberPosition| -> BTreeSet<(Sequence, Epoch)> {
+        member.entries.iter().map(|entry| (entry.sequence, entry.epoch)).collect()
+    };
+    let others: Vec<_> = others.iter().map(names).collect();
+    let is_common =
+        |entry: &&LogEntry| others.iter().all(|other| other.contains(&(entry.sequence, entry.epoch)));
+    let entries = first.entries.iter().rev();
+    entries.filter(|entry| tells_agreement(entry)).find(is_common).map(|entry| entry.sequence)
+}
+
 /// The blocks whose content members may disagree about: those touched by log entries that not all have.
 ///
 /// # Errors
 /// When a member's log ends before another's begins: its gap is larger than a log can tell.
-pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, String> {
+pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, Behind> {
     // Entries before this sequence are gone from some log; every member must reach up to it.
-    let window_start = members
+    let logs_begin = members
         .iter()
         .filter(|member| !member.is_whole)
         .filter_map(|member| member.entries.first())
         .map(|entry| entry.sequence)
         .max()
         .unwrap_or_default();
+    let window_start = agreement(members).map_or(logs_begin, Sequence::next);
     if let Some(behind) = members.iter().find(|member| member.last_sequence.next() < window_start) {
-        return Err(format!(
-            "{} lacks writes that are older than the log of the others (it has {}, the log begins at {window_start}); \
-             its drive was replaced or wiped, and must be filled from the others",
-            behind.osd, behind.last_sequence
-        ));
+        let (osd, last_sequence) = (behind.osd, behind.last_sequence);
+        return Err(Behind { osd, last_sequence, window_start });
     }
     let mut holders: BTreeMap<(Sequence, Epoch), (LogEntry, usize)> = BTreeMap::new();
     for member in members {
@@ -550,7 +638,7 @@ pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeq
             key: ObjectKey { pg, volume: entry.volume, object: entry.object },
             first_block: entry.first_block,
             block_count: entry.block_count,
-            tag: entry.origin,
+            tag: entry.origin & NAME,
         })
         .collect();
     Ok(ranges.into_iter().collect())
@@ -578,7 +666,7 @@ mod tests {
         MemberPosition { osd: OsdId(osd), last_sequence, is_whole, entries: entries.to_vec() }
     }
 
-    fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, String> {
+    fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, Behind> {
         let pg = PgId { pool: PoolId(1), index: 0 };
         Ok(differences(pg, members)?.into_iter().map(|range| range.first_block).collect())
     }
@@ -608,7 +696,21 @@ mod tests {
     #[test]
     fn a_member_beyond_the_reach_of_the_log_stops_the_group() {
         let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
-        let error = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
-        assert!(error.contains("osd.1") && error.contains("wiped"), "{error}");
+        let behind = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
+        assert_eq!((behind.osd, behind.window_start), (OsdId(1), Sequence(11)));
+    }
+
+    #[test]
+    fn a_common_entry_tells_agreement_unless_it_repaired_something() {
+        let common = [entry(1, 1, 10), entry(1, 2, 11)];
+        let forked: Vec<_> = common.iter().copied().chain([entry(1, 3, 12)]).collect();
+        let went_on: Vec<_> = common.iter().copied().chain([entry(2, 3, 13)]).collect();
+        let members = [member(0, true, &forked), member(1, true, &went_on)];
+        assert_eq!(agreement(&members), Some(Sequence(2)));
+        assert_eq!(blocks(&members), Ok(vec![12, 13]));
+        // The same numbers, and nothing in common: which writes went before cannot be told.
+        assert_eq!(agreement(&[member(0, false, &forked[2..]), member(1, false, &went_on[2..])]), None);
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 4, 14) };
+        assert_eq!(agreement(&[member(0, false, &[repair]), member(1, false, &[repair])]), None);
     }
 }

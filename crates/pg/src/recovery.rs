@@ -18,16 +18,17 @@
 //! sync. Should it be a learner again before that, its log is not used. Nobody but the registry's configuration
 //! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
 
-use crate::group::{Comparison, Learner, LearnerState, MemberPosition, RepairRange, Work};
+use crate::group::{Comparison, Learner, LearnerState, MemberPosition, Promotion, RepairRange, Work};
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Awaited, Osd, Outstanding, Peer};
-use crate::peering::differences;
+use crate::peering::{agreement, differences};
+use crate::sabotage::Sabotage;
 use base::hash::mix;
 use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wire::{Blocks, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
+use wire::{Blocks, LogEntry, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -100,9 +101,13 @@ impl Osd {
     }
 
     /// A learner did not apply a message.
-    pub(crate) fn learner_refused(&mut self, index: u32, osd: OsdId, status: Status) {
-        let pg = self.groups[index as usize].pg;
-        if self.groups[index as usize].learner_mut(osd).is_some() {
+    pub(crate) fn learner_refused(&mut self, index: u32, session: u32, osd: OsdId, status: Status) {
+        let group = &mut self.groups[index as usize];
+        let pg = group.pg;
+        if group.promoted.as_ref().is_some_and(|promotion| promotion.osd == osd) {
+            group.promoted = None;
+        }
+        if group.learner_mut(osd).is_some_and(|learner| learner.session == session) {
             let pause = if status == Status::NoSpace { LEARN_PAUSE_LONG } else { LEARN_PAUSE };
             self.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
             self.give_up_learner(index, osd, pause);
@@ -133,7 +138,13 @@ impl Osd {
             is_whole: position.is_whole,
             entries: position.entries().collect(),
         };
-        let by_log = if position.is_incomplete { None } else { differences(pg, &[own, theirs]).ok() };
+        // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
+        // first write are, and those that share an entry that members had only in agreement. The same numbers may
+        // stand for other writes.
+        let is_whole = own.is_whole && theirs.is_whole;
+        let members = [own, theirs];
+        let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
+        let by_log = if tells { differences(pg, &members).ok() } else { None };
         let mut work: VecDeque<Work> = VecDeque::new();
         let comparison = match by_log {
             Some(ranges) => {
@@ -144,9 +155,21 @@ impl Osd {
         };
         // What is ordered and not yet durable here is neither in the log nor in the index.
         let group = &self.groups[index as usize];
+        let mut under_way: Vec<LogEntry> = Vec::new();
         for id in &group.in_flight {
             let Some(operation) = self.operations.get(*id) else { continue };
             if operation.state == OperationState::Replicating {
+                if operation.sequence > last_sequence {
+                    under_way.push(LogEntry {
+                        epoch,
+                        sequence: operation.sequence,
+                        volume: operation.key.volume,
+                        object: operation.key.object,
+                        first_block: operation.first_block,
+                        block_count: operation.block_count,
+                        origin: operation.tag,
+                    });
+                }
                 work.push_back(Work::Range(RepairRange {
                     key: operation.key,
                     first_block: operation.first_block,
@@ -156,6 +179,11 @@ impl Osd {
             }
         }
         let now = self.now;
+        under_way.sort_unstable_by_key(|entry| entry.sequence);
+        let (work, comparison) = match self.sabotage {
+            Some(Sabotage::CountLearner) => (VecDeque::new(), None),
+            _ => (work, comparison),
+        };
         let group = &mut self.groups[index as usize];
         let from = group.next_sequence;
         let first = entries.first().map_or(from, |entry| entry.sequence);
@@ -166,10 +194,11 @@ impl Osd {
             LearnerState::Joined { from, has_mark: false, work, comparison, blocks_awaited: None, pushes: 0 };
         let join = encode::join(pg, epoch, mark, from);
         self.send_to_learner(link, Awaited::Join { group: index, session }, &join, io);
-        // Its log shall be as good as any member's: a client may ask it whether a write was done.
-        for entry in &entries {
+        // Its log shall be as good as any member's: a client may ask it whether a write was done. What is under way
+        // is no part of this OSD's log yet.
+        for entry in entries.iter().chain(&under_way) {
             let bytes = encode::push_entry(pg, epoch, entry);
-            self.send_to_learner(link, Awaited::Learning { group: index }, &bytes, io);
+            self.send_to_learner(link, Awaited::Learning { group: index, session }, &bytes, io);
         }
         self.recover_next(index, osd, io);
     }
@@ -249,12 +278,17 @@ impl Osd {
     }
 
     fn learner_is_whole(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
+        let Some(link) = self.ready_link(osd) else { return };
         self.end_epoch(index, &format!("{osd} has caught up"), io);
+        // From here on nothing more is acknowledged. What was, it was sent.
+        let through = self.osd_link_mut(link).map_or(0, |peer| peer.sent);
+        let now = self.now;
         let group = &mut self.groups[index as usize];
-        group.promoted = Some(osd);
+        group.promoted = Some(Promotion { osd, link, through, since: now });
         // At once: nobody is served meanwhile.
-        group.claim_after = self.now;
-        self.next_tick = self.now;
+        group.claim_after = now;
+        self.promotions.push(index);
+        self.next_tick = now;
     }
 
     /// Starts a push, or puts it behind what is under way on its blocks.
@@ -311,7 +345,9 @@ impl Osd {
             return self.send_push(id, io);
         }
         self.operations.live(id).state = OperationState::Reading;
-        self.groups[index as usize].in_flight.push_back(id);
+        if self.sabotage != Some(Sabotage::StalePush) {
+            self.groups[index as usize].in_flight.push_back(id);
+        }
         self.read_parts(id, io);
     }
 

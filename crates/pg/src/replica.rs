@@ -4,6 +4,8 @@ use crate::group::GroupState;
 use crate::io::Io;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
+use crate::request::REPAIR;
+use crate::sabotage::Sabotage;
 use base::{BLOCK_BYTES, Epoch, LinkId, ObjectKey, PgId, Sequence, crc32c};
 use store::{StageError, WriteRecord};
 use wire::{Checksums, LogEntry, Message, Replicate, Status, encode};
@@ -80,6 +82,7 @@ impl Osd {
             {
                 Ok(index)
             }
+            _ if replicate.epoch < group.epoch && self.sabotage == Some(Sabotage::ForgetFence) => Ok(index),
             _ if replicate.epoch < group.epoch => Err((Status::StaleEpoch, group.epoch)),
             _ => Err((Status::NotActive, group.epoch)),
         }
@@ -94,7 +97,11 @@ impl Osd {
             first_block: replicate.first_block,
             block_count: replicate.block_count,
             token: self.next_staged_token(),
-            role: store::Role::Replica,
+            // What makes members agree is taken by one that takes no other writes any more.
+            role: match replicate.origin & REPAIR {
+                0 => store::Role::Replica,
+                _ => store::Role::Housekeeping,
+            },
         }
     }
 
@@ -127,11 +134,8 @@ impl Osd {
         payload: Option<(Checksums<'_>, &[u8])>,
         io: &mut impl Io,
     ) -> Handled {
-        let record = WriteRecord {
-            sequence: Sequence(0),
-            role: store::Role::Housekeeping,
-            ..self.replica_record(push)
-        };
+        let record =
+            WriteRecord { sequence: Sequence(0), role: store::Role::Recovery, ..self.replica_record(push) };
         let group = self.joined_group(push.key.pg, push.epoch);
         let staged = match (group, payload) {
             (None, _) => Err((Status::NotActive, push.epoch)),
@@ -231,7 +235,11 @@ impl Osd {
         let ordinal = peer.received;
         let (status, epoch) = match staged {
             Ok((group, Ok(()))) => {
-                if let Some(sequence) = sequence {
+                // Only where the fence was forgotten there is anything that is not the next.
+                let state = &self.groups[group as usize].state;
+                if let Some(sequence) = sequence
+                    && matches!(state, GroupState::Replica { .. } | GroupState::Claiming { .. })
+                {
                     let expected = Some(sequence.next());
                     let state = &mut self.groups[group as usize].state;
                     *state = match state {
@@ -241,6 +249,9 @@ impl Osd {
                 }
                 self.active_at = self.now;
                 self.note_staged(StagedRecord::Replica { group, link, ordinal });
+                if self.sabotage == Some(Sabotage::AcknowledgeStaged) {
+                    self.note_ack(link, ordinal);
+                }
                 return Handled::Done;
             }
             Ok((group, Err(StageError::Full))) => (Status::NoSpace, self.groups[group as usize].epoch),
@@ -265,7 +276,7 @@ impl Osd {
         }
         peer.is_full = is_full;
         loop {
-            let Some(peer) = self.osd_link_mut(link) else { return Ok(()) };
+            let Some(peer) = self.osd_link_mut(link) else { break };
             match peer.outstanding.front() {
                 Some(front) if front.ordinal <= through => {
                     let awaited = front.awaited;
@@ -277,9 +288,22 @@ impl Osd {
                         Awaited::Join { group, session } => self.learner_has(group, session, true, io),
                     }
                 }
-                _ => return Ok(()),
+                _ => break,
             }
         }
+        // A group may wait for a learner's last acknowledgement to begin its epoch.
+        while let Some(group) = self.promotions.pop() {
+            self.settling.push(group);
+        }
+        for index in 0..self.settling.len() {
+            let group = self.settling[index];
+            self.advance_peering(group, io);
+            if self.groups[group as usize].promoted.is_some() && !self.groups[group as usize].is_claiming() {
+                self.promotions.push(group);
+            }
+        }
+        self.settling.clear();
+        Ok(())
     }
 
     /// A replica did not apply a message: the group begins anew, which brings the replica into line.
@@ -292,8 +316,10 @@ impl Osd {
         };
         let operation = match peer.outstanding.remove(index).expect("it was just found").awaited {
             Awaited::Write(operation) => operation,
-            Awaited::Learning { group } | Awaited::Push { group, .. } | Awaited::Join { group, .. } => {
-                return self.learner_refused(group, osd, status);
+            Awaited::Learning { group, session }
+            | Awaited::Push { group, session }
+            | Awaited::Join { group, session } => {
+                return self.learner_refused(group, session, osd, status);
             }
         };
         let Some(state) = self.operations.get(operation) else { return };

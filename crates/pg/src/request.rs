@@ -4,6 +4,7 @@ use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
+use crate::sabotage::Sabotage;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, OsdId, PgId, crc32c};
 use store::{DeviceError, Location};
@@ -105,7 +106,7 @@ impl Osd {
         operation.length = request.length;
         operation.first_block = first_block;
         operation.block_count = block_count;
-        operation.tag = request.origin & !UNDONE;
+        operation.tag = request.origin & NAME;
         operation.is_again = request.is_again;
         id
     }
@@ -114,7 +115,10 @@ impl Osd {
     fn is_done_already(&mut self, id: OperationId, io: &mut impl Io) -> bool {
         let operation = self.operations.live(id);
         let (origin, tag, pg) = (operation.origin, operation.tag, operation.key.pg);
-        if !operation.is_again || !was_done(&self.store, pg, tag) {
+        if !operation.is_again || self.sabotage == Some(Sabotage::ForgetOrigin) {
+            return false;
+        }
+        if !was_done(&self.store, pg, tag) {
             return false;
         }
         if let Origin::Client { link, request } = origin {
@@ -137,7 +141,8 @@ impl Osd {
             return Handled::Stalled;
         }
         let waiting = self.groups[group as usize].waiting.len();
-        let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
+        let has_conflict = self.sabotage != Some(Sabotage::ReadUncommitted)
+            && self.has_conflict(group, &request.key, first_block, block_count, waiting);
         let id = self.add_operation(link, request, group, OperationKind::Read);
         if has_conflict {
             self.groups[group as usize].waiting.push_back(id);
@@ -172,7 +177,8 @@ impl Osd {
         io: &mut impl Io,
     ) -> Handled {
         let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
-        if self.groups[group as usize].in_flight.len() >= IN_FLIGHT_MAX {
+        let state = &self.groups[group as usize];
+        if state.in_flight.len() + state.waiting.len() >= IN_FLIGHT_MAX {
             return Handled::Stalled;
         }
         let (first_block, block_count) = request.blocks();
@@ -248,6 +254,9 @@ impl Osd {
     pub(crate) fn start_waiting(&mut self, group: u32, io: &mut impl Io) {
         let mut index = 0;
         while let Some(&id) = self.groups[group as usize].waiting.get(index) {
+            if self.groups[group as usize].in_flight.len() >= IN_FLIGHT_MAX {
+                return;
+            }
             let operation = self.operations.live(id);
             let (key, first_block, block_count) =
                 (operation.key, operation.first_block, operation.block_count);
@@ -486,12 +495,16 @@ impl Osd {
 
 /// Bit of a log entry's origin: the write of that name was replaced by what was there before.
 pub(crate) const UNDONE: u64 = 1 << 63;
+/// Bit of a log entry's origin: it was ordered while an epoch began, to make the members agree.
+pub(crate) const REPAIR: u64 = 1 << 62;
+/// The bits of an origin that are its name.
+pub(crate) const NAME: u64 = REPAIR - 1;
 
 /// Whether a write that its client sends again was done by an earlier attempt: then doing it again could undo what
 /// followed it. Nothing of it is in flight. A log is finite: what more than 1,024 writes of its group followed is
 /// not known any more.
 pub(crate) fn was_done(store: &store::Store, pg: PgId, tag: u64) -> bool {
-    let newest = store.pg_log(pg).rev().find(|entry| entry.origin & !UNDONE == tag);
+    let newest = store.pg_log(pg).rev().find(|entry| entry.origin & NAME == tag);
     tag != 0 && newest.is_some_and(|entry| entry.origin & UNDONE == 0)
 }
 

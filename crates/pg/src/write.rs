@@ -222,7 +222,7 @@ impl Osd {
         // Learners have everything from their join on; nobody waits for them.
         let learners = group.learners.iter().filter_map(|learner| match learner.state {
             LearnerState::Joined { from, .. } if operation.sequence >= from => {
-                Some((learner.link, Awaited::Learning { group: group_index }))
+                Some((learner.link, Awaited::Learning { group: group_index, session: learner.session }))
             }
             _ => None,
         });

@@ -1,7 +1,6 @@
 //! `sim`: runs simulated lives by seed, and replays one that failed.
 
 use clap::Parser;
-use sim::cluster::checker::Writes;
 use sim::store_life::SABOTAGES;
 use sim::{cluster, store_life};
 use std::io::IsTerminal;
@@ -41,15 +40,15 @@ struct Arguments {
     /// Go on after a failure, and count
     #[arg(long)]
     keep_going: bool,
-    /// Take it for a failure when a write that was sent again visibly took effect twice
-    #[arg(long)]
-    once: bool,
     /// Give OSDs fewer buffers than operations may wait
     #[arg(long)]
     scarce_buffers: bool,
     /// Break the store on purpose: the checker must notice
-    #[arg(long, value_parser = sabotage_named, value_name = "NAME", requires = "store")]
+    #[arg(long, value_parser = sabotage_named, value_name = "NAME")]
     sabotage: Option<Sabotage>,
+    /// Break the OSDs on purpose: the checkers must notice
+    #[arg(long, value_parser = osd_sabotage_named, value_name = "NAME", conflicts_with = "store")]
+    break_osds: Option<pg::Sabotage>,
 }
 
 fn sabotage_named(name: &str) -> Result<Sabotage, String> {
@@ -57,6 +56,13 @@ fn sabotage_named(name: &str) -> Result<Sabotage, String> {
         .into_iter()
         .find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name))
         .ok_or_else(|| format!("no such sabotage; known are {SABOTAGES:?}"))
+}
+
+fn osd_sabotage_named(name: &str) -> Result<pg::Sabotage, String> {
+    pg::Sabotage::ALL
+        .into_iter()
+        .find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name))
+        .ok_or_else(|| format!("no such sabotage; known are {:?}", pg::Sabotage::ALL))
 }
 
 /// The seed that is running, for the message of a panic, which ends a release build at once.
@@ -92,9 +98,12 @@ fn printer(arguments: &Arguments) -> Option<fn(&str)> {
 }
 
 fn run_clusters(arguments: &Arguments) -> bool {
-    let writes = if arguments.once { Writes::TakeEffectOnce } else { Writes::MayBeRepeated };
-    let settings =
-        cluster::Settings { print: printer(arguments), writes, scarce_buffers: arguments.scarce_buffers };
+    let settings = cluster::Settings {
+        print: printer(arguments),
+        scarce_buffers: arguments.scarce_buffers,
+        sabotage: arguments.break_osds,
+        store_sabotage: arguments.sabotage,
+    };
     let seeds = seeds_of(arguments);
     let clock = Clock::start();
     let (mut total, mut failed, mut done) = (cluster::Report::default(), 0u64, 0u64);

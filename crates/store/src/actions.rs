@@ -85,6 +85,8 @@ pub struct Location(pub u32);
 pub enum Role {
     /// A client's write: refused first.
     Primary,
+    /// What a learner lacks.
+    Recovery,
     /// A primary's write, which was admitted there.
     Replica,
     /// What makes the cluster whole or gives space back.

@@ -552,6 +552,7 @@ impl Store {
             u64::from(self.segments.count().saturating_sub(8)) * u64::from(self.segments.blocks_each);
         let percent = match role {
             Role::Primary => 88,
+            Role::Recovery => 90,
             Role::Replica => 92,
             Role::Housekeeping => 94,
         };

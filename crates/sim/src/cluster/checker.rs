@@ -25,15 +25,6 @@
 //! - a read of zeros needs a zeroing that began before the read ended, and after whose end no operation of
 //!   another value both began and ended before the read began.
 //!
-//! # Writes that are repeated
-//! A client that does not learn how a write ended sends it again. If the first attempt had taken effect, the write
-//! takes effect twice, and what somebody else wrote in between, perhaps after having read the first effect, is
-//! overwritten. That is not linearizable, and [`Writes::TakeEffectOnce`] says so. [`Writes::MayBeRepeated`] allows
-//! it and nothing more: a write takes effect once or several times between its beginning and its end, a write that
-//! did not end at any time after its beginning. Then the value is certainly there only from the end of its write
-//! to the beginning of the last read that saw it, which is the forward zone; and the write and each read of the
-//! value need a moment of their own.
-//!
 //! An answer that a block is not allocated has to keep only the last of these: it is given without waiting for
 //! what is under way.
 
@@ -43,16 +34,6 @@ use std::collections::BTreeMap;
 pub const ZEROS: u64 = 0;
 /// When an operation ended that never did.
 pub const PENDING: u64 = u64::MAX;
-
-/// How often a write may take effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Writes {
-    /// As linearizability demands.
-    #[default]
-    TakeEffectOnce,
-    /// Several times between its beginning and its end.
-    MayBeRepeated,
-}
 
 /// What an operation did to the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +90,8 @@ impl Zone {
 ///
 /// # Errors
 /// A contradiction, in words.
-pub fn check(history: &[Observation], writes: Writes) -> Result<(), String> {
-    let zones = zones(history, writes)?;
+pub fn check(history: &[Observation]) -> Result<(), String> {
+    let zones = zones(history)?;
     let mut forward: Vec<Zone> = zones.values().copied().filter(Zone::is_forward).collect();
     forward.sort_by_key(|zone| (zone.first_end, zone.last_begin));
     for pair in forward.windows(2) {
@@ -123,7 +104,7 @@ pub fn check(history: &[Observation], writes: Writes) -> Result<(), String> {
     }
     let needs_a_moment = |one: &&Observation| match one.access {
         Access::Write(value) => value == ZEROS,
-        Access::Read(value) => value == ZEROS || writes == Writes::MayBeRepeated,
+        Access::Read(value) => value == ZEROS,
         Access::SeenAbsent => false,
     };
     let moments = history.iter().filter(|one| one.completed != PENDING).filter(needs_a_moment).map(|one| {
@@ -148,7 +129,7 @@ pub fn check(history: &[Observation], writes: Writes) -> Result<(), String> {
 }
 
 /// The zones of all values but zeros.
-fn zones(history: &[Observation], writes: Writes) -> Result<BTreeMap<u64, Zone>, String> {
+fn zones(history: &[Observation]) -> Result<BTreeMap<u64, Zone>, String> {
     let mut zones = BTreeMap::new();
     for one in history {
         if let Access::Write(value) = one.access
@@ -173,9 +154,7 @@ fn zones(history: &[Observation], writes: Writes) -> Result<BTreeMap<u64, Zone>,
                 one.label
             ));
         }
-        if writes == Writes::TakeEffectOnce {
-            zone.first_end = zone.first_end.min(one.completed);
-        }
+        zone.first_end = zone.first_end.min(one.completed);
         zone.last_begin = zone.last_begin.max(one.invoked);
     }
     Ok(zones)
@@ -232,11 +211,11 @@ mod tests {
     }
 
     fn accepted(operations: &[(Access, u64, u64)]) {
-        assert_eq!(check(&history(operations), Writes::TakeEffectOnce), Ok(()));
+        assert_eq!(check(&history(operations)), Ok(()));
     }
 
     fn refused(operations: &[(Access, u64, u64)], why: &str) {
-        let error = check(&history(operations), Writes::TakeEffectOnce).unwrap_err();
+        let error = check(&history(operations)).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
 
@@ -318,20 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_write_is_legal_only_where_it_is_allowed_and_only_until_it_ends() {
+    fn a_write_that_takes_effect_again_is_refused() {
         let repeated =
             [(Write(1), 0, 9), (Read(1), 1, 2), (Write(2), 3, 4), (Read(2), 5, 6), (Read(1), 10, 11)];
         refused(&repeated, "comes back");
-        assert_eq!(check(&history(&repeated), Writes::MayBeRepeated), Ok(()));
-        let late = [(Write(1), 0, 9), (Write(2), 10, 11), (Read(1), 12, 13)];
-        let error = check(&history(&late), Writes::MayBeRepeated).unwrap_err();
-        assert!(error.contains("certainly there"), "{error}");
-        let back = [(Write(1), 0, 1), (Write(2), 2, 3), (Read(2), 4, 5), (Read(1), 6, 7)];
-        assert!(check(&history(&back), Writes::MayBeRepeated).is_err());
-        let lost = [(Write(1), 0, 1), (Read(0), 2, 3)];
-        assert!(check(&history(&lost), Writes::MayBeRepeated).is_err());
-        let between = [(Write(1), 0, 1), (Write(2), 0, PENDING), (Read(1), 8, 9), (Read(2), 4, 5)];
-        assert!(check(&history(&between), Writes::MayBeRepeated).is_err());
     }
 
     #[test]
@@ -348,12 +317,12 @@ mod tests {
             }
             for _ in 0..random.between(1, 3) {
                 let invoked = random.below(14);
-                let value = random.between(1, writes);
+                let value = random.between(1);
                 operations.push((Read(value), invoked, invoked + 1 + random.below(4)));
             }
             let observations = history(&operations);
             let expected = has_order(&observations, &mut vec![false; observations.len()], 0);
-            assert_eq!(check(&observations, Writes::TakeEffectOnce).is_ok(), expected, "{observations:?}");
+            assert_eq!(check(&observations).is_ok(), expected, "{observations:?}");
             if expected { legal += 1 } else { illegal += 1 }
         }
         assert!(legal > 300 && illegal > 300, "{legal} legal, {illegal} illegal");

@@ -236,7 +236,11 @@ impl ClientProcess {
             running.due.pop();
             running.in_flight += 1;
             let request = match &mut self.work {
-                Work::Load => draw(&world.plan, &mut self.random),
+                Work::Load => draw(
+                    &world.plan,
+                    world.plan.has_reader && self.process.0 == world.plan.nodes,
+                    &mut self.random,
+                ),
                 Work::List(list) => list.pop().expect("has_more looked"),
             };
             self.submit(request, history, world);
@@ -292,12 +296,12 @@ fn region_start(plan: &Plan, region: u64) -> u64 {
     object * OBJECT_BLOCKS as u64 - plan.region_blocks / 2
 }
 
-fn draw(plan: &Plan, random: &mut Random) -> Request {
+fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
     let blocks = random.between(1, plan.operation_blocks_max.min(plan.region_blocks));
     let start = region_start(plan, random.below(plan.regions));
     let first_block = start + random.between(0, plan.region_blocks - blocks);
     let number = random.below(100);
-    let kind = if number < plan.read_percent {
+    let kind = if number < plan.read_percent || is_reader {
         Kind::Read
     } else if number < plan.read_percent + plan.zero_percent {
         Kind::Zero

@@ -135,6 +135,39 @@ impl Life {
                     }
                 }
             }
+            FaultKind::Split => {
+                let outage = self.outage();
+                self.world.event(None, "split");
+                let registry = self.world.registry();
+                let mut is_away: Vec<bool> = (0..self.world.mailboxes.len())
+                    .map(|index| Process(index) != registry && self.world.random.percent(40))
+                    .collect();
+                if self.world.random.percent(60) {
+                    // A primary and a client that reads there, neither of which hears of what the others decide.
+                    let groups = self.registry.map.pgs.len();
+                    let group = self.world.random.index(groups);
+                    let primary =
+                        self.registry.map.pgs.values().nth(group).map(|config| config.primary.0 as usize);
+                    is_away.fill(false);
+                    is_away[primary.unwrap_or(0)] = true;
+                    is_away[self.nodes.len()] = true;
+                }
+                let sides = is_away.iter().enumerate();
+                for (one, other) in sides.clone().flat_map(|one| sides.clone().map(move |other| (one, other)))
+                {
+                    if one.1 != other.1 {
+                        self.world.cut(Process(one.0), Process(other.0), outage);
+                    }
+                }
+            }
+            FaultKind::HangAndCrash => {
+                let node = self.some_node();
+                let outage = self.world.random.between(900 * MILLISECOND, 4 * SECOND);
+                self.world.mailboxes[node].hung_until = self.world.now + outage;
+                self.world.event(Some(Process(node)), "hang");
+                self.encore = Some(FaultKind::Crash);
+                self.armed = Some(self.world.random.below(60));
+            }
             FaultKind::RegistryDown => {
                 let outage = self.outage();
                 self.world.event(None, "registry outage");

@@ -1,7 +1,7 @@
 //! What all clients asked for and what they were told, with the times, and what each block's bytes say about
 //! who wrote them.
 
-use super::checker::{self, Access, Observation, PENDING, Writes, ZEROS};
+use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Request;
 use base::{BLOCK_BYTES, Buffer, SECTOR_BYTES};
 use client::Outcome;
@@ -145,7 +145,7 @@ impl History {
     ///
     /// # Errors
     /// What cannot be, and the block's history.
-    pub(super) fn check(&self, writes: Writes) -> Result<u64, String> {
+    pub(super) fn check(&self) -> Result<u64, String> {
         let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
         for (number, operation) in (1..).zip(&self.operations) {
             let Request { kind, volume, first_block, blocks: count } = operation.request;
@@ -167,7 +167,7 @@ impl History {
             }
         }
         for ((volume, block), observations) in &blocks {
-            checker::check(observations, writes).map_err(|error| {
+            checker::check(observations).map_err(|error| {
                 let mut text =
                     format!("volume {} block {block} is not linearizable: {error}; its history:", volume + 1);
                 for observation in observations {

@@ -1,6 +1,5 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
-use super::checker::Writes;
 use super::client::{ClientProcess, Work, read_everything};
 use super::history::History;
 use super::inspect;
@@ -45,7 +44,6 @@ pub(super) struct Life {
     /// Who served which group in which epoch: the node, and which of its lives.
     served: BTreeMap<(PgId, Epoch), (usize, u32)>,
     events: u64,
-    settings: Settings,
 }
 
 impl Life {
@@ -56,7 +54,8 @@ impl Life {
             plan.large_buffers = random.choose(&[2, 4, 8]);
         }
         let mut drives = random.fork();
-        let nodes = (0..plan.nodes).map(|index| Node::new(Process(index), &plan, &mut drives)).collect();
+        let nodes =
+            (0..plan.nodes).map(|index| Node::new(Process(index), &plan, &settings, &mut drives)).collect();
         let mut loads = random.fork();
         let clients = (0..=plan.clients)
             .map(|index| {
@@ -79,7 +78,6 @@ impl Life {
             spell: 0,
             served: BTreeMap::new(),
             events: 0,
-            settings,
         }
     }
 
@@ -119,13 +117,7 @@ impl Life {
         if !self.run_until(limit, |life| life.has_healed())? {
             return Err(format!("the cluster does not stay whole: {}", self.troubles()));
         }
-        let blocks = self.history.check(self.settings.writes)?;
-        if self.settings.writes == Writes::MayBeRepeated
-            && let Err(message) = self.history.check(Writes::TakeEffectOnce)
-        {
-            self.world.coverage.count("LIVES WITH A WRITE THAT VISIBLY TOOK EFFECT TWICE");
-            self.world.story(None, || message);
-        }
+        let blocks = self.history.check()?;
         inspect::check_stores(&self.nodes)?;
         inspect::check_members(&self.nodes, &self.registry.map)?;
         self.world.coverage.add("blocks checked", blocks);

@@ -37,19 +37,21 @@ pub mod plan;
 mod registry;
 mod world;
 
-use checker::Writes;
 use coverage::Coverage;
 use life::Life;
+use pg::Sabotage;
 
 /// How to run a life.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Is given the life's story line by line.
     pub print: Option<fn(&str)>,
-    /// Whether a write that is sent again may take effect again.
-    pub writes: Writes,
     /// Gives OSDs fewer buffers than operations may wait.
     pub scarce_buffers: bool,
+    /// Breaks a promise of the OSDs, to see the checkers notice.
+    pub sabotage: Option<Sabotage>,
+    /// Breaks a promise of the stores, to see the checkers notice.
+    pub store_sabotage: Option<store::Sabotage>,
 }
 
 /// What happened in a life in which nothing was wrong.

@@ -1,5 +1,6 @@
 //! A node: the real OSD over the real store on a simulated drive, driven in turns as the node's shard does.
 
+use super::Settings;
 use super::plan::Plan;
 use super::registry::osd_uuid;
 use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
@@ -221,7 +222,7 @@ macro_rules! parts {
 
 impl Node {
     /// A node with a formatted drive, not running.
-    pub(super) fn new(process: Process, plan: &Plan, random: &mut Random) -> Node {
+    pub(super) fn new(process: Process, plan: &Plan, settings: &Settings, random: &mut Random) -> Node {
         let identity = Identity {
             cluster: ClusterId::from_bytes([1; 16]),
             osd_uuid: osd_uuid(process.0),
@@ -233,13 +234,18 @@ impl Node {
             batch_bytes_max: BATCH_BYTES_MAX,
             segment_bytes: Some(SEGMENT_BYTES),
             checkpoint_interval_bytes: (interval > 0).then_some(interval),
+            sabotage: settings.store_sabotage,
             ..Options::default()
         };
         let bytes = LOG_OFFSET_BYTES + plan.segments * u64::from(SEGMENT_BYTES);
         let mut drive = SimDrive::new(bytes, plan.volatile_cache, random.fork());
         store::format(&mut drive, identity, &options)
             .unwrap_or_else(|error| panic!("a drive of the plan's size can be formatted: {error}"));
-        let osd_options = OsdOptions { small_buffers: plan.small_buffers, large_buffers: plan.large_buffers };
+        let osd_options = OsdOptions {
+            small_buffers: plan.small_buffers,
+            large_buffers: plan.large_buffers,
+            sabotage: settings.sabotage,
+        };
         let bay = Bay { drive, submitted: Vec::new(), free: Vec::new(), complaint: None };
         Node { process, identity, options, osd_options, bay, running: None }
     }

@@ -28,6 +28,10 @@ pub enum FaultKind {
     TwoWayPartition,
     /// Nothing gets through to or from one process.
     Isolation,
+    /// The processes fall into two parts that do not reach each other; the registry is in one of them.
+    Split,
+    /// A node does nothing for a while, and another dies meanwhile.
+    HangAndCrash,
     /// The registry cannot be reached.
     RegistryDown,
     /// A client's process dies and another takes its place.
@@ -39,7 +43,7 @@ pub enum FaultKind {
 }
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 15] = [
+pub const FAULT_KINDS: [FaultKind; 17] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -51,6 +55,8 @@ pub const FAULT_KINDS: [FaultKind; 15] = [
     FaultKind::OneWayPartition,
     FaultKind::TwoWayPartition,
     FaultKind::Isolation,
+    FaultKind::Split,
+    FaultKind::HangAndCrash,
     FaultKind::RegistryDown,
     FaultKind::ClientCrash,
     FaultKind::SlowNetwork,
@@ -84,6 +90,8 @@ pub struct Plan {
     pub operation_blocks_max: u64,
     /// Of a hundred operations, how many read.
     pub read_percent: u64,
+    /// Whether the first client only reads, and so never waits for a write.
+    pub has_reader: bool,
     /// Of a hundred operations, how many zero.
     pub zero_percent: u64,
     /// Of a hundred operations, how many ask what is allocated.
@@ -168,6 +176,7 @@ impl Plan {
             operations,
             operation_blocks_max: random.choose(&[1, 2, 4, 8]),
             read_percent: random.choose(&[20, 40, 60]),
+            has_reader: clients > 1 && random.percent(50),
             zero_percent: random.choose(&[0, 2, 5, 15]),
             allocated_percent: random.choose(&[0, 0, 2]),
             // One operation in eight is followed by a long pause: the load lasts as long as the faults.
