@@ -10,10 +10,10 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 # Tests need no optimisation across crates, and build in half the time without it.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off
 
-.PHONY: help deps build run test bench fmt lint clean
+.PHONY: help deps build run test bench bench-failover fmt lint clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 deps: ## install what is missing of the programs that building and testing need
 	@missing=""; \
@@ -50,6 +50,11 @@ test: deps ## format, lint, unit and property tests, conformance, end-to-end
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/bench-suite --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON)) $(if $(CEPH_CONF),--ceph-conf $(CEPH_CONF))
+
+# JSON=FILE also writes the figures to FILE.
+bench-failover: deps ## measure what clients notice when a node is lost (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -7,6 +7,7 @@
 //! - [`histogram`], [`cpu`]: latency without loss, CPU without guesses.
 //! - [`report`], [`challenge`]: the outcome for people and for programs.
 //! - [`suite`], [`comparison`], [`jobs`], [`testbed`], [`command`], [`cleanup`]: a raw device and a replicated volume, side by side.
+//! - [`failover`], [`steady`]: what clients notice when a node is lost.
 //!
 //! Two rules hold everywhere. A figure that could not be measured is absent (`unavailable`), never 0.
 //! Percentiles come from one merged histogram, never from an average of percentiles.
@@ -21,6 +22,7 @@ pub mod command;
 pub mod comparison;
 pub mod cpu;
 pub mod engine;
+pub mod failover;
 pub mod generator;
 pub mod histogram;
 pub mod jobs;
@@ -29,6 +31,7 @@ pub mod nbd;
 pub mod plan;
 pub mod raw;
 pub mod report;
+pub mod steady;
 pub mod suite;
 pub mod testbed;
 pub mod volume;

@@ -48,11 +48,16 @@ pub enum TestbedError {
         /// Bytes that are needed.
         needed: u64,
     },
-    /// The cluster's status could not be read.
+    /// What the cluster says of itself could not be read.
     #[error(
-        "`millpond status --json` printed what is no JSON: {0}; are the suite and millpond of one build?"
+        "`millpond {command} --json` printed what cannot be read: {error}; are the suite and millpond of one build?"
     )]
-    Status(serde_json::Error),
+    Json {
+        /// The command.
+        command: &'static str,
+        /// What is wrong with it.
+        error: serde_json::Error,
+    },
 }
 
 /// A directory for everything that a run makes. Removed in the end.
@@ -198,6 +203,23 @@ pub struct OsdFigures {
     pub write_amplification: Option<f64>,
 }
 
+/// A placement group in `millpond pg dump --json`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct PgFigures {
+    /// Pool and index.
+    pub pg: String,
+    /// How it is: `active` when it serves.
+    pub state: String,
+    /// Why it is not active.
+    pub reason: Option<String>,
+    /// The OSD that orders its writes.
+    pub primary: u32,
+    /// The OSDs that hold every acknowledged write.
+    pub in_sync: Vec<u32>,
+    /// The OSDs that are catching up.
+    pub learners: Vec<u32>,
+}
+
 impl Cluster {
     /// Starts one in `directory`, one node and one replica for each device.
     ///
@@ -239,13 +261,50 @@ impl Cluster {
         self.millpond(&arguments, COMMAND_LIMIT).map(drop)
     }
 
+    /// Makes a volume in a pool that was made before.
+    ///
+    /// # Errors
+    /// `millpond volume create` failed.
+    pub fn create_volume_in(&self, name: &str, bytes: u64, pool: &str) -> Result<(), TestbedError> {
+        let bytes = bytes.to_string();
+        let arguments = ["volume", "create", name, &bytes, "--pool", pool].map(str::to_owned);
+        self.millpond(&arguments, COMMAND_LIMIT).map(drop)
+    }
+
+    /// Makes a pool of three replicas; answers its id.
+    ///
+    /// # Errors
+    /// `millpond pool create` failed.
+    pub fn create_pool(&self, name: &str, pg_count: u32) -> Result<u64, TestbedError> {
+        #[derive(serde::Deserialize)]
+        struct Pool {
+            pool: u64,
+        }
+        let pg_count = pg_count.to_string();
+        let arguments = ["pool", "create", name, "--pg-count", &pg_count, "--json"].map(str::to_owned);
+        let text = self.millpond(&arguments, COMMAND_LIMIT)?;
+        let made: Pool = serde_json::from_str(&text)
+            .map_err(|error| TestbedError::Json { command: "pool create", error })?;
+        Ok(made.pool)
+    }
+
+    /// Its placement groups.
+    ///
+    /// # Errors
+    /// `millpond pg dump` failed.
+    pub fn pgs(&self) -> Result<Vec<PgFigures>, TestbedError> {
+        let text = self.millpond(&["pg", "dump", "--json"].map(str::to_owned), COMMAND_LIMIT)?;
+        serde_json::from_str(&text).map_err(|error| TestbedError::Json { command: "pg dump", error })
+    }
+
     /// What its OSDs say of themselves.
     ///
     /// # Errors
     /// `millpond status` failed.
     pub fn osds(&self) -> Result<Vec<OsdFigures>, TestbedError> {
         let text = self.millpond(&["status".to_owned(), "--json".to_owned()], COMMAND_LIMIT)?;
-        let status = serde_json::from_str(&text).map_err(TestbedError::Status)?;
+        let status =
+            serde_json::from_str(&text).map_err(|error| TestbedError::Json { command: "status", error })?;
         let mut osds = Vec::new();
         collect_osds(&status, &mut osds);
         Ok(osds)

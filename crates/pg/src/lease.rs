@@ -135,7 +135,7 @@ impl Leases {
     pub(crate) fn is_free_of(&self, osd: OsdId, now: Instant) -> bool {
         let earlier_life = self.started() + promise_for(LEASE_AT_REST);
         let promised = self.peers.get(osd.0 as usize).map_or(Instant::default(), |peer| peer.promised_until);
-        now >= promised.max(earlier_life) || self.sabotage == Some(Sabotage::BreakPromise)
+        now >= promised.max(earlier_life)
     }
 }
 

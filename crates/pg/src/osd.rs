@@ -224,7 +224,6 @@ pub struct Osd {
     pub(crate) sessions: u32,
     /// Groups that wait for a learner's last acknowledgements to take it in.
     pub(crate) promotions: Vec<u32>,
-    pub(crate) settling: Vec<u32>,
     pub(crate) small: BufferPool,
     pub(crate) large: BufferPool,
     pub(crate) zeros: Buffer,
@@ -278,7 +277,6 @@ impl Osd {
             deferred: Vec::new(),
             sessions: 0,
             promotions: Vec::new(),
-            settling: Vec::new(),
             small: BufferPool::new(options.small_buffers, BLOCK_BYTES),
             large: BufferPool::new(options.large_buffers, wire::BLOCKS_PER_MESSAGE_MAX * BLOCK_BYTES),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),

@@ -149,7 +149,7 @@ impl Osd {
                 return;
             }
         };
-        if !is_primary {
+        if !is_primary && self.sabotage != Some(Sabotage::ForgetFence) {
             // What it still asks for on this connection is not granted any more: a lease that ran out must not be
             // renewed behind the proposal. Should it live, it learns by this that the epoch is over.
             let primary = self.groups[index as usize].config.primary;
@@ -392,10 +392,6 @@ impl Osd {
                     range.tag |= REPAIR | if is_undone { UNDONE } else { 0 };
                 }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
-                let last = match self.sabotage {
-                    Some(Sabotage::ReuseSequence) => last_sequence,
-                    _ => last,
-                };
                 group.next_sequence = last.next();
                 group.state = GroupState::Repairing { queue, current: None, mark_is_due: true };
                 self.repair_next(index, io);

@@ -91,7 +91,7 @@ impl Osd {
     fn replica_record(&self, replicate: &Replicate) -> WriteRecord {
         WriteRecord {
             key: replicate.key,
-            epoch: replicate.epoch,
+            epoch: self.recorded_epoch(replicate.epoch),
             sequence: replicate.sequence,
             origin: replicate.origin,
             first_block: replicate.first_block,
@@ -249,9 +249,6 @@ impl Osd {
                 }
                 self.active_at = self.now;
                 self.note_staged(StagedRecord::Replica { group, link, ordinal });
-                if self.sabotage == Some(Sabotage::AcknowledgeStaged) {
-                    self.note_ack(link, ordinal);
-                }
                 return Handled::Done;
             }
             Ok((group, Err(StageError::Full))) => (Status::NoSpace, self.groups[group as usize].epoch),
@@ -275,34 +272,25 @@ impl Osd {
             return Err(LinkError::OutOfTurn("an acknowledgement of what was not sent"));
         }
         peer.is_full = is_full;
-        loop {
-            let Some(peer) = self.osd_link_mut(link) else { break };
-            match peer.outstanding.front() {
-                Some(front) if front.ordinal <= through => {
-                    let awaited = front.awaited;
-                    peer.outstanding.pop_front();
-                    match awaited {
-                        Awaited::Write(operation) => self.member_has(operation, io),
-                        Awaited::Learning { .. } => {}
-                        Awaited::Push { group, session } => self.learner_has(group, session, false, io),
-                        Awaited::Join { group, session } => self.learner_has(group, session, true, io),
-                    }
-                }
-                _ => break,
+        while let Some(peer) = self.osd_link_mut(link) {
+            let Some(awaited) = peer.outstanding.pop_front_if(|front| front.ordinal <= through) else {
+                break;
+            };
+            match awaited.awaited {
+                Awaited::Write(operation) => self.member_has(operation, io),
+                Awaited::Learning { .. } => {}
+                Awaited::Push { group, session } => self.learner_has(group, session, false, io),
+                Awaited::Join { group, session } => self.learner_has(group, session, true, io),
             }
         }
         // A group may wait for a learner's last acknowledgement to begin its epoch.
-        while let Some(group) = self.promotions.pop() {
-            self.settling.push(group);
-        }
-        for index in 0..self.settling.len() {
-            let group = self.settling[index];
+        for group in std::mem::take(&mut self.promotions) {
             self.advance_peering(group, io);
-            if self.groups[group as usize].promoted.is_some() && !self.groups[group as usize].is_claiming() {
+            let state = &self.groups[group as usize];
+            if state.promoted.is_some() && !state.is_claiming() {
                 self.promotions.push(group);
             }
         }
-        self.settling.clear();
         Ok(())
     }
 

@@ -4,19 +4,17 @@
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A replica acknowledges what is not on stable media.
-    AcknowledgeStaged,
+    /// A write is acknowledged when the first member has it on stable media.
+    AcknowledgeEarly,
     /// A primary serves reads without leases.
     SkipLease,
-    /// A replica takes a group over although it promised not to.
-    BreakPromise,
-    /// A replica goes on taking the writes of an older epoch.
+    /// Who takes over lets the old primary be, and members go on taking the writes of older epochs.
     ForgetFence,
     /// What is pushed to a learner does not hold back newer writes.
     StalePush,
     /// A learner is taken for in sync as soon as it has joined.
     CountLearner,
-    /// A new epoch's sequences begin behind what its primary has, whatever the others have.
+    /// Writes of all epochs are numbered as if there were one, so that two may have the same place.
     ReuseSequence,
     /// Reads do not wait for writes that are under way on their blocks.
     ReadUncommitted,
@@ -28,10 +26,9 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 10] = [
-        Sabotage::AcknowledgeStaged,
+    pub const ALL: [Sabotage; 9] = [
+        Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
-        Sabotage::BreakPromise,
         Sabotage::ForgetFence,
         Sabotage::StalePush,
         Sabotage::CountLearner,

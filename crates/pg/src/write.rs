@@ -8,7 +8,8 @@ use crate::group::LearnerState;
 use crate::io::Io;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Awaited, Osd, Outstanding, Peer, StagedRecord};
-use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, crc32c};
+use crate::sabotage::Sabotage;
+use base::{BLOCK_BYTES, Buffer, Epoch, OBJECT_BLOCKS, crc32c};
 use store::{BatchId, StageError, WriteRecord};
 use wire::{Replicate, Status, encode};
 use zerocopy::IntoBytes;
@@ -18,6 +19,11 @@ use zerocopy::little_endian::U32;
 const DELETIONS_AT_ONCE: usize = 16;
 
 impl Osd {
+    /// The epoch under which a write is put into the log.
+    pub(crate) fn recorded_epoch(&self, epoch: Epoch) -> Epoch {
+        if self.sabotage == Some(Sabotage::ReuseSequence) { Epoch(1) } else { epoch }
+    }
+
     fn record(&self, id: OperationId) -> WriteRecord {
         let operation = self.operations.get(id).expect("an operation being ordered is alive");
         let group = &self.groups[operation.group as usize];
@@ -27,7 +33,7 @@ impl Osd {
         };
         WriteRecord {
             key: operation.key,
-            epoch: group.epoch,
+            epoch: self.recorded_epoch(group.epoch),
             sequence: group.next_sequence,
             origin: operation.tag,
             first_block: operation.first_block,
@@ -89,7 +95,10 @@ impl Osd {
         let was_in_flight = operation.state == OperationState::Reading;
         operation.state = OperationState::Replicating;
         operation.sequence = group.next_sequence;
-        operation.members_awaited = group.config.in_sync.len() as u8;
+        operation.members_awaited = match self.sabotage {
+            Some(Sabotage::AcknowledgeEarly) => 1,
+            _ => group.config.in_sync.len() as u8,
+        };
         group.next_sequence = group.next_sequence.next();
         if !was_in_flight || operation.origin == Origin::Repair {
             group.in_flight.push_back(id);

@@ -32,11 +32,12 @@ const BUSY_TURNS_MAX: u32 = 50;
 const WRITES_UNTIL_PROVEN: u64 = 16;
 
 /// Every way of breaking a store on purpose; the checker must notice each.
-pub const SABOTAGES: [Sabotage; 6] = [
+pub const SABOTAGES: [Sabotage; 7] = [
     Sabotage::ReportBeforeFlush,
     Sabotage::TrustTornBatch,
     Sabotage::DropLastBatch,
     Sabotage::ReuseLiveSegment,
+    Sabotage::ReusePinnedSegment,
     Sabotage::IgnoreMount,
     Sabotage::ForgetZero,
 ];

@@ -62,15 +62,14 @@ fn one_seed_is_one_life() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 10] = [
-    (Sabotage::AcknowledgeStaged, 0),
+const NOTICED_AT: [(Sabotage, u64); 9] = [
+    (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 356),
-    (Sabotage::BreakPromise, 262),
-    (Sabotage::ForgetFence, 61),
-    (Sabotage::StalePush, 0),
+    (Sabotage::ForgetFence, 1600),
+    (Sabotage::StalePush, 126),
     (Sabotage::CountLearner, 0),
-    (Sabotage::ReuseSequence, 0),
-    (Sabotage::ReadUncommitted, 0),
+    (Sabotage::ReuseSequence, 424),
+    (Sabotage::ReadUncommitted, 309),
     (Sabotage::SkipRepair, 0),
     (Sabotage::ForgetOrigin, 0),
 ];

@@ -66,6 +66,8 @@ pub enum Sabotage {
     DropLastBatch,
     /// Free segments that still hold live data.
     ReuseLiveSegment,
+    /// Free segments that are still being read.
+    ReusePinnedSegment,
     /// Take batches of earlier mounts behind those of later ones.
     IgnoreMount,
     /// Skip zeroings when opening.

@@ -168,6 +168,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     fn new(device: &'a mut D, superblock: Superblock, sabotage: Option<Sabotage>) -> Recovery<'a, D> {
         let mut segments = Segments::new(superblock.device_bytes.get(), superblock.segment_bytes.get());
         segments.covers = superblock.covers.get();
+        segments.sabotage_pins = sabotage == Some(Sabotage::ReusePinnedSegment);
         segments.sabotage_live = sabotage == Some(Sabotage::ReuseLiveSegment);
         // A fresh log begins in the first segments.
         let end = LogEnd {

@@ -55,6 +55,8 @@ pub(crate) struct Segments {
     pub(crate) covers: u64,
     /// Frees segments with live data in them.
     pub(crate) sabotage_live: bool,
+    /// Frees segments that are being read.
+    pub(crate) sabotage_pins: bool,
 }
 
 impl Segments {
@@ -66,6 +68,7 @@ impl Segments {
             free: VecDeque::new(),
             covers: 0,
             sabotage_live: false,
+            sabotage_pins: false,
         }
     }
 
@@ -113,7 +116,8 @@ impl Segments {
     pub(crate) fn try_free(&mut self, index: u32) {
         let segment = &self.all[index as usize];
         let is_empty = segment.live == 0 || self.sabotage_live;
-        let is_unused = is_empty && segment.pages == 0 && segment.in_flight == 0 && segment.pins == 0;
+        let is_read = segment.pins > 0 && !self.sabotage_pins;
+        let is_unused = is_empty && segment.pages == 0 && segment.in_flight == 0 && !is_read;
         if segment.state != SegmentState::Sealed || !is_unused || segment.last_sequence > self.covers {
             return;
         }

@@ -139,12 +139,17 @@ impl Pond {
 
     /// Serves a volume over NBD on a Unix socket.
     pub fn serve(&self, volume: &str) -> Door {
-        Door::open(self, volume, &[])
+        Door::open(self, volume, volume, &[])
     }
 
     /// Serves it without waiting for the attachment of a killed server to expire.
     pub fn serve_shared(&self, volume: &str) -> Door {
-        Door::open(self, volume, &["--shared"])
+        self.serve_shared_at(volume, volume)
+    }
+
+    /// Serves it shared, on a socket of that name, so that there can be several servers of it.
+    pub fn serve_shared_at(&self, volume: &str, name: &str) -> Door {
+        Door::open(self, volume, name, &["--shared"])
     }
 }
 
@@ -171,9 +176,9 @@ pub struct Door {
 }
 
 impl Door {
-    fn open(pond: &Pond, volume: &str, flags: &[&str]) -> Door {
-        let socket = pond.scratch().join(format!("{volume}.sock"));
-        let log = pond.scratch().join(format!("{volume}.log"));
+    fn open(pond: &Pond, volume: &str, name: &str, flags: &[&str]) -> Door {
+        let socket = pond.scratch().join(format!("{name}.sock"));
+        let log = pond.scratch().join(format!("{name}.log"));
         let output = File::create(&log).expect("a log can be made");
         let copy = output.try_clone().expect("a descriptor can be doubled");
         let dir = pond.dir();

@@ -317,7 +317,7 @@ mod tests {
             }
             for _ in 0..random.between(1, 3) {
                 let invoked = random.below(14);
-                let value = random.between(1);
+                let value = random.between(1, writes);
                 operations.push((Read(value), invoked, invoked + 1 + random.below(4)));
             }
             let observations = history(&operations);

@@ -160,12 +160,16 @@ impl Life {
                     }
                 }
             }
-            FaultKind::HangAndCrash => {
+            FaultKind::TwoAtOnce => {
                 let node = self.some_node();
-                let outage = self.world.random.between(900 * MILLISECOND, 4 * SECOND);
-                self.world.mailboxes[node].hung_until = self.world.now + outage;
-                self.world.event(Some(Process(node)), "hang");
-                self.encore = Some(FaultKind::Crash);
+                if self.world.random.percent(50) {
+                    let outage = self.world.random.between(900 * MILLISECOND, 4 * SECOND);
+                    self.world.mailboxes[node].hung_until = self.world.now + outage;
+                    self.world.event(Some(Process(node)), "hang");
+                } else {
+                    self.stop_node(node, true, "power cut");
+                }
+                self.encore = Some(self.world.random.choose(&[FaultKind::Crash, FaultKind::PowerCut]));
                 self.armed = Some(self.world.random.below(60));
             }
             FaultKind::RegistryDown => {

@@ -30,8 +30,8 @@ pub enum FaultKind {
     Isolation,
     /// The processes fall into two parts that do not reach each other; the registry is in one of them.
     Split,
-    /// A node does nothing for a while, and another dies meanwhile.
-    HangAndCrash,
+    /// A node hangs or loses its power, and another dies a moment later.
+    TwoAtOnce,
     /// The registry cannot be reached.
     RegistryDown,
     /// A client's process dies and another takes its place.
@@ -56,7 +56,7 @@ pub const FAULT_KINDS: [FaultKind; 17] = [
     FaultKind::TwoWayPartition,
     FaultKind::Isolation,
     FaultKind::Split,
-    FaultKind::HangAndCrash,
+    FaultKind::TwoAtOnce,
     FaultKind::RegistryDown,
     FaultKind::ClientCrash,
     FaultKind::SlowNetwork,

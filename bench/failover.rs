@@ -1,0 +1,66 @@
+//! Measures what clients notice when a node of a three-replica cluster is lost, and how soon everything is redundant
+//! again. `make bench-failover` runs it; `make bench-failover JSON=FILE` also writes the results to a file.
+
+use anyhow::Context;
+use base::units::ByteSize;
+use clap::Parser;
+use lab::{cleanup, failover};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measure how long clients wait when a node is lost, and how soon everything is redundant again
+#[derive(Parser, Debug)]
+#[command(
+    name = "bench-failover",
+    after_help = "Needs root (loop devices) and free memory of eight times three volumes.\n\n\
+                  Examples:\n  bench-failover\n  bench-failover --rounds 1 --json results.json"
+)]
+struct Arguments {
+    /// The millpond to measure
+    #[arg(long, value_name = "PATH", default_value = "./target/release/millpond")]
+    millpond: PathBuf,
+
+    /// A tmpfs to make the drives on
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    directory: PathBuf,
+
+    /// How often each is measured; the worst counts
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// The size of each of the two volumes
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    volume_size: ByteSize,
+
+    /// Also write all results to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// The date to print with the results; today's if not given
+    #[arg(long, value_name = "DATE")]
+    date: Option<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    cleanup::install_handlers().context("cannot watch for signals")?;
+    let date = match arguments.date {
+        Some(date) => date,
+        None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
+    };
+    let options = failover::Options {
+        millpond: std::path::absolute(&arguments.millpond)?,
+        directory: arguments.directory,
+        rounds: arguments.rounds,
+        volume_bytes: arguments.volume_size.0,
+        date: date.trim().to_owned(),
+    };
+    let summary = failover::run(&options, |step| eprintln!("{step}"))?;
+    print!("\n{summary}");
+    if let Some(path) = arguments.json {
+        let text = serde_json::to_string_pretty(&summary)?;
+        std::fs::write(&path, text + "\n")
+            .with_context(|| format!("{}: cannot write the results", path.display()))?;
+    }
+    Ok(())
+}
