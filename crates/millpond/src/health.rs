@@ -1,8 +1,9 @@
 //! Whether the cluster keeps its promise, why not, and what to do next.
 
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
+use base::OsdId;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How the whole cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -43,7 +44,7 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
     for osd in osds {
         osd_problems(osd, &mut problems);
     }
-    degraded_groups(pgs, pools, &mut problems);
+    degraded_groups(osds, pgs, pools, &mut problems);
     if pools.is_empty() {
         problems.push(Problem {
             level: Level::Warning,
@@ -125,26 +126,54 @@ fn osd_problems(osd: &OsdView, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Active groups with fewer copies than their pool wants.
-fn degraded_groups(pgs: &[PgView], pools: &[PoolView], problems: &mut Vec<Problem>) {
+/// Active groups with fewer copies than their pool wants: what that means for the data, and what happens next.
+fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problems: &mut Vec<Problem>) {
+    let is_up = |id: &OsdId| osds.iter().any(|osd| osd.osd == *id && osd.up);
     for pool in pools {
         let lacking = |pg: &&PgView| {
             pg.pg.pool == pool.pool && pg.state == PgHealth::Active && pg.in_sync.len() < pool.size as usize
         };
-        let count = pgs.iter().filter(lacking).count();
-        if count > 0 {
+        let mut by_copies: BTreeMap<usize, Vec<&PgView>> = BTreeMap::new();
+        for pg in pgs.iter().filter(lacking) {
+            by_copies.entry(pg.in_sync.len()).or_default().push(pg);
+        }
+        for (copies, lacking) in by_copies {
+            let learners: BTreeSet<OsdId> =
+                lacking.iter().flat_map(|pg| pg.learners.iter().copied()).collect();
+            let (back, away): (Vec<OsdId>, Vec<OsdId>) = learners.into_iter().partition(is_up);
+            let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
+            let next = match (back.is_empty(), away.is_empty()) {
+                (false, true) => format!("wait: {} is catching up by itself", names(&back)),
+                (_, false) => format!(
+                    "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
+                    names(&away)
+                ),
+                (true, true) => {
+                    "`millpond pg dump` shows which groups; their pool wants more OSDs than there are".into()
+                }
+            };
             problems.push(Problem {
                 level: Level::Warning,
                 what: format!(
-                    "{} of pool {} {} fewer than {} copies",
-                    groups(count, pool.pg_count as usize),
+                    "{} of pool {} {} {copies} of {} copies; {}",
+                    groups(lacking.len(), pool.pg_count as usize),
                     pool.name,
-                    if count == 1 { "has" } else { "have" },
-                    pool.size
+                    if lacking.len() == 1 { "has" } else { "have" },
+                    pool.size,
+                    what_one_more_failure_does(copies, pool.min_size as usize)
                 ),
-                next: "bring the missing OSDs back; `millpond osd tree` shows which are down".to_owned(),
+                next,
             });
         }
+    }
+}
+
+/// What the next lost OSD means for groups with so many copies in sync.
+fn what_one_more_failure_does(copies: usize, min_size: usize) -> &'static str {
+    match copies {
+        0 | 1 => "one more lost drive loses data",
+        copies if copies > min_size => "nothing is at risk from one more failure",
+        _ => "one more failure stops them until somebody is back, and loses nothing",
     }
 }
 
@@ -214,6 +243,28 @@ mod tests {
             ["2 of 6 placement groups are stopped: its primary osd.1 is down", "osd.1 on node.1 is down"]
         );
         assert!(health.problems.iter().all(|problem| !problem.next.is_empty()));
+    }
+
+    #[test]
+    fn a_degraded_group_says_what_it_means_and_what_comes_next() {
+        let (mut map, mut statuses) = healthy();
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let config = map.pgs.get_mut(&pg).unwrap();
+        (config.in_sync, config.learners) = (vec![OsdId(0), OsdId(2)], vec![OsdId(1)]);
+        let status = statuses.get_mut(&OsdId(0)).unwrap().pgs.get_mut(&pg).unwrap();
+        status.in_sync = vec![OsdId(0), OsdId(2)];
+        let health = verdict(&map, &statuses);
+        assert_eq!(health.level, Level::Warning);
+        assert_eq!(
+            health.problems[0].what,
+            "1 of 6 placement groups of pool default has 2 of 3 copies; one more failure stops them until somebody \
+             is back, and loses nothing"
+        );
+        assert_eq!(health.problems[0].next, "wait: osd.1 is catching up by itself");
+        map.osds.get_mut(&OsdId(1)).unwrap().address = None;
+        let health = verdict(&map, &statuses);
+        let degraded = health.problems.iter().find(|problem| problem.what.contains("2 of 3 copies")).unwrap();
+        assert!(degraded.next.starts_with("bring osd.1 back"), "{}", degraded.next);
     }
 
     #[test]
