@@ -83,9 +83,10 @@ impl Leases {
 
     /// Whether it is time to ask that OSD again.
     pub(crate) fn is_due(&self, osd: OsdId, now: Instant, is_busy: bool) -> bool {
-        let every = if is_busy { RENEW } else { RENEW_AT_REST };
+        let (every, wanted) = if is_busy { (RENEW, LEASE) } else { (RENEW_AT_REST, LEASE_AT_REST) };
         let asked = self.peers.get(osd.0 as usize).and_then(|peer| peer.asked[0]);
-        asked.is_none_or(|(at, ttl)| now.since(at) >= every || is_busy && ttl > LEASE)
+        // When work begins or ends, the other kind of lease is asked for at once.
+        asked.is_none_or(|(at, ttl)| now.since(at) >= every || ttl != wanted)
     }
 
     /// Whether it will be time, at rest, so soon that it may as well be now.

@@ -940,7 +940,10 @@ impl Osd {
                     || !self.leases.is_free_of(group.config.primary, self.now)
             }
         };
+        // Leases must last until the next look.
+        let next = self.now + TICK_AT_REST;
         !self.is_busy()
+            && self.neighbours.iter().all(|osd| self.leases.holds(*osd, next))
             && self.away_since.is_empty()
             && self.deletions.is_empty()
             && !self.deletions_are_due

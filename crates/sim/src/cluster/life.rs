@@ -19,6 +19,8 @@ const HEALING_LIMIT: u64 = 60 * SECOND;
 const READING_LIMIT: u64 = 30 * SECOND;
 /// How long it is left alone before it is looked over.
 const REST: u64 = 3 * SECOND;
+/// How long nothing happens then, so that leases of those at rest are renewed.
+const LONG_REST: u64 = 12 * SECOND;
 /// Operations begun when nothing breaks any more, to see the healed cluster at work.
 const OPERATIONS_AT_PEACE: u64 = 30;
 /// Events of a life that is taken for one that runs in circles.
@@ -116,6 +118,15 @@ impl Life {
         let limit = self.world.now + HEALING_LIMIT;
         if !self.run_until(limit, |life| life.has_healed())? {
             return Err(format!("the cluster does not stay whole: {}", self.troubles()));
+        }
+        // With nothing to do, nothing changes.
+        self.run_until(self.world.now + LONG_REST, |_| false)?;
+        let epochs =
+            |life: &Life| -> Vec<Epoch> { life.registry.map.pgs.values().map(|pg| pg.epoch).collect() };
+        let before = epochs(self);
+        self.run_until(self.world.now + LONG_REST, |_| false)?;
+        if epochs(self) != before {
+            return Err(format!("epochs change at rest: {}", self.troubles()));
         }
         let blocks = self.history.check()?;
         inspect::check_stores(&self.nodes)?;
