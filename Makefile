@@ -10,7 +10,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 # Tests need no optimisation across crates, and build in half the time without it.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off
 
-.PHONY: help deps build run test bench bench-failover fmt lint clean
+.PHONY: help deps build run test soak bench bench-failover fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(CARGO) fmt --all --check
 	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
+
+soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
+	$(TEST_ENVIRONMENT) $(CARGO) run --release --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
 
 # JSON=FILE also writes the figures to FILE; CEPH_CONF=FILE also compares with that Ceph cluster, on its image rbd/test.
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)

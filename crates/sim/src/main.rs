@@ -16,6 +16,7 @@ use store::Sabotage;
 #[command(
     version,
     after_help = "Examples:\n  sim --seeds 1000                         run 1000 lives of clusters\n  \
+                  sim --minutes 5 --from 1000000           run as many as there is time for\n  \
                   sim --seed 42 --trace                    replay one, telling its story\n  \
                   sim --store --seeds 1000                 run 1000 lives of stores\n  \
                   sim --store --seed 42 --trace            replay one, printing every event\n  \
@@ -31,6 +32,9 @@ struct Arguments {
     /// The first of them
     #[arg(long, alias = "start", default_value_t = 0, value_name = "SEED")]
     from: u64,
+    /// Go on with further seeds for so many minutes, however many that are
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["seeds", "seed", "store"])]
+    minutes: Option<u64>,
     /// Run this seed alone
     #[arg(long, conflicts_with_all = ["seeds", "from"], value_name = "SEED")]
     seed: Option<u64>,
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
 fn seeds_of(arguments: &Arguments) -> std::ops::Range<u64> {
     match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),
+        None if arguments.minutes.is_some() => arguments.from..u64::MAX,
         None => arguments.from..arguments.from.saturating_add(arguments.seeds),
     }
 }
@@ -108,7 +113,11 @@ fn run_clusters(arguments: &Arguments) -> bool {
     let clock = Clock::start();
     let (mut total, mut failed, mut done) = (cluster::Report::default(), 0u64, 0u64);
     let shows_progress = std::io::stderr().is_terminal() && arguments.seed.is_none();
+    let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     for seed in seeds {
+        if limit.is_some_and(|limit| clock.elapsed() >= limit) {
+            break;
+        }
         SEED.store(seed, Ordering::Relaxed);
         done += 1;
         match cluster::run_guarded(seed, settings) {
@@ -153,8 +162,12 @@ impl Clock {
         Clock(std::time::Instant::now())
     }
 
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
     fn rate(&self, done: u64) -> f64 {
-        done as f64 / self.0.elapsed().max(Duration::from_millis(1)).as_secs_f64()
+        done as f64 / self.elapsed().max(Duration::from_millis(1)).as_secs_f64()
     }
 }
 
