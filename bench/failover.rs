@@ -1,12 +1,13 @@
 //! Measures what clients notice when a node of a three-replica cluster is lost, and how soon everything is redundant
 //! again. `make bench-failover` runs it; `make bench-failover JSON=FILE` also writes the results to a file.
 
+mod common;
+
 use anyhow::Context;
 use base::units::ByteSize;
 use clap::Parser;
 use lab::{cleanup, failover};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Measure how long clients wait when a node is lost, and how soon everything is redundant again
 #[derive(Parser, Debug)]
@@ -44,23 +45,14 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     cleanup::install_handlers().context("cannot watch for signals")?;
-    let date = match arguments.date {
-        Some(date) => date,
-        None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
-    };
+    let date = common::date_or_now(arguments.date)?;
     let options = failover::Options {
         millpond: std::path::absolute(&arguments.millpond)?,
         directory: arguments.directory,
         rounds: arguments.rounds,
         volume_bytes: arguments.volume_size.0,
-        date: date.trim().to_owned(),
+        date,
     };
     let summary = failover::run(&options, |step| eprintln!("{step}"))?;
-    print!("\n{summary}");
-    if let Some(path) = arguments.json {
-        let text = serde_json::to_string_pretty(&summary)?;
-        std::fs::write(&path, text + "\n")
-            .with_context(|| format!("{}: cannot write the results", path.display()))?;
-    }
-    Ok(())
+    common::publish(&summary, arguments.json)
 }

@@ -1,6 +1,8 @@
 //! Measures a raw device and a three-replica volume on this machine in one run, and prints the ratios.
 //! `make bench` runs it; `make bench JSON=FILE` also writes the results to a file.
 
+mod common;
+
 use anyhow::Context;
 use base::units::ByteSize;
 use clap::Parser;
@@ -57,10 +59,7 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     cleanup::install_handlers().context("cannot watch for signals")?;
-    let date = match arguments.date {
-        Some(date) => date,
-        None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
-    };
+    let date = common::date_or_now(arguments.date)?;
     let quick = arguments.quick;
     let options = comparison::Options {
         millpond: std::path::absolute(&arguments.millpond)?,
@@ -70,14 +69,8 @@ fn main() -> anyhow::Result<()> {
         volume_bytes: arguments.volume_size.map(|size| size.0),
         ageing: !quick,
         ceph_configuration: arguments.ceph_conf,
-        date: date.trim().to_owned(),
+        date,
     };
     let summary = comparison::run(&options, |step| eprintln!("{step}"))?;
-    print!("\n{summary}");
-    if let Some(path) = arguments.json {
-        let text = serde_json::to_string_pretty(&summary)?;
-        std::fs::write(&path, text + "\n")
-            .with_context(|| format!("{}: cannot write the results", path.display()))?;
-    }
-    Ok(())
+    common::publish(&summary, arguments.json)
 }

@@ -29,6 +29,13 @@ pub(crate) struct RepairRange {
     pub(crate) tag: u64,
 }
 
+impl RepairRange {
+    /// What is left of it behind its first `done` blocks.
+    pub(crate) fn behind(self, done: u16) -> RepairRange {
+        RepairRange { first_block: self.first_block + done, block_count: self.block_count - done, ..self }
+    }
+}
+
 /// What this member does for the group.
 #[derive(Debug)]
 pub(crate) enum GroupState {
@@ -229,8 +236,6 @@ pub struct GroupSummary {
     pub is_peering: bool,
     /// Who holds every acknowledged write.
     pub in_sync: Vec<OsdId>,
-    /// Who is being brought up to date, or is away.
-    pub learners: Vec<OsdId>,
 }
 
 impl Group {
@@ -251,7 +256,6 @@ impl Group {
             }
         };
         let in_sync = self.config.in_sync.clone();
-        let learners = self.config.learners.clone();
-        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync, learners }
+        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync }
     }
 }

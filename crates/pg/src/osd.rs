@@ -175,6 +175,12 @@ pub(crate) struct OsdLink {
     pub(crate) is_full: bool,
 }
 
+impl OsdLink {
+    fn new(osd: OsdId, is_ready: bool, now: Instant) -> OsdLink {
+        OsdLink { osd, is_ready, since: now, heard_at: now, ..OsdLink::default() }
+    }
+}
+
 /// What was staged in the store and becomes durable in this order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StagedRecord {
@@ -531,7 +537,7 @@ impl Osd {
         if config.epoch <= group.config.epoch {
             return;
         }
-        let is_claiming = matches!(group.state, GroupState::Claiming { .. });
+        let is_claiming = group.is_claiming();
         group.config = config.clone();
         group.config_seen_at = self.now;
         group.free_since = None;
@@ -617,7 +623,7 @@ impl Osd {
                 if !self.map.osds.contains_key(&osd) || osd == self.id {
                     return Err(LinkError::UnknownOsd(osd));
                 }
-                if self.store.failure().is_some() || self.is_shutting_down {
+                if self.is_leaving() {
                     return Err(LinkError::Stopped(self.id));
                 }
                 if let Some(older) = self.osd_links.insert(osd, link) {
@@ -625,9 +631,7 @@ impl Osd {
                     io.close(older, "the OSD connected anew");
                     self.lost_member(osd, &format!("{osd} connected anew"), io);
                 }
-                let (since, heard_at) = (self.now, self.now);
-                let peer = OsdLink { osd, is_ready: true, since, heard_at, ..OsdLink::default() };
-                self.peers.insert(link, Peer::Osd(peer));
+                self.peers.insert(link, Peer::Osd(OsdLink::new(osd, true, self.now)));
                 self.next_tick = self.now;
             }
         }
@@ -788,12 +792,12 @@ impl Osd {
 
     /// Whether an OSD answers: the connection stands, and it grants leases, or was not asked for long.
     pub(crate) fn is_present(&self, osd: OsdId) -> bool {
-        let Some(link) = self.ready_link(osd) else { return false };
-        let since = match self.peers.get(&link) {
-            Some(Peer::Osd(peer)) => peer.since,
-            _ => return false,
-        };
-        self.leases.holds(osd, self.now) || self.now.since(since) < LEASE
+        match self.osd_links.get(&osd).and_then(|link| self.peers.get(link)) {
+            Some(Peer::Osd(peer)) if peer.is_ready => {
+                self.leases.holds(osd, self.now) || self.now.since(peer.since) < LEASE
+            }
+            _ => false,
+        }
     }
 
     /// Whether an OSD has not answered for so long that its groups go on without it.
@@ -836,7 +840,7 @@ impl Osd {
         let mut silent = Vec::new();
         for (&osd, &link) in &self.osd_links {
             let Some(Peer::Osd(peer)) = self.peers.get(&link) else { continue };
-            if self.now.since(peer.heard_at.max(peer.since)) >= SILENCE_MAX {
+            if self.now.since(peer.heard_at) >= SILENCE_MAX {
                 silent.push(link);
             } else if peer.is_ready && self.leases.is_due(osd, self.now, is_busy) {
                 let lease = self.leases.ask(osd, self.now, is_busy);
@@ -897,9 +901,14 @@ impl Osd {
         in_sync.iter().all(|osd| *osd == self.id || self.leases.holds(*osd, self.now))
     }
 
+    /// Whether it serves nothing more: its drive failed, or it is being shut down.
+    fn is_leaving(&self) -> bool {
+        self.store.failure().is_some() || self.is_shutting_down
+    }
+
     /// Ends the connections to the other OSDs.
     fn leave(&mut self, io: &mut impl Io) {
-        while let Some((_, link)) = self.osd_links.first_key_value().map(|(osd, link)| (*osd, *link)) {
+        while let Some(link) = self.osd_links.first_key_value().map(|(_, link)| *link) {
             io.close(link, "the OSD stops");
             self.handle_closed(self.now, link, "this OSD stops", io);
         }
@@ -909,8 +918,8 @@ impl Osd {
     }
 
     fn tick(&mut self, io: &mut impl Io) {
-        if self.store.failure().is_some() || self.is_shutting_down {
-            // It serves nothing more: the others are to notice that soon.
+        if self.is_leaving() {
+            // The others are to notice that soon.
             return self.leave(io);
         }
         self.dial(io);
@@ -963,8 +972,7 @@ impl Osd {
             let address = self.map.osds.get(&osd).and_then(|info| info.address);
             if let Some(link) = address.and_then(|address| io.connect(address)) {
                 self.osd_links.insert(osd, link);
-                let (since, heard_at) = (self.now, self.now);
-                self.peers.insert(link, Peer::Osd(OsdLink { osd, since, heard_at, ..OsdLink::default() }));
+                self.peers.insert(link, Peer::Osd(OsdLink::new(osd, false, self.now)));
             }
         }
     }

@@ -438,23 +438,8 @@ impl Osd {
         operation.tag = range.tag;
         self.set_current_repair(index, Some(id));
         let wanted = range.block_count.min(REPAIR_BLOCKS);
-        self.look_up(id, &range.key, range.first_block, wanted);
-        let operation = self.operations.live(id);
-        operation.parts.truncate(1);
-        let extent = &operation.parts[0];
-        let (block_count, is_zeros) = (extent.block_count, extent.location.is_none());
-        operation.block_count = block_count;
-        operation.offset = u32::from(range.first_block) * BLOCK_BYTES as u32;
-        operation.length = u32::from(block_count) * BLOCK_BYTES as u32;
-        operation.checksums.truncate(usize::from(block_count));
-        self.requeue_repair(
-            index,
-            RepairRange {
-                first_block: range.first_block + block_count,
-                block_count: range.block_count - block_count,
-                ..range
-            },
-        );
+        let (block_count, is_zeros) = self.look_up_run(id, wanted);
+        self.requeue_repair(index, range.behind(block_count));
         if !is_zeros {
             self.operations.live(id).state = OperationState::Reading;
             return self.read_parts(id, io);

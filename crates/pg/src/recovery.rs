@@ -131,7 +131,7 @@ impl Osd {
         }
         let (link, session) = (learner.link, learner.session);
         let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries: entries.clone() };
+        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries };
         let theirs = MemberPosition {
             osd,
             last_sequence: position.last_sequence,
@@ -145,6 +145,7 @@ impl Osd {
         let members = [own, theirs];
         let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
         let by_log = if tells { differences(pg, &members).ok() } else { None };
+        let [MemberPosition { entries, .. }, _] = members;
         let mut work: VecDeque<Work> = VecDeque::new();
         let comparison = match by_log {
             Some(ranges) => {
@@ -318,11 +319,7 @@ impl Osd {
         if let LearnerState::Joined { work, .. } = &mut learner.state
             && range.block_count > done
         {
-            work.push_front(Work::Range(RepairRange {
-                first_block: range.first_block + done,
-                block_count: range.block_count - done,
-                ..range
-            }));
+            work.push_front(Work::Range(range.behind(done)));
         }
     }
 
@@ -331,13 +328,7 @@ impl Osd {
         let operation = self.operations.live(id);
         let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
         let (index, origin) = (operation.group, operation.origin);
-        self.look_up(id, &key, first_block, block_count);
-        let operation = self.operations.live(id);
-        operation.parts.truncate(1);
-        let extent = &operation.parts[0];
-        let (found, is_zeros) = (extent.block_count, extent.location.is_none());
-        operation.block_count = found;
-        operation.checksums.truncate(usize::from(found));
+        let (found, is_zeros) = self.look_up_run(id, block_count);
         if let Origin::Recovery { learner, .. } = origin {
             self.requeue_push(index, learner, RepairRange { key, first_block, block_count, tag: 0 }, found);
         }
@@ -377,9 +368,10 @@ impl Osd {
     fn send_push(&mut self, id: OperationId, io: &mut impl Io) {
         let operation = self.operations.live(id);
         let index = operation.group;
+        let group = &mut self.groups[index as usize];
         let push = Replicate {
             key: operation.key,
-            epoch: Epoch(0),
+            epoch: group.epoch,
             sequence: Sequence(0),
             first_block: operation.first_block,
             block_count: operation.block_count,
@@ -387,8 +379,6 @@ impl Osd {
         };
         let length = usize::from(operation.block_count) * BLOCK_BYTES;
         let (origin, is_zeros) = (operation.origin, operation.parts[0].location.is_none());
-        let group = &mut self.groups[index as usize];
-        let push = Replicate { epoch: group.epoch, ..push };
         // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
         let link = match origin {
             Origin::Recovery { learner, session } => {

@@ -4,9 +4,9 @@ use crate::group::GroupState;
 use crate::io::Io;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
-use crate::request::REPAIR;
+use crate::request::{REPAIR, payload_verifies};
 use crate::sabotage::Sabotage;
-use base::{BLOCK_BYTES, Epoch, LinkId, ObjectKey, PgId, Sequence, crc32c};
+use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
 use store::{StageError, WriteRecord};
 use wire::{Checksums, LogEntry, Message, Replicate, Status, encode};
 
@@ -113,8 +113,7 @@ impl Osd {
         data: &[u8],
         io: &mut impl Io,
     ) -> Handled {
-        let verifies =
-            data.chunks_exact(BLOCK_BYTES).zip(checksums).all(|(block, sum)| crc32c(block) == sum.get());
+        let verifies = payload_verifies(0, checksums, data);
         let staged = match self.expected_group(replicate) {
             Ok(_) if !verifies => Err((Status::CorruptPayload, replicate.epoch)),
             Ok(group) => Ok((
@@ -141,8 +140,7 @@ impl Osd {
             (None, _) => Err((Status::NotActive, push.epoch)),
             (Some(group), None) => Ok((group, self.store.stage_zero(&record))),
             (Some(group), Some((checksums, data))) => {
-                let mut blocks = data.chunks_exact(BLOCK_BYTES).zip(checksums);
-                if blocks.all(|(block, sum)| crc32c(block) == sum.get()) {
+                if payload_verifies(0, checksums, data) {
                     Ok((group, self.store.stage_write(&record, checksums, data).map(|_| ())))
                 } else {
                     Err((Status::CorruptPayload, push.epoch))
@@ -235,17 +233,11 @@ impl Osd {
         let ordinal = peer.received;
         let (status, epoch) = match staged {
             Ok((group, Ok(()))) => {
-                // Only where the fence was forgotten there is anything that is not the next.
-                let state = &self.groups[group as usize].state;
                 if let Some(sequence) = sequence
-                    && matches!(state, GroupState::Replica { .. } | GroupState::Claiming { .. })
+                    && let GroupState::Replica { expected } | GroupState::Claiming { expected } =
+                        &mut self.groups[group as usize].state
                 {
-                    let expected = Some(sequence.next());
-                    let state = &mut self.groups[group as usize].state;
-                    *state = match state {
-                        GroupState::Claiming { .. } => GroupState::Claiming { expected },
-                        _ => GroupState::Replica { expected },
-                    };
+                    *expected = Some(sequence.next());
                 }
                 self.active_at = self.now;
                 self.note_staged(StagedRecord::Replica { group, link, ordinal });

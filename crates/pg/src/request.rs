@@ -339,6 +339,22 @@ impl Osd {
         }));
     }
 
+    /// As [`Self::look_up`], of at most `wanted` blocks from the operation's first, but only as far as they lie
+    /// together; so many the operation is about then. Answers how many, and whether they are zeros.
+    pub(crate) fn look_up_run(&mut self, id: OperationId, wanted: u16) -> (u16, bool) {
+        let operation = self.operations.live(id);
+        let (key, first_block) = (operation.key, operation.first_block);
+        self.look_up(id, &key, first_block, wanted);
+        let operation = self.operations.live(id);
+        operation.parts.truncate(1);
+        let (found, is_zeros) = (operation.parts[0].block_count, operation.parts[0].location.is_none());
+        operation.block_count = found;
+        operation.offset = u32::from(first_block) * BLOCK_BYTES as u32;
+        operation.length = u32::from(found) * BLOCK_BYTES as u32;
+        operation.checksums.truncate(usize::from(found));
+        (found, is_zeros)
+    }
+
     /// Issues the reads of an operation's parts. The memory was checked to be there, or is made.
     pub(crate) fn read_parts(&mut self, id: OperationId, io: &mut impl Io) {
         let operation = self.operations.live(id);
@@ -515,7 +531,7 @@ fn part_token(id: OperationId, index: usize) -> u64 {
 }
 
 /// Whether the parts of a write's data, one for each block it touches, match their checksums.
-fn payload_verifies(offset: u32, checksums: Checksums<'_>, data: &[u8]) -> bool {
+pub(crate) fn payload_verifies(offset: u32, checksums: Checksums<'_>, data: &[u8]) -> bool {
     let head = data.len().min(BLOCK_BYTES - offset as usize % BLOCK_BYTES);
     let (head, rest) = data.split_at(head);
     let parts = std::iter::once(head).chain(rest.chunks(BLOCK_BYTES));

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use pg::Sabotage;
 use sim::cluster::{self, Report, Settings};
 
@@ -43,11 +45,7 @@ fn clusters_survive_whatever_breaks() {
 
 #[test]
 fn clusters_survive_seeds_that_nobody_tried_before() {
-    #[expect(clippy::disallowed_methods, reason = "the start alone is fresh, and it is printed")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let start = now.as_nanos() as u64 >> 10;
-    println!("fresh seeds from {start}");
-    for seed in start..start + FRESH_SEEDS {
+    for seed in common::fresh_seeds(FRESH_SEEDS) {
         assert_survives(seed);
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use sim::store_life::{self, SABOTAGES, Settings};
 
 const FIXED_SEEDS: u64 = 600;
@@ -33,11 +35,7 @@ fn the_store_survives_crashes_at_any_moment() {
 
 #[test]
 fn the_store_survives_seeds_that_nobody_tried_before() {
-    #[expect(clippy::disallowed_methods, reason = "the start alone is fresh, and it is printed")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let start = now.as_nanos() as u64 >> 10;
-    println!("fresh seeds from {start}");
-    for seed in start..start + FRESH_SEEDS {
+    for seed in common::fresh_seeds(FRESH_SEEDS) {
         assert_survives(seed);
     }
 }
