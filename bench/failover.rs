@@ -1,5 +1,5 @@
-//! Measures what clients notice when a node of a three-replica cluster is lost, and how soon everything is redundant
-//! again. `make bench-failover` runs it; `make bench-failover JSON=FILE` also writes the results to a file.
+//! Measures what clients notice when a node of a three-replica cluster is lost, how soon everything is redundant
+//! again, how fast a new OSD is filled, and what a deep scrub costs. `make bench-failover` runs it; `make bench-failover JSON=FILE` also writes the results to a file.
 
 mod common;
 
@@ -9,11 +9,11 @@ use clap::Parser;
 use lab::{cleanup, failover};
 use std::path::PathBuf;
 
-/// Measure how long clients wait when a node is lost, and how soon everything is redundant again
+/// Measure how long clients wait when a node is lost, how fast a new OSD is filled, and what a scrub costs
 #[derive(Parser, Debug)]
 #[command(
     name = "bench-failover",
-    after_help = "Needs root (loop devices) and free memory of eight times three volumes.\n\n\
+    after_help = "Needs root (loop devices) and free memory of twenty volumes.\n\n\
                   Examples:\n  bench-failover\n  bench-failover --rounds 1 --json results.json"
 )]
 struct Arguments {
@@ -29,7 +29,7 @@ struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// The size of each of the two volumes
+    /// The size of the volume in many placement groups; the one in a single group has an eighth of it
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     volume_size: ByteSize,
 

@@ -14,7 +14,7 @@ pub mod time;
 pub mod units;
 
 pub use buffer::{Buffer, BufferPool};
-pub use checksum::{ZERO_BLOCK_CRC32C, crc32c};
+pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, crc64};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
     ClientId, ClusterId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,

@@ -5,6 +5,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Whether data is placed on an OSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admission {
+    /// Yes.
+    #[default]
+    In,
+    /// No: somebody took it out. What it holds is moved elsewhere.
+    Out,
+    /// No: it was down for too long. It is in again when it is back.
+    OutWhileDown,
+}
+
 /// One OSD as the cluster knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdInfo {
@@ -20,6 +33,9 @@ pub struct OsdInfo {
     /// Counts its starts, so that a restart is noticed even when the address stays.
     #[serde(default)]
     pub incarnation: u64,
+    /// Whether data is placed on it.
+    #[serde(default)]
+    pub admission: Admission,
 }
 
 /// A pool: how often and how finely its data is spread.
@@ -79,6 +95,10 @@ pub struct ClusterMap {
     pub pools: BTreeMap<PoolId, PoolInfo>,
     /// Its placement groups.
     pub pgs: BTreeMap<PgId, PgConfig>,
+    /// Where the replicas of a group shall lie, the preferred primary first. A group without an entry stays as
+    /// its configuration says.
+    #[serde(default)]
+    pub targets: BTreeMap<PgId, Vec<OsdId>>,
     /// Its volumes, removed ones included until their objects are gone.
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
 }

@@ -1,5 +1,9 @@
 //! The client's state machine.
 
+mod waiting;
+
+pub use waiting::Notice;
+
 use crate::error::ClientError;
 use crate::route::Routes;
 use base::geometry::blocks_touched;
@@ -14,6 +18,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use waiting::{Stalls, Trouble};
 use wire::{
     BLOCKS_PER_MESSAGE_MAX, Hello, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, WireError,
     encode,
@@ -63,6 +68,7 @@ struct Volume {
     pg_count: u32,
     bytes: u64,
     generation: Generation,
+    stalls: Stalls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +107,10 @@ struct Piece {
     /// Where its bytes lie in the operation's buffer.
     buffer_start: usize,
     attempts: u32,
+    /// Times in a row that its bytes arrived damaged.
+    damaged: u32,
+    /// Why the attempt before was in vain.
+    trouble: Trouble,
     /// What OSDs know a write by, the same in every attempt.
     origin: u64,
 }
@@ -109,6 +119,7 @@ struct Piece {
 struct Operation {
     token: u64,
     volume: VolumeHandle,
+    submitted: Instant,
     buffer: Option<Buffer>,
     pieces_left: u32,
     failure: Option<ClientError>,
@@ -133,6 +144,10 @@ struct OsdLink {
     is_ready: bool,
     /// Pieces to send once it stands.
     queued: VecDeque<u32>,
+    /// Since when it is known that an answer is awaited and nothing at all comes.
+    silent_since: Option<Instant>,
+    /// An answer is awaited: as of the newest look around.
+    is_awaited: bool,
 }
 
 /// See the crate's documentation.
@@ -154,8 +169,17 @@ pub struct Client {
     zeros: Buffer,
     /// Writes that were ever made.
     origins: u64,
-    /// Why the newest retry was needed, in words.
-    last_trouble: Option<String>,
+    /// How long an operation may take.
+    timeout: Option<Duration>,
+    /// When to look around next, if there is reason to.
+    look_at: Instant,
+    /// Something that a person was told to wait for went on: reason to look around, with nothing in flight too.
+    has_gone_on: bool,
+    /// How the newest connection to each OSD ended that did.
+    ends: Map<OsdId, String>,
+    /// OSDs that greeted and then did not answer in time, and how often in a row.
+    silences: Map<OsdId, u32>,
+    notices: VecDeque<Notice>,
 }
 
 impl Client {
@@ -178,7 +202,12 @@ impl Client {
             completions: VecDeque::new(),
             zeros: Buffer::new(BLOCK_BYTES),
             origins: 0,
-            last_trouble: None,
+            timeout: None,
+            look_at: Instant::default(),
+            has_gone_on: false,
+            ends: Map::default(),
+            silences: Map::default(),
+            notices: VecDeque::new(),
         };
         client.take_map(map);
         client
@@ -198,6 +227,7 @@ impl Client {
             pg_count: pool.pg_count,
             bytes: info.bytes,
             generation,
+            stalls: Stalls::default(),
         });
         VolumeHandle(self.volumes.len() as u32 - 1)
     }
@@ -214,12 +244,6 @@ impl Client {
         self.operations.len() - self.operations_free.len()
     }
 
-    /// Why operations wait, if the newest trouble is not over: in words, for a person.
-    #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
-        if self.retries.is_empty() { None } else { self.last_trouble.as_deref() }
-    }
-
     /// The next operation that ended.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
@@ -228,7 +252,9 @@ impl Client {
     /// When [`Self::handle_timeout`] has something to do.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.retries.peek().map(|Reverse((at, ..))| *at)
+        let retry = self.retries.peek().map(|Reverse((at, ..))| *at);
+        let look = self.has_reason_to_look().then_some(self.look_at);
+        [retry, look].into_iter().flatten().min()
     }
 
     /// Reads `length` bytes at `offset` to the front of `buffer`, which nobody else may hold.
@@ -300,6 +326,9 @@ impl Client {
     /// that does: an OSD that hangs does not answer.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Network) {
         self.take_map(map);
+        while let Some(link) = self.replaced_link() {
+            self.give_up_link(now, link, "the OSD was started anew", io);
+        }
         for index in 0..self.pieces.len() as u32 {
             let piece = &self.pieces[index as usize];
             let osd = match piece.state {
@@ -313,6 +342,22 @@ impl Client {
                 self.dispatch(now, index, io);
             }
         }
+    }
+
+    /// A connection to an OSD that has been started anew since, perhaps elsewhere: nothing sent on it will be answered.
+    fn replaced_link(&self) -> Option<LinkId> {
+        let is_replaced = |(osd, state): (&OsdId, &OsdLink)| {
+            let info = self.map.osds.get(osd)?;
+            let is_same = info.address? == state.address && info.incarnation == state.incarnation;
+            (!is_same).then_some(state.link)
+        };
+        self.osds.iter().find_map(is_replaced)
+    }
+
+    /// Ends a connection that is of no use any more. What was under way on it is tried again.
+    fn give_up_link(&mut self, now: Instant, link: LinkId, reason: &str, io: &mut impl Network) {
+        io.close(link, reason);
+        self.handle_closed(now, link, reason);
     }
 
     /// Ends an attempt: what is still said of it is ignored.
@@ -346,11 +391,11 @@ impl Client {
         if self.osds.get(&osd).is_some_and(|state| state.link == link) {
             self.osds.remove(&osd);
         }
-        self.last_trouble = Some(format!("the connection to {osd} ended: {reason}"));
+        self.ends.insert(osd, reason.to_owned());
         for index in 0..self.pieces.len() as u32 {
             let state = self.pieces[index as usize].state;
             if state == PieceState::Sent(link) || state == PieceState::Queued(osd) {
-                self.retry_later(now, index);
+                self.retry_later(now, index, Trouble::ConnectionEnded(osd));
             }
         }
     }
@@ -366,10 +411,14 @@ impl Client {
         bytes: &[u8],
         io: &mut impl Network,
     ) -> Result<usize, LinkError> {
+        self.heard_of(link);
         let mut consumed = 0;
         while let Some((message, size)) = wire::parse(&bytes[consumed..])? {
             match message {
-                Message::Reply(reply) => self.handle_reply(now, link, &reply, io),
+                Message::Reply(reply) => {
+                    self.answered_by(link);
+                    self.handle_reply(now, link, &reply, io);
+                }
                 Message::Welcome => self.handle_welcome(now, link, io),
                 Message::Refused(reason) => return Err(LinkError::Refused(reason.to_owned())),
                 _ => return Err(LinkError::Unexpected),
@@ -379,17 +428,20 @@ impl Client {
         Ok(consumed)
     }
 
-    /// Tries again what is due.
+    /// Tries again what is due, and looks for what has waited too long.
     pub fn handle_timeout(&mut self, now: Instant, io: &mut impl Network) {
         while let Some(Reverse((at, index, serial))) = self.retries.peek().copied() {
             if at > now {
-                return;
+                break;
             }
             self.retries.pop();
             let piece = &self.pieces[index as usize];
             if piece.serial == serial && piece.state == PieceState::Waiting {
                 self.dispatch(now, index, io);
             }
+        }
+        if self.look_at <= now && self.has_reason_to_look() {
+            self.look_around(now, io);
         }
     }
 
@@ -417,7 +469,11 @@ impl Client {
             let (first_block, blocks) = blocks_touched(offset, length);
             AllocatedQuery { offset, length, first_block, bits: vec![0; blocks.div_ceil(64) as usize] }
         });
-        let operation = Operation { token, volume, buffer, pieces_left: 1, failure: None, allocated };
+        if !self.has_reason_to_look() {
+            self.look_at = now + waiting::LOOK_EVERY;
+        }
+        let operation =
+            Operation { token, volume, submitted: now, buffer, pieces_left: 1, failure: None, allocated };
         let operation_index = match self.operations_free.pop() {
             Some(index) => {
                 self.operations[index as usize] = Some(operation);
@@ -465,6 +521,8 @@ impl Client {
             length,
             buffer_start: 0,
             attempts: 0,
+            damaged: 0,
+            trouble: Trouble::None,
             origin: (mix(self.id.0.wrapping_add(self.origins)) >> 2).max(1),
         };
         match self.pieces.get_mut(index as usize) {
@@ -483,40 +541,35 @@ impl Client {
     fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
         let pg = self.pieces[index as usize].key.pg;
         let Some(route) = self.routes.get(pg) else {
-            self.last_trouble = Some(format!("the map does not show placement group {pg}"));
-            return self.retry_later(now, index);
+            return self.retry_later(now, index, Trouble::Unmapped);
         };
         let osd = route.primary;
         let info = self.map.osds.get(&osd);
         let Some((address, incarnation)) = info.and_then(|info| Some((info.address?, info.incarnation)))
         else {
-            self.last_trouble = Some(format!("{osd}, the primary of placement group {pg}, is down"));
-            return self.retry_later(now, index);
+            return self.retry_later(now, index, Trouble::PrimaryDown(osd));
         };
         if let Some(state) = self.osds.get_mut(&osd) {
-            if state.address == address && state.incarnation == incarnation {
-                if state.is_ready {
-                    let link = state.link;
-                    self.send_piece(index, link, io);
-                } else {
-                    state.queued.push_back(index);
-                    self.pieces[index as usize].state = PieceState::Queued(osd);
-                }
-                return;
+            let is_same = state.address == address && state.incarnation == incarnation;
+            assert!(is_same, "a map that shows an OSD started anew ends the connection to the one before");
+            if state.is_ready {
+                let link = state.link;
+                self.send_piece(index, link, io);
+            } else {
+                state.queued.push_back(index);
+                self.pieces[index as usize].state = PieceState::Queued(osd);
             }
-            // It was started anew, perhaps elsewhere: nothing sent to the old one will be answered.
-            let old = state.link;
-            io.close(old, "the OSD was started anew");
-            self.pieces[index as usize].state = PieceState::Queued(osd);
-            return self.handle_closed(now, old, "the OSD was started anew");
+            return;
         }
         let Some(link) = io.connect(address) else {
-            self.last_trouble = Some(format!("no connection to {osd} at {address} can be made"));
-            return self.retry_later(now, index);
+            return self.retry_later(now, index, Trouble::NoConnection(osd));
         };
         self.links.insert(link, osd);
         let queued = VecDeque::from([index]);
-        self.osds.insert(osd, OsdLink { link, address, incarnation, is_ready: false, queued });
+        let silent_since = Some(now);
+        let state =
+            OsdLink { link, address, incarnation, is_ready: false, queued, silent_since, is_awaited: true };
+        self.osds.insert(osd, state);
         self.pieces[index as usize].state = PieceState::Queued(osd);
     }
 
@@ -589,9 +642,7 @@ impl Client {
                 self.dispatch(now, index, io);
             }
             Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
-                let pg = self.pieces[index as usize].key.pg;
-                self.last_trouble = Some(format!("placement group {pg} at {osd} answers {:?}", reply.status));
-                self.retry_later(now, index);
+                self.retry_later(now, index, Trouble::NotServed(osd, reply.status));
             }
             Status::CorruptPayload => self.corrupt_in_transit(now, index, osd, io),
             Status::Fenced
@@ -627,7 +678,9 @@ impl Client {
     }
 
     fn corrupt_in_transit(&mut self, now: Instant, index: u32, osd: OsdId, io: &mut impl Network) {
-        let attempts = self.pieces[index as usize].attempts;
+        let piece = &mut self.pieces[index as usize];
+        piece.damaged += 1;
+        let attempts = piece.damaged;
         if attempts < TRANSIT_ATTEMPTS_MAX {
             self.give_up_attempt(index);
             return self.dispatch(now, index, io);
@@ -689,15 +742,24 @@ impl Client {
         }
     }
 
-    fn retry_later(&mut self, now: Instant, index: u32) {
+    fn retry_later(&mut self, now: Instant, index: u32, trouble: Trouble) {
         self.give_up_attempt(index);
         let piece = &mut self.pieces[index as usize];
+        (piece.trouble, piece.damaged) = (trouble, 0);
         piece.attempts += 1;
         let pause = RETRY_PAUSE_MIN * (1 << piece.attempts.min(8));
         self.retries.push(Reverse((now + pause.min(RETRY_PAUSE_MAX), index, piece.serial)));
     }
 
+    /// Whoever serves its group has spoken the last word on a piece.
     fn end_piece(&mut self, index: u32, failure: Option<ClientError>) {
+        let Piece { operation, key, .. } = self.pieces[index as usize];
+        let volume = self.operation_mut(operation).volume;
+        self.has_gone_on |= self.volumes[volume.0 as usize].stalls.answered(key.pg);
+        self.drop_piece(index, failure);
+    }
+
+    fn drop_piece(&mut self, index: u32, failure: Option<ClientError>) {
         let piece = &mut self.pieces[index as usize];
         piece.state = PieceState::Free;
         let operation = piece.operation;

@@ -1,6 +1,7 @@
 //! Why an operation failed for good.
 
 use base::OsdId;
+use std::time::Duration;
 
 /// Why an operation on a volume failed for good. What may pass is retried instead.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -72,5 +73,19 @@ pub enum ClientError {
         osd: OsdId,
         /// How often it was tried.
         attempts: u32,
+    },
+    /// It was not done within the time limit. A write may still take effect.
+    #[error(
+        "volume {volume:?}: not done within {} s and given up ({why}); a write may still take effect; `millpond \
+         status` says what is wrong",
+        limit.as_secs_f64()
+    )]
+    TimedOut {
+        /// The volume's name.
+        volume: String,
+        /// The limit.
+        limit: Duration,
+        /// For what it waited, naming placement group and OSD.
+        why: String,
     },
 }

@@ -8,11 +8,13 @@
 //! - A read completes only with bytes whose CRC-32C, computed by the client that wrote them, verified.
 //! - A write completes when every in-sync replica has it on stable media.
 //! - What cannot be done now (a primary that is away, a placement group that peers) is tried again until it
-//!   can; what never can (a fenced attach, a full OSD, damaged data) fails with the reason.
+//!   can, or until the time limit, if there is one; what never can (a fenced attach, a full OSD, damaged data)
+//!   fails with the reason.
+//! - An answer to an attempt that was given up changes nothing, however late it comes.
 
 mod client;
 mod error;
 mod route;
 
-pub use client::{Client, Completion, LinkError, Outcome, VolumeHandle};
+pub use client::{Client, Completion, LinkError, Notice, Outcome, VolumeHandle};
 pub use error::ClientError;

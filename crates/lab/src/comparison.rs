@@ -10,7 +10,7 @@ use crate::plan::{Job, Mode, TargetName};
 use crate::suite::{
     Case, Figures, Setup, Subject, Summary, engine_by_fio, measure, overwrite_amplification, ratios,
 };
-use crate::testbed::{Cluster, LoopDevice, Testbed, TestbedError, free_bytes};
+use crate::testbed::{Cluster, LoopDevice, STATUS_DELAY, Testbed, TestbedError, free_bytes};
 use base::BLOCK_BYTES;
 use base::units::ByteSize;
 use std::path::PathBuf;
@@ -27,8 +27,6 @@ const VOLUME_BYTES_MIN: u64 = 256 * MIB;
 const VOLUME_BYTES_MAX: u64 = 4096 * MIB;
 /// How full the drives are while write amplification is measured, in percent of what data may take.
 const AGED_PERCENT: u64 = 80;
-/// OSDs report their figures every few seconds; this is long enough for the last to be in.
-const STATUS_DELAY: Duration = Duration::from_secs(6);
 const IDLE_TIME: Duration = Duration::from_secs(10);
 const VOLUME: &str = "bench";
 /// How much of the volume, and of a peer's image, the two are compared on.

@@ -133,7 +133,8 @@ fn side(latency: &Latency, seconds: f64, block: ByteSize) -> Option<Side> {
 }
 
 impl Cpu {
-    fn new(usage: &Usage, operations: u64) -> Cpu {
+    /// What was used, by so many operations.
+    pub(crate) fn new(usage: &Usage, operations: u64) -> Cpu {
         let per_operation = |us: Option<f64>| us.filter(|_| operations > 0).map(|us| us / operations as f64);
         let process = |process: &crate::cpu::ProcessUsage| ProcessCpu {
             label: process.label.clone(),

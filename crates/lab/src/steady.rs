@@ -79,6 +79,14 @@ pub struct Stretch {
     pub latency: Option<LatencySummary>,
 }
 
+impl Stretch {
+    /// Operations done.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        (self.iops * self.seconds).round() as u64
+    }
+}
+
 impl Timeline {
     /// The longest time within `from` and `to` in which no operation was done.
     #[must_use]
@@ -124,7 +132,8 @@ pub fn run(registry: &Path, name: &str, seed: u64, enough: &AtomicBool) -> Resul
         ..Job::new(TargetName::Volume(name.to_owned()), Mode::RandomReadWrite)
     };
     let block_bytes = job.block.0 as u32;
-    let mut target = VolumeTarget::attach(registry, name, false, DEPTH, block_bytes).map_err(unusable)?;
+    let mut target =
+        VolumeTarget::attach(registry, name, false, DEPTH, block_bytes, None).map_err(unusable)?;
     let mut generator = Generator::new(&job, job.region(target.bytes(), target.alignment_bytes())?);
     let mut started: Vec<Option<(Instant, Kind)>> = vec![None; DEPTH as usize];
     let mut timeline = Timeline(Vec::with_capacity(DONE_EXPECTED));
@@ -197,6 +206,7 @@ mod tests {
         let timeline = timeline(start, &[10, 20, 31, 40, 3000]);
         let stretch = timeline.stretch(at(15), at(2015));
         assert_eq!((stretch.seconds, stretch.iops, stretch.written_bytes), (2.0, 1.5, 8192));
+        assert_eq!(stretch.operations(), 3);
         assert_eq!(stretch.latency.map(|latency| latency.max_us), Some(40_000.0));
         assert_eq!(timeline.stretch(at(50), at(100)).latency, None);
     }

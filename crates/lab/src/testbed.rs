@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Starting a cluster formats its drives and waits for every placement group.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// OSDs report their figures every few seconds; this is long enough for the last to be in.
+pub const STATUS_DELAY: Duration = Duration::from_secs(6);
 const DIRECTORY_PREFIX: &str = "millpond-bench.";
 
 /// Why there is nothing to measure on.
@@ -47,6 +49,17 @@ pub enum TestbedError {
         available: u64,
         /// Bytes that are needed.
         needed: u64,
+    },
+    /// An OSD that was removed goes on.
+    #[error(
+        "the process of osd.{osd} has not ended a minute after its removal; its log and that of `up` are in {}",
+        directory.display()
+    )]
+    StillRuns {
+        /// The OSD.
+        osd: u32,
+        /// The cluster's directory.
+        directory: PathBuf,
     },
     /// What the cluster says of itself could not be read.
     #[error(
@@ -189,6 +202,8 @@ impl NbdServer {
 /// What an OSD says of itself in `millpond status --json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OsdFigures {
+    /// Its number.
+    pub osd: Option<u32>,
     /// Its name.
     pub label: String,
     /// Its process.
@@ -197,6 +212,10 @@ pub struct OsdFigures {
     pub bytes: Option<u64>,
     /// Bytes that data may take.
     pub usable_bytes: Option<u64>,
+    /// Bytes that data takes.
+    pub used_bytes: Option<u64>,
+    /// Its drive.
+    pub path: Option<PathBuf>,
     /// Memory of its index in bytes.
     pub index_bytes: Option<u64>,
     /// Bytes written to the drive for each byte that clients wrote.
@@ -218,6 +237,43 @@ pub struct PgFigures {
     pub in_sync: Vec<u32>,
     /// The OSDs that are catching up.
     pub learners: Vec<u32>,
+    /// The OSDs that shall hold it.
+    pub target: Vec<u32>,
+}
+
+impl PgFigures {
+    /// Whether it serves, and everyone who shall hold it is in sync and nobody else.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let sorted = |osds: &[u32]| {
+            let mut osds = osds.to_vec();
+            osds.sort_unstable();
+            osds
+        };
+        let lies_right = sorted(&self.in_sync) == sorted(&self.target);
+        self.state == "active" && self.learners.is_empty() && lies_right
+    }
+}
+
+/// The scrubs of a placement group in `millpond scrub ls --json`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct ScrubFigures {
+    /// What is under way or wished, `-` for nothing.
+    pub state: String,
+    /// When the last deep one began, in milliseconds since 1970; 0 for never.
+    pub deep_ms: u64,
+    /// Bytes that the last one read of each member's drive.
+    pub bytes: u64,
+    /// Blocks that the last one found damaged or different.
+    pub found: u64,
+}
+
+impl ScrubFigures {
+    /// Whether nothing is to be done, and a deep one began after `newest_ms`.
+    #[must_use]
+    pub fn is_done_since(&self, newest_ms: u64) -> bool {
+        self.state == "-" && self.deep_ms > newest_ms
+    }
 }
 
 impl Cluster {
@@ -237,9 +293,7 @@ impl Cluster {
         // The drives stand for ones with power-loss protection: the raw device is measured without flushes too.
         arguments.extend(["--volatile-cache".to_owned(), "false".to_owned()]);
         for device in devices {
-            // They were filled to be measured, and an OSD is made only of a blank drive.
-            let wipe = ["osd", "wipe", "--yes", &device.display().to_string()].map(str::to_owned);
-            cluster.millpond(&wipe, START_LIMIT)?;
+            cluster.wipe(device)?;
             arguments.extend(["--device".to_owned(), device.display().to_string()]);
         }
         cluster.millpond(&arguments, START_LIMIT)?;
@@ -286,6 +340,68 @@ impl Cluster {
         let made: Pool = serde_json::from_str(&text)
             .map_err(|error| TestbedError::Json { command: "pool create", error })?;
         Ok(made.pool)
+    }
+
+    /// Makes an OSD on `device`, the only one on its node; answers its number when it is up.
+    ///
+    /// # Errors
+    /// `millpond osd add` failed.
+    pub fn add_osd(&self, device: &Path, node: u32) -> Result<u32, TestbedError> {
+        #[derive(serde::Deserialize)]
+        struct Added {
+            osd: u32,
+        }
+        self.wipe(device)?;
+        let (device, node) = (device.display().to_string(), node.to_string());
+        let arguments = ["osd", "add", "--device", &device, "--node", &node, "--json"].map(str::to_owned);
+        let text = self.millpond(&arguments, START_LIMIT)?;
+        let added: Added =
+            serde_json::from_str(&text).map_err(|error| TestbedError::Json { command: "osd add", error })?;
+        Ok(added.osd)
+    }
+
+    /// Has the data of an OSD moved to others.
+    ///
+    /// # Errors
+    /// `millpond osd out` failed.
+    pub fn take_out_osd(&self, osd: u32) -> Result<(), TestbedError> {
+        let arguments = ["osd", "out", &osd.to_string()].map(str::to_owned);
+        self.millpond(&arguments, COMMAND_LIMIT).map(drop)
+    }
+
+    /// Removes an OSD that was taken out, the only one of its node, as soon as nothing is on it that is needed; returns
+    /// when its process `pid` has ended, so that its drive is free.
+    ///
+    /// # Errors
+    /// `millpond osd rm` failed, or still refuses it after a minute.
+    pub fn remove_osd(&self, osd: u32, pid: Option<u32>) -> Result<(), TestbedError> {
+        let arguments = ["osd", "rm", &osd.to_string()].map(str::to_owned);
+        self.millpond_once_possible(&arguments, "cannot be removed yet")?;
+        let deadline = Instant::now() + COMMAND_LIMIT;
+        while pid.is_some_and(is_alive) {
+            if Instant::now() >= deadline {
+                return Err(TestbedError::StillRuns { osd, directory: self.directory.clone() });
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Has every placement group scrubbed deeply; returns at once.
+    ///
+    /// # Errors
+    /// `millpond scrub start` failed.
+    pub fn start_deep_scrub(&self) -> Result<(), TestbedError> {
+        self.millpond(&["scrub", "start", "--deep"].map(str::to_owned), COMMAND_LIMIT).map(drop)
+    }
+
+    /// The scrubs of its placement groups.
+    ///
+    /// # Errors
+    /// `millpond scrub ls` failed.
+    pub fn scrubs(&self) -> Result<Vec<ScrubFigures>, TestbedError> {
+        let text = self.millpond(&["scrub", "ls", "--json"].map(str::to_owned), COMMAND_LIMIT)?;
+        serde_json::from_str(&text).map_err(|error| TestbedError::Json { command: "scrub ls", error })
     }
 
     /// Its placement groups.
@@ -372,9 +488,7 @@ impl Cluster {
             let pid = nix::unistd::Pid::from_raw(process.pid.cast_signed());
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).ok();
         }
-        let is_alive =
-            |process: &Watched| Path::new("/proc").join(process.pid.to_string()).join("exe").exists();
-        while processes.iter().any(is_alive) {
+        while processes.iter().any(|process| is_alive(process.pid)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -390,11 +504,36 @@ impl Cluster {
         Ok(started.elapsed())
     }
 
+    /// Makes a drive blank: it may have been written to or have been an OSD's, and an OSD is made only of a blank one.
+    fn wipe(&self, device: &Path) -> Result<(), TestbedError> {
+        let arguments = ["osd", "wipe", "--yes", &device.display().to_string()].map(str::to_owned);
+        // The kernel lets go of what an io_uring held a moment after its process has ended.
+        self.millpond_once_possible(&arguments, "is in use")
+    }
+
+    /// Runs `millpond` again and again while it fails with these words, for a minute.
+    fn millpond_once_possible(&self, arguments: &[String], words: &str) -> Result<(), TestbedError> {
+        let deadline = Instant::now() + COMMAND_LIMIT;
+        loop {
+            match self.millpond(arguments, COMMAND_LIMIT) {
+                Err(error) if error.to_string().contains(words) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                result => return result.map(drop),
+            }
+        }
+    }
+
     fn millpond(&self, arguments: &[String], limit: Duration) -> Result<String, TestbedError> {
         let mut all = vec!["--dir".to_owned(), self.directory.display().to_string()];
         all.extend_from_slice(arguments);
         Ok(command::run(&self.millpond, &all, limit)?)
     }
+}
+
+/// Whether a process still runs; one that has ended and was not waited for does not.
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).join("exe").exists()
 }
 
 /// Every object in `value` that looks like an OSD, in order.
@@ -404,11 +543,14 @@ fn collect_osds(value: &serde_json::Value, osds: &mut Vec<OsdFigures>) {
         serde_json::Value::Object(fields) if fields.contains_key("write_amplification") => {
             let number = |name: &str| fields.get(name).and_then(serde_json::Value::as_u64);
             osds.push(OsdFigures {
+                osd: number("osd").and_then(|osd| u32::try_from(osd).ok()),
                 label: number("osd")
                     .map_or_else(|| format!("osd#{}", osds.len()), |osd| format!("osd.{osd}")),
                 pid: number("pid").and_then(|pid| u32::try_from(pid).ok()),
                 bytes: number("bytes"),
                 usable_bytes: number("usable_bytes"),
+                used_bytes: number("used_bytes"),
+                path: fields.get("path").and_then(serde_json::Value::as_str).map(PathBuf::from),
                 index_bytes: number("index_bytes"),
                 write_amplification: fields.get("write_amplification").and_then(serde_json::Value::as_f64),
             });
@@ -505,16 +647,47 @@ mod tests {
         let status = serde_json::json!({
             "cluster": {"id": "x"},
             "osds": [
-                {"osd": 0, "pid": 100, "bytes": 10, "usable_bytes": 9, "write_amplification": 1.5, "index_bytes": 7},
+                {"osd": 0, "pid": 100, "bytes": 10, "usable_bytes": 9, "used_bytes": 8,
+                 "path": "/dev/loop3", "write_amplification": 1.5, "index_bytes": 7},
                 {"osd": 1, "pid": null, "write_amplification": null},
             ],
         });
         let mut osds = Vec::new();
         collect_osds(&status, &mut osds);
         assert_eq!(osds.len(), 2);
-        assert_eq!((osds[0].label.as_str(), osds[0].pid), ("osd.0", Some(100)));
+        assert_eq!((osds[0].label.as_str(), osds[0].osd, osds[0].pid), ("osd.0", Some(0), Some(100)));
         assert_eq!((osds[0].write_amplification, osds[0].index_bytes), (Some(1.5), Some(7)));
+        assert_eq!((osds[0].usable_bytes, osds[0].used_bytes), (Some(9), Some(8)));
+        assert_eq!((osds[0].path.as_deref(), &osds[1].path), (Some(Path::new("/dev/loop3")), &None));
         assert_eq!((osds[1].pid, osds[1].write_amplification), (None, None));
+    }
+
+    #[test]
+    fn a_group_is_settled_when_it_serves_from_where_it_shall_lie_and_nowhere_else() {
+        let group = |state: &str, in_sync: &[u32], learners: &[u32]| PgFigures {
+            pg: "1.0".into(),
+            state: state.into(),
+            reason: None,
+            primary: 2,
+            in_sync: in_sync.into(),
+            learners: learners.into(),
+            target: vec![2, 3, 4],
+        };
+        assert!(group("active", &[4, 2, 3], &[]).is_settled());
+        assert!(!group("peering", &[4, 2, 3], &[]).is_settled());
+        assert!(!group("active", &[2, 3], &[4]).is_settled());
+        assert!(!group("active", &[2, 3], &[]).is_settled());
+        assert!(!group("active", &[1, 2, 3, 4], &[]).is_settled(), "one has not gone yet");
+        assert!(!group("active", &[2, 3, 4], &[1]).is_settled());
+    }
+
+    #[test]
+    fn a_scrub_is_done_when_a_newer_deep_one_was_and_nothing_more_is_wished() {
+        let scrub = |state: &str, deep_ms| ScrubFigures { state: state.into(), deep_ms, bytes: 0, found: 0 };
+        assert!(scrub("-", 8).is_done_since(7));
+        assert!(!scrub("-", 7).is_done_since(7));
+        assert!(!scrub("deep wished", 7).is_done_since(7));
+        assert!(!scrub("running", 8).is_done_since(7));
     }
 
     #[test]

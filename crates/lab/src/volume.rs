@@ -27,7 +27,7 @@ pub struct VolumeTarget {
 
 impl VolumeTarget {
     /// Attaches the volume `name` of the cluster whose registry is served at `registry`, with `depth` slots
-    /// of `block_bytes`. `shared` lets others have it attached too.
+    /// of `block_bytes`. `shared` lets others have it attached too. An operation that takes longer than `timeout` fails.
     ///
     /// # Errors
     /// No such cluster or volume, or it is attached by somebody who does not share it.
@@ -37,11 +37,13 @@ impl VolumeTarget {
         shared: bool,
         depth: u32,
         block_bytes: u32,
+        timeout: Option<Duration>,
     ) -> Result<VolumeTarget, TargetError> {
         let options = SessionOptions {
             registry: registry.to_owned(),
             volumes: vec![name.to_owned()],
             shared,
+            timeout,
             purpose: "millpond bench".to_owned(),
         };
         let reactor = ReactorOptions { connections_max: CONNECTIONS_MAX, ..ReactorOptions::default() };
@@ -151,7 +153,7 @@ mod tests {
 
     fn attach(cluster: &TestCluster, job: &Job) -> VolumeTarget {
         let registry = cluster.registry_socket();
-        VolumeTarget::attach(registry, "disk", false, job.depth, job.block.0 as u32).unwrap()
+        VolumeTarget::attach(registry, "disk", false, job.depth, job.block.0 as u32, None).unwrap()
     }
 
     #[test]

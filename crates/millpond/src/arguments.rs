@@ -1,6 +1,6 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{bench, nbd, node_process, osd, pg, pool, status, up, volume};
+use crate::{bench, nbd, node_process, osd, pg, pool, scrub, status, up, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -38,12 +38,14 @@ pub enum Command {
     Down,
     /// Show how the cluster is, why, and what to do next
     Status(status::StatusArguments),
-    /// Look at OSDs, or wipe the drive of one
+    /// Look at OSDs, add and remove them, or wipe the drive of one
     Osd(osd::OsdArguments),
     /// Look at placement groups
     Pg(pg::PgArguments),
     /// Create, list and remove pools
     Pool(pool::PoolArguments),
+    /// Look for damage before somebody needs the data, and see what was found
+    Scrub(scrub::ScrubArguments),
     /// Create, list, resize and remove volumes
     Volume(volume::VolumeArguments),
     /// Serve volumes over NBD, until Ctrl-C

@@ -1,6 +1,7 @@
 //! `millpond bench`: one measurement, in fio's names and meanings.
 
 use crate::directory::Directory;
+use crate::nbd::parse_timeout;
 use crate::progress::Progress;
 use crate::supervisor::Running;
 use crate::{Usage, access, output, stop};
@@ -74,6 +75,10 @@ pub struct BenchArguments {
     #[arg(long, value_name = "SIZE")]
     pub io_size: Option<ByteSize>,
 
+    /// How long an operation on a volume may take before it counts as failed [default: it waits for ever]
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
+    pub timeout: Option<Duration>,
+
     /// The number from which offsets and data follow
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub seed: u64,
@@ -107,11 +112,13 @@ pub fn run(arguments: &BenchArguments, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
     if matches!(job.target, TargetName::Volume(_)) {
         access::require_up(&directory)?;
+    } else if arguments.timeout.is_some() {
+        bail!(Usage(format!("--timeout is for volumes, and {} is none; leave it out", job.target)));
     }
-    measure(&job, &directory, arguments.json)
+    measure(&job, &directory, arguments.timeout, arguments.json)
 }
 
-fn measure(job: &Job, directory: &Directory, json: bool) -> anyhow::Result<()> {
+fn measure(job: &Job, directory: &Directory, timeout: Option<Duration>, json: bool) -> anyhow::Result<()> {
     let monitor = Monitor::new(watched(job, directory)?);
     let stopping = Arc::new(AtomicBool::new(false));
     let wished = stopping.clone();
@@ -134,7 +141,7 @@ fn measure(job: &Job, directory: &Directory, json: bool) -> anyhow::Result<()> {
         }
         TargetName::Volume(name) => {
             let registry = directory.registry_socket();
-            let mut target = VolumeTarget::attach(&registry, name, false, job.depth, block_bytes)?;
+            let mut target = VolumeTarget::attach(&registry, name, false, job.depth, block_bytes, timeout)?;
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Nbd(uri) => {
@@ -274,7 +281,7 @@ fn fill(challenge: &Challenge, target: &TargetName) -> anyhow::Result<()> {
 fn attach_shared(challenge: &Challenge, job: &Job) -> anyhow::Result<VolumeTarget> {
     let registry = challenge.directory.registry_socket();
     let block_bytes = u32::try_from(job.block.0).context("the job's operations are too large")?;
-    Ok(VolumeTarget::attach(&registry, &challenge.volume, true, job.depth, block_bytes)?)
+    Ok(VolumeTarget::attach(&registry, &challenge.volume, true, job.depth, block_bytes, None)?)
 }
 
 #[cfg(test)]
@@ -302,6 +309,6 @@ mod tests {
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         let mut job = job(&format!("raw:{}", path.display()));
         (job.runtime, job.io_size) = (None, Some(1 << 20));
-        measure(&job, &Directory::new(scratch.path()).unwrap(), true).unwrap();
+        measure(&job, &Directory::new(scratch.path()).unwrap(), None, true).unwrap();
     }
 }

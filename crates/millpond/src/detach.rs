@@ -71,6 +71,12 @@ fn command(program: &Path, arguments: &UpArguments, directory: &Directory) -> Co
     if let Some(volatile) = arguments.volatile_cache {
         command.args(["--volatile-cache", &volatile.to_string()]);
     }
+    if let Some(limit) = arguments.osd_out_after {
+        command.args(["--osd-out-after", &limit.to_string()]);
+    }
+    if let Some(namespaces) = &arguments.network_namespaces {
+        command.args(["--network-namespaces", &namespaces.to_string()]);
+    }
     if arguments.no_restart {
         command.arg("--no-restart");
     }
@@ -91,7 +97,9 @@ pub fn down(path: &Path) -> anyhow::Result<()> {
     };
     let started = Instant::now();
     let mut asked = false;
-    while let Some(now) = directory.holder()?.filter(|now| holder.pid == 0 || now.pid == holder.pid) {
+    // While it tells how far it is, it is nameless for a moment.
+    let is_same = |now: &Holder| holder.pid == 0 || now.pid == 0 || now.pid == holder.pid;
+    while let Some(now) = directory.holder()?.filter(is_same) {
         if !asked && now.pid != 0 {
             asked = true;
             let pid = i32::try_from(now.pid).context("the lock file names an impossible process")?;

@@ -1,7 +1,10 @@
 //! Whether the cluster keeps its promise, why not, and what to do next.
 
+use crate::duration::about;
+use crate::integrity;
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
-use base::OsdId;
+use base::map::Admission;
+use base::{NodeId, OsdId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,14 +40,24 @@ pub struct Health {
     pub problems: Vec<Problem>,
 }
 
+/// An OSD that is filled to so many percent of what clients can store is told of.
+const FILLED_PERCENT: u64 = 85;
+/// From here on it is told of as urgent.
+const NEARLY_FULL_PERCENT: u64 = 90;
+
+const HOW_TO_MAKE_ROOM: &str = "`millpond volume ls`, `millpond volume rm NAME`, or `fstrim` in a client";
+
 /// Judges the cluster.
 pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
     let mut problems = Vec::new();
     stopped_groups(pgs, &mut problems);
     for osd in osds {
+        down_osd(osd, &mut problems);
+        osd_that_is_out(osd, pgs, &mut problems);
         osd_problems(osd, &mut problems);
     }
     degraded_groups(osds, pgs, pools, &mut problems);
+    short_targets(osds, pgs, pools, &mut problems);
     if pools.is_empty() {
         problems.push(Problem {
             level: Level::Warning,
@@ -91,44 +104,102 @@ fn state_verb(state: PgHealth, count: usize) -> String {
     }
 }
 
+/// An OSD that is down: what becomes of it.
+fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
+    if osd.up {
+        return;
+    }
+    let (name, node, number) = (osd.osd, osd.node, osd.osd.0);
+    let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
+    let read_log =
+        format!("read {node}.log in the cluster's directory; `up` starts the node again by itself");
+    let (what, next) = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
+        (Admission::In, Some(seconds), _) => {
+            let out = format!("it is taken out in {} if it stays away", about(seconds));
+            (format!("{name} on {node} is down"), format!("{read_log}; {out}"))
+        }
+        (Admission::In, None, Some(reason)) => {
+            let stays = format!("it is not taken out by itself: {reason}");
+            (format!("{name} on {node} is down"), format!("{read_log}; {stays}"))
+        }
+        (Admission::In, None, None) => (format!("{name} on {node} is down"), read_log),
+        (Admission::OutWhileDown, ..) if is_needed => (
+            format!("{name} on {node} is down and out"),
+            format!("{read_log}; it is in again when it is back"),
+        ),
+        (Admission::Out, ..) if is_needed => (format!("{name} on {node} is down and out"), read_log),
+        (Admission::OutWhileDown, ..) => (
+            format!("{name} on {node} is down and out, and nothing waits for it"),
+            format!("{read_log}; it is in again when it is back. If it is lost: `millpond osd rm {number}`"),
+        ),
+        (Admission::Out, ..) => (
+            format!("{name} on {node} is down and out, and nothing waits for it"),
+            format!("remove it with `millpond osd rm {number}`"),
+        ),
+    };
+    problems.push(Problem { level: Level::Warning, what, next });
+}
+
+/// An OSD that is out and still holds something.
+fn osd_that_is_out(osd: &OsdView, pgs: &[PgView], problems: &mut Vec<Problem>) {
+    if osd.admission == Admission::In || osd.pgs_in_sync == 0 {
+        return;
+    }
+    let count = osd.pgs_in_sync;
+    let still = if count == 1 { "is still to be" } else { "are still to be" };
+    let remove = format!("`millpond osd rm {}` removes it when nothing is left", osd.osd.0);
+    let next = match osd.pgs_target {
+        0 => format!("wait: `millpond status --watch` shows how far it is; {remove}"),
+        _ => format!("nobody is in that could take them: add an OSD with `millpond osd add`; {remove}"),
+    };
+    problems.push(Problem {
+        level: Level::Warning,
+        what: format!("{} is out; {} {still} moved off it", osd.osd, groups(count, pgs.len())),
+        next,
+    });
+}
+
+/// An OSD that is on its way to being full. Its limits are shares of the space that it can append to
+/// (`blocks_max` in `crates/store/src/store.rs`): 88 % for clients' writes, which is what it reports as usable, and 90 %
+/// for what it lacks as a learner, which is 102 % of the usable. What the index takes counts too, so that it is full
+/// a little before its figures say so.
+fn filled(osd: &OsdView) -> Option<Problem> {
+    let (used, usable) = (osd.used_bytes?, osd.usable_bytes.filter(|usable| *usable > 0)?);
+    let percent = u64::try_from(u128::from(used) * 100 / u128::from(usable)).unwrap_or(u64::MAX);
+    let (what, next) = match percent {
+        ..FILLED_PERCENT => return None,
+        FILLED_PERCENT..NEARLY_FULL_PERCENT => ("filled", "add OSDs or remove data before that"),
+        _ => ("nearly full: filled", "add OSDs or remove data now"),
+    };
+    Some(Problem {
+        level: Level::Warning,
+        what: format!(
+            "{name} is {what} to {percent} % of what it can store; just below 100 % the placement groups that it has a \
+             copy of refuse writes (ENOSPC), and at 102 % it takes no more backfill",
+            name = osd.osd,
+        ),
+        next: format!("{next}: {HOW_TO_MAKE_ROOM}"),
+    })
+}
+
 fn osd_problems(osd: &OsdView, problems: &mut Vec<Problem>) {
     let name = osd.osd;
-    if !osd.up {
-        problems.push(Problem {
-            level: Level::Warning,
-            what: format!("{name} on {} is down", osd.node),
-            next: format!(
-                "read {}.log in the cluster's directory; `up` starts the node again by itself",
-                osd.node
-            ),
-        });
-    }
     if osd.full == Some(true) {
         problems.push(Problem {
             level: Level::Error,
             what: format!("{name} is full and refuses writes"),
-            next: "remove or trim data: `millpond volume ls`, `millpond volume rm NAME`, or `fstrim` in a client"
-                .to_owned(),
+            next: format!("remove or trim data: {HOW_TO_MAKE_ROOM}"),
         });
+    } else {
+        problems.extend(filled(osd));
     }
-    if let Some(count) = osd.damaged_reads.filter(|count| *count > 0) {
-        problems.push(Problem {
-            level: Level::Warning,
-            what: format!(
-                "{name} found {count} {} whose checksum does not verify",
-                if count == 1 { "block" } else { "blocks" }
-            ),
-            next: format!(
-                "its drive{} returned other bytes than were written; check it with `smartctl` and plan to replace it",
-                osd.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default()
-            ),
-        });
-    }
+    integrity::problems_of(osd, problems);
 }
 
 /// Active groups with fewer copies than their pool wants: what that means for the data, and what happens next.
 fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problems: &mut Vec<Problem>) {
     let is_up = |id: &OsdId| osds.iter().any(|osd| osd.osd == *id && osd.up);
+    let is_in = |id: &OsdId| osds.iter().any(|osd| osd.osd == *id && osd.admission == Admission::In);
     for pool in pools {
         let lacking = |pg: &&PgView| {
             pg.pg.pool == pool.pool && pg.state == PgHealth::Active && pg.in_sync.len() < pool.size as usize
@@ -138,18 +209,28 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
             by_copies.entry(pg.in_sync.len()).or_default().push(pg);
         }
         for (copies, lacking) in by_copies {
-            let learners: BTreeSet<OsdId> =
-                lacking.iter().flat_map(|pg| pg.learners.iter().copied()).collect();
-            let (back, away): (Vec<OsdId>, Vec<OsdId>) = learners.into_iter().partition(is_up);
+            let missing = |pg: &&PgView| {
+                let members = pg.target.iter().chain(&pg.learners);
+                members.filter(|osd| !pg.in_sync.contains(osd)).copied().collect::<Vec<OsdId>>()
+            };
+            let missing: BTreeSet<OsdId> = lacking.iter().flat_map(missing).collect();
+            let (back, away): (Vec<OsdId>, Vec<OsdId>) = missing.into_iter().partition(is_up);
+            // Whoever is out is no longer waited for.
+            let away: Vec<OsdId> = away.into_iter().filter(is_in).collect();
             let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
             let next = match (back.is_empty(), away.is_empty()) {
-                (false, true) => format!("wait: {} is catching up by itself", names(&back)),
+                (false, true) => {
+                    let left = integrity::what_is_left(lacking.iter().copied(), osds);
+                    format!("wait: {} is catching up by itself{left}", names(&back))
+                }
                 (_, false) => format!(
                     "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
                     names(&away)
                 ),
                 (true, true) => {
-                    "`millpond pg dump` shows which groups; their pool wants more OSDs than there are".into()
+                    "`millpond pg dump` shows which groups; their pool wants more OSDs than are in: add one with \
+                     `millpond osd add`"
+                        .into()
                 }
             };
             problems.push(Problem {
@@ -165,6 +246,33 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
                 next,
             });
         }
+    }
+}
+
+/// Pools that want more copies than there are OSDs to place them on.
+fn short_targets(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problems: &mut Vec<Problem>) {
+    let within: Vec<&OsdView> = osds.iter().filter(|osd| osd.admission == Admission::In).collect();
+    let nodes: BTreeSet<NodeId> = within.iter().map(|osd| osd.node).collect();
+    for pool in pools {
+        let is_short = |pg: &&PgView| pg.pg.pool == pool.pool && pg.target.len() < pool.size as usize;
+        if within.len() >= pool.size as usize || !pgs.iter().any(|pg| is_short(&pg)) {
+            continue;
+        }
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        problems.push(Problem {
+            level: Level::Warning,
+            what: format!(
+                "pool {} wants {} copies and only {} OSD{} on {} node{} {} in",
+                pool.name,
+                pool.size,
+                within.len(),
+                plural(within.len()),
+                nodes.len(),
+                plural(nodes.len()),
+                if within.len() == 1 { "is" } else { "are" },
+            ),
+            next: "add one with `millpond osd add`, or take one in again with `millpond osd in`".to_owned(),
+        });
     }
 }
 
@@ -184,10 +292,10 @@ fn groups(count: usize, total: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{self, Statuses};
+    use crate::view::{self, Reports, Statuses};
     use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo};
-    use base::{Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId};
-    use registry::cluster::{OsdStatus, PgState, PgStatus};
+    use base::{Epoch, OsdUuid, PgId, PoolId};
+    use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
 
     fn healthy() -> (ClusterMap, Statuses) {
         let mut map = ClusterMap::default();
@@ -201,6 +309,7 @@ mod tests {
                 bytes: 1 << 30,
                 address,
                 incarnation: 1,
+                admission: base::map::Admission::In,
             };
             map.osds.insert(*osd, info);
             statuses.insert(*osd, OsdStatus { usable_bytes: 1 << 30, ..OsdStatus::default() });
@@ -212,8 +321,13 @@ mod tests {
             let primary = OsdId(index % 3);
             let config = PgConfig { epoch: Epoch(1), primary, in_sync: members.clone(), learners: vec![] };
             map.pgs.insert(pg, config);
-            let status =
-                PgStatus { epoch: Epoch(1), state: PgState::Active, in_sync: members.clone(), objects: 0 };
+            let status = PgStatus {
+                epoch: Epoch(1),
+                state: PgState::Active,
+                in_sync: members.clone(),
+                objects: 0,
+                recovery: None,
+            };
             statuses.get_mut(&primary).unwrap().pgs.insert(pg, status);
         }
         (map, statuses)
@@ -221,7 +335,7 @@ mod tests {
 
     fn verdict(map: &ClusterMap, statuses: &Statuses) -> Health {
         let pgs = view::pgs(map, statuses);
-        judge(&view::osds(map, statuses), &pgs, &view::pools(map, &pgs))
+        judge(&view::osds(map, &Reports::from(statuses.clone())), &pgs, &view::pools(map, &pgs))
     }
 
     #[test]
@@ -275,6 +389,68 @@ mod tests {
         assert_eq!((pgs[0].state, pgs[1].state), (PgHealth::Peering, PgHealth::Active));
     }
 
+    /// The problems of `map`, each with what comes next.
+    fn told(map: &ClusterMap, statuses: &Statuses, away: Option<Away>) -> Vec<String> {
+        let away = away.into_iter().map(|away| (OsdId(2), away)).collect();
+        let reports = Reports { statuses: statuses.clone(), away, ..Reports::default() };
+        let pgs = view::pgs(map, statuses);
+        let health = judge(&view::osds(map, &reports), &pgs, &view::pools(map, &pgs));
+        health.problems.into_iter().map(|problem| format!("{}: {}", problem.what, problem.next)).collect()
+    }
+
+    #[test]
+    fn an_osd_that_is_down_says_what_becomes_of_it() {
+        let (mut map, statuses) = healthy();
+        map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+        let down = |away| {
+            let problems = told(&map, &statuses, away);
+            problems.into_iter().find(|problem| problem.starts_with("osd.2 on node.2 is down: ")).unwrap()
+        };
+        assert!(down(None).ends_with("starts the node again by itself"));
+        let soon =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 470;
+        let told = down(Some(Away::Out { at_unix_seconds: soon }));
+        assert!(told.ends_with("it is taken out in 8 min if it stays away"), "{told}");
+        let told = down(Some(Away::In { reason: "too few are left".into() }));
+        assert!(told.ends_with("it is not taken out by itself: too few are left"), "{told}");
+    }
+
+    #[test]
+    fn an_osd_that_is_out_is_a_problem_as_long_as_it_holds_or_misses_something() {
+        let (mut map, statuses) = healthy();
+        map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::Out;
+        // Nothing was found to take its place yet.
+        let problems = told(&map, &statuses, None);
+        assert!(
+            problems[0]
+                .starts_with("osd.2 is out; 6 of 6 placement groups are still to be moved off it: nobody")
+        );
+        for (pg, config) in &map.pgs {
+            map.targets.insert(*pg, config.in_sync.iter().copied().filter(|osd| *osd != OsdId(2)).collect());
+        }
+        let problems = told(&map, &statuses, None);
+        assert!(problems[0].contains("are still to be moved off it: wait"), "{problems:?}");
+        assert!(
+            problems[1].starts_with("pool default wants 3 copies and only 2 OSDs on 2 nodes are in: add one")
+        );
+        for config in map.pgs.values_mut() {
+            config.in_sync.retain(|osd| *osd != OsdId(2));
+            config.primary = config.in_sync[0];
+        }
+        let problems = told(&map, &statuses, None);
+        assert!(!problems.iter().any(|problem| problem.contains("moved off it")), "{problems:?}");
+        let degraded = problems.iter().find(|problem| problem.contains("2 of 3 copies"));
+        assert!(degraded.is_none_or(|problem| problem.contains("osd add")), "{problems:?}");
+        map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+        let problems = told(&map, &statuses, None);
+        assert!(
+            problems
+                .iter()
+                .any(|problem| problem.contains("nothing waits for it: remove it with `millpond osd rm 2`")),
+            "{problems:?}"
+        );
+    }
+
     #[test]
     fn a_full_osd_is_an_error_and_a_damaged_block_a_warning() {
         let (map, mut statuses) = healthy();
@@ -288,9 +464,44 @@ mod tests {
     }
 
     #[test]
+    fn an_osd_on_its_way_to_being_full_says_at_which_point_what_happens() {
+        let (map, mut statuses) = healthy();
+        let mut judged_at = |used_bytes: u64, full: bool| {
+            let status = statuses.get_mut(&OsdId(1)).unwrap();
+            (status.usable_bytes, status.used_bytes, status.full) = (1000, used_bytes, full);
+            verdict(&map, &statuses)
+        };
+        assert_eq!(judged_at(849, false).problems, []);
+        for (used, start, urgency) in [
+            (850, "osd.1 is filled to 85 %", "before that"),
+            (899, "osd.1 is filled to 89 %", "before that"),
+            (900, "osd.1 is nearly full: filled to 90 %", "now"),
+            (999, "osd.1 is nearly full: filled to 99 %", "now"),
+        ] {
+            let health = judged_at(used, false);
+            let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
+            assert_eq!((health.level, problem.level), (Level::Warning, Level::Warning));
+            assert!(problem.what.starts_with(start), "{}", problem.what);
+            assert!(problem.what.contains("ENOSPC") && problem.what.contains("backfill"), "{}", problem.what);
+            assert!(
+                problem.next.starts_with(&format!("add OSDs or remove data {urgency}")),
+                "{}",
+                problem.next
+            );
+        }
+        // A full one says so, and nothing less.
+        let health = judged_at(1000, true);
+        let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
+        assert_eq!(
+            (problem.level, problem.what.as_str()),
+            (Level::Error, "osd.1 is full and refuses writes")
+        );
+    }
+
+    #[test]
     fn figures_nobody_reported_are_absent() {
         let (map, _) = healthy();
-        let osds = view::osds(&map, &Statuses::new());
+        let osds = view::osds(&map, &Reports::default());
         let capacity = view::capacity(&osds);
         assert_eq!((capacity.bytes, capacity.used_bytes, capacity.osds_unreported), (3 << 30, None, 3));
         assert_eq!(view::pgs(&map, &Statuses::new())[0].state, PgHealth::Unknown);

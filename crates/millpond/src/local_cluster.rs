@@ -3,19 +3,25 @@
 //! [`LocalCluster::open`] takes the directory, [`LocalCluster::become_ready`] starts the nodes and waits,
 //! [`LocalCluster::run`] keeps them running, [`LocalCluster::stop`] ends them in good order. All of it
 //! belongs on the main thread, as [`crate::supervisor`] explains.
+//!
+//! While it runs it follows the stored configuration: a drive that was added gets one more process of its node,
+//! so that those which run are not disturbed; a process whose last drive was removed is not started again. The
+//! next start makes one process of each node again.
 
-use crate::configuration::{Configuration, Drives, Request};
+use crate::configuration::{self, Configuration, Drives, NodeDrive, Request};
 use crate::device::{self, Use};
 use crate::directory::{Directory, DirectoryLock, Phase};
+use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
 use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
+use crate::view::Reports;
 use crate::{Usage, health, output, view};
 use anyhow::{Context, anyhow, bail};
 use base::ClusterId;
 use registry::cluster::Cluster;
-use registry::{EmbeddedRegistry, Registry, SocketServer};
+use registry::{EmbeddedRegistry, Registry, RegistryError, Revision, SocketServer, Watch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,6 +36,8 @@ const FAILURES_MAX: u32 = 3;
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long the others may take once a node is given up.
 const REST_LIMIT: Duration = Duration::from_secs(5);
+/// The pause before the configuration is watched again after that failed.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a start ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,9 +58,21 @@ pub struct LocalCluster {
     server: SocketServer,
     cluster: Cluster,
     configuration: Configuration,
-    /// The drives that passed their checks, with their nodes.
-    drives: Vec<(u32, PathBuf)>,
+    /// The drives that passed their checks.
+    drives: Vec<NodeDrive>,
+    /// The drives that the configuration named when it was looked at last, unusable ones included.
+    known: Vec<NodeDrive>,
+    processes: Vec<NodeProcess>,
     supervisor: Supervisor,
+    namespaces: Option<NetworkNamespaces>,
+}
+
+/// A process of a node.
+struct NodeProcess {
+    name: String,
+    node: u32,
+    /// Its drives. Without one it is not needed any more.
+    drives: Vec<NodeDrive>,
 }
 
 impl LocalCluster {
@@ -71,8 +91,32 @@ impl LocalCluster {
         cluster.create(registry.cluster()).await.context("cannot set up the registry")?;
         let server = SocketServer::bind(&directory.registry_socket(), registry.clone())
             .context("cannot serve the registry")?;
+        if let Some(limit) = request.osd_out_after {
+            let seconds = limit.setting_seconds();
+            let set = cluster.change_settings(|settings| settings.osd_out_after_seconds = seconds).await;
+            set.context("cannot remember --osd-out-after")?;
+        }
         let supervisor = Supervisor::new(restart)?;
-        Ok(LocalCluster { directory, lock, registry, server, cluster, configuration, drives, supervisor })
+        let (known, processes) = (configuration.drives(&directory), Vec::new());
+        let namespaces = None;
+        Ok(LocalCluster {
+            directory,
+            lock,
+            registry,
+            server,
+            cluster,
+            configuration,
+            drives,
+            known,
+            processes,
+            supervisor,
+            namespaces,
+        })
+    }
+
+    /// Has nodes that are started from now on run in these.
+    pub fn use_network_namespaces(&mut self, namespaces: Option<NetworkNamespaces>) {
+        self.namespaces = namespaces;
     }
 
     /// The cluster's state.
@@ -91,8 +135,13 @@ impl LocalCluster {
     }
 
     /// Its drives that can be used.
-    pub fn drives(&self) -> &[(u32, PathBuf)] {
+    pub fn drives(&self) -> &[NodeDrive] {
         &self.drives
+    }
+
+    /// How many nodes run them.
+    pub fn node_count(&self) -> usize {
+        self.nodes().len()
     }
 
     /// The processes that run now.
@@ -104,7 +153,7 @@ impl LocalCluster {
     pub fn start_child(&mut self, name: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
         arguments.extend(["--dir".into(), self.directory.path().into()]);
         let log = self.directory.child_log(name);
-        self.supervisor.start(ChildPlan { name: name.to_owned(), arguments, log })
+        self.supervisor.start(ChildPlan { name: name.to_owned(), arguments, log, namespace: None })
     }
 
     /// Starts the nodes and waits until everything serves, or until it is clear that it will not.
@@ -175,8 +224,11 @@ impl LocalCluster {
 
     async fn prepared(&mut self) -> anyhow::Result<Started> {
         if !self.configuration.prepared {
-            self.configuration.prepared = true;
-            self.configuration.store(self.registry.as_ref()).await?;
+            let prepared = |configuration: &mut Configuration| {
+                configuration.prepared = true;
+                Ok(())
+            };
+            (self.configuration, ()) = Configuration::change(self.registry.as_ref(), prepared).await?;
         }
         Ok(match self.drives_lost() {
             0 => Started::Fully,
@@ -192,7 +244,8 @@ impl LocalCluster {
     ) -> anyhow::Result<Started> {
         let (map, statuses) = start.present().await?;
         let pgs = view::pgs(&map, &statuses);
-        let verdict = health::judge(&view::osds(&map, &statuses), &pgs, &view::pools(&map, &pgs));
+        let osds = view::osds(&map, &Reports::from(statuses));
+        let verdict = health::judge(&osds, &pgs, &view::pools(&map, &pgs));
         problems.extend(verdict.problems.into_iter().map(|problem| problem.what));
         let problem = if problems.is_empty() { "it took too long".to_owned() } else { problems.join("; ") };
         if first {
@@ -214,48 +267,115 @@ impl LocalCluster {
     }
 
     fn drives_lost(&self) -> usize {
-        self.configuration.drives(&self.directory).len() - self.drives.len()
+        self.known.len() - self.drives.len()
     }
 
     fn nodes(&self) -> BTreeSet<u32> {
-        self.drives.iter().map(|(node, _)| *node).collect()
+        self.drives.iter().map(|drive| drive.node).collect()
     }
 
     /// Starts a node; says how many drives it has.
     fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
-        let own = self.directory.node(node);
+        let drives: Vec<NodeDrive> = self.drives.iter().filter(|drive| drive.node == node).cloned().collect();
+        let count = drives.len() as u64;
+        self.start_process(NodeProcess { name: format!("node.{node}"), node, drives })?;
+        Ok(count)
+    }
+
+    fn start_process(&mut self, process: NodeProcess) -> anyhow::Result<()> {
+        let own = self.directory.node(process.node);
         std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+        let name = process.name.clone();
+        // One log for each node, however many processes it has.
+        let log = self.directory.child_log(&format!("node.{}", process.node));
+        let arguments = self.arguments(&process);
+        let node = process.node;
+        self.processes.push(process);
+        let namespace = self.namespaces.as_ref().map(|namespaces| namespaces.name(node));
+        self.supervisor.start(ChildPlan { name, arguments, log, namespace })
+    }
+
+    fn arguments(&self, process: &NodeProcess) -> Vec<OsString> {
         let mut registry = OsString::from("unix:");
         registry.push(self.directory.registry_socket());
-        let mut arguments: Vec<OsString> = vec!["node".into(), "--node".into(), node.to_string().into()];
+        let mut arguments: Vec<OsString> =
+            vec!["node".into(), "--node".into(), process.node.to_string().into()];
+        let own = self.directory.node(process.node);
         arguments.extend(["--registry".into(), registry, "--dir".into(), own.into()]);
-        let drives: Vec<&PathBuf> =
-            self.drives.iter().filter(|(owner, _)| *owner == node).map(|(_, path)| path).collect();
-        for path in &drives {
-            arguments.extend(["--osd".into(), path.into()]);
+        for drive in &process.drives {
+            arguments.extend(["--osd".into(), drive.path.clone().into()]);
         }
         if let Some(volatile) = self.configuration.volatile_cache {
             arguments.extend(["--volatile-cache".into(), volatile.to_string().into()]);
         }
-        let count = drives.len() as u64;
-        let name = format!("node.{node}");
-        let log = self.directory.child_log(&name);
-        self.supervisor.start(ChildPlan { name, arguments, log })?;
-        Ok(count)
+        if let Some(namespaces) = &self.namespaces {
+            arguments.extend(["--listen".into(), namespaces.address(process.node).to_string().into()]);
+        }
+        arguments
     }
 
-    /// Keeps the processes running until someone wishes to stop. Fails when none is left.
+    /// Does what the configuration says now that it did not say before.
+    async fn follow_configuration(&mut self) -> anyhow::Result<()> {
+        let Some(configuration) = Configuration::load(self.registry.as_ref()).await? else { return Ok(()) };
+        let wanted = configuration.drives(&self.directory);
+        self.configuration = configuration;
+        for at in 0..self.processes.len() {
+            let process = &mut self.processes[at];
+            let count = process.drives.len();
+            process.drives.retain(|drive| wanted.contains(drive));
+            match process.drives.len() {
+                0 if count > 0 => self.supervisor.retire(&process.name),
+                left if left < count => {
+                    let arguments = self.arguments(&self.processes[at]);
+                    self.supervisor.change(&self.processes[at].name, arguments);
+                }
+                _ => {}
+            }
+        }
+        let known = std::mem::replace(&mut self.known, wanted.clone());
+        self.drives.retain(|drive| wanted.contains(drive));
+        for drive in wanted.into_iter().filter(|drive| !known.contains(drive)) {
+            let (node, path) = (drive.node, drive.path.display());
+            output::notice(&format!("{path} was added: node.{node} gets one more process for it"));
+            self.drives.push(drive.clone());
+            let name = format!("node.{node} on {path}");
+            self.start_process(NodeProcess { name, node, drives: vec![drive] })?;
+        }
+        Ok(())
+    }
+
+    async fn follow_or_warn(&mut self) {
+        if let Err(error) = self.follow_configuration().await {
+            output::warning(&format!("a change of the cluster's drives was not followed: {error:#}"));
+        }
+    }
+
+    /// Keeps the processes running, and follows the configuration, until someone wishes to stop. Fails when
+    /// no process is left.
     pub async fn run(&mut self, stop: &mut StopSignals) -> anyhow::Result<()> {
+        let mut changes = Changes::new(self.registry.clone());
         loop {
             tokio::select! {
                 ended = self.supervisor.supervise() => {
-                    report(None, &ended);
+                    // A process ends by itself when its OSDs were removed, perhaps before that is heard of here.
+                    self.follow_or_warn().await;
+                    self.tell_of(&ended);
                     if self.supervisor.is_over() {
                         bail!("no process of the cluster is left, so it stops");
                     }
                 }
+                () = changes.next() => self.follow_or_warn().await,
                 () = stop.wait() => return Ok(()),
             }
+        }
+    }
+
+    fn tell_of(&self, ended: &Ended) {
+        let is_of = |process: &&NodeProcess| process.name == ended.name;
+        let is_needed = self.processes.iter().rfind(is_of).is_none_or(|process| !process.drives.is_empty());
+        match ended.is_retired || !is_needed {
+            true => output::notice(&format!("{} has ended: it has no OSD any more", ended.name)),
+            false => report(None, ended),
         }
     }
 
@@ -278,6 +398,39 @@ impl LocalCluster {
         }
         drop(self.server);
         self.lock
+    }
+}
+
+/// Tells when the stored configuration may have changed.
+struct Changes {
+    registry: Arc<EmbeddedRegistry>,
+    watch: Option<Box<dyn Watch>>,
+}
+
+impl Changes {
+    fn new(registry: Arc<EmbeddedRegistry>) -> Changes {
+        Changes { registry, watch: None }
+    }
+
+    /// Waits for the next change. The first time, and whenever some may have been missed, it comes at once.
+    /// Dropping the future loses none.
+    async fn next(&mut self) {
+        let Some(watch) = &mut self.watch else {
+            match self.registry.watch(configuration::KEY, Revision(0)).await {
+                Ok(watch) => self.watch = Some(watch),
+                Err(error) => self.failed(&error).await,
+            }
+            return;
+        };
+        if let Err(error) = watch.next().await {
+            self.watch = None;
+            self.failed(&error).await;
+        }
+    }
+
+    async fn failed(&self, error: &RegistryError) {
+        tracing::warn!(%error, "the cluster's configuration is not watched; watching it again");
+        tokio::time::sleep(WATCH_PAUSE).await;
     }
 }
 
@@ -313,16 +466,13 @@ async fn open_registry(
 }
 
 /// Makes what files are missing at a first start, and leaves out, with a warning, what has gone since.
-fn prepare_drives(
-    directory: &Directory,
-    configuration: &Configuration,
-) -> anyhow::Result<Vec<(u32, PathBuf)>> {
+fn prepare_drives(directory: &Directory, configuration: &Configuration) -> anyhow::Result<Vec<NodeDrive>> {
     let drives = configuration.drives(directory);
     if !configuration.prepared
         && let Drives::Files(size) = configuration.drives
     {
         let missing: Vec<&PathBuf> =
-            drives.iter().map(|(_, path)| path).filter(|path| !path.exists()).collect();
+            drives.iter().map(|drive| &drive.path).filter(|path| !path.exists()).collect();
         let set_aside =
             !missing.is_empty() && device::can_set_aside(directory.path(), size.0 * missing.len() as u64);
         for path in missing {
@@ -331,11 +481,11 @@ fn prepare_drives(
     }
     let mut usable = Vec::new();
     let mut last_problem = None;
-    for (node, path) in drives {
-        match device::check(&path, Use::Again) {
-            Ok(_) => usable.push((node, path)),
+    for drive in drives {
+        match device::check(&drive.path, Use::Again) {
+            Ok(_) => usable.push(drive),
             Err(problem) if configuration.prepared => {
-                output::warning(&format!("{problem:#}; node.{node} starts without it"));
+                output::warning(&format!("{problem:#}; node.{} starts without it", drive.node));
                 last_problem = Some(problem);
             }
             Err(problem) => return Err(problem),

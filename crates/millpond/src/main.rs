@@ -12,10 +12,14 @@ mod demo;
 mod detach;
 mod device;
 mod directory;
+mod duration;
 mod health;
+mod integrity;
 mod local_cluster;
+mod membership;
 mod mounts;
 mod nbd;
+mod network_namespaces;
 mod node_process;
 mod osd;
 mod output;
@@ -23,6 +27,7 @@ mod pg;
 mod pool;
 mod progress;
 mod readiness;
+mod scrub;
 mod signature;
 mod status;
 mod stop;
@@ -70,6 +75,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Pool(pool) => pool::run(pool, directory),
+        Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),
         Command::Nbd(nbd) => nbd::run(nbd, directory),
         Command::Bench(bench) => bench::run(bench, directory),

@@ -10,9 +10,13 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The port of NBD (IANA).
 const NBD_PORT: u16 = 10_809;
+
+/// The shortest time limit of operations: as long as a failover under load.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +24,7 @@ Examples:
   millpond nbd disk --listen unix:/run/disk.sock
   millpond nbd disk other --listen tcp:127.0.0.1       two exports on port 10809
   millpond nbd archive --read-only
+  millpond nbd disk --timeout 60s                      an operation that takes longer fails with EIO
 
 Clients then use, for example:
   nbdinfo 'nbd+unix:///disk?socket=./data/nbd.sock'
@@ -48,6 +53,11 @@ pub struct NbdArguments {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
+
+    /// How long an operation may take before it fails with EIO, for example 30s [default: it waits for ever].
+    /// A write that failed so may still take effect
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
+    pub timeout: Option<Duration>,
 
     /// The process to end with.
     #[arg(long, hide = true, value_name = "PID")]
@@ -102,6 +112,8 @@ pub struct Plan {
     pub shared: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// How long an operation may take.
+    pub timeout: Option<Duration>,
 }
 
 /// Serves volumes until someone wishes it to stop.
@@ -126,7 +138,32 @@ fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan>
         listen: arguments.listen.clone().unwrap_or_else(|| Listen::Unix(directory.nbd_socket())),
         shared: arguments.shared,
         read_only: arguments.read_only,
+        timeout: arguments.timeout,
     })
+}
+
+/// A time limit of operations, as people write it: `30s`, `500ms`, `2m`, or seconds alone.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write for example 30s, 2m or 1500ms");
+    let trimmed = text.trim();
+    let split = trimmed.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let scale = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
+    let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if timeout < TIMEOUT_MIN {
+        return Err(format!(
+            "{text:?} is less than {} s, which the cluster may need to go on without a node; allow more",
+            TIMEOUT_MIN.as_secs()
+        ));
+    }
+    Ok(timeout)
 }
 
 fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
@@ -141,6 +178,7 @@ fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
         listen,
         shared: plan.shared,
         read_only: plan.read_only,
+        timeout: plan.timeout,
     };
     let mut gateway = Gateway::open(&options)?;
     let stopper = gateway.stopper();
@@ -202,11 +240,24 @@ mod tests {
             listen: Listen::Unix("x.sock".into()),
             shared: false,
             read_only: false,
+            timeout: None,
         };
         let text = how_to_connect(&plan, &gateway::Listen::Unix("/run/x.sock".into()));
         assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
         let text = how_to_connect(&plan, &gateway::Listen::Tcp("[::1]:7".parse().unwrap()));
         assert!(text.contains("nbd://[::1]:7/a"), "{text}");
+    }
+
+    #[test]
+    fn time_limits_read_as_people_write_them() {
+        for (text, milliseconds) in
+            [("30", 30_000), ("1.5s", 1500), ("2500ms", 2500), ("2m", 120_000), ("1 h", 3_600_000)]
+        {
+            assert_eq!(parse_timeout(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for wrong in ["", "s", "0", "0.5s", "999ms", "-3", "nan", "inf", "1e300", "3 weeks"] {
+            assert!(parse_timeout(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -217,6 +268,7 @@ mod tests {
             listen: None,
             shared: false,
             read_only: true,
+            timeout: None,
             parent: None,
         };
         let refusal = plan(&arguments(&["a", "b", "a"]), &directory).unwrap_err().to_string();

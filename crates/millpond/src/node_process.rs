@@ -4,6 +4,7 @@ use anyhow::{Context, bail};
 use base::NodeId;
 use clap::Args;
 use nix::sys::signal::Signal;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +31,11 @@ pub struct NodeArguments {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub spin_us: u64,
 
+    /// The address that its OSDs listen on. Hidden, and for tests alone: there is neither authentication nor encryption
+    /// yet, so whoever reaches another address than the loopback one reads and writes everything
+    #[arg(long, hide = true, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub listen: IpAddr,
+
     /// The process to end with
     #[arg(long, value_name = "PID")]
     pub parent: Option<u32>,
@@ -46,6 +52,7 @@ pub fn run(arguments: &NodeArguments) -> anyhow::Result<()> {
         osds: arguments.osds.clone(),
         volatile_cache: arguments.volatile_cache,
         spin_max: Duration::from_micros(arguments.spin_us),
+        listen: arguments.listen,
     };
     Ok(node::run(config)?)
 }

@@ -1,9 +1,12 @@
-//! `millpond osd`: the OSDs with their nodes and drives, and the erasing of a drive.
+//! `millpond osd`: the OSDs with their nodes and drives, their coming and going, and the erasing of a drive.
 
+use crate::membership::{self, AddArguments};
 use crate::table::Table;
-use crate::view::{self, OsdView};
+use crate::view::{self, OsdView, Reports};
 use crate::{access, device, output};
 use anyhow::{Context, bail};
+use base::OsdId;
+use base::map::Admission;
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
 use nix::fcntl::{Flock, FlockArg};
@@ -16,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// of an OSD among them.
 const WIPE_BYTES: u64 = 8 << 20;
 
-/// Look at OSDs, or wipe the drive of one.
+/// Look at OSDs, add and remove them, or wipe the drive of one.
 #[derive(Args, Clone, Debug)]
 pub struct OsdArguments {
     /// What to do.
@@ -33,6 +36,38 @@ pub enum OsdCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Make another OSD on a drive while everything runs; its part of the data is moved onto it
+    #[command(
+        after_help = "Examples:\n  millpond osd add --device /dev/nvme3n1\n  millpond osd add --size 8GiB --node 3    \
+                            a file in the cluster's directory, on a node of its own"
+    )]
+    Add(AddArguments),
+    /// Place no data on an OSD any more: what it holds is moved to others. It goes on serving meanwhile
+    #[command(after_help = "Examples:\n  millpond osd out 3\n  millpond osd out osd.3\n  \
+                            millpond status --watch    shows what is still to be moved off it")]
+    Out {
+        /// The OSD: its number, or osd.NUMBER
+        #[arg(value_name = "ID", value_parser = parse_osd)]
+        osd: OsdId,
+        /// Do it even if too few OSDs are left for the copies of some pool, which then keeps fewer
+        #[arg(long)]
+        allow_fewer_copies: bool,
+    },
+    /// Place data on an OSD again that was taken out
+    #[command(after_help = "Examples:\n  millpond osd in 3\n  millpond osd in osd.3")]
+    In {
+        /// The OSD: its number, or osd.NUMBER
+        #[arg(value_name = "ID", value_parser = parse_osd)]
+        osd: OsdId,
+    },
+    /// Remove an OSD for good that is out and holds nothing any more, or that is lost. Its drive is left as it is
+    #[command(after_help = "Examples:\n  millpond osd out 3    first: what it holds is moved to others\n  \
+                            millpond osd rm 3\n  millpond osd rm osd.3")]
+    Rm {
+        /// The OSD: its number, or osd.NUMBER
+        #[arg(value_name = "ID", value_parser = parse_osd)]
+        osd: OsdId,
     },
     /// Erase a drive, so that it can become another OSD. What it holds is lost
     #[command(
@@ -53,12 +88,22 @@ pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
         OsdCommand::Tree { json } => {
             let osds = access::with_cluster(directory, async |cluster| {
-                Ok(view::osds(&cluster.map().await?, &cluster.osd_statuses().await?))
+                Ok(view::osds(&cluster.map().await?, &Reports::read(cluster).await?))
             })?;
             if *json { output::print_json(&osds) } else { output::print(&tree(&osds)) }
         }
+        OsdCommand::Add(arguments) => membership::add(arguments, directory),
+        OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
+        OsdCommand::In { osd } => membership::take_in(*osd, directory),
+        OsdCommand::Rm { osd } => membership::remove(*osd, directory),
         OsdCommand::Wipe { path, yes } => wipe(path, *yes),
     }
+}
+
+pub fn parse_osd(text: &str) -> Result<OsdId, String> {
+    let number = text.strip_prefix("osd.").unwrap_or(text);
+    let wrong = |_| format!("{text:?} names no OSD; write its number, for example 3 or osd.3");
+    number.parse().map(OsdId).map_err(wrong)
 }
 
 fn tree(osds: &[OsdView]) -> String {
@@ -66,7 +111,7 @@ fn tree(osds: &[OsdView]) -> String {
         return "no OSDs yet\n".to_owned();
     }
     let mut table = Table::new(&[
-        "NODE", "OSD", "STATE", ">SIZE", ">USED", ">PGS", ">PRIMARY", ">PID", "ADDRESS", "DRIVE",
+        "NODE", "OSD", "STATE", "DATA", ">SIZE", ">USED", ">PGS", ">PRIMARY", ">PID", "ADDRESS", "DRIVE",
     ]);
     let unknown = || "-".to_owned();
     let mut ordered: Vec<&OsdView> = osds.iter().collect();
@@ -84,6 +129,7 @@ fn tree(osds: &[OsdView]) -> String {
             node,
             osd.osd.to_string(),
             state.to_owned(),
+            admission(osd.admission).to_owned(),
             ByteSize(osd.bytes).to_string(),
             osd.used_bytes.map_or_else(unknown, |bytes| ByteSize(bytes).to_string()),
             osd.pgs.to_string(),
@@ -94,6 +140,14 @@ fn tree(osds: &[OsdView]) -> String {
         ]);
     }
     table.render()
+}
+
+fn admission(admission: Admission) -> &'static str {
+    match admission {
+        Admission::In => "in",
+        Admission::Out => "out",
+        Admission::OutWhileDown => "out while down",
+    }
 }
 
 fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
@@ -140,6 +194,15 @@ fn zero(file: &mut File, offset: u64, bytes: u64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_osd_is_named_by_its_number_or_its_name() {
+        assert_eq!(parse_osd("3"), Ok(OsdId(3)));
+        assert_eq!(parse_osd("osd.3"), Ok(OsdId(3)));
+        for wrong in ["", "osd.", "osd.x", "-1", "node.3"] {
+            assert!(parse_osd(wrong).unwrap_err().contains("osd.3"), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_wipe_takes_both_ends_and_leaves_the_size() {

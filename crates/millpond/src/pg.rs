@@ -41,8 +41,9 @@ fn dump(pgs: &[PgView]) -> String {
     if pgs.is_empty() {
         return "no placement groups; they come with a pool: `millpond pool create NAME`\n".to_owned();
     }
-    let mut table =
-        Table::new(&["PG", "STATE", ">EPOCH", "PRIMARY", "IN SYNC", "LEARNERS", ">OBJECTS", "REASON"]);
+    let mut table = Table::new(&[
+        "PG", "STATE", ">EPOCH", "PRIMARY", "IN SYNC", "LEARNERS", "TARGET", ">OBJECTS", "REASON",
+    ]);
     for pg in pgs {
         table.row(vec![
             pg.pg.to_string(),
@@ -51,6 +52,7 @@ fn dump(pgs: &[PgView]) -> String {
             pg.primary.to_string(),
             list(&pg.in_sync),
             list(&pg.learners),
+            list(&pg.target),
             pg.objects.map_or_else(|| "-".to_owned(), |objects| objects.to_string()),
             pg.reason.clone().unwrap_or_default(),
         ]);

@@ -2,10 +2,10 @@
 
 use crate::health::{self, Health, Level};
 use crate::table::Table;
-use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Statuses, VolumeView};
+use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Reports, VolumeView};
 use crate::{access, output};
 use base::NodeId;
-use base::map::ClusterMap;
+use base::map::{Admission, ClusterMap};
 use base::units::ByteSize;
 use clap::Args;
 use registry::cluster::Cluster;
@@ -105,15 +105,14 @@ pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
 /// Reads everything that the status shows.
 pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
     let map = cluster.map().await?;
-    let statuses = cluster.osd_statuses().await?;
-    Ok(Status::of(&map, &statuses))
+    Ok(Status::of(&map, &Reports::read(cluster).await?))
 }
 
 impl Status {
     /// The status that map and reports amount to.
-    pub fn of(map: &ClusterMap, statuses: &Statuses) -> Status {
-        let osds = view::osds(map, statuses);
-        let pgs = view::pgs(map, statuses);
+    pub fn of(map: &ClusterMap, reports: &Reports) -> Status {
+        let osds = view::osds(map, reports);
+        let pgs = view::pgs(map, &reports.statuses);
         let pools = view::pools(map, &pgs);
         let mut nodes: BTreeMap<NodeId, NodeView> = BTreeMap::new();
         for osd in &osds {
@@ -152,7 +151,11 @@ fn render(status: &Status) -> String {
     let nodes_up = status.nodes.iter().filter(|node| node.osds_up == node.osds).count();
     text.push_str(&format!("nodes    {}\n", of_all(nodes_up, status.nodes.len())));
     let osds_up = status.osds.iter().filter(|osd| osd.up).count();
-    text.push_str(&format!("OSDs     {}\n", of_all(osds_up, status.osds.len())));
+    let out = match status.osds.iter().filter(|osd| osd.admission != Admission::In).count() {
+        0 => String::new(),
+        count => format!(", {count} out"),
+    };
+    text.push_str(&format!("OSDs     {}{out}\n", of_all(osds_up, status.osds.len())));
     text.push_str(&format!("space    {}\n", space(&status.capacity)));
     let states: Vec<String> =
         status.pgs.by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
@@ -239,9 +242,10 @@ mod tests {
             bytes: 1 << 30,
             address: None,
             incarnation: 1,
+            admission: base::map::Admission::In,
         };
         map.osds.insert(OsdId(0), info);
-        let text = render(&Status::of(&map, &Statuses::new()));
+        let text = render(&Status::of(&map, &Reports::default()));
         assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");
         assert!(text.contains("OSDs     0 of 1 up"), "{text}");
         assert!(text.contains("next: "), "{text}");
@@ -252,7 +256,7 @@ mod tests {
         let mut map = ClusterMap::default();
         let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64 };
         map.pools.insert(PoolId(1), pool);
-        let json = serde_json::to_value(Status::of(&map, &Statuses::new())).unwrap();
+        let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
         for pointer in [
             "/cluster/id",
             "/health/level",

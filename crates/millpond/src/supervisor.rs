@@ -42,6 +42,8 @@ pub struct ChildPlan {
     pub arguments: Vec<OsString>,
     /// Where its stdout and stderr go.
     pub log: PathBuf,
+    /// The network namespace it runs in, if not in this process's own.
+    pub namespace: Option<String>,
 }
 
 /// What became of a child.
@@ -55,6 +57,8 @@ pub struct Ended {
     pub failures: u32,
     /// Whether it will be started again.
     pub restarts: bool,
+    /// It ended because it is not needed any more.
+    pub is_retired: bool,
 }
 
 /// A child that runs now.
@@ -82,6 +86,8 @@ struct Child {
     plan: ChildPlan,
     state: State,
     failures: u32,
+    /// It is not needed any more: when it has ended, it stays so.
+    is_retired: bool,
 }
 
 struct Exit {
@@ -124,8 +130,28 @@ impl Supervisor {
 
     /// Starts a child and keeps it running.
     pub fn start(&mut self, plan: ChildPlan) -> anyhow::Result<()> {
-        self.children.push(Child { plan, state: State::Over, failures: 0 });
+        self.children.push(Child { plan, state: State::Over, failures: 0, is_retired: false });
         self.spawn(self.children.len() - 1)
+    }
+
+    /// Has a child started with other arguments the next time.
+    pub fn change(&mut self, name: &str, arguments: Vec<OsString>) {
+        for child in self.children.iter_mut().filter(|child| child.plan.name == name && !child.is_retired) {
+            child.plan.arguments.clone_from(&arguments);
+        }
+    }
+
+    /// Ends a child for good.
+    pub fn retire(&mut self, name: &str) {
+        for child in self.children.iter_mut().filter(|child| child.plan.name == name) {
+            child.is_retired = true;
+            match &child.state {
+                // A task that is gone has already reported the exit.
+                State::Running { commands, .. } => drop(commands.try_send(Order::Terminate)),
+                State::Pausing { .. } => child.state = State::Over,
+                State::Over => {}
+            }
+        }
     }
 
     /// Whether no child runs or will run again.
@@ -225,7 +251,15 @@ impl Supervisor {
         let log = open_log(&plan.log)?;
         let log_start = log.metadata().map(|metadata| metadata.len()).unwrap_or(0);
         let copy = log.try_clone().with_context(|| format!("cannot use {}", plan.log.display()))?;
-        let mut command = std::process::Command::new(&self.program);
+        let mut command = match &plan.namespace {
+            None => std::process::Command::new(&self.program),
+            Some(namespace) => {
+                // It becomes the program, under the same process id.
+                let mut command = std::process::Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.program);
+                command
+            }
+        };
         command
             .args(&plan.arguments)
             .arg("--parent")
@@ -269,8 +303,15 @@ impl Supervisor {
             Ok(status) => describe(*status),
             Err(error) => format!("ended, and how is unknown ({error})"),
         };
-        let last = last_line(&child.plan.log, log_start);
         let name = &child.plan.name;
+        if child.is_retired {
+            child.state = State::Over;
+            let message = format!("{name} (pid {pid}) has ended: it has no OSD any more");
+            let ended = Ended { name: name.clone(), message, failures: 0, restarts: false, is_retired: true };
+            self.publish();
+            return ended;
+        }
+        let last = last_line(&child.plan.log, log_start);
         let what = match last {
             Some(line) => format!("{name} (pid {pid}) {how}: {line}"),
             None => format!("{name} (pid {pid}) {how}"),
@@ -291,8 +332,13 @@ impl Supervisor {
             child.state = State::Over;
             format!("{what}\n  it stays down because of --no-restart; its log is {log}")
         };
-        let ended =
-            Ended { name: child.plan.name.clone(), message, failures: child.failures, restarts: restart };
+        let ended = Ended {
+            name: child.plan.name.clone(),
+            message,
+            failures: child.failures,
+            restarts: restart,
+            is_retired: false,
+        };
         self.publish();
         ended
     }
@@ -392,7 +438,8 @@ mod tests {
     }
 
     fn plan(log: &Path, script: &str) -> ChildPlan {
-        ChildPlan { name: "child".into(), arguments: vec!["-c".into(), script.into()], log: log.to_owned() }
+        let (name, arguments) = ("child".into(), vec!["-c".into(), script.into()]);
+        ChildPlan { name, arguments, log: log.to_owned(), namespace: None }
     }
 
     fn shell(restart: bool) -> Supervisor {
@@ -424,6 +471,24 @@ mod tests {
         let ended = supervisor.supervise().await;
         assert!(ended.message.contains("killed by SIGKILL"), "{}", ended.message);
         assert!(!ended.restarts && supervisor.is_over());
+    }
+
+    #[tokio::test]
+    async fn a_retired_child_ends_and_is_not_started_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut supervisor = shell(true);
+        let log = scratch.path().join("log");
+        supervisor.start(plan(&log, "while :; do sleep 0.1; done")).unwrap();
+        supervisor.retire("child");
+        let ended = supervisor.supervise().await;
+        assert!(ended.is_retired && !ended.restarts && supervisor.is_over(), "{}", ended.message);
+        // One that waits for its next start, too.
+        supervisor.start(plan(&log, "exit 1")).unwrap();
+        assert!(supervisor.supervise().await.restarts);
+        supervisor.change("child", Vec::new());
+        assert_eq!(supervisor.children.last().unwrap().plan.arguments.len(), 0);
+        supervisor.retire("child");
+        assert!(supervisor.is_over());
     }
 
     #[tokio::test]

@@ -2,7 +2,9 @@
 
 use crate::configuration::{NODES_MAX, REPLICAS_MAX, Request};
 use crate::directory::{Directory, DirectoryLock};
+use crate::duration::Limit;
 use crate::local_cluster::{LocalCluster, Started};
+use crate::network_namespaces::NetworkNamespaces;
 use crate::stop::StopSignals;
 use crate::{detach, output};
 use anyhow::Context;
@@ -20,6 +22,7 @@ Examples:
   millpond up --detach --dir /srv/pond           the same in the background; `millpond down` ends it
   millpond up --osd-size 2GiB --nodes 4          smaller files, one node more
   millpond up --device /dev/nvme0n1 --device /dev/nvme1n1 --device /dev/nvme2n1
+  millpond up --osd-out-after never              a lost OSD's data is placed on others by hand only
 
 A later `up` on the same directory needs no flags: it continues with what is there.
 Ctrl-C (or SIGTERM) ends it cleanly; a second one kills.";
@@ -49,6 +52,11 @@ pub struct UpArguments {
     #[arg(long, value_name = "BOOL")]
     pub volatile_cache: Option<bool>,
 
+    /// How long an OSD may be down before its data is placed on others, for example 30min, or never; remembered
+    /// [default: 10min]
+    #[arg(long, value_name = "DURATION")]
+    pub osd_out_after: Option<Limit>,
+
     /// Run in the background; return when the cluster serves
     #[arg(long)]
     pub detach: bool,
@@ -56,6 +64,11 @@ pub struct UpArguments {
     /// Leave a node down when it ends, instead of starting it again
     #[arg(long)]
     pub no_restart: bool,
+
+    /// For tests of partitions: each node runs in a network namespace of its own. Hidden: its OSDs then listen on an
+    /// address that others may reach, and there is no authentication yet.
+    #[arg(long, hide = true, value_name = "PREFIX@IP")]
+    pub network_namespaces: Option<NetworkNamespaces>,
 
     /// This is the background process of `--detach`.
     #[arg(long, hide = true, conflicts_with = "detach")]
@@ -70,6 +83,7 @@ impl UpArguments {
             devices: self.devices.clone(),
             replicas: self.replicas,
             volatile_cache: self.volatile_cache,
+            osd_out_after: self.osd_out_after,
         }
     }
 }
@@ -110,6 +124,7 @@ async fn serve(
     let mut stop = StopSignals::install()?;
     let mut local =
         LocalCluster::open(directory.clone(), &arguments.request(), !arguments.no_restart).await?;
+    local.use_network_namespaces(arguments.network_namespaces.clone());
     let outcome = match local.become_ready(&mut stop).await {
         Ok(Started::Interrupted) => Ok(()),
         Ok(started) => {
@@ -152,7 +167,7 @@ fn summary(local: &LocalCluster, directory: &Directory, started: &Started, detac
         "Cluster {} is {} in {dir}: {} nodes, {} OSDs, {} in the pool default.\n\n",
         local.id(),
         if *started == Started::Fully { "up" } else { "partly up" },
-        configuration.nodes,
+        local.node_count(),
         local.drives().len(),
         match configuration.replicas {
             1 => "1 copy (no redundancy)".to_owned(),

@@ -1,15 +1,44 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
-use base::map::ClusterMap;
+use base::map::{Admission, ClusterMap};
+use base::units::ByteSize;
 use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
-use registry::cluster::{OsdStatus, PgState};
+use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What the OSDs report of themselves.
 pub type Statuses = BTreeMap<OsdId, OsdStatus>;
+
+/// What is known of OSDs besides the map.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reports {
+    /// What they say of themselves.
+    pub statuses: Statuses,
+    /// Where their drives were when they were started last.
+    pub drives: BTreeMap<OsdId, String>,
+    /// What becomes of those that are in and down.
+    pub away: BTreeMap<OsdId, Away>,
+}
+
+impl Reports {
+    /// Reads all of it.
+    pub async fn read(cluster: &Cluster) -> Result<Reports, ClusterError> {
+        let statuses = cluster.osd_statuses().await?;
+        let drives = cluster.drives().await?;
+        let away = cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
+        Ok(Reports { statuses, drives, away })
+    }
+}
+
+impl From<Statuses> for Reports {
+    fn from(statuses: Statuses) -> Reports {
+        Reports { statuses, ..Reports::default() }
+    }
+}
 
 /// An OSD: `osd tree --json` is a list of these.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -20,6 +49,12 @@ pub struct OsdView {
     pub node: NodeId,
     /// Whether it is up.
     pub up: bool,
+    /// Whether data is placed on it.
+    pub admission: Admission,
+    /// Seconds until it is taken out if it stays down.
+    pub out_in_seconds: Option<u64>,
+    /// Why it is not taken out by itself though it is down.
+    pub stays_in_because: Option<String>,
     /// Where it listens, while it is up.
     pub address: Option<SocketAddr>,
     /// How often it was started.
@@ -36,6 +71,10 @@ pub struct OsdView {
     pub primary_of: usize,
     /// Placement groups it holds a copy of.
     pub pgs: usize,
+    /// Those of them whose every acknowledged write it holds.
+    pub pgs_in_sync: usize,
+    /// Placement groups that shall lie on it.
+    pub pgs_target: usize,
     /// Bytes written to the drive for each byte that clients wrote.
     pub write_amplification: Option<f64>,
     /// Memory of its index in bytes.
@@ -44,12 +83,45 @@ pub struct OsdView {
     pub volatile_cache: Option<bool>,
     /// Blocks whose checksum did not verify when they were read.
     pub damaged_reads: Option<u64>,
-    /// Its drive.
+    /// Blocks that it, as primary, had written anew from sound copies.
+    pub mended_blocks: Option<u64>,
+    /// Blocks of the groups it is primary of that no member has a sound copy of.
+    pub lost_blocks: Option<u64>,
+    /// The first of them.
+    pub lost: Vec<LostView>,
+    /// Bytes a second that it sends to members that catch up.
+    pub recovery_bytes_per_s: Option<u64>,
+    /// Its drive; while it is down, where it was.
     pub path: Option<String>,
     /// The process that runs it.
     pub pid: Option<u32>,
     /// What else it has to say.
     pub notes: Vec<String>,
+}
+
+/// Bytes of a volume of which no sound copy is left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LostView {
+    /// The volume's name.
+    pub volume: String,
+    /// In bytes from its start.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u64,
+}
+
+impl LostView {
+    fn new(range: &LostRange, map: &ClusterMap) -> LostView {
+        let volume = map.volumes.get(&range.volume).map(|volume| volume.name.clone());
+        let volume = volume.unwrap_or_else(|| range.volume.to_string());
+        LostView { volume, offset: range.offset, length: range.length }
+    }
+}
+
+impl std::fmt::Display for LostView {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}, {} at {}", self.volume, ByteSize(self.length), self.offset)
+    }
 }
 
 /// How a placement group is.
@@ -98,8 +170,12 @@ pub struct PgView {
     pub in_sync: Vec<OsdId>,
     /// Who is catching up.
     pub learners: Vec<OsdId>,
+    /// Who shall hold it, the preferred primary first.
+    pub target: Vec<OsdId>,
     /// Objects in it.
     pub objects: Option<u64>,
+    /// How far members are that catch up.
+    pub recovery: Option<RecoveryProgress>,
 }
 
 /// A pool: `pool ls --json` is a list of these.
@@ -181,32 +257,59 @@ pub struct ClusterView {
     pub revision: u64,
 }
 
+/// Placement groups of one OSD.
+#[derive(Default)]
+struct Groups {
+    primary: usize,
+    member: usize,
+    in_sync: usize,
+    target: usize,
+}
+
 /// The OSDs, in order.
-pub fn osds(map: &ClusterMap, statuses: &Statuses) -> Vec<OsdView> {
-    let mut members: BTreeMap<OsdId, (usize, usize)> = BTreeMap::new();
-    for config in map.pgs.values() {
-        members.entry(config.primary).or_default().0 += 1;
+pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
+    let mut groups: BTreeMap<OsdId, Groups> = BTreeMap::new();
+    for (pg, config) in &map.pgs {
+        groups.entry(config.primary).or_default().primary += 1;
         for osd in config.in_sync.iter().chain(&config.learners) {
-            members.entry(*osd).or_default().1 += 1;
+            groups.entry(*osd).or_default().member += 1;
+        }
+        for osd in &config.in_sync {
+            groups.entry(*osd).or_default().in_sync += 1;
+        }
+        for osd in map.targets.get(pg).unwrap_or(&config.in_sync) {
+            groups.entry(*osd).or_default().target += 1;
         }
     }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     map.osds
         .iter()
         .map(|(id, info)| {
-            let status = statuses.get(id);
-            let (primary_of, pgs) = members.get(id).copied().unwrap_or_default();
+            let status = reports.statuses.get(id);
+            let groups = groups.remove(id).unwrap_or_default();
+            let is_away = info.address.is_none() && info.admission == Admission::In;
+            let (out_in_seconds, stays_in_because) = match reports.away.get(id).filter(|_| is_away) {
+                Some(Away::Out { at_unix_seconds }) => (Some(at_unix_seconds.saturating_sub(now)), None),
+                Some(Away::In { reason }) => (None, Some(reason.clone())),
+                None => (None, None),
+            };
             OsdView {
                 osd: *id,
                 node: info.node,
                 up: info.address.is_some(),
+                admission: info.admission,
+                out_in_seconds,
+                stays_in_because,
                 address: info.address,
                 incarnation: info.incarnation,
                 bytes: info.bytes,
                 used_bytes: status.map(|status| status.used_bytes),
                 usable_bytes: status.map(|status| status.usable_bytes),
                 full: status.map(|status| status.full),
-                primary_of,
-                pgs,
+                primary_of: groups.primary,
+                pgs: groups.member,
+                pgs_in_sync: groups.in_sync,
+                pgs_target: groups.target,
                 // Reported as 0 before the first write, when there is no ratio yet.
                 write_amplification: status
                     .map(|status| status.write_amplification)
@@ -214,7 +317,13 @@ pub fn osds(map: &ClusterMap, statuses: &Statuses) -> Vec<OsdView> {
                 index_bytes: status.map(|status| status.index_bytes),
                 volatile_cache: status.map(|status| status.volatile_cache),
                 damaged_reads: status.map(|status| status.damaged_reads),
-                path: status.map(|status| status.path.clone()),
+                mended_blocks: status.map(|status| status.mended_blocks),
+                lost_blocks: status.map(|status| status.lost_blocks),
+                lost: status.map_or_else(Vec::new, |status| {
+                    status.lost.iter().map(|range| LostView::new(range, map)).collect()
+                }),
+                recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
+                path: status.map(|status| status.path.clone()).or_else(|| reports.drives.get(id).cloned()),
                 pid: status.map(|status| status.pid),
                 notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
             }
@@ -237,7 +346,9 @@ pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
                 primary: config.primary,
                 in_sync: config.in_sync.clone(),
                 learners: config.learners.clone(),
+                target: map.targets.get(pg).unwrap_or(&config.in_sync).clone(),
                 objects: reported.map(|status| status.objects),
+                recovery: reported.and_then(|status| status.recovery),
             }
         })
         .collect()

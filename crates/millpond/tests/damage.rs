@@ -80,6 +80,75 @@ fn a_flipped_bit_is_an_error_that_names_its_place_and_never_wrong_bytes() {
     assert!(client.read(offset + 2 * 4096, 4096).unwrap() == [7; 4096]);
 }
 
+/// Spoils the copy of block `index` of `data` on the OSD of that number, for three blocks: none has two bad copies.
+fn spoil_one_copy_of_each(pond: &Pond, data: &[u8]) {
+    for osd in 0..3 {
+        let block = &data[osd as usize * 4096..][..4096];
+        let places = blocks_that_hold(&pond.osd_file(osd), &block[..64]);
+        assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
+        for place in places {
+            flip_bit(&pond.osd_file(osd), place + 1777);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_copy_is_read_from_another_member_and_written_anew() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let data = Random::seeded().bytes(3 * 4096);
+    pond.serve("v").client().write(12 << 20, &data).unwrap();
+    pond.down();
+    spoil_one_copy_of_each(&pond, &data);
+    pond.up();
+    let door = pond.serve("v");
+    let mut client = door.client();
+    assert!(client.read(12 << 20, 3 * 4096).unwrap() == data);
+    // The edges of an unaligned write are read as well.
+    client.write((12 << 20) + 10, b"part").unwrap();
+    let mut expected = data.clone();
+    expected[10..14].copy_from_slice(b"part");
+    assert!(client.read(12 << 20, 3 * 4096).unwrap() == expected);
+    wait_until("status tells of damage that was mended", || {
+        let problems = pond.status()["health"]["problems"].to_string();
+        problems.contains("wrote 1 block anew")
+    });
+}
+
+#[test]
+fn a_deep_scrub_finds_and_mends_what_nobody_reads() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let data = Random::seeded().bytes(3 * 4096);
+    pond.serve("v").client().write(12 << 20, &data).unwrap();
+    pond.down();
+    spoil_one_copy_of_each(&pond, &data);
+    pond.up();
+    let scrub_all = || -> u64 {
+        let before = newest(&pond);
+        pond.run(&["scrub", "start", "--deep"]);
+        wait_until("every group is scrubbed deeply", || {
+            scrubs(&pond)
+                .iter()
+                .all(|scrub| scrub["deep_ms"].as_u64() > Some(before) && scrub["state"] == "-")
+        });
+        scrubs(&pond).iter().map(|scrub| scrub["found"].as_u64().expect("a count")).sum()
+    };
+    assert_eq!(scrub_all(), 3);
+    assert_eq!(scrub_all(), 0, "what was found is mended");
+    assert!(pond.serve("v").client().read(12 << 20, 3 * 4096).unwrap() == data);
+}
+
+fn scrubs(pond: &Pond) -> Vec<serde_json::Value> {
+    let text = pond.run(&["scrub", "ls", "--json"]);
+    serde_json::from_str(&text).expect("it prints JSON")
+}
+
+/// When the newest deep scrub began.
+fn newest(pond: &Pond) -> u64 {
+    scrubs(pond).iter().filter_map(|scrub| scrub["deep_ms"].as_u64()).max().unwrap_or(0)
+}
+
 /// Starts it, expects that it does not come to serve fully, and gives all that was said.
 #[track_caller]
 fn up_is_refused(pond: &Pond) -> String {

@@ -3,30 +3,20 @@
 
 mod common;
 
+use common::fio::fio_notices_nothing_of;
 use common::nbd::{NbdClient, command};
 use common::pond::Pond;
 use common::random::Random;
-use common::{PATIENCE, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use common::replicas::replicas_are_equal;
+use common::wait_until;
+use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, signal};
+use nix::sys::signal::Signal;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use store::{Device, DeviceError, Expected, Options, Store};
-
-const OSDS: u32 = 3;
-const BLOCK: u64 = 4096;
-/// What a run of fio may take. It writes and verifies 32 MiB, and waits out a few failures meanwhile.
-const FIO_LIMIT: Duration = Duration::from_secs(150);
 
 #[test]
 fn a_node_that_is_killed_comes_back_and_catches_up_while_fio_verifies() {
-    fio_notices_nothing_of(|pond| {
+    fio_notices_nothing_of(&Pond::start("3GiB"), |pond| {
         // The second time it stays away longer: `up` doubles the pause before it starts a node again.
         for osd in (0..OSDS).chain(0..OSDS) {
             every_epoch_ends(pond, || signal(node_of(pond, osd), Signal::SIGKILL));
@@ -37,7 +27,7 @@ fn a_node_that_is_killed_comes_back_and_catches_up_while_fio_verifies() {
 
 #[test]
 fn a_node_that_stands_still_for_four_seconds_catches_up_while_fio_verifies() {
-    fio_notices_nothing_of(|pond| {
+    fio_notices_nothing_of(&Pond::start("3GiB"), |pond| {
         for osd in 0..OSDS {
             every_epoch_ends(pond, || {
                 let frozen = Frozen::new(node_of(pond, osd));
@@ -51,7 +41,7 @@ fn a_node_that_stands_still_for_four_seconds_catches_up_while_fio_verifies() {
 
 #[test]
 fn two_or_all_nodes_are_killed_at_once_or_one_too_soon_after_another_while_fio_verifies() {
-    fio_notices_nothing_of(|pond| {
+    fio_notices_nothing_of(&Pond::start("3GiB"), |pond| {
         let mut random = Random::seeded();
         let kill_at_once = |osds: &[u32]| {
             every_epoch_ends(pond, || {
@@ -71,279 +61,6 @@ fn two_or_all_nodes_are_killed_at_once_or_one_too_soon_after_another_while_fio_v
         });
         becomes_whole(pond);
     });
-}
-
-/// Runs fio on a new cluster, does `trouble` to it meanwhile, and looks at everything afterwards.
-fn fio_notices_nothing_of(trouble: impl FnOnce(&Pond)) {
-    let pond = Pond::start("3GiB");
-    pond.volume("v", "1GiB");
-    let mut door = pond.serve("v");
-    becomes_whole(&pond);
-    let enough = AtomicBool::new(false);
-    let jobs: Vec<FioJob> = std::thread::scope(|scope| {
-        // Also when `trouble` panics: the scope waits for its threads.
-        let _at_the_end = SetOnDrop(&enough);
-        let verifying = [0, 1].map(|half| {
-            let (scratch, uri, enough) = (pond.scratch(), door.uri(), &enough);
-            scope.spawn(move || verify_until(enough, scratch, &uri, half))
-        });
-        trouble(&pond);
-        assert!(verifying.iter().all(|thread| !thread.is_finished()), "fio ended early");
-        enough.store(true, Ordering::Relaxed);
-        verifying.into_iter().flat_map(|thread| thread.join().expect("fio found nothing")).collect()
-    });
-    assert!(door.runs(), "the NBD server ended");
-    becomes_whole(&pond);
-    for job in &jobs {
-        // From the seed of the last job of each part fio knows what it must find.
-        job.run(pond.scratch(), &door.uri(), &["--verify_only"]);
-    }
-    drop(door);
-    replicas_are_equal(&pond, jobs.len() as u64 * FioJob::BYTES / BLOCK);
-}
-
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Writes and verifies, again and again. Answers the last job of each part of the half.
-fn verify_until(enough: &AtomicBool, scratch: &Path, uri: &str, half: u64) -> Vec<FioJob> {
-    let mut random = Random::seeded();
-    let mut jobs = BTreeMap::new();
-    let mut count = 0;
-    while !enough.load(Ordering::Relaxed) {
-        // One part after the other, so that what a member missed is not soon written over.
-        let job = FioJob { half, part: count % FioJob::PARTS, seed: random.below(1 << 30) };
-        // Verifying not only at the end of a job: reads and writes are mixed at any time.
-        job.run(scratch, uri, &["--verify_backlog=512"]);
-        jobs.insert(job.part, job);
-        count += 1;
-    }
-    eprintln!("fio wrote and verified {count} parts of half {half}");
-    jobs.into_values().collect()
-}
-
-/// One run of fio: whole blocks in the first half of the volume, anything in the second.
-struct FioJob {
-    half: u64,
-    part: u64,
-    seed: u64,
-}
-
-impl FioJob {
-    const BYTES: u64 = 32 << 20;
-    const PARTS: u64 = 16;
-
-    fn run(&self, scratch: &Path, uri: &str, more: &[&str]) {
-        let sizes = if self.half == 0 { "--bs=4k" } else { "--bsrange=512-128k" };
-        let mut command = Command::new("fio");
-        command
-            .args(["--name=failover", "--ioengine=nbd", "--rw=randwrite", "--iodepth=16", sizes])
-            .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--randrepeat=0"])
-            .arg(format!("--uri={uri}"))
-            .arg(format!("--offset={}", (self.half * Self::PARTS + self.part) * Self::BYTES))
-            .arg(format!("--size={}", Self::BYTES))
-            .arg(format!("--randseed={}", self.seed))
-            .args(more);
-        Program::start(command, &scratch.join(format!("fio.{}.log", self.half))).succeeds();
-    }
-}
-
-/// A program that is killed with the test.
-struct Program {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Program {
-    fn start(mut command: Command, log: &Path) -> Program {
-        let output = File::create(log).expect("a log can be made");
-        let copy = output.try_clone().expect("a descriptor can be doubled");
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(copy).spawn();
-        let child = child.unwrap_or_else(|error| panic!("fio: {error}; `make deps` installs it"));
-        Program { child, log: log.to_owned() }
-    }
-
-    #[track_caller]
-    fn succeeds(mut self) {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                break status;
-            }
-            assert!(started.elapsed() < FIO_LIMIT, "fio hangs: {}", self.words());
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        assert!(status.success(), "fio: {status}: {}", self.words());
-    }
-
-    fn words(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("the process runs");
-}
-
-/// A process that stands still until this is dropped.
-struct Frozen(i32);
-
-impl Frozen {
-    fn new(pid: i32) -> Frozen {
-        signal(pid, Signal::SIGSTOP);
-        Frozen(pid)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(self.0), Signal::SIGCONT);
-    }
-}
-
-/// The process that runs an OSD.
-fn node_of(pond: &Pond, osd: u32) -> i32 {
-    let mut found = None;
-    // Just after a start the status may still have the process before.
-    wait_until("the OSD's process is known", || {
-        let pid = pond.status()["osds"][osd as usize]["pid"].as_i64();
-        found = pid.map(|pid| pid as i32).filter(|pid| pond.node_pids().contains(pid));
-        found.is_some()
-    });
-    found.expect("it was waited for")
-}
-
-/// `pg dump --json`.
-fn groups(pond: &Pond) -> Vec<Value> {
-    serde_json::from_str(&pond.run(&["pg", "dump", "--json"])).expect("the groups are JSON")
-}
-
-/// Asserts that `trouble` ends the epoch of every group: if not, nothing was tested.
-fn every_epoch_ends(pond: &Pond, trouble: impl FnOnce()) {
-    let epochs = || -> Vec<u64> {
-        groups(pond).iter().map(|group| group["epoch"].as_u64().expect("an epoch is a number")).collect()
-    };
-    let before = epochs();
-    trouble();
-    wait_until("every group has a new epoch", || {
-        epochs().iter().zip(&before).all(|(now, before)| now > before)
-    });
-}
-
-/// Waits until every group is active with all members in sync.
-#[track_caller]
-fn becomes_whole(pond: &Pond) {
-    let started = Instant::now();
-    loop {
-        let groups = groups(pond);
-        let is_whole = |group: &Value| {
-            let count = |field: &str| group[field].as_array().map(Vec::len);
-            group["state"] == "active"
-                && count("in_sync") == Some(OSDS as usize)
-                && count("learners") == Some(0)
-        };
-        let lacking: Vec<&Value> = groups.iter().filter(|group| !is_whole(group)).collect();
-        if lacking.is_empty() && !groups.is_empty() {
-            eprintln!("whole after {:.1} s", started.elapsed().as_secs_f64());
-            return;
-        }
-        assert!(
-            started.elapsed() < PATIENCE,
-            "{} of {} groups are not whole after {PATIENCE:?}, the first: {}",
-            lacking.len(),
-            groups.len(),
-            lacking.first().map_or_else(String::new, ToString::to_string)
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// An OSD's file, as it is after a stop. What opening a store writes is left out: nothing reads it again.
-struct Image(File);
-
-impl Image {
-    fn of(pond: &Pond, osd: u32) -> Image {
-        Image(File::open(pond.osd_file(osd)).expect("the drive's file is there"))
-    }
-}
-
-impl Device for Image {
-    fn bytes(&self) -> u64 {
-        self.0.metadata().expect("a file has a size").len()
-    }
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.0.read_exact_at(into, offset).map_err(|error| DeviceError(error.to_string()))
-    }
-    fn write(&mut self, _offset: u64, _data: &[u8]) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn flush(&mut self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-}
-
-/// Which blocks of which object an OSD has, and their checksums.
-type Content = BTreeMap<base::ObjectKey, BTreeMap<u16, u32>>;
-
-/// What an OSD holds; asserts that the bytes on its drive are those of the checksums.
-fn content_of(pond: &Pond, osd: u32) -> Content {
-    let mut image = Image::of(pond, osd);
-    let store = Store::open(&mut image, &Expected::default(), Options::default());
-    let store = store.unwrap_or_else(|error| panic!("osd.{osd}: {error}"));
-    store.verify().unwrap_or_else(|error| panic!("osd.{osd}: {error}"));
-    let mut content = Content::new();
-    for key in store.objects() {
-        let blocks = content.entry(key).or_default();
-        store.for_each_block(&key, |block, checksum| {
-            blocks.insert(block, checksum);
-        });
-        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
-        store.lookup(&key, 0, base::OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
-        for extent in extents {
-            let Some(location) = extent.location else { continue };
-            let mut data = vec![0; usize::from(extent.block_count) * BLOCK as usize];
-            image.read(u64::from(location.0) * BLOCK, &mut data).expect("the drive's file can be read");
-            for (block, data) in (extent.first_block..).zip(data.chunks(BLOCK as usize)) {
-                let found = base::crc32c(data);
-                assert_eq!(Some(&found), blocks.get(&block), "osd.{osd}: {key} block {block} on the drive");
-            }
-        }
-    }
-    content
-}
-
-/// Stops the cluster, and compares every block of every object on all OSDs.
-fn replicas_are_equal(pond: &Pond, blocks_min: u64) {
-    pond.down();
-    let contents: Vec<Content> = (0..OSDS).map(|osd| content_of(pond, osd)).collect();
-    let count: usize = contents[0].values().map(BTreeMap::len).sum();
-    assert!(count as u64 >= blocks_min, "only {count} blocks were compared");
-    for (osd, content) in contents.iter().enumerate().skip(1) {
-        let keys = contents[0].keys().chain(content.keys());
-        let different: Vec<_> = keys.filter(|key| contents[0].get(key) != content.get(key)).collect();
-        let Some(key) = different.first() else { continue };
-        let blocks = |content: &Content| content.get(key).cloned().unwrap_or_default();
-        let (one, other) = (blocks(&contents[0]), blocks(content));
-        let differing = (0..base::OBJECT_BLOCKS as u16).filter(|block| one.get(block) != other.get(block));
-        panic!(
-            "osd.0 and osd.{osd} differ in {} objects; the first is {key}, blocks {:?}",
-            different.len(),
-            differing.collect::<Vec<_>>()
-        );
-    }
-    eprintln!("{count} blocks are the same on {OSDS} OSDs");
 }
 
 /// Blocks that are stamped, over all groups.

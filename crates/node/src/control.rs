@@ -1,26 +1,31 @@
-//! The control side of a node: registers its OSDs, keeps their leases, carries maps down and proposals up.
+//! The control side of a node: registers its OSDs, keeps their leases, carries maps down and proposals up. An OSD
+//! that was removed from the cluster ends; the others of its node go on.
 
 use crate::device::{Drive, DriveError};
+use crate::manager;
+use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
-use registry::cluster::{Cluster, ClusterError, OsdStatus};
+use registry::cluster::{Cluster, ClusterError, OsdStatus, ScrubWishes};
 use registry::{LeaseId, RegistryError, RemoteRegistry};
 use ring::Waker;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Device, Identity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-/// How long an OSD counts as up without a sign of life.
-const LEASE_TTL: Duration = Duration::from_secs(6);
+/// How long an OSD counts as up, and a manager as such, without a sign of life.
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(6);
 /// How often a sign of life is given.
-const KEEP_ALIVE: Duration = Duration::from_secs(2);
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// The longest queue between a shard and the control side.
 const QUEUE_LENGTH: usize = 256;
+/// How long an OSD waits for the map before it is announced without.
+const MAP_LIMIT: Duration = Duration::from_secs(2);
 /// How long one request to the registry may wait for it.
 const REGISTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,6 +42,8 @@ pub struct Config {
     pub volatile_cache: Option<bool>,
     /// The longest a shard polls before it sleeps, when it was busy a moment ago.
     pub spin_max: Duration,
+    /// The address of this machine that its OSDs listen on. Whoever reaches it may read and write everything.
+    pub listen: IpAddr,
 }
 
 /// Why a node cannot start or go on.
@@ -66,6 +73,29 @@ pub enum NodeError {
         /// This one.
         expected: base::ClusterId,
     },
+    /// A drive whose OSD was removed.
+    #[error(
+        "{path}: was {osd}, which was removed from the cluster; to use the drive again, erase it with `millpond osd \
+         wipe {path} --yes`, then `millpond osd add --device {path}`"
+    )]
+    Removed {
+        /// The drive.
+        path: PathBuf,
+        /// What it was.
+        osd: OsdId,
+    },
+    /// A drive that lost what it held.
+    #[error(
+        "{path}: is blank, but {osd} was on it; bring its drive back, or replace the OSD: `millpond osd out {number}`, \
+         `millpond osd rm {number}`, then `millpond osd add --device {path}`",
+        number = osd.0
+    )]
+    Emptied {
+        /// The drive.
+        path: PathBuf,
+        /// What was on it.
+        osd: OsdId,
+    },
     /// The cluster state cannot be read or changed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -85,7 +115,7 @@ pub enum NodeError {
     },
 }
 
-/// Runs a node until SIGTERM or SIGINT, or until one of its OSDs fails.
+/// Runs a node until SIGTERM or SIGINT, until all of its OSDs were removed, or until one of them fails.
 ///
 /// # Errors
 /// When it cannot start, or an OSD cannot go on.
@@ -114,26 +144,48 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
     let registry = RemoteRegistry::connect(&config.registry, REGISTRY_TIMEOUT).await?;
     let cluster = Cluster::new(Arc::new(registry));
+    // From the start, so that who calls an OSD as soon as it is announced is known to it.
+    let maps = cluster.watch_map();
     let mut osds = Vec::new();
     for path in &config.osds {
         osds.push(start_osd(&config, path.clone(), &cluster).await?);
     }
     let stop = tokio::sync::watch::Sender::new(false);
+    let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
-        tasks.spawn(control_osd(osd, cluster.clone(), stop.subscribe()));
+        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), stop.subscribe()));
     }
-    let mut outcome = Ok(());
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        Some(ended) = tasks.join_next() => outcome = ended.unwrap_or_else(|error| Err(NodeError::Shard(error.to_string()))),
-    }
+    let mut outcome = loop {
+        tokio::select! {
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            Some(ended) = tasks.join_next() => match joined(ended) {
+                Ok(End::Removed) if !tasks.is_empty() => {}
+                Ok(_) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        }
+    };
     stop.send_replace(true);
     while let Some(ended) = tasks.join_next().await {
-        outcome = outcome.and(ended.unwrap_or_else(|error| Err(NodeError::Shard(error.to_string()))));
+        outcome = outcome.and(joined(ended).map(drop));
     }
+    // It ends by the same wish; only its lease is given back.
+    let _ = managing.await;
     outcome
+}
+
+/// How an OSD ended that did not fail.
+enum End {
+    /// The node was asked to stop.
+    Asked,
+    /// It was removed from the cluster.
+    Removed,
+}
+
+fn joined(ended: Result<Result<End, NodeError>, tokio::task::JoinError>) -> Result<End, NodeError> {
+    ended.unwrap_or_else(|error| Err(NodeError::Shard(error.to_string())))
 }
 
 /// Opens a drive, learns or makes its identity, and starts its shard.
@@ -142,6 +194,10 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
     let mut drive = Drive::open(&path, config.volatile_cache)?;
     let is_blank = drive.is_blank()?;
     let uuid = if is_blank {
+        // A drive that was emptied by mistake, or is not the one that this path meant before, is no new OSD.
+        if let Some(osd) = known_at(&path, config.node, cluster).await? {
+            return Err(NodeError::Emptied { path, osd });
+        }
         OsdUuid(uuid::Uuid::new_v4())
     } else {
         let found = store::identify(&mut drive)
@@ -150,18 +206,23 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
         if found.cluster != cluster_id {
             return Err(NodeError::OtherCluster { path, found: found.cluster, expected: cluster_id });
         }
+        if cluster.osd_of(found.osd_uuid).await?.is_none() {
+            return Err(NodeError::Removed { path, osd: found.osd });
+        }
         found.osd_uuid
     };
     let id = cluster.register_osd(uuid, config.node, drive.bytes()).await?;
+    let shown = path.display().to_string();
     let (report_sender, mut reports) = mpsc::channel(QUEUE_LENGTH);
     let (commands, command_receiver) = mpsc::channel(QUEUE_LENGTH);
     let (ended_sender, mut ended) = oneshot::channel();
     let shard_config = ShardConfig {
         drive,
-        path: path.display().to_string(),
+        path: shown.clone(),
         identity: Identity { cluster: cluster_id, osd_uuid: uuid, osd: id },
         format: is_blank,
         spin_max: config.spin_max,
+        listen: config.listen,
     };
     std::thread::Builder::new()
         .name(shard::thread_name(id))
@@ -171,28 +232,55 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
             let _ = ended_sender.send(result);
         })
         .map_err(|source| NodeError::System { what: "starting an OSD's thread", source })?;
-    tokio::select! {
+    let osd = tokio::select! {
         biased;
         Some(report) = reports.recv() => match report {
-            Report::Ready { address, waker } => Ok(OsdControl { id, address, waker, commands, reports, ended }),
-            report => Err(NodeError::Shard(format!("{id} spoke before it was ready: {report:?}"))),
+            Report::Ready { address, waker } => OsdControl { id, address, waker, commands, reports, ended },
+            report => return Err(NodeError::Shard(format!("{id} spoke before it was ready: {report:?}"))),
         },
-        result = &mut ended => Err(NodeError::Shard(match result {
+        result = &mut ended => return Err(NodeError::Shard(match result {
             Ok(Err(error)) => error,
             _ => format!("{id} ended before it was ready"),
         })),
-    }
+    };
+    // Only now: a drive that was not formatted in the end holds nothing that could be missed.
+    cluster.note_drive(id, &shown).await?;
+    Ok(osd)
+}
+
+/// The OSD of this node whose drive was at that path when it was started last.
+async fn known_at(path: &Path, node: NodeId, cluster: &Cluster) -> Result<Option<OsdId>, NodeError> {
+    let (map, shown) = (cluster.map().await?, path.display().to_string());
+    let is_here = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.node == node);
+    Ok(cluster
+        .drives()
+        .await?
+        .into_iter()
+        .find(|(osd, drive)| *drive == shown && is_here(osd))
+        .map(|(osd, _)| osd))
 }
 
 async fn control_osd(
     mut osd: OsdControl,
     cluster: Cluster,
+    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
     mut stop: tokio::sync::watch::Receiver<bool>,
-) -> Result<(), NodeError> {
-    let mut maps = cluster.watch_map();
+) -> Result<End, NodeError> {
+    // Before it is announced, so that it knows who calls it at once.
+    let _ = tokio::time::timeout(MAP_LIMIT, maps.wait_for(|map| map.osds.contains_key(&osd.id))).await;
+    let map = maps.borrow_and_update().clone();
+    let mut is_known = map.osds.contains_key(&osd.id);
+    if is_known {
+        command(&osd, Command::Map(map)).await;
+    }
+    let end;
     let mut lease = announce(&osd, &cluster).await?;
     let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut schedule = Schedule::new();
+    let mut wishes = ScrubWishes::watch(&cluster);
+    let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);
+    let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
     let mut status_is_due = false;
     loop {
@@ -205,13 +293,31 @@ async fn control_osd(
                     status = Some(*new);
                     status_is_due = true;
                 }
+                Report::Scrubbed(report) => {
+                    let began_ms = schedule.ended(report.pg);
+                    tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
+                    let counts = (report.objects, report.bytes, report.found);
+                    // What is not noted is done again.
+                    let _ = cluster.scrub_done(report.pg, began_ms, report.is_deep, counts).await;
+                }
                 Report::Ready { .. } => {}
             },
+            () = wishes.changed() => scrubs_are_due = true,
+            _ = look.tick() => scrubs_are_due = true,
             Ok(()) = maps.changed() => {
                 let map: Arc<ClusterMap> = maps.borrow_and_update().clone();
-                // The first value is empty: nothing was read yet.
-                if map.revision > 0 {
-                    command(&osd, Command::Map(map)).await;
+                match map.osds.contains_key(&osd.id) {
+                    true => {
+                        is_known = true;
+                        command(&osd, Command::Map(map)).await;
+                    }
+                    false if is_known => {
+                        tracing::info!(osd = %osd.id, "it was removed from the cluster, so it ends");
+                        end = End::Removed;
+                        break;
+                    }
+                    // The map from before it was registered.
+                    false => {}
                 }
             }
             _ = keep_alive.tick() => {
@@ -226,7 +332,17 @@ async fn control_osd(
                     _ => Err(NodeError::Shard(format!("{} ended", osd.id))),
                 };
             }
-            _ = stop.changed() => break,
+            _ = stop.changed() => {
+                end = End::Asked;
+                break;
+            }
+        }
+        if scrubs_are_due && let Some(status) = &status {
+            scrubs_are_due = false;
+            let due = schedule.due(&cluster, status).await;
+            if !due.is_empty() {
+                command(&osd, Command::Scrub(due)).await;
+            }
         }
         if status_is_due && let Some(status) = &status {
             // While the registry is away figures are stale, nothing more; the next change tries again.
@@ -237,7 +353,7 @@ async fn control_osd(
     let _ = (&mut osd.ended).await;
     // Gone at once instead of when the lease ends.
     let _ = cluster.registry().lease_revoke(lease).await;
-    Ok(())
+    Ok(end)
 }
 
 async fn command(osd: &OsdControl, command: Command) {

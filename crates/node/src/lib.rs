@@ -3,12 +3,15 @@
 //! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
+//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
 //! waits. A node whose drive fails says so in its status and serves the others.
 
 pub mod control;
 pub mod device;
+pub mod manager;
+mod scrubbing;
 pub mod shard;
 
 pub use control::{Config, NodeError, run};

@@ -2,12 +2,12 @@
 
 use crate::device::Drive;
 use base::map::{ClusterMap, PgConfig};
-use base::{Buffer, Epoch, Instant, LinkId, Network, OsdId, PgId};
-use pg::{GroupSummary, Io, Osd, OsdOptions};
-use registry::cluster::{OsdStatus, PgState, PgStatus};
+use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
+use pg::{GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
+use registry::cluster::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Waker};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
 const STATUS_PAUSE: Duration = Duration::from_secs(2);
 /// How soon a change of a group's state is published.
 const STATUS_PAUSE_SHORT: Duration = Duration::from_millis(100);
+/// Lost ranges that a status lists.
+const LOST_RANGES_MAX: usize = 64;
 /// How long a shutdown may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
@@ -37,6 +39,8 @@ pub enum Command {
         /// The configuration that stands, unless the proposal came to nothing.
         accepted: Option<PgConfig>,
     },
+    /// Scrub these groups, deeply or not.
+    Scrub(Vec<(PgId, bool)>),
     /// Stop, so that the next start is quick.
     Shutdown,
 }
@@ -62,6 +66,8 @@ pub enum Report {
     },
     /// How it is.
     Status(Box<OsdStatus>),
+    /// A scrub ended.
+    Scrubbed(ScrubReport),
 }
 
 /// What a shard is started with.
@@ -77,6 +83,8 @@ pub struct ShardConfig {
     pub format: bool,
     /// The longest it polls before it sleeps, when it was busy a moment ago.
     pub spin_max: Duration,
+    /// The address of this machine that it listens on. Whoever reaches it may read and write everything.
+    pub listen: IpAddr,
 }
 
 /// Runs an OSD until it is told to stop. Reports and commands are bounded queues.
@@ -111,8 +119,9 @@ pub fn run(
     let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
     let file =
         reactor.add_file(descriptor, config.drive.depth()).map_err(|error| format!("{path}: {error}"))?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .map_err(|error| format!("{osd} cannot listen: {error}"))?;
+    let listen = config.listen;
+    let listener = TcpListener::bind((listen, 0))
+        .map_err(|error| format!("{osd} cannot listen on {listen}: {error}"))?;
     // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN)
         .map_err(|error| format!("{osd} cannot listen: {error}"))?;
@@ -131,7 +140,12 @@ pub fn run(
         reports,
         commands,
         published: None,
+        recovery_measured: (0, Instant::default()),
+        recovery_bytes_per_s: 0,
         publish_after: Instant::default(),
+        looked_at: Instant::default(),
+        objects: BTreeMap::new(),
+        count_after: Instant::default(),
         shutdown_limit: None,
         path,
         has_volatile_cache,
@@ -153,7 +167,15 @@ struct Shard {
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
     published: Option<OsdStatus>,
+    /// Bytes that members were sent that catch up, and when that was measured; and how many a second that made.
+    recovery_measured: (u64, Instant),
+    recovery_bytes_per_s: u64,
     publish_after: Instant,
+    /// When it was looked at last whether there is something to publish.
+    looked_at: Instant,
+    /// Objects of each group, as they were counted last.
+    objects: BTreeMap<PgId, u64>,
+    count_after: Instant,
     shutdown_limit: Option<Instant>,
     path: String,
     has_volatile_cache: bool,
@@ -300,10 +322,18 @@ impl Shard {
 
     fn handle_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
+            // Groups may have got another configuration, and people wait for what their primaries say of it.
+            self.publish_after = self.publish_after.min(self.looked_at + STATUS_PAUSE_SHORT);
             let (osd, mut io) = parts!(self);
             match command {
                 Command::Map(map) => osd.handle_map(now, map, &mut io),
                 Command::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
+                Command::Scrub(groups) => {
+                    for (pg, is_deep) in groups {
+                        // One that it does not lead any more is another OSD's.
+                        osd.begin_scrub(pg, is_deep);
+                    }
+                }
                 Command::Shutdown => {
                     osd.begin_shutdown(&mut io);
                     self.shutdown_limit = Some(now + SHUTDOWN_LIMIT);
@@ -313,6 +343,7 @@ impl Shard {
     }
 
     fn hand_over_proposals(&mut self) {
+        self.proposals.extend(self.osd.take_scrub_reports().into_iter().map(Report::Scrubbed));
         while let Some(proposal) = self.proposals.pop_front() {
             match self.reports.try_send(proposal) {
                 Ok(()) => {}
@@ -342,15 +373,29 @@ impl Shard {
         if now < self.publish_after {
             return;
         }
+        self.looked_at = now;
         let states_changed = self.published.as_ref().is_none_or(|published| {
             !self.osd.summaries().all(|summary| {
-                published
-                    .pgs
-                    .get(&summary.pg)
-                    .is_some_and(|known| *known == status_of(&summary, known.objects))
+                published.pgs.get(&summary.pg).is_some_and(|known| {
+                    let now = status_of(&summary, known.objects);
+                    *known == PgStatus { recovery: known.recovery, ..now }
+                })
             })
         });
-        let pause = if states_changed { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
+        // Peering takes no longer than a moment.
+        let will_change = states_changed || self.osd.summaries().any(|summary| summary.is_peering);
+        let pause = if will_change { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
+        if now >= self.count_after {
+            // Every object is looked at for it, so not more often than figures are published at rest.
+            self.count_after = now + STATUS_PAUSE;
+            self.count_objects();
+        }
+        let (pushed, measured_at) = self.recovery_measured;
+        if now.since(measured_at) >= STATUS_PAUSE {
+            let bytes = self.osd.pushed_bytes() - pushed;
+            self.recovery_bytes_per_s = (bytes as f64 / now.since(measured_at).as_secs_f64()) as u64;
+            self.recovery_measured = (self.osd.pushed_bytes(), now);
+        }
         let status = self.status();
         self.publish_after = now + pause;
         if self.published.as_ref() != Some(&status)
@@ -360,16 +405,22 @@ impl Shard {
         }
     }
 
-    fn status(&self) -> OsdStatus {
-        let statistics = self.osd.store().statistics();
-        let mut objects: BTreeMap<PgId, u64> = BTreeMap::new();
+    fn count_objects(&mut self) {
+        self.objects.clear();
         for key in self.osd.store().objects() {
-            *objects.entry(key.pg).or_default() += 1;
+            *self.objects.entry(key.pg).or_default() += 1;
         }
+    }
+
+    fn status(&mut self) -> OsdStatus {
+        let lost = self.osd.lost_blocks();
+        let statistics = self.osd.store().statistics();
         let pgs = self
             .osd
             .summaries()
-            .map(|summary| (summary.pg, status_of(&summary, objects.get(&summary.pg).copied().unwrap_or(0))))
+            .map(|summary| {
+                (summary.pg, status_of(&summary, self.objects.get(&summary.pg).copied().unwrap_or(0)))
+            })
             .collect();
         OsdStatus {
             used_bytes: statistics.live_bytes,
@@ -381,7 +432,16 @@ impl Shard {
             volatile_cache: self.has_volatile_cache,
             path: self.path.clone(),
             pid: std::process::id(),
-            damaged_reads: self.osd.damaged_reads(),
+            damaged_reads: self.osd.damage().found,
+            mended_blocks: self.osd.damage().mended,
+            lost_blocks: lost.len() as u64,
+            lost: ranges_of(&lost),
+            recovery_bytes_per_s: self.recovery_bytes_per_s,
+            scrubbing: self.osd.scrub_progress().map(|(pg, deep, objects_left)| ScrubProgress {
+                pg,
+                deep,
+                objects_left,
+            }),
             notes: self.osd.notes().map(str::to_owned).collect(),
         }
     }
@@ -394,7 +454,27 @@ fn status_of(summary: &GroupSummary, objects: u64) -> PgStatus {
         Some(_) if summary.is_peering => PgState::Peering,
         Some(reason) => PgState::Waiting { reason: reason.clone() },
     };
-    PgStatus { epoch: summary.epoch, state, in_sync: summary.in_sync.clone(), objects }
+    let recovery =
+        summary.recovery.map(|(objects_left, bytes_left)| RecoveryProgress { objects_left, bytes_left });
+    PgStatus { epoch: summary.epoch, state, in_sync: summary.in_sync.clone(), objects, recovery }
+}
+
+/// Lost blocks as ranges of their volumes, the first of them.
+fn ranges_of(lost: &[LostBlock]) -> Vec<LostRange> {
+    let mut ranges: Vec<LostRange> = Vec::new();
+    for block in lost {
+        let offset = u64::from(block.object) * OBJECT_BYTES + u64::from(block.block) * BLOCK_BYTES as u64;
+        let is_behind =
+            |last: &&mut LostRange| last.volume == block.volume && last.offset + last.length == offset;
+        if let Some(last) = ranges.last_mut().filter(is_behind) {
+            last.length += BLOCK_BYTES as u64;
+        } else if ranges.len() < LOST_RANGES_MAX {
+            ranges.push(LostRange { volume: block.volume, offset, length: BLOCK_BYTES as u64 });
+        } else {
+            break;
+        }
+    }
+    ranges
 }
 
 /// The name of an OSD's thread.

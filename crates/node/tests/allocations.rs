@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
-use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{Buffer, ClientId, ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use client::{Client, Outcome, VolumeHandle};
 use node::device::Drive;
@@ -51,12 +51,20 @@ impl OsdThread {
             identity: Identity { cluster: cluster_id(), osd_uuid: uuid, osd },
             format: true,
             spin_max: Duration::ZERO,
+            listen: std::net::Ipv4Addr::LOCALHOST.into(),
         };
         let thread = std::thread::spawn(move || shard::run(config, report_sender, command_receiver));
         let Some(Report::Ready { address, waker }) = reports.blocking_recv() else {
             panic!("{osd} did not start: {:?}", thread.join());
         };
-        let info = OsdInfo { uuid, node: NodeId(osd.0), bytes, address: Some(address), incarnation: 1 };
+        let info = OsdInfo {
+            uuid,
+            node: NodeId(osd.0),
+            bytes,
+            address: Some(address),
+            incarnation: 1,
+            admission: Admission::In,
+        };
         (OsdThread { reports, commands, waker, thread }, info)
     }
 

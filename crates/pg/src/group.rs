@@ -53,6 +53,8 @@ pub(crate) enum GroupState {
     Repairing { queue: VecDeque<RepairRange>, current: Option<OperationId>, mark_is_due: bool },
     /// The primary serves.
     Active,
+    /// It is no member any more, and deletes what it holds. First its log says so, then `is_marked`.
+    Left { is_marked: bool },
 }
 
 /// What a learner is still to be given.
@@ -89,8 +91,8 @@ pub(crate) enum LearnerState {
         comparison: Option<Comparison>,
         /// The object whose checksums it was asked for.
         blocks_awaited: Option<ObjectKey>,
-        /// Pushes that are being read, or that it does not have on stable media yet.
-        pushes: u32,
+        /// Blocks that are being read for it, or that it does not have on stable media yet.
+        pushed: u32,
     },
 }
 
@@ -117,13 +119,32 @@ pub(crate) struct Promotion {
 }
 
 impl Learner {
+    /// Blocks that are being read for it, or that it does not have on stable media yet.
+    pub(crate) fn pushed(&self) -> u32 {
+        match &self.state {
+            LearnerState::Joined { pushed, .. } => *pushed,
+            LearnerState::Asked => 0,
+        }
+    }
+
+    /// What it was not given yet: `(objects, bytes known)`.
+    fn left(&self) -> Option<(u64, u64)> {
+        let LearnerState::Joined { work, comparison, .. } = &self.state else { return None };
+        let compared = comparison.as_ref().map_or(0, |comparison| comparison.own.len() as u64);
+        let bytes = work.iter().map(|work| match work {
+            Work::Range(range) => u64::from(range.block_count) * base::BLOCK_BYTES as u64,
+            Work::Object(_) => 0,
+        });
+        Some((compared + work.len() as u64, bytes.sum()))
+    }
+
     /// Whether it has been asked for something.
     pub(crate) fn is_owing(&self) -> bool {
         match &self.state {
             LearnerState::Asked => true,
-            LearnerState::Joined { has_mark, comparison, blocks_awaited, pushes, .. } => {
+            LearnerState::Joined { has_mark, comparison, blocks_awaited, pushed, .. } => {
                 let compares = comparison.as_ref().is_some_and(|comparison| comparison.is_awaited);
-                !has_mark || compares || blocks_awaited.is_some() || *pushes > 0
+                !has_mark || compares || blocks_awaited.is_some() || *pushed > 0
             }
         }
     }
@@ -134,6 +155,11 @@ impl Learner {
 pub(crate) struct Group {
     pub(crate) pg: PgId,
     pub(crate) config: PgConfig,
+    /// Who shall hold it, the preferred primary first.
+    pub(crate) target: Vec<OsdId>,
+    /// How many copies its pool wants, and how few of them in sync still take writes.
+    pub(crate) size: usize,
+    pub(crate) min_size: usize,
     /// The newest epoch this member has obeyed; older primaries are refused.
     pub(crate) epoch: Epoch,
     pub(crate) state: GroupState,
@@ -163,10 +189,21 @@ pub(crate) struct Group {
     pub(crate) unfit: Option<OsdId>,
     /// Primary: not before then is a learner tried again.
     pub(crate) learn_after: Instant,
+    /// Primary: when it was handed over last, and before when it is not again.
+    pub(crate) handed_over_at: Option<Instant>,
+    pub(crate) hand_over_after: Instant,
+    /// Primary: when it last let another member lead, for a block of its own was damaged.
+    pub(crate) stepped_down_at: Option<Instant>,
 }
 
 impl Group {
-    pub(crate) fn new(pg: PgId, config: PgConfig, is_primary: bool, now: Instant) -> Group {
+    pub(crate) fn new(
+        pg: PgId,
+        config: PgConfig,
+        target: Vec<OsdId>,
+        is_primary: bool,
+        now: Instant,
+    ) -> Group {
         let epoch = config.epoch;
         let state = if is_primary {
             GroupState::Waiting { reason: "just started".to_owned() }
@@ -176,6 +213,9 @@ impl Group {
         Group {
             pg,
             config,
+            target,
+            size: 0,
+            min_size: 0,
             epoch,
             state,
             next_sequence: Sequence(0),
@@ -191,11 +231,19 @@ impl Group {
             promoted: None,
             unfit: None,
             learn_after: Instant::default(),
+            handed_over_at: None,
+            hand_over_after: Instant::default(),
+            stepped_down_at: None,
         }
     }
 
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.state, GroupState::Active)
+    }
+
+    /// Whether enough members are in sync for writes.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.config.in_sync.len() >= self.min_size
     }
 
     pub(crate) fn is_claiming(&self) -> bool {
@@ -204,12 +252,15 @@ impl Group {
 
     /// Whether this OSD acts as its primary, or tries to.
     pub(crate) fn is_led_here(&self) -> bool {
-        !matches!(self.state, GroupState::Replica { .. } | GroupState::Claiming { expected: Some(_) })
+        !matches!(
+            self.state,
+            GroupState::Replica { .. } | GroupState::Claiming { expected: Some(_) } | GroupState::Left { .. }
+        )
     }
 
     /// Everybody who holds a part of it, or shall.
     pub(crate) fn members(&self) -> impl Iterator<Item = OsdId> + '_ {
-        self.config.in_sync.iter().chain(&self.config.learners).copied()
+        self.config.in_sync.iter().chain(&self.config.learners).chain(&self.target).copied()
     }
 
     pub(crate) fn learner_mut(&mut self, osd: OsdId) -> Option<&mut Learner> {
@@ -236,12 +287,20 @@ pub struct GroupSummary {
     pub is_peering: bool,
     /// Who holds every acknowledged write.
     pub in_sync: Vec<OsdId>,
+    /// While members catch up: how many objects were not compared or sent yet, and how many bytes are known to be
+    /// sent yet.
+    pub recovery: Option<(u64, u64)>,
 }
 
 impl Group {
     pub(crate) fn summary(&self) -> GroupSummary {
         let (trouble, is_stopped, is_peering) = match &self.state {
-            GroupState::Replica { .. } | GroupState::Active => (None, false, false),
+            GroupState::Active if !self.is_writable() => {
+                let (count, min_size) = (self.config.in_sync.len(), self.min_size);
+                let reason = format!("takes no writes: {count} of at least {min_size} members are in sync");
+                (Some(reason), false, false)
+            }
+            GroupState::Replica { .. } | GroupState::Active | GroupState::Left { .. } => (None, false, false),
             GroupState::Waiting { reason } => (Some(reason.clone()), false, false),
             GroupState::Stopped { reason } => (Some(reason.clone()), true, false),
             GroupState::Claiming { .. } => {
@@ -256,6 +315,8 @@ impl Group {
             }
         };
         let in_sync = self.config.in_sync.clone();
-        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync }
+        let left = self.learners.iter().filter_map(Learner::left);
+        let recovery = left.reduce(|one, other| (one.0 + other.0, one.1 + other.1));
+        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync, recovery }
     }
 }

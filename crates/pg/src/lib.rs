@@ -10,7 +10,9 @@
 //! - [`write`]: how a write is ordered, replicated and **acknowledged** (`Osd::member_has`).
 //! - [`replica`]: the other end of replication.
 //! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
-//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up.
+//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up;
+//!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for;
+//!   [`placement`]: how a group moves to other OSDs.
 //! - [`group`], [`operation`]: the state those work on.
 //!
 //! # Invariants
@@ -23,17 +25,24 @@
 pub mod group;
 mod io;
 pub mod lease;
+pub mod mend;
 pub mod operation;
 pub mod osd;
 pub mod peering;
+pub mod placement;
 pub mod recovery;
 pub mod replica;
 pub mod request;
 mod sabotage;
+pub mod scrub;
 pub mod write;
 
 pub use group::GroupSummary;
 pub use io::Io;
+pub use mend::{DamageCounts, LostBlock};
+#[doc(hidden)]
+pub use osd::reads_data;
 pub use osd::{LinkError, Osd, OsdOptions, Progress};
 #[doc(hidden)]
 pub use sabotage::Sabotage;
+pub use scrub::ScrubReport;

@@ -1,5 +1,6 @@
 //! One read, write or zeroing on its way through a primary.
 
+use crate::mend::MendReason;
 use base::{Buffer, Epoch, LinkId, ObjectKey, OsdId, Sequence};
 use store::{BatchId, Location};
 use zerocopy::little_endian::U32;
@@ -9,6 +10,13 @@ use zerocopy::little_endian::U32;
 pub(crate) struct OperationId {
     pub(crate) slot: u32,
     pub(crate) serial: u32,
+}
+
+impl OperationId {
+    /// A number for it in messages.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(self.slot)
+    }
 }
 
 /// What is done.
@@ -21,6 +29,10 @@ pub(crate) enum OperationKind {
     Mark,
     /// What a learner lacks, on its way to it.
     Push,
+    /// A damaged block being replaced by a sound copy.
+    Mend,
+    /// Blocks being compared with those of other members.
+    Check,
 }
 
 /// How far it is.
@@ -31,6 +43,8 @@ pub(crate) enum OperationState {
     Waiting,
     /// The drive is being read: for a read, for the edges of an unaligned write, or for a repair.
     Reading,
+    /// Another member was asked for what it holds.
+    Fetching,
     /// Its group lost its epoch while the drive was being read; it goes when the drive is done.
     Abandoned,
     /// Ordered: appended here and sent to the replicas, whose acknowledgements are awaited.
@@ -48,11 +62,22 @@ pub(crate) enum Origin {
     Repair,
     /// An object of a removed volume being deleted.
     Deletion,
+    /// A damaged block being replaced.
+    Mend(MendReason),
+    /// Blocks being compared.
+    Scrub,
+    /// Another OSD, which is primary of the group.
+    Peer {
+        link: LinkId,
+        request: u64,
+    },
     /// A learner being brought up to date.
     Recovery {
         learner: OsdId,
         /// Which attempt at it.
         session: u32,
+        /// For how many blocks it counts.
+        cost: u16,
     },
 }
 

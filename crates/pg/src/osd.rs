@@ -3,8 +3,11 @@
 use crate::group::{Group, GroupState, GroupSummary};
 use crate::io::Io;
 use crate::lease::{LEASE, Leases};
+use crate::mend::{DamageCounts, Fetching, Lost};
 use crate::operation::{OperationId, Operations};
+use crate::placement::target_of;
 use crate::sabotage::Sabotage;
+use crate::scrub::Scrubs;
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{
@@ -25,11 +28,16 @@ const TICK: Duration = Duration::from_millis(100);
 const TICK_AT_REST: Duration = Duration::from_secs(2);
 /// An OSD that had nothing to do for so long is at rest.
 const REST_AFTER: Duration = Duration::from_secs(5);
+/// How long another OSD may take to greet back: a connection that was dialled into a partition would be tried again by
+/// TCP ever more rarely.
+const WELCOME_MAX: Duration = Duration::from_secs(1);
 /// A connection that brings nothing for so long, although the other end is asked for its lease, is cut.
 const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// How long a member may be away before its groups go on without it: a process that is started anew is back
 /// sooner.
 const AWAY_MAX: Duration = Duration::from_millis(600);
+/// How recently the members must have been heard that a group goes on with: twice as long as leases are asked for.
+const HEARD_MAX: Duration = Duration::from_millis(500);
 /// How long after its own start an OSD waits for the others: nodes do not start at the same moment.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes a client may leave unread before no more of its requests are handled.
@@ -116,7 +124,7 @@ pub(crate) enum Awaited {
     /// A write of this group, at a learner: nobody waits for it.
     Learning { group: u32, session: u32 },
     /// What a learner of this group lacked.
-    Push { group: u32, session: u32 },
+    Push { group: u32, session: u32, cost: u16 },
     /// The mark of a learner's join.
     Join { group: u32, session: u32 },
 }
@@ -184,8 +192,28 @@ impl OsdLink {
 /// What was staged in the store and becomes durable in this order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StagedRecord {
-    Own { group: u32, operation: OperationId },
-    Replica { group: u32, link: LinkId, ordinal: u64 },
+    Own {
+        group: u32,
+        operation: OperationId,
+    },
+    Replica {
+        group: u32,
+        link: LinkId,
+        ordinal: u64,
+    },
+    /// A part of the deletion of a group that this OSD left: nobody waits for it.
+    Left {
+        group: u32,
+    },
+}
+
+impl StagedRecord {
+    fn group(self) -> u32 {
+        let (StagedRecord::Own { group, .. }
+        | StagedRecord::Replica { group, .. }
+        | StagedRecord::Left { group }) = self;
+        group
+    }
 }
 
 /// What a device operation was for.
@@ -247,8 +275,19 @@ pub struct Osd {
     pub(crate) next_tick: Instant,
     was_full: bool,
     pub(crate) deletions: VecDeque<ObjectKey>,
-    deletions_are_due: bool,
-    pub(crate) damaged_reads: u64,
+    pub(crate) deletions_are_due: bool,
+    pub(crate) damage: DamageCounts,
+    /// Groups with members that are being brought up to date; some may have none any more.
+    pub(crate) learning: Vec<u32>,
+    /// When there last was something of a client's to do, here or as a replica.
+    pub(crate) client_at: Instant,
+    /// Bytes that learners were sent since the start.
+    pub(crate) pushed_bytes: u64,
+    pub(crate) scrubs: Scrubs,
+    /// Blocks that other members were asked for.
+    pub(crate) fetching: Vec<Fetching>,
+    /// Blocks of which no member had a sound copy.
+    pub(crate) lost: BTreeMap<(ObjectKey, u16), Lost>,
     pub(crate) notes: VecDeque<String>,
     pub(crate) is_shutting_down: bool,
     is_shut_down: bool,
@@ -299,7 +338,13 @@ impl Osd {
             was_full: false,
             deletions: VecDeque::new(),
             deletions_are_due: false,
-            damaged_reads: 0,
+            damage: DamageCounts::default(),
+            learning: Vec::new(),
+            client_at: Instant::default(),
+            pushed_bytes: 0,
+            scrubs: Scrubs::default(),
+            fetching: Vec::new(),
+            lost: BTreeMap::new(),
             notes: VecDeque::new(),
             is_shutting_down: false,
             is_shut_down: false,
@@ -333,10 +378,16 @@ impl Osd {
         self.groups.iter().filter(is_led).map(Group::summary)
     }
 
-    /// Reads that met damaged bytes since the start.
+    /// The damage that was met since the start, and what became of it.
     #[must_use]
-    pub fn damaged_reads(&self) -> u64 {
-        self.damaged_reads
+    pub fn damage(&self) -> DamageCounts {
+        self.damage
+    }
+
+    /// Bytes of data that members that catch up were sent since the start.
+    #[must_use]
+    pub fn pushed_bytes(&self) -> u64 {
+        self.pushed_bytes
     }
 
     /// The newest things worth an operator's attention, oldest first.
@@ -360,7 +411,10 @@ impl Osd {
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
         // What was looked up at the end of a turn leaves with the next.
-        if self.deferred.is_empty() { self.next_tick } else { self.now }
+        if !self.deferred.is_empty() {
+            return self.now;
+        }
+        self.scrubs.next_at.map_or(self.next_tick, |at| at.min(self.next_tick))
     }
 
     /// Stops serving and makes the next start a quick one. `is_shut_down` tells when it is done.
@@ -492,6 +546,8 @@ impl Osd {
             if self.is_at_rest() {
                 self.next_tick = now + TICK_AT_REST;
             }
+        } else if self.scrubs.next_at.is_some_and(|at| now >= at) {
+            self.advance_scrub(io);
         }
         self.store.flush(&mut self.actions);
         self.perform_actions(io);
@@ -517,17 +573,29 @@ impl Osd {
             );
         }
         for (pg, config) in &map.pgs {
-            let is_member = config.in_sync.contains(&self.id) || config.learners.contains(&self.id);
+            let target = target_of(&map, *pg, config);
             match self.group_index.get(pg).copied() {
-                None if is_member => {
-                    self.group_index.insert(*pg, self.groups.len() as u32);
-                    self.groups.push(Group::new(*pg, config.clone(), config.primary == self.id, now));
+                None => {
+                    let group = Group::new(*pg, config.clone(), target, config.primary == self.id, now);
+                    // What it held in an earlier life is to be deleted, when it is no member any more.
+                    if group.has_member(self.id) || self.store.pg_position(*pg).is_some() {
+                        self.group_index.insert(*pg, self.groups.len() as u32);
+                        self.groups.push(group);
+                    }
                 }
-                None => {}
-                Some(index) => self.handle_config(index, config, io),
+                Some(index) => {
+                    self.groups[index as usize].target = target;
+                    self.handle_config(index, config, io);
+                }
             }
         }
         self.map = map;
+        for group in &mut self.groups {
+            let pool = self.map.pools.get(&group.pg.pool);
+            (group.size, group.min_size) =
+                pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
+        }
+        self.find_left_groups();
         self.find_neighbours();
         self.next_tick = now;
     }
@@ -567,6 +635,7 @@ impl Osd {
                     self.next_tick = now;
                 }
                 self.active_at = now;
+                self.client_at = now;
             }
             Peer::Unknown => {}
         }
@@ -660,8 +729,7 @@ impl Osd {
     /// Notes what was staged with [`Self::next_staged_token`].
     pub(crate) fn note_staged(&mut self, record: StagedRecord) {
         self.staged_token += 1;
-        let (StagedRecord::Own { group, .. } | StagedRecord::Replica { group, .. }) = record;
-        self.groups[group as usize].staged_count += 1;
+        self.groups[record.group() as usize].staged_count += 1;
         self.staged.push_back(record);
     }
 
@@ -719,7 +787,7 @@ impl Osd {
         assert_eq!(token, self.durable_token, "what is staged becomes durable in order");
         self.durable_token += 1;
         let record = self.staged.pop_front().expect("only what was staged becomes durable");
-        let (StagedRecord::Own { group, .. } | StagedRecord::Replica { group, .. }) = record;
+        let group = record.group();
         self.groups[group as usize].staged_count -= 1;
         (record, group)
     }
@@ -729,6 +797,7 @@ impl Osd {
         match record {
             StagedRecord::Own { operation, .. } => self.member_has(operation, io),
             StagedRecord::Replica { link, ordinal, .. } => self.note_ack(link, ordinal),
+            StagedRecord::Left { .. } => {}
         }
         if self.groups[group as usize].staged_count == 0 {
             self.answer_pending_query(group, io);
@@ -757,6 +826,7 @@ impl Osd {
                 let epoch = self.groups[group as usize].epoch;
                 io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
             }
+            StagedRecord::Left { .. } => {}
         }
         self.note(format!("the drive failed: {reason}"));
     }
@@ -805,6 +875,15 @@ impl Osd {
         self.away_since.get(&osd).is_some_and(|since| self.now.since(*since) >= AWAY_MAX)
     }
 
+    /// Whether something came from an OSD a moment ago. A primary that loses one member after the other may be the one
+    /// that is cut off: before it goes on without the first it makes sure of the others.
+    pub(crate) fn was_heard(&self, osd: OsdId) -> bool {
+        match self.osd_links.get(&osd).and_then(|link| self.peers.get(link)) {
+            Some(Peer::Osd(peer)) => peer.is_ready && self.now.since(peer.heard_at) < HEARD_MAX,
+            _ => false,
+        }
+    }
+
     /// Notes who answers and who does not, among those this OSD shares groups with.
     fn look_around(&mut self) {
         let patience_ends = self.leases.started() + (START_PATIENCE - AWAY_MAX);
@@ -821,7 +900,8 @@ impl Osd {
 
     /// Finds out whom this OSD shares groups with.
     fn find_neighbours(&mut self) {
-        let mut osds: Vec<OsdId> = self.groups.iter().flat_map(Group::members).collect();
+        let own = self.groups.iter().filter(|group| group.has_member(self.id));
+        let mut osds: Vec<OsdId> = own.flat_map(Group::members).collect();
         osds.sort_unstable();
         osds.dedup();
         osds.retain(|osd| *osd != self.id);
@@ -836,11 +916,15 @@ impl Osd {
 
     /// Asks for leases where they are due, and cuts connections that nothing comes through.
     fn renew_leases(&mut self, io: &mut impl Io) {
-        let is_busy = self.is_busy() || self.groups.iter().any(|group| !group.learners.is_empty());
+        // While somebody is away, whoever is left is to be heard often: see `was_heard`.
+        let is_busy = self.is_busy()
+            || !self.away_since.is_empty()
+            || self.groups.iter().any(|group| !group.learners.is_empty());
         let mut silent = Vec::new();
         for (&osd, &link) in &self.osd_links {
             let Some(Peer::Osd(peer)) = self.peers.get(&link) else { continue };
-            if self.now.since(peer.heard_at) >= SILENCE_MAX {
+            let patience = if peer.is_ready { SILENCE_MAX } else { WELCOME_MAX };
+            if self.now.since(peer.heard_at) >= patience {
                 silent.push(link);
             } else if peer.is_ready && self.leases.is_due(osd, self.now, is_busy) {
                 let lease = self.leases.ask(osd, self.now, is_busy);
@@ -928,11 +1012,16 @@ impl Osd {
         for index in 0..self.groups.len() as u32 {
             self.advance_peering(index, io);
         }
+        self.advance_fetching(io);
+        self.advance_scrub(io);
         self.advance_recovery(io);
+        self.advance_placement(io);
         if self.deletions_are_due && self.deletions.is_empty() {
-            let volumes = &self.volumes;
-            let removed = |key: &ObjectKey| volumes.get(&key.volume).is_some_and(|volume| volume.is_removed);
-            self.deletions = self.store.objects().filter(removed).collect();
+            let is_due = |key: &ObjectKey| {
+                let is_removed = self.volumes.get(&key.volume).is_some_and(|volume| volume.is_removed);
+                is_removed || self.group_index.get(&key.pg).is_some_and(|index| self.has_left(*index))
+            };
+            self.deletions = self.store.objects().filter(is_due).collect();
             self.deletions_are_due = !self.deletions.is_empty();
         }
         self.delete_some(io);
@@ -943,7 +1032,9 @@ impl Osd {
         // A primary that serves everybody it should, or a replica whose primary shows itself.
         let is_active = |group: &Group| {
             if group.config.primary == self.id {
-                group.is_active() && group.config.learners.iter().all(|osd| !self.is_present(*osd))
+                group.is_active()
+                    && !group.wanted_learners().any(|osd| self.is_present(osd))
+                    && !self.has_placement_work(group)
             } else {
                 !group.config.in_sync.contains(&self.id)
                     || !self.leases.is_free_of(group.config.primary, self.now)
@@ -956,6 +1047,8 @@ impl Osd {
             && self.away_since.is_empty()
             && self.deletions.is_empty()
             && !self.deletions_are_due
+            && self.fetching.is_empty()
+            && self.scrubs.is_idle()
             && self.groups.iter().all(is_active)
             && self.osd_links.keys().all(|osd| self.ready_link(*osd).is_some())
     }
@@ -981,4 +1074,11 @@ impl Osd {
 /// Memory for when a pool is empty. Of a size that no pool has, so that none takes it in.
 pub(crate) fn spare_buffer(bytes: usize) -> Buffer {
     Buffer::new(bytes + 2 * BLOCK_BYTES)
+}
+
+/// Whether a drive operation reads data for somebody, and not for the store itself.
+#[doc(hidden)]
+#[must_use]
+pub fn reads_data(token: u64) -> bool {
+    token >> TOKEN_SHIFT == TOKEN_PART
 }

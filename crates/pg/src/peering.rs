@@ -37,6 +37,8 @@ const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
 const CLAIM_PAUSE: Duration = Duration::from_millis(100);
 /// The pause after a claim that came to nothing.
 pub(crate) const CLAIM_PAUSE_LONG: Duration = Duration::from_secs(1);
+/// How long an OSD that let another one lead because of its own damage does not do that again.
+const STEP_DOWN_PAUSE: Duration = Duration::from_secs(60);
 /// Blocks repaired at a time.
 const REPAIR_BLOCKS: u16 = 64;
 
@@ -45,7 +47,7 @@ impl Osd {
     /// may or may not have taken effect, and nobody was told that it did.
     pub(crate) fn end_epoch(&mut self, index: u32, reason: &str, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
-        if matches!(group.state, GroupState::Replica { .. }) {
+        if matches!(group.state, GroupState::Replica { .. } | GroupState::Left { .. }) {
             return;
         }
         let state = std::mem::replace(&mut group.state, GroupState::Waiting { reason: reason.to_owned() });
@@ -111,7 +113,10 @@ impl Osd {
                     _ => {}
                 }
             }
-            GroupState::Querying { .. } | GroupState::Repairing { .. } | GroupState::Active => {}
+            GroupState::Querying { .. }
+            | GroupState::Repairing { .. }
+            | GroupState::Active
+            | GroupState::Left { .. } => {}
         }
     }
 
@@ -205,10 +210,6 @@ impl Osd {
         now.since(since) >= TAKEOVER_STAGGER * rank
     }
 
-    fn min_size(&self, pg: PgId) -> usize {
-        self.map.pools.get(&pg.pool).map_or(0, |pool| pool.min_size) as usize
-    }
-
     /// The configuration to ask for.
     ///
     /// # Errors
@@ -216,7 +217,7 @@ impl Osd {
     fn next_config(&self, index: u32) -> Result<PgConfig, String> {
         let group = &self.groups[index as usize];
         let config = &group.config;
-        let min_size = self.min_size(group.pg);
+        let min_size = group.min_size;
         let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
         let (mut in_sync, absent): (Vec<OsdId>, Vec<OsdId>) =
             config.in_sync.iter().copied().partition(|osd| *osd == self.id || self.is_present(*osd));
@@ -226,28 +227,36 @@ impl Osd {
         }
         in_sync.retain(|osd| group.unfit != Some(*osd));
         let promoted = group.promoted.as_ref().map(|promotion| promotion.osd);
-        if let Some(osd) = promoted.filter(|osd| config.learners.contains(osd) && self.is_present(*osd)) {
+        let is_wanted = |osd: &OsdId| group.wanted_learners().any(|wanted| wanted == *osd);
+        if let Some(osd) = promoted.filter(|osd| is_wanted(osd) && self.is_present(*osd)) {
             in_sync.push(osd);
         }
         let is_reachable =
             |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || group.unfit == Some(*osd);
         let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
-        if in_sync.len() < min_size {
-            let gone = if absent.is_empty() { vec![config.primary] } else { absent };
+        let gone = if absent.is_empty() && config.primary != self.id { vec![config.primary] } else { absent };
+        // Fewer than that take no writes, so whoever is gone misses nothing as long as it may come back. One that
+        // was taken out will not: those who are left are all there is, and bring others up to date.
+        if in_sync.len() < min_size && gone.iter().any(|osd| !self.is_out(*osd)) {
             let count = in_sync.len();
-            return Err(match config.in_sync.len() {
-                all if all < min_size => format!("{all} of at least {min_size} members are in sync"),
-                _ => format!(
-                    "{} cannot be reached, and {count} of at least {min_size} members are left; start its node",
-                    names(&gone)
-                ),
-            });
+            return Err(format!(
+                "{} cannot be reached, and {count} of at least {min_size} members are left; start its node, or take it \
+                 out with `millpond osd out` if its drive is lost",
+                names(&gone)
+            ));
         }
         if missing.iter().any(|osd| !self.is_away(*osd)) {
             return Err(format!("{} cannot be reached; start its node", names(&missing)));
         }
-        let mut learners: Vec<OsdId> = config.in_sync.iter().chain(&config.learners).copied().collect();
-        learners.retain(|osd| !in_sync.contains(osd));
+        if let Some(silent) =
+            in_sync.iter().find(|osd| !missing.is_empty() && **osd != self.id && !self.was_heard(**osd))
+        {
+            return Err(format!("{} cannot be reached, nor {silent} just now", names(&missing)));
+        }
+        // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
+        let in_sync = group.needed_of(&in_sync, self.id);
+        let learners: Vec<OsdId> =
+            group.target.iter().copied().filter(|osd| !in_sync.contains(osd)).collect();
         Ok(PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: self.id, in_sync, learners })
     }
 
@@ -261,6 +270,15 @@ impl Osd {
         let stands = |config: &PgConfig| {
             config.epoch >= group.config.epoch && config.epoch > group.epoch && config.primary == self.id
         };
+        if let Some(config) = accepted.as_ref().filter(|config| config.primary != self.id) {
+            // It was handed over.
+            if config.epoch > group.config.epoch {
+                group.config = config.clone();
+                group.config_seen_at = now;
+            }
+            group.state = GroupState::Replica { expected: None };
+            return;
+        }
         let Some(config) = accepted.filter(stands) else {
             group.claim_after = now + CLAIM_PAUSE_LONG;
             group.state = if group.config.primary == self.id {
@@ -275,6 +293,8 @@ impl Osd {
         group.config_seen_at = now;
         group.promoted = None;
         group.unfit = None;
+        self.note_regained(index);
+        let group = &mut self.groups[index as usize];
         let epoch = group.epoch;
         group.state = GroupState::Querying { positions: Vec::new(), since: now };
         let replicas: Vec<_> = group.replicas(self.id).collect();
@@ -375,8 +395,8 @@ impl Osd {
         }
         let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let min_size = self.min_size(pg);
         let group = &mut self.groups[index as usize];
+        let min_size = group.min_size;
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
         members.push(MemberPosition { osd: self.id, last_sequence, is_whole, entries });
@@ -427,7 +447,8 @@ impl Osd {
         }
         let Some(range) = queue.pop_front() else {
             group.state = GroupState::Active;
-            return;
+            let pg = group.pg;
+            return self.forget_lost(pg);
         };
         let (id, operation) = self.operations.add();
         operation.kind = OperationKind::Write;
@@ -484,15 +505,15 @@ impl Osd {
         let (first_block, block_count, tag) = (operation.first_block, operation.block_count, operation.tag);
         if let Some((block, _)) = damage {
             self.release_parts(id);
+            if block_count == 1 {
+                // Another member may have the same content in a sound copy.
+                self.damage.found += 1;
+                self.note(format!("damaged data: block {block} of {key} on {}", self.id));
+                return self.fetch_next(id, 0, true, io);
+            }
             self.forget_operation(id);
-            if block_count > 1 {
-                // The sound blocks around it are still repaired.
-                for block in (first_block..first_block + block_count).rev() {
-                    self.requeue_repair(index, RepairRange { key, first_block: block, block_count: 1, tag });
-                }
-            } else {
-                self.damaged_reads += 1;
-                self.note(format!("damaged data: block {block} of {key} on {}; not repaired", self.id));
+            for block in (first_block..first_block + block_count).rev() {
+                self.requeue_repair(index, RepairRange { key, first_block: block, block_count: 1, tag });
             }
             self.set_current_repair(index, None);
             return self.repair_next(index, io);
@@ -501,8 +522,7 @@ impl Osd {
         let is_ordered = self.order_write(id, &buffer.bytes()[..usize::from(block_count) * BLOCK_BYTES], io);
         self.put_buffer(buffer);
         if !is_ordered {
-            self.requeue_repair(index, RepairRange { key, first_block, block_count, tag });
-            self.repair_must_wait(index, id);
+            self.repair_must_come_again(id);
         }
     }
 
@@ -523,6 +543,40 @@ impl Osd {
         };
         self.end_epoch(index, &reason, io);
         self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
+    }
+
+    /// No member has a sound copy of what the primary holds in a block on which they may differ. What another one
+    /// holds there instead may be sound: that one shall lead. When it went round, the block stays as it is, and reads
+    /// of it fail.
+    pub(crate) fn repair_is_impossible(&mut self, id: OperationId, io: &mut impl Io) {
+        let index = self.operations.live(id).group;
+        let group = &self.groups[index as usize];
+        let in_sync = &group.config.in_sync;
+        let at = in_sync.iter().position(|osd| *osd == self.id).unwrap_or_default();
+        let heir = in_sync[(at + 1) % in_sync.len()];
+        let went_round = group.stepped_down_at.is_some_and(|at| self.now.since(at) < STEP_DOWN_PAUSE);
+        if heir != self.id && !went_round {
+            let in_sync = in_sync.clone();
+            self.groups[index as usize].stepped_down_at = Some(self.now);
+            return self.propose_primary(index, heir, in_sync, io);
+        }
+        self.forget_operation(id);
+        self.set_current_repair(index, None);
+        self.repair_next(index, io);
+    }
+
+    /// The store has no room right now for a repair.
+    pub(crate) fn repair_must_come_again(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        let range = RepairRange {
+            key: operation.key,
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+            tag: operation.tag,
+        };
+        let index = operation.group;
+        self.requeue_repair(index, range);
+        self.repair_must_wait(index, id);
     }
 
     fn repair_must_wait(&mut self, index: u32, id: OperationId) {

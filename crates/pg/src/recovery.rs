@@ -34,8 +34,14 @@ use zerocopy::little_endian::U32;
 
 /// Blocks pushed at a time.
 const PUSH_BLOCKS: u16 = 64;
-/// Pushes to one learner under way.
-const PUSHES_MAX: u32 = 2;
+/// Blocks on their way to one learner.
+const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
+/// Blocks on their way to all learners of an OSD while clients are served: with more of them, those wait longer.
+const PUSHED_MAX_BUSY: u32 = 3 * PUSH_BLOCKS as u32;
+/// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
+const PUSHED_LEAST: u16 = 16;
+/// Clients are served if there was something of theirs to do so shortly before.
+const BUSY_FOR: Duration = Duration::from_millis(200);
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
 /// Replicated messages that a learner may leave unacknowledged before it is given up for now.
@@ -46,6 +52,18 @@ const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 const LEARN_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a learner that is full or whose primary is damaged is tried again.
 const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
+
+/// What a learner has on stable media.
+pub(crate) enum Received {
+    /// The mark of its join.
+    Mark,
+    /// A push, and for how many blocks it counted.
+    Push { cost: u16 },
+}
+
+fn cost_of(block_count: u16) -> u16 {
+    block_count.max(PUSHED_LEAST)
+}
 
 impl Osd {
     /// Begins with learners that wait for it, those of the most degraded groups first.
@@ -63,13 +81,15 @@ impl Osd {
                 self.give_up_learner(index, osd, LEARN_PAUSE);
             }
         }
+        // Should whoever held the others back be gone, nothing else sets them going.
+        self.recover_others(u32::MAX, io);
         let mut under_way: usize = self.groups.iter().map(|group| group.learners.len()).sum();
         let mut waiting: Vec<(usize, u32, OsdId)> = Vec::new();
         for (index, group) in (0..).zip(&self.groups) {
             if !group.is_active() || self.now < group.learn_after || group.promoted.is_some() {
                 continue;
             }
-            let learners = group.config.learners.iter().copied();
+            let learners = group.wanted_learners();
             let waits = |osd: &OsdId| !group.learners.iter().any(|learner| learner.osd == *osd);
             let waiting_here = learners.filter(waits).filter(|osd| self.is_present(*osd));
             waiting.extend(waiting_here.map(|osd| (group.config.in_sync.len(), index, osd)));
@@ -90,6 +110,9 @@ impl Osd {
                 state: LearnerState::Asked,
             });
             io.send(link, &encode::query(group.pg, group.epoch));
+            if !self.learning.contains(&index) {
+                self.learning.push(index);
+            }
             under_way += 1;
         }
     }
@@ -192,7 +215,7 @@ impl Osd {
         let learner = group.learner_mut(osd).expect("it was there a moment ago");
         learner.heard_at = now;
         learner.state =
-            LearnerState::Joined { from, has_mark: false, work, comparison, blocks_awaited: None, pushes: 0 };
+            LearnerState::Joined { from, has_mark: false, work, comparison, blocks_awaited: None, pushed: 0 };
         let join = encode::join(pg, epoch, mark, from);
         self.send_to_learner(link, Awaited::Join { group: index, session }, &join, io);
         // Its log shall be as good as any member's: a client may ask it whether a write was done. What is under way
@@ -219,41 +242,74 @@ impl Osd {
     }
 
     /// A learner has a push, or the mark of its join, on stable media.
-    pub(crate) fn learner_has(&mut self, index: u32, session: u32, is_mark: bool, io: &mut impl Io) {
+    pub(crate) fn learner_has(&mut self, index: u32, session: u32, what: Received, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
         let Some(learner) = group.learners.iter_mut().find(|learner| learner.session == session) else {
             return;
         };
         learner.heard_at = self.now;
-        let LearnerState::Joined { has_mark, pushes, .. } = &mut learner.state else { return };
-        if is_mark {
-            *has_mark = true;
-        } else if *pushes > 0 {
-            *pushes -= 1;
+        let LearnerState::Joined { has_mark, pushed, .. } = &mut learner.state else { return };
+        match what {
+            Received::Mark => *has_mark = true,
+            Received::Push { cost } => *pushed = pushed.saturating_sub(u32::from(cost)),
         }
         let osd = learner.osd;
         self.recover_next(index, osd, io);
+        // What this one has on stable media makes room for another group's.
+        self.recover_others(index, io);
+    }
+
+    /// Goes on with the learners of other groups, one after the other in turn.
+    fn recover_others(&mut self, index: u32, io: &mut impl Io) {
+        self.learning.retain(|index| !self.groups[*index as usize].learners.is_empty());
+        if self.learning.is_empty() || !self.may_push() {
+            return;
+        }
+        self.learning.sort_unstable_by_key(|other| (*other <= index, *other));
+        for other in self.learning.clone() {
+            for at in 0..self.groups[other as usize].learners.len() {
+                if let Some(osd) = self.groups[other as usize].learners.get(at).map(|learner| learner.osd) {
+                    self.recover_next(other, osd, io);
+                }
+            }
+            if !self.may_push() {
+                return;
+            }
+        }
+    }
+
+    /// Whether one more push may be under way.
+    fn may_push(&self) -> bool {
+        let is_busy = self.now.since(self.client_at) < BUSY_FOR;
+        let learners = self.learning.iter().flat_map(|index| &self.groups[*index as usize].learners);
+        let under_way: u32 = learners.map(Learner::pushed).sum();
+        !is_busy || under_way < PUSHED_MAX_BUSY
     }
 
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         loop {
+            let may_push = self.may_push();
             let group = &mut self.groups[index as usize];
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learner) = group.learner_mut(osd) else { return };
             let (link, session) = (learner.link, learner.session);
-            let LearnerState::Joined { has_mark, work, comparison, blocks_awaited, pushes, .. } =
+            let LearnerState::Joined { has_mark, work, comparison, blocks_awaited, pushed, .. } =
                 &mut learner.state
             else {
                 return;
             };
             // Until its log says that it is catching up, nothing of what it has may change.
-            if !*has_mark || blocks_awaited.is_some() || *pushes >= PUSHES_MAX {
+            if !*has_mark
+                || blocks_awaited.is_some()
+                || *pushed >= PUSHED_MAX
+                || !may_push && !work.is_empty()
+            {
                 return;
             }
             match (work.pop_front(), comparison) {
                 (Some(Work::Range(range)), _) => {
-                    *pushes += 1;
+                    *pushed += u32::from(cost_of(range.block_count.min(PUSH_BLOCKS)));
                     self.push(index, osd, session, range, io);
                 }
                 (Some(Work::Object(key)), _) => {
@@ -269,7 +325,7 @@ impl Osd {
                     return;
                 }
                 (None, None) => {
-                    if *pushes == 0 {
+                    if *pushed == 0 {
                         self.learner_is_whole(index, osd, io);
                     }
                     return;
@@ -298,7 +354,7 @@ impl Osd {
         let block_count = range.block_count.min(PUSH_BLOCKS);
         let (id, operation) = self.operations.add();
         operation.kind = OperationKind::Push;
-        operation.origin = Origin::Recovery { learner, session };
+        operation.origin = Origin::Recovery { learner, session, cost: cost_of(block_count) };
         operation.group = index;
         operation.key = range.key;
         operation.first_block = range.first_block;
@@ -346,14 +402,15 @@ impl Osd {
     pub(crate) fn push_was_read(&mut self, id: OperationId, io: &mut impl Io) {
         let damage = self.first_damage(id);
         let operation = self.operations.live(id);
-        let (index, key, origin) = (operation.group, operation.key, operation.origin);
+        let (index, origin) = (operation.group, operation.origin);
         self.groups[index as usize].in_flight.retain(|other| *other != id);
         match damage {
             None => self.send_push(id, io),
             Some((block, _)) => {
-                self.damaged_reads += 1;
-                self.note(format!("damaged data: block {block} of {key} on {}", self.id));
                 self.release_parts(id);
+                if self.wait_for_mend(id, block, io) {
+                    return;
+                }
                 self.forget_operation(id);
                 if let Origin::Recovery { learner, .. } = origin {
                     // Without it the learner would keep something old that looks sound.
@@ -381,16 +438,17 @@ impl Osd {
         let (origin, is_zeros) = (operation.origin, operation.parts[0].location.is_none());
         // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
         let link = match origin {
-            Origin::Recovery { learner, session } => {
+            Origin::Recovery { learner, session, cost } => {
                 let learner = group.learner_mut(learner).filter(|learner| learner.session == session);
-                learner.map(|learner| (learner.link, session))
+                learner.map(|learner| (learner.link, session, cost))
             }
             _ => None,
         };
-        if let Some((link, session)) = link {
+        if let Some((link, session, cost)) = link {
+            self.pushed_bytes += if is_zeros { 0 } else { length as u64 };
             self.send_to_learner(
                 link,
-                Awaited::Push { group: index, session },
+                Awaited::Push { group: index, session, cost },
                 &encode::push(&push, is_zeros),
                 io,
             );
@@ -439,6 +497,9 @@ impl Osd {
     /// A learner says which objects it has.
     pub(crate) fn handle_objects(&mut self, link: LinkId, objects: &Objects<'_>, io: &mut impl Io) {
         let Some(osd) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
+        if self.scrub_lists(osd, objects, io) {
+            return;
+        }
         let Some(&index) = self.group_index.get(&objects.pg) else { return };
         let group = &mut self.groups[index as usize];
         let pg = group.pg;

@@ -4,6 +4,7 @@ use crate::group::GroupState;
 use crate::io::Io;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
+use crate::recovery::Received;
 use crate::request::{REPAIR, payload_verifies};
 use crate::sabotage::Sabotage;
 use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
@@ -47,6 +48,22 @@ impl Osd {
             }
             Message::Blocks(blocks) => {
                 self.handle_blocks(link, &blocks, io);
+                Ok(Handled::Done)
+            }
+            Message::Fetch(inquiry) => {
+                self.handle_fetch(link, &inquiry, io);
+                Ok(Handled::Done)
+            }
+            Message::Fetched(inquiry, status, checksums, data) => {
+                self.handle_fetched(link, &inquiry, status, checksums, data, io);
+                Ok(Handled::Done)
+            }
+            Message::Check { inquiry, is_deep } => {
+                self.handle_check(link, &inquiry, is_deep, io);
+                Ok(Handled::Done)
+            }
+            Message::Checked(inquiry, findings) => {
+                self.handle_checked(link, &inquiry, findings, io);
                 Ok(Handled::Done)
             }
             Message::ReplicateAck { through, is_full } => {
@@ -233,6 +250,9 @@ impl Osd {
         let ordinal = peer.received;
         let (status, epoch) = match staged {
             Ok((group, Ok(()))) => {
+                if sequence.is_some() {
+                    self.client_at = self.now;
+                }
                 if let Some(sequence) = sequence
                     && let GroupState::Replica { expected } | GroupState::Claiming { expected } =
                         &mut self.groups[group as usize].state
@@ -271,8 +291,10 @@ impl Osd {
             match awaited.awaited {
                 Awaited::Write(operation) => self.member_has(operation, io),
                 Awaited::Learning { .. } => {}
-                Awaited::Push { group, session } => self.learner_has(group, session, false, io),
-                Awaited::Join { group, session } => self.learner_has(group, session, true, io),
+                Awaited::Push { group, session, cost } => {
+                    self.learner_has(group, session, Received::Push { cost }, io);
+                }
+                Awaited::Join { group, session } => self.learner_has(group, session, Received::Mark, io),
             }
         }
         // A group may wait for a learner's last acknowledgement to begin its epoch.
@@ -297,7 +319,7 @@ impl Osd {
         let operation = match peer.outstanding.remove(index).expect("it was just found").awaited {
             Awaited::Write(operation) => operation,
             Awaited::Learning { group, session }
-            | Awaited::Push { group, session }
+            | Awaited::Push { group, session, .. }
             | Awaited::Join { group, session } => {
                 return self.learner_refused(group, session, osd, status);
             }

@@ -2,6 +2,7 @@
 
 use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
+use crate::mend::MendReason;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use crate::sabotage::Sabotage;
@@ -55,9 +56,24 @@ impl Osd {
         Ok(index)
     }
 
-    /// As [`Self::admit`]; the client was told why, if not.
-    fn admit_or_refuse(&mut self, link: LinkId, request: &Request, io: &mut impl Io) -> Option<u32> {
-        self.admit(request)
+    /// As [`Self::admit`], for what changes something: that takes enough members.
+    fn admit_change(&mut self, request: &Request) -> Result<u32, Refusal> {
+        let group = self.admit(request)?;
+        if self.groups[group as usize].is_writable() {
+            return Ok(group);
+        }
+        Err((Status::NotActive, RefusalDetails { osd: self.id, ..RefusalDetails::default() }))
+    }
+
+    /// The group that was found for a request; the client was told why, if there is none.
+    fn or_refuse(
+        &mut self,
+        admitted: Result<u32, Refusal>,
+        link: LinkId,
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Option<u32> {
+        admitted
             .map_err(|(status, details)| {
                 io.send(link, &encode::reply_refused(request.request, status, details))
             })
@@ -134,7 +150,8 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
+        let admitted = self.admit(request);
+        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
         // Every read holds at least one buffer at most for each of its blocks.
         let (first_block, block_count) = request.blocks();
         if self.small.available() < usize::from(block_count) || self.large.available() == 0 {
@@ -158,7 +175,8 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        if let Some(group) = self.admit_or_refuse(link, request, io) {
+        let admitted = self.admit(request);
+        if let Some(group) = self.or_refuse(admitted, link, request, io) {
             let bits = self.store.allocated_bits(&request.key);
             self.defer(group, link, request.request, Answer::Allocated(bits));
         }
@@ -176,7 +194,8 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
-        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
+        let admitted = self.admit_change(request);
+        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
         let state = &self.groups[group as usize];
         if state.in_flight.len() + state.waiting.len() >= IN_FLIGHT_MAX {
             return Handled::Stalled;
@@ -202,7 +221,8 @@ impl Osd {
         data: &[u8],
         io: &mut impl Io,
     ) -> Handled {
-        let Some(group) = self.admit_or_refuse(link, request, io) else { return Handled::Done };
+        let admitted = self.admit_change(request);
+        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
         let origin = Origin::Client { link, request: request.request };
         if self.store.is_full() || self.is_member_full(group) {
             self.refuse(origin, Status::NoSpace, io);
@@ -279,6 +299,14 @@ impl Osd {
                 OperationKind::Write => !has_payload || self.start_held_write(id, io),
                 OperationKind::Push => {
                     self.start_push(id, io);
+                    true
+                }
+                OperationKind::Mend => {
+                    self.start_mend(id, io);
+                    true
+                }
+                OperationKind::Check => {
+                    self.start_check(id, io);
                     true
                 }
                 OperationKind::Mark => unreachable!("a mark never waits"),
@@ -407,8 +435,11 @@ impl Osd {
             return self.forget_operation(id);
         }
         match (kind, origin) {
+            (OperationKind::Read, Origin::Peer { .. }) => self.fetch_was_read(id, io),
             (OperationKind::Read, _) => self.finish_read(id, io),
             (OperationKind::Push, _) => self.push_was_read(id, io),
+            (OperationKind::Mend, _) => self.mend_was_read(id, io),
+            (OperationKind::Check, _) => self.check_was_read(id, io),
             (_, Origin::Repair) => self.repair_was_read(id, io),
             _ => self.edges_were_read(id, io),
         }
@@ -432,12 +463,7 @@ impl Osd {
     }
 
     fn finish_read(&mut self, id: OperationId, io: &mut impl Io) {
-        if let Some((block, status)) = self.first_damage(id) {
-            self.report_damage(id, block, status, io);
-            self.release_parts(id);
-            self.forget_operation(id);
-            return;
-        }
+        let damage = self.first_damage(id);
         let operation = self.operations.live(id);
         let (origin, group, epoch) = (operation.origin, operation.group, operation.epoch);
         // Looked up in an earlier turn: a lease that lasts now lasted then, if nobody else was primary since.
@@ -446,6 +472,14 @@ impl Osd {
             self.refuse(origin, Status::NotActive, io);
             self.release_parts(id);
             self.forget_operation(id);
+            return;
+        }
+        if let Some((block, status)) = damage {
+            self.release_parts(id);
+            if !self.wait_for_mend(id, block, io) {
+                self.report_damage(id, block, status, io);
+                self.forget_operation(id);
+            }
             return;
         }
         let operation = self.operations.live(id);
@@ -464,11 +498,32 @@ impl Osd {
         self.forget_operation(id);
     }
 
-    /// Tells an operation's originator, and the operator, of damage.
-    pub(crate) fn report_damage(&mut self, id: OperationId, block: u16, status: Status, io: &mut impl Io) {
-        self.damaged_reads += 1;
+    /// Lets an operation that met damage wait until the block is mended. `false` when it cannot be.
+    pub(crate) fn wait_for_mend(&mut self, id: OperationId, block: u16, io: &mut impl Io) -> bool {
         let operation = self.operations.live(id);
-        let key = operation.key;
+        let (group, key) = (operation.group, operation.key);
+        if !self.mend(group, key, block, MendReason::Damaged, io) {
+            return false;
+        }
+        self.damage.found += 1;
+        self.note(format!("damaged data: block {block} of {key} on {}", self.id));
+        self.operations.live(id).state = OperationState::Waiting;
+        self.groups[group as usize].waiting.push_back(id);
+        // The mend may have come to nothing at once.
+        self.look_again(group);
+        true
+    }
+
+    /// Tells an operation's originator, and the operator, of damage that cannot be mended.
+    pub(crate) fn report_damage(&mut self, id: OperationId, block: u16, status: Status, io: &mut impl Io) {
+        self.damage.found += 1;
+        let operation = self.operations.live(id);
+        let (key, origin) = (operation.key, operation.origin);
+        if !self.is_lost_for_certain(key, block) {
+            // A member that is away may have a sound copy: the client waits for it.
+            return self.refuse(origin, Status::NotActive, io);
+        }
+        let operation = self.operations.live(id);
         if let Origin::Client { link, request } = operation.origin {
             let details = RefusalDetails {
                 generation: Generation(0),

@@ -22,11 +22,17 @@ pub enum Sabotage {
     SkipRepair,
     /// A write that is sent again is done again.
     ForgetOrigin,
+    /// A member that deletes what it holds goes on saying by its log that it has it.
+    KeepLog,
+    /// What replaces a damaged block does not hold back newer writes.
+    StaleMend,
+    /// What a member answers in place of a damaged block is taken for right, whatever the index says.
+    TrustFetched,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 9] = [
+    pub const ALL: [Sabotage; 12] = [
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
@@ -36,5 +42,8 @@ impl Sabotage {
         Sabotage::ReadUncommitted,
         Sabotage::SkipRepair,
         Sabotage::ForgetOrigin,
+        Sabotage::KeepLog,
+        Sabotage::StaleMend,
+        Sabotage::TrustFetched,
     ];
 }

@@ -29,7 +29,7 @@ impl Osd {
         let group = &self.groups[operation.group as usize];
         let role = match operation.origin {
             Origin::Client { .. } => store::Role::Primary,
-            Origin::Repair | Origin::Deletion | Origin::Recovery { .. } => store::Role::Housekeeping,
+            _ => store::Role::Housekeeping,
         };
         WriteRecord {
             key: operation.key,
@@ -165,9 +165,12 @@ impl Osd {
         });
         let group = operation.group;
         if let Some((block, status)) = damage {
-            self.report_damage(id, block, status, io);
             self.release_parts(id);
             self.groups[group as usize].in_flight.retain(|other| *other != id);
+            if self.wait_for_mend(id, block, io) {
+                return;
+            }
+            self.report_damage(id, block, status, io);
             self.forget_operation(id);
             self.start_waiting(group, io);
             return;
@@ -274,6 +277,9 @@ impl Osd {
             in_flight.retain(|other| *other != id);
         }
         self.forget_operation(id);
+        if let Origin::Mend(_) = origin {
+            self.damage.mended += 1;
+        }
         if origin == Origin::Repair {
             self.repair_done(group, io);
         } else if !self.groups[group as usize].waiting.is_empty() {
@@ -281,14 +287,25 @@ impl Osd {
         }
     }
 
-    /// Deletes objects of removed volumes, a few at a time, as ordinary ordered zeroings.
+    /// Deletes objects a few at a time: those of removed volumes as ordinary ordered zeroings, and those of groups
+    /// that this OSD left.
     pub(crate) fn delete_some(&mut self, io: &mut impl Io) {
         for _ in 0..DELETIONS_AT_ONCE {
             let Some(key) = self.deletions.pop_front() else { return };
             let Some(&group) = self.group_index.get(&key.pg) else { continue };
+            if self.has_left(group) {
+                if self.delete_left(group, key) {
+                    continue;
+                }
+                self.deletions.push_front(key);
+                return;
+            }
             let state = &self.groups[group as usize];
             let block_count = OBJECT_BLOCKS as u16;
-            if !state.is_active() || self.has_conflict(group, &key, 0, block_count, state.waiting.len()) {
+            if !state.is_active()
+                || !state.is_writable()
+                || self.has_conflict(group, &key, 0, block_count, state.waiting.len())
+            {
                 continue;
             }
             let (id, operation) = self.operations.add();

@@ -300,6 +300,12 @@ impl SimDrive {
         self.change(block, |content| content.fill_with(|| random.next_u64() as u8));
     }
 
+    /// Gives `block` the content of another one, as a write that went astray does.
+    pub fn misdirect(&mut self, from: u32, block: u32) {
+        let content = *self.block(from);
+        self.change(block, |bytes| *bytes = content);
+    }
+
     fn change(&mut self, block: u32, change: impl FnOnce(&mut [u8; BLOCK_BYTES])) {
         let block = block as usize;
         let mut bytes = self.visible[block].as_deref().copied().unwrap_or([0; BLOCK_BYTES]);

@@ -47,6 +47,9 @@ struct Arguments {
     /// Give OSDs fewer buffers than operations may wait
     #[arg(long)]
     scarce_buffers: bool,
+    /// Keep drives sound and data where it is
+    #[arg(long)]
+    plain_faults: bool,
     /// Break the store on purpose: the checker must notice
     #[arg(long, value_parser = sabotage_named, value_name = "NAME")]
     sabotage: Option<Sabotage>,
@@ -106,6 +109,7 @@ fn run_clusters(arguments: &Arguments) -> bool {
     let settings = cluster::Settings {
         print: printer(arguments),
         scarce_buffers: arguments.scarce_buffers,
+        plain_faults: arguments.plain_faults,
         sabotage: arguments.break_osds,
         store_sabotage: arguments.sabotage,
     };

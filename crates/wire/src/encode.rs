@@ -3,9 +3,9 @@
 use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
-    FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
-    FLAG_LOG_IS_WHOLE, Hello, HelloBody, LOG_ENTRIES_MAX, Lease, LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX,
-    ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
+    FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
+    FLAG_LOG_IS_WHOLE, Findings, FindingsBody, Hello, HelloBody, Inquiry, LOG_ENTRIES_MAX, Lease, LogEntry,
+    LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
 };
 use base::{BLOCK_BYTES, Epoch, Generation, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use zerocopy::IntoBytes;
@@ -321,6 +321,47 @@ pub fn blocks(
     bytes.extend_from_slice(header.sealed().as_bytes());
     bytes.extend_from_slice(allocated);
     bytes.extend_from_slice(checksums.as_bytes());
+}
+
+/// A whole request for what blocks hold.
+#[must_use]
+pub fn fetch(inquiry: &Inquiry) -> HeaderBytes {
+    bytes_of(about_inquiry(Kind::Fetch, inquiry))
+}
+
+/// The header of an answer to that. Checksums and data of all blocks follow if it is `with_data`.
+#[must_use]
+pub fn fetched(inquiry: &Inquiry, status: Status, with_data: bool) -> HeaderBytes {
+    let bytes = if with_data { u32::from(inquiry.block_count) * (BLOCK_BYTES as u32 + 4) } else { 0 };
+    bytes_of(Header {
+        status: (status as u16).into(),
+        body_bytes: bytes.into(),
+        ..about_inquiry(Kind::Fetched, inquiry)
+    })
+}
+
+/// A whole request to check blocks.
+#[must_use]
+pub fn check(inquiry: &Inquiry, is_deep: bool) -> HeaderBytes {
+    bytes_of(Header { flags: if is_deep { FLAG_DEEP } else { 0 }, ..about_inquiry(Kind::Check, inquiry) })
+}
+
+/// Appends a whole answer to that.
+pub fn checked(bytes: &mut Vec<u8>, inquiry: &Inquiry, findings: &Findings) {
+    let body = FindingsBody { damaged: findings.damaged.into(), digest: findings.digest.map(Into::into) };
+    let header =
+        Header { body_bytes: (size_of_val(&body) as u32).into(), ..about_inquiry(Kind::Checked, inquiry) };
+    bytes.extend_from_slice(header.sealed().as_bytes());
+    bytes.extend_from_slice(body.as_bytes());
+}
+
+fn about_inquiry(kind: Kind, inquiry: &Inquiry) -> Header {
+    Header {
+        offset: (u32::from(inquiry.first_block) * BLOCK_BYTES as u32).into(),
+        length: (u32::from(inquiry.block_count) * BLOCK_BYTES as u32).into(),
+        request: inquiry.request.into(),
+        ..about_object(kind, inquiry.key, inquiry.epoch)
+    }
 }
 
 /// What a position tells of a log beside its entries.

@@ -124,6 +124,14 @@ codes! {
         Blocks = 22,
         /// Primary to learner: an entry of the group's log from before its join. Counts as a replicated message.
         PushEntry = 23,
+        /// Primary to member: what do these blocks hold? The primary's own copy is damaged.
+        Fetch = 24,
+        /// Member to primary: the answer.
+        Fetched = 25,
+        /// Primary to member: do these blocks verify, and what do they hold in short?
+        Check = 26,
+        /// Member to primary: the answer.
+        Checked = 27,
     }
 }
 

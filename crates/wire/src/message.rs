@@ -21,6 +21,8 @@ pub const OBJECTS_MAX: usize = 1024;
 /// The longest lease that may be asked for, in milliseconds. Who has just started and does not know what it
 /// promised in an earlier life waits for as long.
 pub const LEASE_MS_MAX: u32 = 6000;
+/// The most blocks of one deep check: a bit of [`Findings::damaged`] for each.
+pub const CHECK_BLOCKS_MAX: u16 = 64;
 /// The most bytes of a refusal's reason.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The most bytes after a header.
@@ -42,6 +44,8 @@ pub(crate) const FLAG_JOIN: u8 = 1;
 pub(crate) const FLAG_AFTER: u8 = 1;
 /// Bit of [`Header::flags`] in [`Kind::Objects`]: there are no more.
 pub(crate) const FLAG_LAST: u8 = 1;
+/// Bit of [`Header::flags`] in [`Kind::Check`]: the drive is read.
+pub(crate) const FLAG_DEEP: u8 = 1;
 /// Bit of [`Header::flags`] in an acknowledgement: this replica is nearly full.
 pub(crate) const FLAG_FULL: u8 = 1;
 
@@ -87,6 +91,15 @@ pub(crate) struct ObjectBody {
     pub digest: U64,
 }
 const _: () = assert!(size_of::<ObjectBody>() == 24);
+
+/// The body of [`Kind::Checked`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub(crate) struct FindingsBody {
+    pub damaged: U64,
+    pub digest: [U64; 2],
+}
+const _: () = assert!(size_of::<FindingsBody>() == 24);
 
 /// Bytes of the body of [`Kind::Blocks`]: a bit for each block, then a checksum for each.
 pub(crate) const BLOCKS_BODY_BYTES: usize = OBJECT_BLOCKS / 8 + OBJECT_BLOCKS * size_of::<U32>();
@@ -273,6 +286,30 @@ impl<'a> Objects<'a> {
     }
 }
 
+/// Blocks of an object that a primary asks a member about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inquiry {
+    /// The primary's number for it, repeated in the answer.
+    pub request: u64,
+    /// The object.
+    pub key: ObjectKey,
+    /// The primary's epoch.
+    pub epoch: Epoch,
+    /// The first block.
+    pub first_block: u16,
+    /// How many; not 0.
+    pub block_count: u16,
+}
+
+/// What blocks hold, in short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// A bit for each block that does not verify, the lowest for the first block asked about.
+    pub damaged: u64,
+    /// Over which of the others there are and their CRC-32C; of a deep check over their bytes too.
+    pub digest: [u64; 2],
+}
+
 /// The checksums of an object's blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
@@ -396,6 +433,19 @@ pub enum Message<'a> {
     },
     /// See [`Kind::Blocks`].
     Blocks(Blocks<'a>),
+    /// See [`Kind::Fetch`].
+    Fetch(Inquiry),
+    /// See [`Kind::Fetched`]. With data only if the status is [`Status::Ok`]; without, those blocks hold zeros.
+    Fetched(Inquiry, Status, Checksums<'a>, &'a [u8]),
+    /// See [`Kind::Check`].
+    Check {
+        /// The blocks: at most [`CHECK_BLOCKS_MAX`] if it is deep.
+        inquiry: Inquiry,
+        /// Reads them from the drive, instead of looking into the index only.
+        is_deep: bool,
+    },
+    /// See [`Kind::Checked`].
+    Checked(Inquiry, Findings),
 }
 
 /// Why bytes are no message. The connection they came on cannot be trusted further.
@@ -486,7 +536,14 @@ impl<'a> Parser<'a> {
                 body_bytes.is_multiple_of(entry) && body_bytes / entry <= OBJECTS_MAX
             }
             Kind::Blocks => body_bytes == BLOCKS_BODY_BYTES,
-            Kind::Welcome
+            Kind::Fetched => {
+                let inquiry = self.inquiry(BLOCKS_PER_MESSAGE_MAX)?;
+                body_bytes == 0 || body_bytes == usize::from(inquiry.block_count) * (BLOCK_BYTES + 4)
+            }
+            Kind::Checked => body_bytes == size_of::<FindingsBody>(),
+            Kind::Fetch
+            | Kind::Check
+            | Kind::Welcome
             | Kind::Lease
             | Kind::PushZero
             | Kind::PushEntry
@@ -580,7 +637,28 @@ impl<'a> Parser<'a> {
                     checksums: <[U32]>::ref_from_bytes(checksums).expect("the size was checked"),
                 })
             }
+            Kind::Fetch => Message::Fetch(self.inquiry(BLOCKS_PER_MESSAGE_MAX)?),
+            Kind::Fetched => {
+                let inquiry = self.inquiry(BLOCKS_PER_MESSAGE_MAX)?;
+                let (checksums, data) = split_checksums(body, body.len() / (BLOCK_BYTES + 4));
+                Message::Fetched(inquiry, self.status()?, checksums, data)
+            }
+            Kind::Check => {
+                let is_deep = header.flags & FLAG_DEEP != 0;
+                let blocks_max = if is_deep { usize::from(CHECK_BLOCKS_MAX) } else { OBJECT_BLOCKS };
+                Message::Check { inquiry: self.inquiry(blocks_max)?, is_deep }
+            }
+            Kind::Checked => {
+                let body = FindingsBody::ref_from_bytes(body).expect("the size was checked");
+                let findings = Findings { damaged: body.damaged.get(), digest: body.digest.map(U64::get) };
+                Message::Checked(self.inquiry(OBJECT_BLOCKS)?, findings)
+            }
         })
+    }
+
+    fn inquiry(&self, blocks_max: usize) -> Result<Inquiry, WireError> {
+        let Replicate { key, epoch, first_block, block_count, origin, .. } = self.replicate(blocks_max)?;
+        Ok(Inquiry { request: origin, key, epoch, first_block, block_count })
     }
 
     fn pg(&self) -> PgId {

@@ -1,18 +1,19 @@
 //! The client against an OSD that the tests play.
 
 use super::*;
-use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::map::{Admission, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{Epoch, NodeId, OsdUuid};
 use std::ops::Range;
 use wire::header::Kind;
 
-const OSD: OsdId = OsdId(1);
-const LINK: LinkId = LinkId(77);
+pub(super) const OSD: OsdId = OsdId(1);
+pub(super) const LINK: LinkId = LinkId(77);
 
 #[derive(Default)]
-struct TestIo {
+pub(super) struct TestIo {
     sent: Vec<u8>,
-    connects: u32,
+    pub(super) connects: u32,
+    pub(super) closed: Vec<LinkId>,
 }
 
 impl Network for TestIo {
@@ -29,12 +30,14 @@ impl Network for TestIo {
     fn unsent_bytes(&self, _: LinkId) -> usize {
         0
     }
-    fn close(&mut self, _: LinkId, _: &str) {}
+    fn close(&mut self, link: LinkId, _: &str) {
+        self.closed.push(link);
+    }
 }
 
 impl TestIo {
     /// The requests sent since the last call: kind, request and, of writes, the data.
-    fn requests(&mut self) -> Vec<(Kind, Request, Vec<u8>)> {
+    pub(super) fn requests(&mut self) -> Vec<(Kind, Request, Vec<u8>)> {
         let bytes = std::mem::take(&mut self.sent);
         let mut at = 0;
         let mut requests = Vec::new();
@@ -58,10 +61,17 @@ impl TestIo {
     }
 }
 
-fn map() -> ClusterMap {
+pub(super) fn map() -> ClusterMap {
     let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
     let address = Some("127.0.0.1:7000".parse().unwrap());
-    let osd = OsdInfo { uuid: OsdUuid::default(), node: NodeId(0), bytes: 1 << 30, address, incarnation: 1 };
+    let osd = OsdInfo {
+        uuid: OsdUuid::default(),
+        node: NodeId(0),
+        bytes: 1 << 30,
+        address,
+        incarnation: 1,
+        admission: Admission::In,
+    };
     map.osds.insert(OSD, osd);
     map.pools.insert(PoolId(1), PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4 });
     for index in 0..4 {
@@ -79,7 +89,7 @@ fn map() -> ClusterMap {
     map
 }
 
-fn connected() -> (Client, VolumeHandle, TestIo) {
+pub(super) fn connected() -> (Client, VolumeHandle, TestIo) {
     let mut client = Client::new(ClientId(9), Arc::new(map()));
     let volume = client.add_volume(VolumeId(5), Generation(1));
     let mut io = TestIo::default();

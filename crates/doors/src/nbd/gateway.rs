@@ -9,7 +9,8 @@
 //! waits for another, and a client that does not receive its answers ties up at most part of a pool, so
 //! buffers always come back.
 //!
-//! When things fail: a failed operation is told to its client and changes nothing else. A lost attachment
+//! When things fail: a failed operation, or one that reached its time limit, is told to its client and changes nothing
+//! else. A lost attachment
 //! fails all that is in flight with `ESHUTDOWN` and ends the gateway with the reason. A client that
 //! connects and does not choose an export is sent away after half a minute; one that did may stay silent.
 
@@ -64,8 +65,6 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 const EXTENTS_BYTES_MAX: u64 = 256 << 20;
 /// How often the gateway looks around while something is pending.
 const TICK: Duration = Duration::from_secs(1);
-/// How often it says why operations wait.
-const TROUBLE_TOLD_EVERY: Duration = Duration::from_secs(30);
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -80,6 +79,8 @@ pub struct GatewayOptions {
     pub shared: bool,
     /// Whether writes are refused. The volumes are attached shared then.
     pub read_only: bool,
+    /// How long an operation may take before its client is told that it failed; `None` lets it wait for ever.
+    pub timeout: Option<Duration>,
 }
 
 /// Why a gateway could not start, or had to end.
@@ -137,7 +138,6 @@ pub struct Gateway {
     events: Vec<Event>,
     requests: Vec<Request>,
     ticked: Instant,
-    trouble_told: Option<Instant>,
     stop_wanted: Arc<AtomicBool>,
     stopping_since: Option<Instant>,
 }
@@ -175,6 +175,7 @@ impl Gateway {
             registry: options.registry.clone(),
             volumes: options.volumes.clone(),
             shared: options.shared || options.read_only,
+            timeout: options.timeout,
             purpose: "millpond nbd".to_owned(),
         };
         let mut volumes = VolumeLoop::attach(session, reactor)?;
@@ -202,7 +203,6 @@ impl Gateway {
             events: Vec::new(),
             requests: Vec::new(),
             ticked: ring::now(),
-            trouble_told: None,
             stop_wanted: Arc::new(AtomicBool::new(false)),
             stopping_since: None,
         })
@@ -579,7 +579,7 @@ impl Gateway {
         }
     }
 
-    /// Looks for clients that take too long, and says why operations wait.
+    /// Looks for clients that take too long.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
         if self.doors_watched > 0 {
@@ -591,11 +591,6 @@ impl Gateway {
                     self.volumes.reactor().close(door.id, "the client did not choose an export in time");
                 }
             }
-        }
-        let is_due = self.trouble_told.is_none_or(|told| now.since(told) >= TROUBLE_TOLD_EVERY);
-        if is_due && let Some(trouble) = self.volumes.trouble() {
-            tracing::warn!(trouble, operations = self.volumes.operations_in_flight(), "operations wait");
-            self.trouble_told = Some(now);
         }
     }
 

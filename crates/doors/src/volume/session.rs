@@ -35,6 +35,8 @@ pub struct SessionOptions {
     pub volumes: Vec<String>,
     /// Whether others may attach them too.
     pub shared: bool,
+    /// How long an operation may take before it fails; `None` lets it wait for ever.
+    pub timeout: Option<Duration>,
     /// What this process is, for people who see that a volume is attached: `millpond nbd`, for example.
     pub purpose: String,
 }

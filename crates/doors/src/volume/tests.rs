@@ -26,6 +26,7 @@ impl Pond {
             registry: self.cluster.registry_socket().to_owned(),
             volumes: vec!["disk".to_owned()],
             shared,
+            timeout: None,
             purpose: "a test".to_owned(),
         };
         VolumeLoop::attach(options, ReactorOptions { connections_max: 64, ..ReactorOptions::default() })
@@ -111,6 +112,7 @@ fn a_volume_that_is_not_there_is_named() {
         registry: socket.to_owned(),
         volumes: vec![volume.to_owned()],
         shared: false,
+        timeout: None,
         purpose: "a test".to_owned(),
     };
     let socket = pond.cluster.registry_socket();
@@ -162,10 +164,28 @@ fn a_final_refusal_fails_and_a_passing_one_is_waited_out() {
     assert!(matches!(outcome, Outcome::Failed(ClientError::NoSpace { .. })), "{outcome:?}");
     pond.cluster.set_faults(Faults { refuse_writes: Some(Status::NotActive), ..Faults::default() });
     volumes.write(disk, 2, 0, 4096, filled(4096));
-    turn_until(&mut volumes, |volumes| volumes.trouble().map(str::to_owned));
+    turn_until(&mut volumes, |volumes| volumes.trouble());
     pond.cluster.set_faults(Faults::default());
     assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
     assert_eq!(volumes.operations_in_flight(), 0);
+}
+
+#[test]
+fn what_an_osd_swallowed_is_sent_again_on_a_new_connection() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    volumes.write(disk, 2, 8192, 4096, filled(4096));
+    for _ in 0..3 {
+        volumes.turn(Some(Duration::from_millis(100)), &mut Vec::new()).unwrap();
+    }
+    // It heard the request and will never answer it.
+    pond.cluster.set_faults(Faults::default());
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    assert_eq!(pond.cluster.allocated_blocks(), 2);
 }
 
 #[test]

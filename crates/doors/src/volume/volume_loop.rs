@@ -2,7 +2,7 @@
 
 use super::session::{AttachError, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Instant, LinkId, Network, VolumeId};
-use client::{Client, Completion, VolumeHandle};
+use client::{Client, Completion, Notice, VolumeHandle};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -61,9 +61,10 @@ impl VolumeLoop {
     /// When one of them is not there or attached elsewhere, or the system refuses a reactor or a thread.
     pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
         let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
-        let names = options.volumes.clone();
+        let (names, timeout) = (options.volumes.clone(), options.timeout);
         let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
         let mut client = Client::new(attached.client, attached.map);
+        client.set_timeout(timeout);
         let volumes = names.into_iter().zip(&attached.volumes).map(|(name, volume)| AttachedVolume {
             handle: client.add_volume(volume.id, volume.generation),
             id: volume.id,
@@ -100,7 +101,7 @@ impl VolumeLoop {
 
     /// Why operations wait, if some do for longer than a round trip: in words, for a person.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
+    pub fn trouble(&self) -> Option<String> {
         self.client.trouble()
     }
 
@@ -167,6 +168,9 @@ impl VolumeLoop {
         turned?;
         if self.client.next_timeout().is_some_and(|at| at <= self.now) {
             self.client.handle_timeout(self.now, &mut self.wires);
+            while let Some(notice) = self.client.poll_notice() {
+                log(notice);
+            }
         }
         match &self.lost {
             Some(reason) => Err(LoopError::Lost { reason: reason.clone() }),
@@ -215,6 +219,23 @@ impl VolumeLoop {
                     return;
                 }
             }
+        }
+    }
+}
+
+/// What people learn who read the log of the process.
+fn log(notice: Notice) {
+    match notice {
+        Notice::Blocked { volume, operations, why } => {
+            tracing::warn!(volume, operations, why, "operations wait; `millpond status` says more");
+        }
+        Notice::GoesOn { volume, waited } => {
+            // As loud as what it takes back.
+            tracing::warn!(volume, seconds = waited.as_secs(), "operations that waited go on again");
+        }
+        Notice::GivenUp { volume, operations, limit, why } => {
+            let limit_seconds = limit.as_secs_f64();
+            tracing::warn!(volume, operations, limit_seconds, why, "operations failed at their time limit");
         }
     }
 }

@@ -5,10 +5,14 @@
     reason = "a test that cannot go on ends by panicking; no test uses all of this"
 )]
 
+pub mod fio;
 pub mod nbd;
+pub mod network;
 pub mod pond;
 pub mod random;
+pub mod replicas;
 pub mod tools;
+pub mod whole;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,7 +22,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous: what must happen happens within it on a busy machine too.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Cluster {
     pub directory: tempfile::TempDir,

@@ -18,8 +18,13 @@ pub struct Pond {
 impl Pond {
     /// Starts one with OSD files of that size.
     pub fn start(osd_size: &str) -> Pond {
+        Pond::start_with(&["--osd-size", osd_size])
+    }
+
+    /// Starts one with these flags.
+    pub fn start_with(flags: &[&str]) -> Pond {
         let pond = Pond { scratch: scratch() };
-        pond.up_with(&["--osd-size", osd_size]);
+        pond.up_with(flags);
         pond
     }
 
@@ -129,7 +134,7 @@ impl Pond {
     /// What the processes logged, for the message of a failed test.
     pub fn logs(&self) -> String {
         let mut text = String::new();
-        for name in ["up.log", "node.0.log", "node.1.log", "node.2.log"] {
+        for name in ["up.log", "node.0.log", "node.1.log", "node.2.log", "node.3.log"] {
             let log = std::fs::read(self.dir().join(name)).unwrap_or_default();
             let tail = &log[log.len().saturating_sub(2000)..];
             text.push_str(&format!("--- {name}\n{}\n", String::from_utf8_lossy(tail)));
@@ -140,6 +145,11 @@ impl Pond {
     /// Serves a volume over NBD on a Unix socket.
     pub fn serve(&self, volume: &str) -> Door {
         Door::open(self, volume, volume, &[])
+    }
+
+    /// Serves it with more flags.
+    pub fn serve_with(&self, volume: &str, flags: &[&str]) -> Door {
+        Door::open(self, volume, volume, flags)
     }
 
     /// Serves it without waiting for the attachment of a killed server to expire.

@@ -1,4 +1,4 @@
-//! The cluster map, read at once and kept current by what a watch shows.
+//! The cluster map, and single entries, read at once and kept current by what a watch shows.
 
 use super::keys::{self, MapKey};
 use super::osds::{OsdRecord, OsdUp};
@@ -8,6 +8,7 @@ use crate::interface::{Event, Registry, Revision};
 use crate::value::Value;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, OsdId, PgId, PoolId, VolumeId};
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub(super) struct MapParts {
     up: BTreeMap<OsdId, OsdUp>,
     pools: BTreeMap<PoolId, PoolInfo>,
     pgs: BTreeMap<PgId, PgConfig>,
+    targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
 }
 
@@ -47,6 +49,7 @@ impl MapParts {
             Some(MapKey::Up(id)) => drop(self.up.insert(id, decode(key, value)?)),
             Some(MapKey::Pool(id)) => drop(self.pools.insert(id, decode(key, value)?)),
             Some(MapKey::Pg(id)) => drop(self.pgs.insert(id, decode(key, value)?)),
+            Some(MapKey::Target(id)) => drop(self.targets.insert(id, decode(key, value)?)),
             Some(MapKey::Volume(id)) => drop(self.volumes.insert(id, decode(key, value)?)),
             // Written by a later version, which does without this one's understanding.
             None => {}
@@ -61,6 +64,7 @@ impl MapParts {
             Some(MapKey::Up(id)) => drop(self.up.remove(&id)),
             Some(MapKey::Pool(id)) => drop(self.pools.remove(&id)),
             Some(MapKey::Pg(id)) => drop(self.pgs.remove(&id)),
+            Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
             Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
             None => {}
         }
@@ -86,10 +90,12 @@ impl MapParts {
                 bytes: record.bytes,
                 address: self.up.get(&id).map(|up| up.address),
                 incarnation: record.incarnation,
+                admission: record.admission,
             };
             (id, info)
         };
         let pgs = self.pgs.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
+        let targets = self.targets.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
         let volumes = self.volumes.iter().filter(|(_, volume)| self.pools.contains_key(&volume.pool));
         Some(ClusterMap {
             revision: self.revision.0,
@@ -97,6 +103,7 @@ impl MapParts {
             osds: self.osds.iter().map(osd).collect(),
             pools: self.pools.clone(),
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
+            targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
         })
     }
@@ -158,5 +165,74 @@ async fn follow_to_failure(
 fn publish(parts: &MapParts, sender: &watch::Sender<Arc<ClusterMap>>) {
     if let Some(map) = parts.to_map() {
         sender.send_replace(Arc::new(map));
+    }
+}
+
+/// What is known of an entry that is being followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// Nothing: it was not read yet.
+    NotYet,
+    /// It is not there.
+    Absent,
+    /// Its value.
+    Is(T),
+}
+
+/// Starts a task that keeps one entry current until nobody looks any more.
+pub(super) fn keep_entry<T>(registry: Arc<dyn Registry>, key: &'static str) -> watch::Receiver<Known<T>>
+where
+    T: DeserializeOwned + PartialEq + Send + Sync + 'static,
+{
+    let (sender, receiver) = watch::channel(Known::NotYet);
+    tokio::spawn(async move {
+        loop {
+            let followed = tokio::select! {
+                () = sender.closed() => return,
+                followed = follow_entry(&*registry, key, &sender) => followed,
+            };
+            match followed {
+                Ok(never) => match never {},
+                Err(ClusterError::Registry(RegistryError::Compacted { .. })) => continue,
+                Err(error) => tracing::warn!(%error, key, "an entry is not current; reading it again"),
+            }
+            tokio::select! {
+                () = sender.closed() => return,
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+            }
+        }
+    });
+    receiver
+}
+
+async fn follow_entry<T: DeserializeOwned + PartialEq>(
+    registry: &dyn Registry,
+    key: &str,
+    sender: &watch::Sender<Known<T>>,
+) -> Result<Never, ClusterError> {
+    let publish = |value: Option<&Value>| -> Result<(), ClusterError> {
+        let known = match value {
+            None => Known::Absent,
+            Some(value) => Known::Is(decode(key, value)?),
+        };
+        sender.send_if_modified(|before| {
+            let is_new = *before != known;
+            *before = known;
+            is_new
+        });
+        Ok(())
+    };
+    let range = registry.range(key).await?;
+    // Other keys may begin with this one.
+    let entry = range.entries.iter().find(|entry| entry.key == key);
+    publish(entry.map(|entry| &entry.value))?;
+    let mut changes = registry.watch(key, range.revision.next()).await?;
+    loop {
+        for event in changes.next().await?.events.iter().filter(|event| event.key() == key) {
+            publish(match event {
+                Event::Put(entry) => Some(&entry.value),
+                Event::Delete { .. } => None,
+            })?;
+        }
     }
 }

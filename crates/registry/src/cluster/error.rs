@@ -58,6 +58,23 @@ pub enum ClusterError {
         /// The id.
         osd: OsdId,
     },
+    /// Data is placed on it.
+    #[error("{osd} is in, so data may be placed on it; take it out first with `millpond osd out {}`", osd.0)]
+    OsdIn {
+        /// The OSD.
+        osd: OsdId,
+    },
+    /// It holds, or shall hold, placement groups.
+    #[error(
+        "{osd} cannot be removed yet: {what}; `millpond status` shows what is still to be moved off it, and what \
+         that waits for"
+    )]
+    OsdInUse {
+        /// The OSD.
+        osd: OsdId,
+        /// How many groups of how many, and one of them.
+        what: String,
+    },
     /// No pool has that name.
     #[error("there is no pool {name}; `millpond pool ls` lists them, `millpond pool create {name}` makes it")]
     NoSuchPool {
@@ -80,7 +97,8 @@ pub enum ClusterError {
     },
     /// There are fewer OSDs than copies.
     #[error(
-        "the pool {name} wants {size} copies of everything, but there are only {osds} OSDs; add OSDs or lower the size"
+        "the pool {name} wants {size} copies of everything, but only {osds} OSDs are in; add OSDs with \
+         `millpond osd add`, take some in with `millpond osd in`, or lower the size"
     )]
     TooFewOsds {
         /// The pool.

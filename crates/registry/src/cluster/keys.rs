@@ -7,8 +7,15 @@ pub(super) const CLUSTER: &str = "millpond/map/cluster";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
 pub(super) const NEXT_VOLUME: &str = "millpond/next/volume";
+pub(super) const OSDS_REMOVED: &str = "millpond/osds-removed";
+pub(super) const MANAGER: &str = "millpond/manager";
+pub(super) const SETTINGS: &str = "millpond/settings";
+pub(super) const DRIVES: &str = "millpond/drive/";
 pub(super) const PGS: &str = "millpond/map/pg/";
+pub(super) const TARGETS: &str = "millpond/map/target/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
+pub(super) const SCRUBS: &str = "millpond/scrub/";
+pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const STATUSES: &str = "millpond/status/";
 
 /// A key below [`MAP`].
@@ -19,6 +26,7 @@ pub(super) enum MapKey {
     Up(OsdId),
     Pool(PoolId),
     Pg(PgId),
+    Target(PgId),
     Volume(VolumeId),
 }
 
@@ -34,6 +42,7 @@ impl MapKey {
             "up" => id.parse().ok().map(|id| MapKey::Up(OsdId(id))),
             "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
             "pg" => id.parse().ok().map(MapKey::Pg),
+            "target" => id.parse().ok().map(MapKey::Target),
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
             _ => None,
         }
@@ -58,6 +67,14 @@ pub(super) fn pg(id: PgId) -> String {
 
 pub(super) fn pgs_of(pool: PoolId) -> String {
     format!("{PGS}{}.", pool.0)
+}
+
+pub(super) fn target(id: PgId) -> String {
+    format!("{TARGETS}{id}")
+}
+
+pub(super) fn targets_of(pool: PoolId) -> String {
+    format!("{TARGETS}{}.", pool.0)
 }
 
 pub(super) fn volume(id: VolumeId) -> String {
@@ -88,6 +105,18 @@ pub(super) fn attach_guard(volume: VolumeId) -> String {
     format!("millpond/attach-guard/{}", volume.0)
 }
 
+pub(super) fn scrub(id: PgId) -> String {
+    format!("{SCRUBS}{id}")
+}
+
+pub(super) fn scrub_wish(id: PgId) -> String {
+    format!("{SCRUB_WISHES}{id}")
+}
+
+pub(super) fn drive(id: OsdId) -> String {
+    format!("{DRIVES}{}", id.0)
+}
+
 pub(super) fn status(id: OsdId) -> String {
     format!("{STATUSES}{}", id.0)
 }
@@ -104,6 +133,8 @@ mod tests {
         assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));
         assert_eq!(MapKey::parse(&pool(PoolId(3))), Some(MapKey::Pool(PoolId(3))));
         assert_eq!(MapKey::parse(&self::pg(pg)), Some(MapKey::Pg(pg)));
+        assert_eq!(MapKey::parse(&target(pg)), Some(MapKey::Target(pg)));
+        assert!(target(pg).starts_with(&targets_of(PoolId(3))));
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/status/1"] {

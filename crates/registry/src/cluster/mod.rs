@@ -6,22 +6,33 @@
 //! | key                              | value | lives |
 //! |----------------------------------|-------|-------|
 //! | `millpond/map/cluster`           | the cluster's id | for ever |
-//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation | for ever |
+//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission | until the OSD is removed |
 //! | `millpond/map/up/ID`             | where that OSD listens | as long as its node's lease |
 //! | `millpond/map/pool/ID`           | [`PoolInfo`](base::map::PoolInfo) | until removed |
 //! | `millpond/map/pg/POOL.INDEX`     | [`PgConfig`](base::map::PgConfig) | with its pool |
+//! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/next/{osd,pool,volume}` | the next id, so that none is used twice | for ever |
-//! | `millpond/uuid/UUID`             | the id of the OSD formatted so | for ever |
+//! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
+//! | `millpond/drive/ID`              | where that OSD's drive was at its last start | with the OSD |
+//! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
 //! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is removed |
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
+//! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
+//! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until its pool is removed |
 //! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
+//! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
+//! | `millpond/settings`              | [`Settings`] | for ever |
 //!
 //! Each change reads, decides, and writes in one transaction under the condition that what it decided by
-//! is unchanged; else it looks again. Two keys exist for that condition alone: every attach writes the
-//! volume's guard, every new volume moves `next/volume`, so that a removal notices either.
+//! is unchanged; else it looks again. Some keys exist for that condition alone: every attach writes the
+//! volume's guard, every new volume moves `next/volume`, so that a removal of a volume or pool notices either;
+//! every removal of an OSD and every new pool writes `osds-removed`, so that the one notices the other.
+//!
+//! A target names only OSDs that were in when it was written: their records are conditions of writing it. Only
+//! who is out can be removed, and the record is a condition of that too; so no target names who is gone.
 //!
 //! Placement groups of a large pool do not fit in one transaction. They are written first and the pool
 //! last; groups without a pool are not part of the map.
@@ -30,17 +41,28 @@ mod attach;
 mod current;
 mod error;
 mod keys;
+mod manager;
 mod osds;
 mod placement;
 mod pools;
+mod scrubs;
+mod settings;
 mod status;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
+pub use current::Known;
 pub use error::ClusterError;
-pub use status::{OsdStatus, PgState, PgStatus};
+pub use manager::{Away, ManagerRecord};
+pub use placement::{Candidate, retarget};
+pub use pools::check_pg;
+pub use scrubs::{ScrubRecord, ScrubState, ScrubWish, ScrubWishes};
+pub use settings::Settings;
+pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
+pub use targets::TargetChange;
 
 use crate::interface::{Compare, KeyValue, Operation, Registry, Txn};
 use crate::value::Value;

@@ -1,10 +1,15 @@
-//! OSDs: their ids, and whether they are up.
+//! OSDs: their ids, whether they are up, whether data is placed on them, and their end.
 
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
-use crate::interface::{LeaseId, Operation, Txn};
-use base::{NodeId, OsdId, OsdUuid};
+use crate::interface::{Compare, LeaseId, Operation, Txn};
+use base::map::{Admission, ClusterMap};
+use base::{NodeId, OsdId, OsdUuid, PgId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+/// Groups whose configurations one removal can have as conditions, so that it stays within the limits.
+const LEARNING_MAX: usize = 100;
 
 /// What is known of an OSD whether it is up or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +18,8 @@ pub(super) struct OsdRecord {
     pub(super) node: NodeId,
     pub(super) bytes: u64,
     pub(super) incarnation: u64,
+    #[serde(default)]
+    pub(super) admission: Admission,
 }
 
 /// Where an OSD listens. It is there as long as the OSD's node keeps its lease alive.
@@ -46,7 +53,7 @@ impl Cluster {
                         key: keys::NEXT_OSD.to_owned(),
                         reason: format!("{number} is no id of an OSD"),
                     })?);
-                    let record = OsdRecord { uuid, node, bytes, incarnation: 0 };
+                    let record = OsdRecord { uuid, node, bytes, incarnation: 0, admission: Admission::In };
                     let txn = Txn::new()
                         .when(known.unchanged())
                         .when(next.unchanged())
@@ -61,6 +68,14 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: format!("the list of OSDs, for {uuid},") })
+    }
+
+    /// The OSD that was formatted as `uuid`. None if there never was one, or it was removed.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn osd_of(&self, uuid: OsdUuid) -> Result<Option<OsdId>> {
+        Ok(self.read(&keys::uuid(uuid)).await?.value)
     }
 
     /// Notes that an OSD has started and listens at `address`, for as long as the lease lives. Returns the
@@ -83,4 +98,144 @@ impl Cluster {
         }
         Err(ClusterError::Contended { what: id.to_string() })
     }
+
+    /// Notes where the drive of an OSD is, so that it is known while the OSD is down.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn note_drive(&self, id: OsdId, path: &str) -> Result<()> {
+        let read: Read<String> = self.read(&keys::drive(id)).await?;
+        if read.value.as_deref() == Some(path) {
+            return Ok(());
+        }
+        let txn =
+            Txn::new().when(Compare::Exists(keys::osd(id))).then(Operation::put(&read.key, encode(&path)));
+        if self.commit(txn).await? { Ok(()) } else { Err(ClusterError::NoSuchOsd { osd: id }) }
+    }
+
+    /// Where the drive of each OSD was when it was started last.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn drives(&self) -> Result<BTreeMap<OsdId, String>> {
+        let all = self.read_all(keys::DRIVES).await?;
+        let numbered = all.into_iter().filter_map(|(key, path)| {
+            let id = key.strip_prefix(keys::DRIVES)?.parse().ok()?;
+            Some((OsdId(id), path))
+        });
+        Ok(numbered.collect())
+    }
+
+    /// Sets whether data is placed on an OSD. Answers what was before.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn set_admission(&self, id: OsdId, to: Admission) -> Result<Admission> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (read, record) = self.osd_record(id).await?;
+            let before = record.admission;
+            if before == to {
+                return Ok(before);
+            }
+            let record = OsdRecord { admission: to, ..record };
+            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&record)));
+            if self.commit(txn).await? {
+                return Ok(before);
+            }
+        }
+        Err(ClusterError::Contended { what: id.to_string() })
+    }
+
+    /// Takes an OSD out until it is back, if it is in and down. Says whether.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn take_out_while_down(&self, id: OsdId) -> Result<bool> {
+        let (read, record) = self.osd_record(id).await?;
+        if record.admission != Admission::In {
+            return Ok(false);
+        }
+        let record = OsdRecord { admission: Admission::OutWhileDown, ..record };
+        let txn = Txn::new()
+            .when(read.unchanged())
+            .when(Compare::Absent(keys::up(id)))
+            .then(Operation::put(&read.key, encode(&record)));
+        self.commit(txn).await
+    }
+
+    /// Takes an OSD in again that was out only while it was down. Says whether.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn take_in_again(&self, id: OsdId) -> Result<bool> {
+        let (read, record) = self.osd_record(id).await?;
+        if record.admission != Admission::OutWhileDown {
+            return Ok(false);
+        }
+        let record = OsdRecord { admission: Admission::In, ..record };
+        self.commit(Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&record)))).await
+    }
+
+    /// Removes an OSD that is out and that no group needs, together with what `along` does under its own
+    /// conditions. False if something that this was decided by has changed: look again. Its id is never used
+    /// again; groups that have it as a learner lose nothing.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`], [`ClusterError::OsdIn`], [`ClusterError::OsdInUse`]; those of the registry.
+    pub async fn remove_osd(&self, id: OsdId, along: Txn) -> Result<bool> {
+        // Who is out is named by no target that is written from now on, unless the record changes.
+        let (read, record) = self.osd_record(id).await?;
+        if record.admission == Admission::In {
+            return Err(ClusterError::OsdIn { osd: id });
+        }
+        // A pool that is being made may lie on it; making it ends in a look at this, and writes it.
+        let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+        let up: Read<OsdUp> = self.read(&keys::up(id)).await?;
+        let map = self.map().await?;
+        check_unused(id, &map)?;
+        let mut txn = along.when(read.unchanged()).when(removed.unchanged());
+        // A learner may become in sync at any moment, unless it is dead.
+        let learns: Vec<PgId> =
+            map.pgs.iter().filter(|(_, config)| config.learners.contains(&id)).map(|(pg, _)| *pg).collect();
+        if up.value.is_none() {
+            txn = txn.when(up.unchanged());
+        } else if learns.len() > LEARNING_MAX {
+            let what = format!("{} placement groups are still bringing it up to date", learns.len());
+            return Err(ClusterError::OsdInUse { osd: id, what });
+        } else {
+            for pg in learns {
+                txn = txn.when(Compare::Value(keys::pg(pg), encode(&map.pgs[&pg])));
+            }
+        }
+        let (_, counted) = removed.take(0);
+        let gone = [keys::osd(id), keys::uuid(record.uuid), keys::up(id), keys::status(id), keys::drive(id)];
+        txn = gone.into_iter().fold(txn.then(counted), |txn, key| txn.then(Operation::delete(key)));
+        self.commit(txn).await
+    }
+
+    /// The record of an OSD, as it was read.
+    pub(super) async fn osd_record(&self, id: OsdId) -> Result<(Read<OsdRecord>, OsdRecord)> {
+        let read: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
+        let record = read.value.clone().ok_or(ClusterError::NoSuchOsd { osd: id })?;
+        Ok((read, record))
+    }
+}
+
+/// Whether no group has acknowledged writes on an OSD, or shall have.
+fn check_unused(id: OsdId, map: &ClusterMap) -> Result<()> {
+    let refuse = |groups: Vec<&PgId>, what: &str| match groups.first() {
+        None => Ok(()),
+        Some(example) => Err(ClusterError::OsdInUse {
+            osd: id,
+            what: format!(
+                "{what} {} of {} placement groups, {example} among them",
+                groups.len(),
+                map.pgs.len()
+            ),
+        }),
+    };
+    let holding = map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&id));
+    refuse(holding.map(|(pg, _)| pg).collect(), "it holds acknowledged writes of")?;
+    let aimed = map.targets.iter().filter(|(_, target)| target.contains(&id));
+    refuse(aimed.map(|(pg, _)| pg).collect(), "no OSD was found yet to take its place in")
 }

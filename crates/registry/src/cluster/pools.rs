@@ -13,8 +13,8 @@ const SIZE_MAX: u32 = 16;
 const PG_COUNT_MAX: u32 = 1 << 16;
 
 impl Cluster {
-    /// Makes a pool over the OSDs that are registered now, whether they are up or not. Replicas lie on
-    /// distinct nodes where there are enough, else they are spread over the nodes as far as possible.
+    /// Makes a pool over the OSDs that are in now, whether they are up or not. Replicas lie on distinct nodes
+    /// where there are enough, else they are spread over the nodes as far as possible.
     ///
     /// # Errors
     /// [`ClusterError::PoolExists`], [`ClusterError::PoolInvalid`], [`ClusterError::TooFewOsds`],
@@ -22,40 +22,42 @@ impl Cluster {
     pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
         check_name("pool", name)?;
         check_pool(name, size, min_size, pg_count)?;
-        let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
-        if named.value.is_some() {
-            return Err(ClusterError::PoolExists { name: name.to_owned() });
+        for _ in 0..ATTEMPTS_MAX {
+            let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+            if named.value.is_some() {
+                return Err(ClusterError::PoolExists { name: name.to_owned() });
+            }
+            // Read before the OSDs are, and written with the pool: whichever of the two comes second, this or
+            // the removal of an OSD, finds it changed.
+            let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+            let candidates = Candidate::all(&self.map().await?);
+            if candidates.len() < size as usize {
+                return Err(ClusterError::TooFewOsds { name: name.to_owned(), size, osds: candidates.len() });
+            }
+            let id = self.take_pool_id().await?;
+            let groups = place(id, pg_count, size, &candidates);
+            let configurations = (0..).zip(groups).flat_map(|(index, in_sync): (u32, Vec<OsdId>)| {
+                let pg = PgId { pool: id, index };
+                let target = Operation::put(keys::target(pg), encode(&in_sync));
+                let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+                [target, Operation::put(keys::pg(pg), encode(&config))]
+            });
+            for txn in Txn::split(configurations) {
+                self.registry.txn(txn).await?;
+            }
+            let info = PoolInfo { name: name.to_owned(), size, min_size, pg_count };
+            let last = Txn::new()
+                .when(named.unchanged())
+                .when(removed.unchanged())
+                .then(Operation::put(&removed.key, encode(&removed.value.unwrap_or(0))))
+                .then(Operation::put(&named.key, encode(&id)))
+                .then(Operation::put(keys::pool(id), encode(&info)));
+            if self.commit(last).await? {
+                return Ok(id);
+            }
+            self.delete_pgs(id).await?;
         }
-        let candidates: Vec<Candidate> = self
-            .map()
-            .await?
-            .osds
-            .iter()
-            .filter(|(_, info)| info.bytes > 0)
-            .map(|(&osd, info)| Candidate { osd, node: info.node, bytes: info.bytes })
-            .collect();
-        if candidates.len() < size as usize {
-            return Err(ClusterError::TooFewOsds { name: name.to_owned(), size, osds: candidates.len() });
-        }
-        let id = self.take_pool_id().await?;
-        let groups = place(id, pg_count, size, &candidates);
-        let configurations = (0..).zip(groups).map(|(index, in_sync): (u32, Vec<OsdId>)| {
-            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
-            Operation::put(keys::pg(PgId { pool: id, index }), encode(&config))
-        });
-        for txn in Txn::split(configurations) {
-            self.registry.txn(txn).await?;
-        }
-        let info = PoolInfo { name: name.to_owned(), size, min_size, pg_count };
-        let last = Txn::new()
-            .when(named.unchanged())
-            .then(Operation::put(&named.key, encode(&id)))
-            .then(Operation::put(keys::pool(id), encode(&info)));
-        if self.commit(last).await? {
-            return Ok(id);
-        }
-        self.delete_pgs(id).await?;
-        Err(ClusterError::PoolExists { name: name.to_owned() })
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
     }
 
     /// Removes a pool that holds no volumes.
@@ -106,7 +108,11 @@ impl Cluster {
         if present.epoch != expected {
             return Ok(false);
         }
-        let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&new)));
+        let mut txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&new)));
+        // Whoever becomes in sync must not have been removed meanwhile: nobody would find what it holds.
+        for osd in new.in_sync.iter().filter(|osd| !present.in_sync.contains(osd)) {
+            txn = txn.when(Compare::Exists(keys::osd(*osd)));
+        }
         self.commit(txn).await
     }
 
@@ -126,8 +132,12 @@ impl Cluster {
     }
 
     async fn delete_pgs(&self, pool: PoolId) -> Result<()> {
-        let entries = self.registry.range(&keys::pgs_of(pool)).await?.entries;
-        self.delete_all(entries.into_iter().map(|entry| entry.key)).await
+        let scrubs = [keys::SCRUBS, keys::SCRUB_WISHES].map(|prefix| format!("{prefix}{}.", pool.0));
+        for prefix in [keys::pgs_of(pool), keys::targets_of(pool)].into_iter().chain(scrubs) {
+            let entries = self.registry.range(&prefix).await?.entries;
+            self.delete_all(entries.into_iter().map(|entry| entry.key)).await?;
+        }
+        Ok(())
     }
 
     /// The pool of a name, and the condition that it is there still.
@@ -164,7 +174,11 @@ fn check_pool(name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<()>
     Err(ClusterError::PoolInvalid { name: name.to_owned(), reason })
 }
 
-fn check_pg(pg: PgId, expected: Epoch, new: &PgConfig) -> Result<()> {
+/// Checks what may follow a configuration of epoch `expected`.
+///
+/// # Errors
+/// [`ClusterError::PgInvalid`] says which rule it breaks.
+pub fn check_pg(pg: PgId, expected: Epoch, new: &PgConfig) -> Result<()> {
     let mut members: Vec<OsdId> = new.in_sync.iter().chain(&new.learners).copied().collect();
     members.sort_unstable();
     let reason = if expected.0.checked_add(1) != Some(new.epoch.0) {

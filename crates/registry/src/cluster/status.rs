@@ -2,7 +2,7 @@
 
 use super::{Cluster, Result, encode, keys};
 use crate::interface::{LeaseId, Operation, Txn};
-use base::{Epoch, OsdId, PgId};
+use base::{Epoch, OsdId, PgId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -30,8 +30,49 @@ pub struct OsdStatus {
     pub pid: u32,
     /// Blocks that did not verify when they were read.
     pub damaged_reads: u64,
+    /// Blocks that were written anew from a sound copy.
+    pub mended_blocks: u64,
+    /// Blocks of the groups it is primary of that no member has a sound copy of.
+    pub lost_blocks: u64,
+    /// The first of them.
+    pub lost: Vec<LostRange>,
+    /// Bytes a second that it sends to members that catch up.
+    pub recovery_bytes_per_s: u64,
+    /// The group that it scrubs as primary.
+    pub scrubbing: Option<ScrubProgress>,
     /// Whatever a person should know besides.
     pub notes: Vec<String>,
+}
+
+/// Bytes of a volume that are lost: no member has a copy that verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// The volume.
+    pub volume: VolumeId,
+    /// In bytes from the volume's start.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u64,
+}
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubProgress {
+    /// The group.
+    pub pg: PgId,
+    /// Whether drives are read.
+    pub deep: bool,
+    /// Objects still to be looked at.
+    pub objects_left: u64,
+}
+
+/// How far members are that catch up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryProgress {
+    /// Objects that were not compared or sent yet.
+    pub objects_left: u64,
+    /// Bytes that are known to be sent yet.
+    pub bytes_left: u64,
 }
 
 /// How a placement group is, as its primary sees it.
@@ -45,6 +86,9 @@ pub struct PgStatus {
     pub in_sync: Vec<OsdId>,
     /// Objects it holds.
     pub objects: u64,
+    /// While members catch up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryProgress>,
 }
 
 /// Whether a placement group serves.

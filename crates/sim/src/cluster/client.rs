@@ -6,15 +6,16 @@ use super::plan::Plan;
 use super::registry::{GENERATION, VOLUME_OBJECTS};
 use super::world::{Input, MICROSECOND, MILLISECOND, Process, World};
 use crate::random::Random;
-use base::geometry::OBJECT_BLOCKS;
+use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, LinkId, Network, VolumeId};
-use client::{Client, Outcome, VolumeHandle};
+use client::{Client, ClientError, Outcome, VolumeHandle};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a client does next.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,9 @@ impl ClientProcess {
     pub(super) fn start(&mut self, map: Arc<ClusterMap>, world: &mut World) {
         let id = ClientId(self.random.next_u64());
         let mut client = Client::new(id, map);
+        // Who reads everything in the end waits as long as it takes. By the id, for which chance was asked already.
+        let has_limit = matches!(self.work, Work::Load) && id.0.is_multiple_of(4);
+        client.set_timeout(has_limit.then(|| Duration::from_millis(500 + id.0 / 4 % 8192)));
         let volumes = (0..world.plan.volumes as u64)
             .map(|index| client.add_volume(VolumeId(index + 1), GENERATION))
             .collect();
@@ -123,7 +127,7 @@ impl ClientProcess {
             format!(
                 "{} operations in flight, {}",
                 running.in_flight,
-                running.client.trouble().unwrap_or("no trouble")
+                running.client.trouble().unwrap_or_else(|| "no trouble".to_owned())
             )
         })
     }
@@ -167,6 +171,9 @@ impl ClientProcess {
         if client.next_timeout().is_some_and(|at| at <= now) {
             client.handle_timeout(now, &mut ClientIo { process, world });
         }
+        while let Some(notice) = client.poll_notice() {
+            world.story(Some(process), || format!("{notice:?}"));
+        }
         self.begin_due(history, world);
         self.poll_completions(history, world)?;
         self.begin_due(history, world);
@@ -194,6 +201,15 @@ impl ClientProcess {
             world.story(Some(process), || history.describe(completion.token));
             done.map_err(|error| format!("{}: {error}", world.name(process)))?;
             match &completion.outcome {
+                // What only one member has, or has a sound copy of, cannot be read while its drive does not let it be.
+                Outcome::Failed(ClientError::DeviceFailed { .. } | ClientError::Damaged { .. })
+                    if world.reads_fail_until > world.now =>
+                {
+                    world.coverage.count("an operation fails for a drive");
+                }
+                Outcome::Failed(ClientError::TimedOut { .. }) => {
+                    world.coverage.count("operations given up at their time limit");
+                }
                 Outcome::Failed(error) => {
                     return Err(format!(
                         "{}: {}: {error}",
@@ -256,8 +272,8 @@ impl ClientProcess {
         let now = running.clock.at(world.now);
         let volume = running.volumes[request.volume];
         let (offset, length) =
-            (request.first_block * BLOCK_BYTES as u64, request.blocks * BLOCK_BYTES as u64);
-        let bytes = world.plan.operation_blocks_max as usize * BLOCK_BYTES;
+            (request.first_block * world.plan.unit_bytes, request.blocks * world.plan.unit_bytes);
+        let bytes = (world.plan.operation_blocks_max * world.plan.unit_bytes) as usize;
         let mut buffer = || self.buffers.pop().unwrap_or_else(|| Buffer::new(bytes));
         match request.kind {
             Kind::Read => {
@@ -293,7 +309,7 @@ impl ClientProcess {
 /// The first block of a region: half of it lies in one object, half in the next.
 fn region_start(plan: &Plan, region: u64) -> u64 {
     let object = 1 + region * 3 % (VOLUME_OBJECTS - 1);
-    object * OBJECT_BLOCKS as u64 - plan.region_blocks / 2
+    object * (OBJECT_BYTES / plan.unit_bytes) - plan.region_blocks / 2
 }
 
 fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
@@ -310,7 +326,14 @@ fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
     } else {
         Kind::Write
     };
-    Request { kind, volume: random.index(plan.volumes), first_block, blocks }
+    let volume = random.index(plan.volumes);
+    if kind == Kind::Zero {
+        // Only whole blocks of a drive can be zeroed.
+        let each = BLOCK_BYTES as u64 / plan.unit_bytes;
+        let (first, end) = (first_block / each * each, (first_block + blocks).div_ceil(each) * each);
+        return Request { kind, volume, first_block: first, blocks: end - first };
+    }
+    Request { kind, volume, first_block, blocks }
 }
 
 /// Reads of everything that the load may have written.

@@ -3,6 +3,7 @@
 use super::life::Life;
 use super::plan::FaultKind;
 use super::world::{Event, MILLISECOND, Process, SECOND};
+use base::map::Admission;
 
 impl Life {
     /// Something breaks now, and the next thing later.
@@ -181,6 +182,57 @@ impl Life {
                 let index = self.world.random.index(self.world.plan.clients);
                 self.stop_client(index);
             }
+            // Whoever holds the last sound copy of something stays until it is mended.
+            FaultKind::Admission | FaultKind::MoveGroup | FaultKind::DriveLost
+                if self.atlas.has_damage(&self.nodes) => {}
+            FaultKind::Admission => {
+                let node = self.some_node();
+                if !self.registry.is_lost(node) {
+                    let is_in = self.registry.map.osds.values().nth(node).map(|info| info.admission);
+                    let admission = if is_in == Some(Admission::In) { Admission::Out } else { Admission::In };
+                    self.world.event(Some(Process(node)), "taken out or in");
+                    self.registry.admit(node, admission, &mut self.world);
+                }
+            }
+            FaultKind::MoveGroup => {
+                self.world.event(None, "a group moves");
+                self.registry.move_group(&mut self.world);
+            }
+            FaultKind::DriveLost => {
+                let node = self.some_node();
+                let is_there = !self.registry.is_lost(node);
+                if is_there && self.registry.can_lose(node, &self.world.plan) {
+                    self.world.event(Some(Process(node)), "drive lost");
+                    self.registry.lose(node);
+                    self.stop_node(node, true, "its process ends");
+                }
+            }
+            FaultKind::Rot => {
+                let count = self.world.random.between(1, 4);
+                for _ in 0..count {
+                    self.rot_some_block();
+                }
+            }
+            FaultKind::ReadErrors => {
+                let node = self.some_node();
+                let outage = self.outage();
+                self.world.event(Some(Process(node)), "read errors");
+                for other in &mut self.nodes {
+                    other.fail_reads(0);
+                }
+                self.nodes[node].fail_reads(self.world.now + outage);
+                // The word of a failure takes a while to its client.
+                self.world.reads_fail_until = self.world.now + outage + SECOND;
+            }
+            FaultKind::Scrub => {
+                let is_deep = self.world.random.percent(70);
+                let groups = self.registry.map.pgs.len();
+                let pg = self.registry.map.pgs.keys().nth(self.world.random.index(groups)).copied();
+                self.world.event(None, "a scrub is asked for");
+                if let Some(pg) = pg {
+                    self.scrub(pg, is_deep);
+                }
+            }
             FaultKind::SlowNetwork | FaultKind::SlowDrives => {
                 let factor = self.world.random.choose(&[10, 100]);
                 let serial = self.world.next_serial();
@@ -267,6 +319,7 @@ impl Life {
         self.world.network_slowness = 1;
         self.world.drive_slowness.fill(1);
         self.registry.come_back(0, &mut self.world);
+        self.registry.admit_all(&mut self.world);
         let processes = self.world.mailboxes.len();
         for from in 0..processes {
             for to in 0..processes {
@@ -284,6 +337,7 @@ impl Life {
             }
         }
         for node in 0..self.nodes.len() {
+            self.nodes[node].fail_reads(0);
             self.nodes[node].disarm_stall();
             if self.nodes[node].is_running() {
                 let life = self.world.mailboxes[node].life;

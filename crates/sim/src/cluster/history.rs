@@ -28,12 +28,18 @@ struct Operation {
 }
 
 /// See the module's documentation. Operations are named by numbers from 1, which are what they write.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct History {
     operations: Vec<Operation>,
+    /// Bytes of what this calls a block: the unit that clients read and write.
+    unit_bytes: usize,
 }
 
 impl History {
+    pub(super) fn new(unit_bytes: usize) -> History {
+        History { operations: Vec::new(), unit_bytes }
+    }
+
     /// How many operations were begun.
     pub(super) fn len(&self) -> u64 {
         self.operations.len() as u64
@@ -71,7 +77,7 @@ impl History {
     /// Makes the content that a write brings.
     pub(super) fn fill(&self, number: u64, memory: &mut [u8]) {
         let request = self.get(number).request;
-        for (block, bytes) in (request.first_block..).zip(memory.chunks_exact_mut(BLOCK_BYTES)) {
+        for (block, bytes) in (request.first_block..).zip(memory.chunks_exact_mut(self.unit_bytes)) {
             fill_block(number, request.volume, block, bytes);
         }
     }
@@ -93,7 +99,7 @@ impl History {
             (_, Outcome::Failed(_)) => return Ok(()),
             (Kind::Read, _) => {
                 let buffer = buffer.ok_or("a read gave no buffer back")?;
-                let blocks = buffer.bytes().chunks_exact(BLOCK_BYTES).take(request.blocks as usize);
+                let blocks = buffer.bytes().chunks_exact(self.unit_bytes).take(request.blocks as usize);
                 (request.first_block..)
                     .zip(blocks)
                     .map(|(block, bytes)| self.author(request.volume, block, bytes))
@@ -101,7 +107,7 @@ impl History {
             }
             (Kind::Allocated, Outcome::Allocated(runs)) => {
                 let runs = runs.iter().flat_map(|(bytes, is_there)| {
-                    std::iter::repeat_n(u64::from(*is_there), *bytes as usize / BLOCK_BYTES)
+                    std::iter::repeat_n(u64::from(*is_there), *bytes as usize / self.unit_bytes)
                 });
                 let values: Vec<u64> = runs.collect();
                 if values.len() as u64 != request.blocks {
@@ -130,8 +136,9 @@ impl History {
         }
         let number = u64::from_le_bytes(bytes[..8].try_into().expect("a block has more than 8 bytes"));
         let mut expected = [0; BLOCK_BYTES];
-        fill_block(number, volume, block, &mut expected);
-        if number == 0 || number > self.len() || expected != *bytes {
+        let expected = &mut expected[..self.unit_bytes];
+        fill_block(number, volume, block, expected);
+        if number == 0 || number > self.len() || expected != bytes {
             return Err(format!(
                 "volume {} block {block} holds bytes that nobody wrote there; they begin with {:02x?}",
                 volume + 1,

@@ -9,12 +9,31 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// The first difference.
-pub(super) fn check_stores(nodes: &[Node]) -> Result<(), String> {
+pub(super) fn check_stores<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
     for node in nodes {
         let osd = node.osd().ok_or("a node does not run")?;
         osd.store().verify().map_err(|error| format!("the store of {}: {error}", osd.id()))?;
         if let Some(failure) = osd.store().failure() {
             return Err(format!("the store of {} failed on a sound drive: {failure}", osd.id()));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that nobody holds anything of a group that it is no member of.
+///
+/// # Errors
+/// The first who does.
+pub(super) fn check_strangers<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    map: &ClusterMap,
+) -> Result<(), String> {
+    for node in nodes {
+        let osd = node.osd().ok_or("a node does not run")?;
+        let is_foreign =
+            |key: &ObjectKey| map.pgs.get(&key.pg).is_some_and(|config| !config.in_sync.contains(&osd.id()));
+        if let Some(key) = osd.store().objects().find(is_foreign) {
+            return Err(format!("at rest, {} holds {key}, and is no member of its group", osd.id()));
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
+use super::atlas::Atlas;
 use super::client::{ClientProcess, Work, read_everything};
 use super::history::History;
 use super::inspect;
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 const HEALING_LIMIT: u64 = 60 * SECOND;
 /// How long reading everything may take then.
 const READING_LIMIT: u64 = 30 * SECOND;
+/// How long a scrub of everything may take.
+const SCRUB_LIMIT: u64 = 60 * SECOND;
 /// How long it is left alone before it is looked over.
 const REST: u64 = 3 * SECOND;
 /// How long nothing happens then, so that leases of those at rest are renewed.
@@ -43,6 +46,8 @@ pub(super) struct Life {
     pub(super) encore: Option<FaultKind>,
     /// The newest time of slowness.
     pub(super) spell: u64,
+    /// What rotted where.
+    pub(super) atlas: Atlas,
     /// Who served which group in which epoch: the node, and which of its lives.
     served: BTreeMap<(PgId, Epoch), (usize, u32)>,
     events: u64,
@@ -55,6 +60,9 @@ impl Life {
         if settings.scarce_buffers {
             plan.large_buffers = random.choose(&[2, 4, 8]);
         }
+        if settings.plain_faults {
+            plan.keep_drives_sound_and_data_still();
+        }
         let mut drives = random.fork();
         let nodes =
             (0..plan.nodes).map(|index| Node::new(Process(index), &plan, &settings, &mut drives)).collect();
@@ -66,18 +74,20 @@ impl Life {
             })
             .collect();
         let registry = Registry::new(&plan);
+        let history = History::new(plan.unit_bytes as usize);
         let world = World::new(plan, random, Trace::new(settings.print));
         Life {
             world,
             nodes,
             clients,
             registry,
-            history: History::default(),
+            history,
             faults: 0,
             next_fault: 0,
             armed: None,
             encore: None,
             spell: 0,
+            atlas: Atlas::default(),
             served: BTreeMap::new(),
             events: 0,
         }
@@ -112,6 +122,7 @@ impl Life {
         let healing = (self.world.now - peace_at) / MILLISECOND;
         self.world.coverage.add("milliseconds of healing", healing);
         self.read_back()?;
+        self.scrub_everything()?;
         let rest_until = self.world.now + REST;
         self.run_until(rest_until, |_| false)?;
         // A message that was delayed before the peace may still arrive late, and a lease run out meanwhile.
@@ -129,13 +140,16 @@ impl Life {
             return Err(format!("epochs change at rest: {}", self.troubles()));
         }
         let blocks = self.history.check()?;
-        inspect::check_stores(&self.nodes)?;
+        inspect::check_stores(self.living())?;
+        inspect::check_strangers(self.living(), &self.registry.map)?;
         inspect::check_members(&self.nodes, &self.registry.map)?;
         self.world.coverage.add("blocks checked", blocks);
         for node in &self.nodes {
             let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
             self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
-            self.world.coverage.add("damaged reads", node.osd().map_or(0, pg::Osd::damaged_reads));
+            let damage = node.osd().map(pg::Osd::damage).unwrap_or_default();
+            self.world.coverage.add("damage: blocks found", damage.found);
+            self.world.coverage.add("damage: blocks mended", damage.mended);
         }
         Ok(Report {
             trace_hash: self.world.trace.hash(),
@@ -157,6 +171,46 @@ impl Life {
             life.clients[reader].is_running() && life.clients[reader].is_done(&life.history, &life.world.plan)
         })?;
         if is_read { Ok(()) } else { Err(format!("not everything can be read: {}", self.troubles())) }
+    }
+
+    /// An operator has a group scrubbed.
+    pub(super) fn scrub(&mut self, pg: PgId, is_deep: bool) {
+        let Some(config) = self.registry.map.pgs.get(&pg) else { return };
+        let primary = Process(config.primary.0 as usize);
+        if let Some(osd) = self.nodes[primary.0].osd_mut()
+            && osd.begin_scrub(pg, is_deep)
+        {
+            let now = self.world.now;
+            self.world.wake(primary, now);
+        }
+    }
+
+    /// A deep scrub of every group finds and mends what nobody read.
+    fn scrub_everything(&mut self) -> Result<(), String> {
+        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
+        for pg in groups {
+            self.scrub(pg, true);
+        }
+        let limit = self.world.now + SCRUB_LIMIT;
+        let is_done = self.run_until(limit, |life| {
+            life.living().all(|node| node.osd().is_some_and(|osd| osd.scrub_is_over()))
+        })?;
+        if !is_done {
+            return Err(format!("a scrub does not end: {}", self.troubles()));
+        }
+        // What it found is being mended.
+        self.run_until(self.world.now + SECOND, |_| false)?;
+        for index in 0..self.nodes.len() {
+            let Some(osd) = self.nodes[index].osd_mut() else { continue };
+            for report in osd.take_scrub_reports() {
+                self.world.coverage.count("a scrub ends");
+                self.world.coverage.add("blocks found by scrubs", report.found);
+            }
+            if let Some(lost) = osd.lost_blocks().first() {
+                return Err(format!("osd.{index} lost {lost:?}, and a sound copy was left"));
+            }
+        }
+        Ok(())
     }
 
     /// Handles events until `limit`, or until `is_reached`; answers whether that was so.
@@ -211,7 +265,10 @@ impl Life {
             }
             Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),
             Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
-            Event::LeaseCheck => self.registry.check_leases(world),
+            Event::LeaseCheck => {
+                world.has_damage = self.atlas.has_damage(&self.nodes);
+                self.registry.check_leases(world);
+            }
             Event::RegistryBack { serial } => self.registry.come_back(serial, world),
             Event::Start(process) => return self.start(process),
             Event::Fault { serial } => self.fault(serial),
@@ -283,6 +340,9 @@ impl Life {
         if world.mailboxes[process.0].is_running {
             return Ok(());
         }
+        if process.0 < self.nodes.len() && self.registry.is_lost(process.0) {
+            return Ok(());
+        }
         world.mailboxes[process.0].is_powered = true;
         if !self.registry.is_reachable(process, world) {
             let again = world.random.between(50 * MILLISECOND, SECOND);
@@ -331,20 +391,34 @@ impl Life {
     }
 
     fn has_healed(&self) -> bool {
-        let is_whole = |config: &base::map::PgConfig| {
-            config.in_sync.len() == self.world.plan.size as usize && config.learners.is_empty()
+        let is_whole = |(pg, config): (&PgId, &base::map::PgConfig)| {
+            let target = &self.registry.map.targets[pg];
+            config.in_sync.len() == target.len()
+                && config.in_sync.iter().all(|osd| target.contains(osd))
+                && config.learners.is_empty()
+                && config.primary == target[0]
         };
         self.clients.iter().all(|client| client.is_done(&self.history, &self.world.plan))
-            && self.nodes.iter().all(|node| node.is_running() && !node.is_shutting_down())
-            && self.registry.map.pgs.values().all(is_whole)
+            && self.living().all(|node| node.is_running() && !node.is_shutting_down())
+            && self.registry.map.pgs.iter().all(is_whole)
             && self.all_groups_serve()
+    }
+
+    /// The nodes whose drives are not lost.
+    fn living(&self) -> impl Iterator<Item = &Node> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !self.registry.is_lost(*index))
+            .map(|(_, node)| node)
     }
 
     /// What is not as it should be, in words.
     fn troubles(&self) -> String {
         let mut text = String::new();
         for (pg, config) in &self.registry.map.pgs {
-            text.push_str(&format!("\n    pg {pg} is registered as {config:?}"));
+            let target = &self.registry.map.targets[pg];
+            text.push_str(&format!("\n    pg {pg} is registered as {config:?}, and shall lie on {target:?}"));
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let Some(osd) = node.osd() else {

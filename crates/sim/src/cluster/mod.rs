@@ -16,7 +16,7 @@
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
-//! - `faults`: what breaks how. `life`: the loop over events. `world`: clock, events, inputs.
+//! - `faults`: what breaks how; `atlas`: what has rotted, so that a sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
 //! - `network`, `registry`, `node`, `client`: what they are named after.
 //! - `history`, [`checker`], `inspect`: the checks.
 //!
@@ -24,6 +24,7 @@
 //! There is one source of chance, and one queue of events, ordered by time and then by the order of their
 //! making. Two runs of a seed have the same [`Report`], its trace hash included.
 
+mod atlas;
 pub mod checker;
 mod client;
 pub mod coverage;
@@ -48,6 +49,9 @@ pub struct Settings {
     pub print: Option<fn(&str)>,
     /// Gives OSDs fewer buffers than operations may wait.
     pub scarce_buffers: bool,
+    /// Drives stay sound, and nothing moves: only processes, power, network and registry fail. What takes many such
+    /// faults at the right moments is likelier so.
+    pub plain_faults: bool,
     /// Breaks a promise of the OSDs, to see the checkers notice.
     pub sabotage: Option<Sabotage>,
     /// Breaks a promise of the stores, to see the checkers notice.

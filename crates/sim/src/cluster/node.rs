@@ -143,6 +143,8 @@ pub(super) struct Node {
     options: Options,
     osd_options: OsdOptions,
     bay: Bay,
+    /// Until then some reads of data fail.
+    read_errors_until: u64,
     running: Option<Running>,
 }
 
@@ -247,7 +249,7 @@ impl Node {
             sabotage: settings.sabotage,
         };
         let bay = Bay { drive, submitted: Vec::new(), free: Vec::new(), complaint: None };
-        Node { process, identity, options, osd_options, bay, running: None }
+        Node { process, identity, options, osd_options, bay, read_errors_until: 0, running: None }
     }
 
     pub(super) fn osd_id(&self) -> OsdId {
@@ -270,6 +272,38 @@ impl Node {
     /// The drive.
     pub(super) fn drive(&self) -> &SimDrive {
         &self.bay.drive
+    }
+
+    /// Spoils a block of the drive, unless the store needs it when it opens: what it has to replay it can only tell
+    /// from a torn write, which is another promise than this one.
+    pub(super) fn rot(&mut self, block: u32, random: &mut Random) -> bool {
+        let expected =
+            Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
+        let mut drives = [self.bay.drive.copy(), self.bay.drive.copy()];
+        drives[1].rot(block);
+        let opened = drives.map(|mut drive| Store::open(&mut drive, &expected, self.options.clone()));
+        let [Ok(before), Ok(after)] = opened else { return false };
+        if before.objects().any(|key| before.pg_position(key.pg) != after.pg_position(key.pg))
+            || after.statistics().live_bytes != before.statistics().live_bytes
+        {
+            return false;
+        }
+        match random.below(3) {
+            0 => self.bay.drive.rot(block),
+            1 => self.bay.drive.scramble(block),
+            _ => self.bay.drive.misdirect(random.below(u64::from(block)) as u32, block),
+        }
+        true
+    }
+
+    /// Some reads of data fail until then.
+    pub(super) fn fail_reads(&mut self, until: u64) {
+        self.read_errors_until = until;
+    }
+
+    /// The OSD, while the process runs, to be told something by an operator.
+    pub(super) fn osd_mut(&mut self) -> Option<&mut Osd> {
+        self.running.as_mut().map(|running| &mut running.osd)
     }
 
     /// What is under way, in words.
@@ -382,7 +416,13 @@ impl Node {
             target[..submitted.length].copy_from_slice(&read.bytes()[..submitted.length]);
         }
         world.trace.count(2, submitted.token);
-        world.tell(self.process, Input::FileDone { token: submitted.token, buffer: submitted.buffer });
+        let mut result = Ok(());
+        if self.read_errors_until > world.now && pg::reads_data(submitted.token) && world.random.percent(20) {
+            world.coverage.count("a read fails");
+            result = Err("the medium cannot be read".to_owned());
+        }
+        world
+            .tell(self.process, Input::FileDone { token: submitted.token, buffer: submitted.buffer, result });
     }
 
     /// One turn, as in the shard's loop.
@@ -473,7 +513,7 @@ impl Node {
         let running = self.running.as_mut().expect("only a running node takes turns");
         let (osd, mut io) = parts!(self, running, world);
         match input {
-            Input::FileDone { token, buffer } => osd.handle_file(now, token, buffer, Ok(()), &mut io),
+            Input::FileDone { token, buffer, result } => osd.handle_file(now, token, buffer, result, &mut io),
             Input::Received(link) => self.handle_inbox(now, link, world),
             Input::Accepted(link) => {
                 if io.world.is_open(link) {

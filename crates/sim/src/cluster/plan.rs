@@ -2,6 +2,7 @@
 
 use super::world::{MICROSECOND, MILLISECOND, SECOND};
 use crate::random::Random;
+use base::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// The ways in which something breaks. Each life draws a weight for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +41,22 @@ pub enum FaultKind {
     SlowNetwork,
     /// The drives are slow for a while.
     SlowDrives,
+    /// An operator takes an OSD out, or in again.
+    Admission,
+    /// A group shall lie elsewhere.
+    MoveGroup,
+    /// A drive is lost for good.
+    DriveLost,
+    /// A block of a drive holds something else than was written there.
+    Rot,
+    /// Some reads of a drive fail for a while.
+    ReadErrors,
+    /// An operator has a group scrubbed.
+    Scrub,
 }
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 17] = [
+pub const FAULT_KINDS: [FaultKind; 23] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -61,6 +74,12 @@ pub const FAULT_KINDS: [FaultKind; 17] = [
     FaultKind::ClientCrash,
     FaultKind::SlowNetwork,
     FaultKind::SlowDrives,
+    FaultKind::Admission,
+    FaultKind::MoveGroup,
+    FaultKind::DriveLost,
+    FaultKind::Rot,
+    FaultKind::ReadErrors,
+    FaultKind::Scrub,
 ];
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
@@ -78,6 +97,9 @@ pub struct Plan {
     pub volumes: usize,
     /// Places of each volume that are worked on; each lies around a border of two objects.
     pub regions: u64,
+    /// Bytes of what is called a block here: whole blocks of drives, or sectors, for which primaries have to read and
+    /// complete what lies around.
+    pub unit_bytes: u64,
     /// Blocks of each such place.
     pub region_blocks: u64,
     /// Clients with a load.
@@ -136,6 +158,8 @@ pub struct Plan {
     pub at_work_percent: u64,
     /// How long a fault lasts, at most.
     pub outage_max: u64,
+    /// How long an OSD may be down before its data is placed elsewhere.
+    pub out_after: u64,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
 }
@@ -151,10 +175,19 @@ impl Plan {
             // Some kinds are absent in some lives: a rare thing alone shows what a mixture hides.
             *weight = random.choose(&[0, 0, 1, 3, 8]);
         }
+        // What hurts drives and what moves data takes the place of other faults: some lives are without.
+        let is_still = random.percent(40);
+        let is_sound = random.percent(40);
         // Everything at once is one kind of fault among many, and hides the finer ones.
         for (kind, weight) in FAULT_KINDS.iter().zip(&mut weights) {
             if matches!(kind, FaultKind::CrashAll | FaultKind::PowerCutAll) {
                 *weight = weight.div_ceil(4);
+            }
+            match kind {
+                FaultKind::Admission | FaultKind::MoveGroup | FaultKind::DriveLost if is_still => *weight = 0,
+                FaultKind::Rot | FaultKind::ReadErrors | FaultKind::Scrub if is_sound => *weight = 0,
+                FaultKind::DriveLost => *weight = (*weight).min(1),
+                _ => {}
             }
         }
         weights[0] += 1;
@@ -163,6 +196,8 @@ impl Plan {
         let operations = random.between(200, 1200);
         let fault_time = random.between(5, 60) * SECOND;
         let per_slot = operations / (depth * clients) as u64 + 1;
+        let unit_bytes = if random.percent(30) { SECTOR_BYTES as u64 } else { BLOCK_BYTES as u64 };
+        let units = BLOCK_BYTES as u64 / unit_bytes;
         Plan {
             nodes,
             size,
@@ -170,15 +205,17 @@ impl Plan {
             pgs: random.between(1, 4) as u32,
             volumes: random.between(1, 2) as usize,
             regions: random.between(1, 3),
-            region_blocks: random.choose(&[2, 8, 16, 32]),
+            unit_bytes,
+            region_blocks: random.choose(&[2, 8, 16, 32]) * units,
             clients,
             depth,
             operations,
-            operation_blocks_max: random.choose(&[1, 2, 4, 8]),
+            operation_blocks_max: random.choose(&[1, 2, 4, 8]) * if units > 1 { 3 } else { 1 },
             read_percent: random.choose(&[20, 40, 60]),
             has_reader: clients > 1 && random.percent(50),
             zero_percent: random.choose(&[0, 2, 5, 15]),
-            allocated_percent: random.choose(&[0, 0, 2]),
+            // Part of a block that was never written is there as soon as another part was.
+            allocated_percent: if units > 1 { 0 } else { random.choose(&[0, 0, 2]) },
             // One operation in eight is followed by a long pause: the load lasts as long as the faults.
             pause_max: (fault_time * 16 / per_slot).min(20 * SECOND),
             volatile_cache: random.percent(75),
@@ -199,8 +236,21 @@ impl Plan {
             rapid_percent: random.choose(&[0, 30, 60]),
             at_work_percent: random.choose(&[20, 60, 90]),
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
+            out_after: random.choose(&[8 * SECOND, 30 * SECOND, 600 * SECOND]),
             weights,
         }
+    }
+
+    /// Leaves out what hurts drives and what moves data.
+    pub fn keep_drives_sound_and_data_still(&mut self) {
+        for (kind, weight) in FAULT_KINDS.iter().zip(&mut self.weights) {
+            let is_of_drives = matches!(kind, FaultKind::Rot | FaultKind::ReadErrors | FaultKind::DriveLost);
+            let is_of_data = matches!(kind, FaultKind::Admission | FaultKind::MoveGroup | FaultKind::Scrub);
+            if is_of_drives || is_of_data {
+                *weight = 0;
+            }
+        }
+        self.out_after = u64::MAX;
     }
 
     /// Draws a kind of fault by weight.

@@ -3,8 +3,9 @@
 use super::network::address_of;
 use super::plan::Plan;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
-use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use registry::cluster::Candidate;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,6 +30,10 @@ pub(super) struct Registry {
     outage: u64,
     /// By node: when its lease ends.
     leases: Vec<u64>,
+    /// By node: since when it has had no address.
+    down_since: Vec<Option<u64>>,
+    /// By node: its drive is lost for good.
+    is_lost: Vec<bool>,
     /// Every configuration there ever was.
     history: BTreeMap<(PgId, Epoch), PgConfig>,
 }
@@ -43,9 +48,10 @@ impl Registry {
                 OsdInfo {
                     uuid: osd_uuid(index),
                     node: NodeId(index as u32),
-                    bytes: 0,
+                    bytes: 1 << 30,
                     address: None,
                     incarnation: 0,
+                    admission: Admission::In,
                 },
             );
         }
@@ -57,6 +63,7 @@ impl Registry {
             let in_sync: Vec<_> = (0..size).map(|copy| OsdId((index + copy) % plan.nodes as u32)).collect();
             let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: Vec::new() };
             let pg = PgId { pool: POOL, index };
+            map.targets.insert(pg, config.in_sync.clone());
             history.insert((pg, Epoch(1)), config.clone());
             map.pgs.insert(pg, config);
         }
@@ -72,8 +79,72 @@ impl Registry {
                 },
             );
         }
-        let leases = vec![0; plan.nodes];
-        Registry { map: Arc::new(map), is_available: true, outage: 0, leases, history }
+        Registry {
+            map: Arc::new(map),
+            is_available: true,
+            outage: 0,
+            leases: vec![0; plan.nodes],
+            down_since: vec![None; plan.nodes],
+            is_lost: vec![false; plan.nodes],
+            history,
+        }
+    }
+
+    /// Whether a node's drive is lost for good.
+    pub(super) fn is_lost(&self, node: usize) -> bool {
+        self.is_lost[node]
+    }
+
+    /// Whether every group keeps a member in sync when a node's drive is lost, and the pool finds members enough.
+    pub(super) fn can_lose(&self, node: usize, plan: &Plan) -> bool {
+        let lives = |osd: &OsdId| osd.0 as usize != node && !self.is_lost[osd.0 as usize];
+        let left = (0..plan.nodes).filter(|index| *index != node && !self.is_lost[*index]).count();
+        left >= plan.min_size as usize && self.map.pgs.values().all(|config| config.in_sync.iter().any(lives))
+    }
+
+    /// A node's drive is lost. What its OSD asked for and was not heard yet is lost with it.
+    pub(super) fn lose(&mut self, node: usize) {
+        self.is_lost[node] = true;
+    }
+
+    /// An operator, or the manager, says whether data is placed on an OSD.
+    pub(super) fn admit(&mut self, node: usize, admission: Admission, world: &mut World) {
+        let osd = OsdId(node as u32);
+        if self.map.osds.get(&osd).is_some_and(|info| info.admission == admission) {
+            return;
+        }
+        world.story(Some(Process(node)), || format!("is {admission:?}"));
+        self.change(world, |map| {
+            map.osds.get_mut(&osd).expect("every node is registered").admission = admission;
+            retarget(map);
+        });
+    }
+
+    /// An operator, or the balancer, moves a group.
+    pub(super) fn move_group(&mut self, world: &mut World) {
+        let pgs: Vec<PgId> = self.map.pgs.keys().copied().collect();
+        let pg = pgs[world.random.index(pgs.len())];
+        let mut target = candidates(&self.map);
+        while target.len() > world.plan.size as usize {
+            target.remove(world.random.index(target.len()));
+        }
+        if target.is_empty() {
+            return;
+        }
+        let first = world.random.index(target.len());
+        target.rotate_left(first);
+        world.story(None, || format!("pg {pg} shall lie on {target:?}"));
+        self.change(world, |map| {
+            map.targets.insert(pg, target);
+        });
+    }
+
+    /// Nobody is out any more but those whose drives are lost.
+    pub(super) fn admit_all(&mut self, world: &mut World) {
+        for node in 0..self.is_lost.len() {
+            let admission = if self.is_lost[node] { Admission::Out } else { Admission::In };
+            self.admit(node, admission, world);
+        }
     }
 
     /// Who was primary of a group in an epoch, and with whom.
@@ -153,7 +224,21 @@ impl Registry {
         }
         for index in 0..self.leases.len() {
             let osd = OsdId(index as u32);
-            let is_up = self.map.osds.get(&osd).is_some_and(|info| info.address.is_some());
+            let info = self.map.osds.get(&osd).expect("every node is registered");
+            let (is_up, admission) = (info.address.is_some(), info.admission);
+            // What the manager does.
+            let since = self.down_since[index].get_or_insert(world.now);
+            let is_overdue = world.now - *since >= world.plan.out_after;
+            if is_up {
+                self.down_since[index] = None;
+            }
+            match admission {
+                Admission::In if !is_up && is_overdue && !world.has_damage => {
+                    self.admit(index, Admission::OutWhileDown, world)
+                }
+                Admission::OutWhileDown if is_up => self.admit(index, Admission::In, world),
+                _ => {}
+            }
             if is_up && self.leases[index] <= world.now {
                 world.event(Some(Process(index)), "lease ended");
                 self.change(world, |map| {
@@ -189,7 +274,10 @@ impl Registry {
     /// If it breaks the rules that the real registry checks.
     pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<(), String> {
         let Proposal { process, pg, expected, ref config, .. } = *proposal;
-        check(&proposal)?;
+        registry::cluster::check_pg(pg, expected, config).map_err(|error| error.to_string())?;
+        if self.is_lost[process.0] {
+            return Ok(());
+        }
         if !self.is_reachable(process, world) {
             world.coverage.count("proposal: registry unreachable");
             let patience = world.random.between(10 * MILLISECOND, 10 * SECOND);
@@ -236,22 +324,31 @@ impl Registry {
     }
 }
 
+/// The OSDs that data may be placed on.
+fn candidates(map: &ClusterMap) -> Vec<OsdId> {
+    let is_in = |(_, info): &(&OsdId, &OsdInfo)| info.admission == Admission::In;
+    map.osds.iter().filter(is_in).map(|(osd, _)| *osd).collect()
+}
+
+/// What the manager does when OSDs or pools change.
+fn retarget(map: &mut ClusterMap) {
+    let is_in = |(_, info): &(&OsdId, &OsdInfo)| info.admission == Admission::In;
+    let candidates: Vec<Candidate> = map
+        .osds
+        .iter()
+        .filter(is_in)
+        .map(|(osd, info)| Candidate { osd: *osd, node: info.node, bytes: info.bytes })
+        .collect();
+    for (pool, info) in &map.pools {
+        let pgs: Vec<PgId> = (0..info.pg_count).map(|index| PgId { pool: *pool, index }).collect();
+        let present: Vec<Vec<OsdId>> =
+            pgs.iter().map(|pg| map.targets.get(pg).cloned().unwrap_or_default()).collect();
+        let targets = registry::cluster::retarget(*pool, info.size, &present, &candidates);
+        map.targets.extend(pgs.into_iter().zip(targets));
+    }
+}
+
 /// The identity of a node's drive.
 pub(super) fn osd_uuid(index: usize) -> OsdUuid {
     OsdUuid::from_bytes([index as u8 + 2; 16])
-}
-
-/// The rules of `check_pg` in the registry's crate.
-fn check(proposal: &Proposal) -> Result<(), String> {
-    let (config, pg) = (&proposal.config, proposal.pg);
-    let mut members: Vec<_> = config.in_sync.iter().chain(&config.learners).collect();
-    members.sort();
-    members.dedup();
-    if config.epoch.0 != proposal.expected.0 + 1
-        || !config.in_sync.contains(&config.primary)
-        || members.len() != config.in_sync.len() + config.learners.len()
-    {
-        return Err(format!("an invalid proposal for pg {pg} at {}: {config:?}", proposal.expected));
-    }
-    Ok(())
 }

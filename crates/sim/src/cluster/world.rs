@@ -105,7 +105,7 @@ impl Ord for Scheduled {
 #[derive(Debug)]
 pub(super) enum Input {
     /// A drive operation ended.
-    FileDone { token: u64, buffer: Option<Buffer> },
+    FileDone { token: u64, buffer: Option<Buffer>, result: Result<(), String> },
     /// Bytes lie in a link's inbox.
     Received(LinkId),
     /// Somebody connected.
@@ -151,6 +151,10 @@ pub(super) struct World {
     pub(super) links: Links,
     /// Faults are over.
     pub(super) is_calm: bool,
+    /// Until then some reads of some drive fail.
+    pub(super) reads_fail_until: u64,
+    /// Something has rotted, so members with sound copies stay.
+    pub(super) has_damage: bool,
     /// The network is slow for a while, by this factor.
     pub(super) network_slowness: u64,
     /// The same of each drive.
@@ -170,6 +174,8 @@ impl World {
             mailboxes: (0..processes).map(|_| Mailbox { is_powered: true, ..Mailbox::default() }).collect(),
             links: Links::new(processes),
             is_calm: false,
+            reads_fail_until: 0,
+            has_damage: false,
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
             events: BinaryHeap::new(),

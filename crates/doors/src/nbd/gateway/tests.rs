@@ -34,6 +34,7 @@ impl Served {
             listen: Listen::Unix(socket.clone()),
             shared: false,
             read_only: false,
+            timeout: None,
         };
         change(&mut options);
         let (sender, receiver) = mpsc::channel();
@@ -290,6 +291,29 @@ fn failures_reach_the_client_with_their_code_and_words() {
 }
 
 #[test]
+fn an_operation_past_its_time_limit_is_an_io_error_and_its_late_end_is_nobodys() {
+    let served = Served::start(|options| options.timeout = Some(Duration::from_secs(1)));
+    let mut client = served.client();
+    let (old, new) = (pattern(4096, 1), pattern(4096, 2));
+    client.write(0, &old).unwrap();
+    served.cluster.set_faults(Faults { refuse_writes: Some(Status::NotActive), ..Faults::default() });
+    let failure = client.write(0, &new).unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Io);
+    for part in ["\"disk\"", "osd.0 does not serve: not active", "may still take effect"] {
+        assert!(failure.message.contains(part), "{failure:?}");
+    }
+    served.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    let failure = client.read(0, 4096).unwrap_err();
+    assert!(failure.code == ErrorCode::Io && failure.message.contains("osd.0"), "{failure:?}");
+    served.cluster.set_faults(Faults::default());
+    assert!(client.read(0, 4096).unwrap() == old);
+    client.write(0, &new).unwrap();
+    assert!(client.read(0, 4096).unwrap() == new);
+    drop(client);
+    served.stop();
+}
+
+#[test]
 fn a_lost_attachment_fails_what_is_in_flight_and_ends_the_gateway() {
     let mut served = Served::start(|_| ());
     let mut client = served.client();
@@ -346,6 +370,7 @@ fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
         registry: served.cluster.registry_socket().to_owned(),
         volumes: vec!["disk".to_owned()],
         shared: true,
+        timeout: None,
         purpose: "another".to_owned(),
     };
     VolumeLoop::attach(other, ReactorOptions { connections_max: 64, ..ReactorOptions::default() }).unwrap();

@@ -94,7 +94,8 @@ pub(super) fn failure(error: &ClientError, kind: Kind) -> Failure {
         }
         ClientError::NoSuchVolume { .. }
         | ClientError::DeviceFailed { .. }
-        | ClientError::CorruptInTransit { .. } => (ErrorCode::Io, None),
+        | ClientError::CorruptInTransit { .. }
+        | ClientError::TimedOut { .. } => (ErrorCode::Io, None),
     };
     Failure { code, offset, message: error.to_string() }
 }

@@ -1,0 +1,122 @@
+//! What health says of damaged and lost data, and of members that catch up.
+
+use crate::duration::about;
+use crate::health::{Level, Problem};
+use crate::view::{LostView, OsdView, PgView};
+use base::units::ByteSize;
+
+/// Lost ranges that are named one by one.
+const RANGES_NAMED: usize = 3;
+
+/// What an OSD met of damage.
+pub fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
+    let name = osd.osd;
+    if let Some(count) = osd.lost_blocks.filter(|count| *count > 0) {
+        let named: Vec<String> = osd.lost.iter().take(RANGES_NAMED).map(LostView::to_string).collect();
+        let more = if osd.lost.len() > RANGES_NAMED {
+            " and more (`millpond status --json` lists them)"
+        } else {
+            ""
+        };
+        problems.push(Problem {
+            level: Level::Error,
+            what: format!(
+                "{} of data are lost: no member of their placement groups has a copy that verifies: {}{more}",
+                ByteSize(count * 4096),
+                named.join(", ")
+            ),
+            next: "write these ranges anew from a backup, or discard them; until then reads of them fail"
+                .to_owned(),
+        });
+    }
+    if let Some(count) = osd.damaged_reads.filter(|count| *count > 0) {
+        let blocks = |count: u64| if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") };
+        let mended = match osd.mended_blocks.unwrap_or(0) {
+            0 => String::new(),
+            count => format!("; as primary it wrote {} anew from sound copies", blocks(count)),
+        };
+        problems.push(Problem {
+            level: Level::Warning,
+            what: format!("{name} found {} whose checksum does not verify{mended}", blocks(count)),
+            next: format!(
+                "its drive{} returned other bytes than were written; check it with `smartctl` and plan to replace it; \
+                 `millpond scrub start --deep --osd {}` looks for more",
+                osd.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default(),
+                name.0
+            ),
+        });
+    }
+}
+
+/// How much those who catch up in these groups still lack, and how long that may take.
+pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdView]) -> String {
+    let left = pgs.into_iter().filter_map(|pg| pg.recovery);
+    let sum = |one: (u64, u64), other: (u64, u64)| (one.0 + other.0, one.1 + other.1);
+    let Some((objects, bytes)) = left.map(|left| (left.objects_left, left.bytes_left)).reduce(sum) else {
+        return String::new();
+    };
+    let rate: u64 = osds.iter().filter_map(|osd| osd.recovery_bytes_per_s).sum();
+    let estimate = match bytes.checked_div(rate) {
+        Some(seconds) if seconds > 0 => format!(", about {} at {}/s", about(seconds), ByteSize(rate)),
+        _ => String::new(),
+    };
+    format!("; {objects} objects, of them {} known to differ, are left{estimate}", ByteSize(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{self, Reports};
+    use base::map::{Admission, ClusterMap, OsdInfo, VolumeInfo};
+    use base::{Generation, NodeId, OsdId, OsdUuid, PoolId, VolumeId};
+    use registry::cluster::{LostRange, OsdStatus};
+
+    fn osd_with(status: OsdStatus) -> OsdView {
+        let mut map = ClusterMap::default();
+        let info = OsdInfo {
+            uuid: OsdUuid::default(),
+            node: NodeId(0),
+            bytes: 1 << 30,
+            address: None,
+            incarnation: 1,
+            admission: Admission::In,
+        };
+        map.osds.insert(OsdId(0), info);
+        let volume = VolumeInfo {
+            name: "disk".into(),
+            pool: PoolId(1),
+            bytes: 1 << 30,
+            generation: Generation(0),
+            removed: false,
+        };
+        map.volumes.insert(VolumeId(7), volume);
+        let reports = Reports { statuses: [(OsdId(0), status)].into(), ..Reports::default() };
+        view::osds(&map, &reports).remove(0)
+    }
+
+    #[test]
+    fn lost_data_is_an_error_with_volume_and_range() {
+        let lost = vec![LostRange { volume: VolumeId(7), offset: 8192, length: 4096 }];
+        let osd = osd_with(OsdStatus { lost_blocks: 1, lost, ..OsdStatus::default() });
+        let mut problems = Vec::new();
+        problems_of(&osd, &mut problems);
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].level, Level::Error);
+        assert!(problems[0].what.contains("disk, 4KiB at 8192"), "{}", problems[0].what);
+    }
+
+    #[test]
+    fn damage_that_was_mended_is_a_warning_that_says_so() {
+        let osd = osd_with(OsdStatus { damaged_reads: 3, mended_blocks: 2, ..OsdStatus::default() });
+        let mut problems = Vec::new();
+        problems_of(&osd, &mut problems);
+        let texts: Vec<&str> = problems.iter().map(|problem| problem.what.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "osd.0 found 3 blocks whose checksum does not verify; as primary it wrote 2 blocks anew from sound copies"
+            ]
+        );
+        assert_eq!(problems[0].level, Level::Warning);
+    }
+}

@@ -1,0 +1,134 @@
+//! fio, writing and verifying on a volume while a test does something to the cluster.
+
+use super::pond::Pond;
+use super::random::Random;
+use super::replicas::replicas_are_equal;
+use super::whole::{BLOCK, becomes_whole};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a run of fio may take. It writes and verifies 32 MiB, and waits out a few failures meanwhile.
+const FIO_LIMIT: Duration = Duration::from_secs(150);
+
+/// Runs fio on a cluster, does `trouble` to it meanwhile, and looks at everything afterwards. Each OSD needs 3 GiB.
+pub fn fio_notices_nothing_of(pond: &Pond, trouble: impl FnOnce(&Pond)) {
+    pond.volume("v", "1GiB");
+    let mut door = pond.serve("v");
+    becomes_whole(pond);
+    let enough = AtomicBool::new(false);
+    let jobs: Vec<FioJob> = std::thread::scope(|scope| {
+        // Also when `trouble` panics: the scope waits for its threads.
+        let _at_the_end = SetOnDrop(&enough);
+        let verifying = [0, 1].map(|half| {
+            let (scratch, uri, enough) = (pond.scratch(), door.uri(), &enough);
+            scope.spawn(move || verify_until(enough, scratch, &uri, half))
+        });
+        trouble(pond);
+        assert!(verifying.iter().all(|thread| !thread.is_finished()), "fio ended early");
+        enough.store(true, Ordering::Relaxed);
+        verifying.into_iter().flat_map(|thread| thread.join().expect("fio found nothing")).collect()
+    });
+    assert!(door.runs(), "the NBD server ended");
+    becomes_whole(pond);
+    for job in &jobs {
+        // From the seed of the last job of each part fio knows what it must find.
+        job.run(pond.scratch(), &door.uri(), &["--verify_only"]);
+    }
+    drop(door);
+    replicas_are_equal(pond, jobs.len() as u64 * FioJob::BYTES / BLOCK);
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes and verifies, again and again. Answers the last job of each part of the half.
+fn verify_until(enough: &AtomicBool, scratch: &Path, uri: &str, half: u64) -> Vec<FioJob> {
+    let mut random = Random::seeded();
+    let mut jobs = BTreeMap::new();
+    let mut count = 0;
+    while !enough.load(Ordering::Relaxed) {
+        // One part after the other, so that what a member missed is not soon written over.
+        let job = FioJob { half, part: count % FioJob::PARTS, seed: random.below(1 << 30) };
+        // Verifying not only at the end of a job: reads and writes are mixed at any time.
+        job.run(scratch, uri, &["--verify_backlog=512"]);
+        jobs.insert(job.part, job);
+        count += 1;
+    }
+    eprintln!("fio wrote and verified {count} parts of half {half}");
+    jobs.into_values().collect()
+}
+
+/// One run of fio: whole blocks in the first half of the volume, anything in the second.
+struct FioJob {
+    half: u64,
+    part: u64,
+    seed: u64,
+}
+
+impl FioJob {
+    const BYTES: u64 = 32 << 20;
+    const PARTS: u64 = 16;
+
+    pub fn run(&self, scratch: &Path, uri: &str, more: &[&str]) {
+        let sizes = if self.half == 0 { "--bs=4k" } else { "--bsrange=512-128k" };
+        let mut command = Command::new("fio");
+        command
+            .args(["--name=failover", "--ioengine=nbd", "--rw=randwrite", "--iodepth=16", sizes])
+            .args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--randrepeat=0"])
+            .arg(format!("--uri={uri}"))
+            .arg(format!("--offset={}", (self.half * Self::PARTS + self.part) * Self::BYTES))
+            .arg(format!("--size={}", Self::BYTES))
+            .arg(format!("--randseed={}", self.seed))
+            .args(more);
+        Program::start(command, &scratch.join(format!("fio.{}.log", self.half))).succeeds();
+    }
+}
+
+/// A program that is killed with the test.
+struct Program {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    fn start(mut command: Command, log: &Path) -> Program {
+        let output = File::create(log).expect("a log can be made");
+        let copy = output.try_clone().expect("a descriptor can be doubled");
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(copy).spawn();
+        let child = child.unwrap_or_else(|error| panic!("fio: {error}; `make deps` installs it"));
+        Program { child, log: log.to_owned() }
+    }
+
+    #[track_caller]
+    fn succeeds(mut self) {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            assert!(started.elapsed() < FIO_LIMIT, "fio hangs: {}", self.words());
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(status.success(), "fio: {status}: {}", self.words());
+    }
+
+    fn words(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,203 @@
+//! Links between nodes are cut, both ways or one way, while fio verifies: whoever can go on does, what cannot waits, and
+//! after the links are whole again so is the cluster, by itself and with all replicas the same.
+
+mod common;
+
+use common::fio::fio_notices_nothing_of;
+use common::nbd::{NbdClient, Refusal};
+use common::network::Network;
+use common::network::Peer::{Clients, Node};
+use common::pond::{Door, Pond};
+use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, some_epoch_ends};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Links stay cut for so long at least: past every lease under load, and past the time after which clients give up a
+/// silent connection.
+const CUT: Duration = Duration::from_secs(6);
+/// Operations go on while links are cut: within this, on a busy machine too.
+const GOES_ON: Duration = Duration::from_secs(25);
+
+/// A cluster whose links can be cut. The cluster ends first.
+struct Scene {
+    pond: Pond,
+    network: Network,
+}
+
+impl Scene {
+    fn new(test: &str) -> Option<Scene> {
+        let network = Network::make(test)?;
+        let pond = Pond::start_with(&["--osd-size", "3GiB", &network.flag()]);
+        pond.volume("probe", "256MiB");
+        Some(Scene { pond, network })
+    }
+}
+
+/// A client that looks whether operations go on, on a volume of its own.
+struct Probe<'a> {
+    pond: &'a Pond,
+    client: NbdClient,
+    stamp: u8,
+    _door: Door,
+}
+
+impl<'a> Probe<'a> {
+    /// Spread over all groups, most likely.
+    const PLACES: u64 = 48;
+
+    fn new(pond: &'a Pond) -> Probe<'a> {
+        // What cannot be done in time is told with the reason instead of waiting for it.
+        let door = pond.serve_with("probe", &["--timeout", &format!("{}s", GOES_ON.as_secs())]);
+        Probe { pond, client: door.client(), stamp: 0, _door: door }
+    }
+
+    /// Writes and reads in all groups.
+    #[track_caller]
+    fn goes_on(&mut self, what: &str) {
+        let began = Instant::now();
+        self.stamp = self.stamp.wrapping_add(1);
+        let data = vec![self.stamp; BLOCK as usize];
+        for place in 0..Self::PLACES {
+            let written = self.client.write(place * (4 << 20), &data);
+            written.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
+        }
+        for place in 0..Self::PLACES {
+            let found = self.client.read(place * (4 << 20), BLOCK as u32);
+            let found = found.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
+            assert!(found == data, "{what}: block {place} is old");
+        }
+        let took = began.elapsed();
+        eprintln!("{what}: operations in all groups took {:.1} s", took.as_secs_f64());
+        assert!(took < GOES_ON, "{what}: operations in all groups took {took:?}");
+    }
+
+    #[track_caller]
+    fn is_stuck(&self, what: &str, refusal: &Refusal) -> ! {
+        let groups = groups(self.pond);
+        let waiting: Vec<String> =
+            groups.iter().filter(|group| group["state"] != "active").map(ToString::to_string).collect();
+        panic!("{what}: {}; not active: {}", refusal.message, waiting.join("\n"));
+    }
+}
+
+/// One cluster under partitions at a time: beside others on few cores they take longer than is waited for.
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[test]
+fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
+    let _turn = turn();
+    let Some(Scene { pond, network }) = Scene::new("links between two nodes") else { return };
+    fio_notices_nothing_of(&pond, |pond| {
+        let mut probe = Probe::new(pond);
+        let mut phase = |what: &str, cut: &dyn Fn()| {
+            let began = Instant::now();
+            some_epoch_ends(pond, cut);
+            probe.goes_on(what);
+            std::thread::sleep(CUT.saturating_sub(began.elapsed()));
+            probe.goes_on(what);
+            network.heal();
+            becomes_whole(pond);
+        };
+        for (one, other) in [(0, 1), (1, 2), (0, 2)] {
+            let what = format!("{one} and {other} do not reach each other");
+            phase(&what, &|| network.cut_off(one, &[Node(other)]));
+        }
+        for (from, to) in [(0, 1), (2, 0)] {
+            phase(&format!("{from} does not reach {to}"), &|| network.cut(Node(from), Node(to)));
+        }
+    });
+}
+
+#[test]
+fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
+    let _turn = turn();
+    let Some(Scene { pond, network }) = Scene::new("a node cut off") else { return };
+    fio_notices_nothing_of(&pond, |pond| {
+        let mut probe = Probe::new(pond);
+        for node in 0..OSDS {
+            let what = format!("{node} is cut off from the other nodes");
+            let began = Instant::now();
+            every_epoch_ends(pond, || network.cut_off_from_nodes(node));
+            probe.goes_on(&what);
+            std::thread::sleep(CUT.saturating_sub(began.elapsed()));
+            probe.goes_on(&what);
+            network.heal();
+            becomes_whole(pond);
+        }
+        every_epoch_ends(pond, || {
+            network.cut_off(1, &[Node(0), Node(2), Clients]);
+        });
+        probe.goes_on("1 is cut off from everybody");
+        std::thread::sleep(CUT);
+        network.heal();
+        becomes_whole(pond);
+        // The others reach it, so nobody takes over, and what it leads waits for the link.
+        for (from, to) in [(Clients, Node(0)), (Node(2), Clients)] {
+            network.cut(from, to);
+            std::thread::sleep(CUT);
+            network.heal();
+            probe.goes_on(&format!("after {to:?} did not hear {from:?}"));
+        }
+        // Nobody has a majority: everything waits.
+        every_epoch_ends(pond, || {
+            (0..OSDS).for_each(|node| network.cut_off_from_nodes(node));
+            std::thread::sleep(CUT);
+            network.heal();
+        });
+        probe.goes_on("after no node reached another");
+    });
+}
+
+#[test]
+fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
+    let _turn = turn();
+    let Some(Scene { pond, network }) = Scene::new("nodes that stand still behind cut links") else { return };
+    fio_notices_nothing_of(&pond, |pond| {
+        let mut probe = Probe::new(pond);
+        // It goes on while it is cut off, with leases that ran out long ago.
+        every_epoch_ends(pond, || {
+            let frozen = Frozen::new(node_of(pond, 0));
+            network.cut_off_from_nodes(0);
+            probe.goes_on("0 stands still, cut off");
+            std::thread::sleep(CUT);
+            drop(frozen);
+        });
+        probe.goes_on("0 goes on, cut off");
+        network.heal();
+        becomes_whole(pond);
+        // The links are whole before it goes on: what they brought meanwhile it finds all at once.
+        every_epoch_ends(pond, || {
+            network.cut_off_from_nodes(1);
+            let frozen = Frozen::new(node_of(pond, 1));
+            probe.goes_on("1 cut off, stands still");
+            std::thread::sleep(CUT);
+            network.heal();
+            std::thread::sleep(Duration::from_millis(500));
+            drop(frozen);
+        });
+        becomes_whole(pond);
+        // Whoever leads groups that the other two hold cannot be replaced by either of them alone.
+        every_epoch_ends(pond, || {
+            network.cut_off(0, &[Node(1)]);
+            let frozen = Frozen::new(node_of(pond, 2));
+            std::thread::sleep(CUT);
+            drop(frozen);
+        });
+        probe.goes_on("2 goes on while 0 and 1 do not reach each other");
+        network.heal();
+        becomes_whole(pond);
+        // It starts anew behind the cut.
+        every_epoch_ends(pond, || {
+            network.cut_off_from_nodes(2);
+            common::whole::signal(node_of(pond, 2), Signal::SIGKILL);
+            probe.goes_on("2 is killed, cut off");
+            std::thread::sleep(CUT);
+        });
+        network.heal();
+        becomes_whole(pond);
+        probe.goes_on("in the end");
+    });
+}

@@ -1,0 +1,202 @@
+//! Drives that are lost, OSDs that are drained, removed and added under load: clients see neither an error nor anything
+//! old, the data is where it shall be, and then all replicas are the same.
+
+mod common;
+
+use common::fio::fio_notices_nothing_of;
+use common::pond::{Pond, runs};
+use common::whole::{becomes_whole, becomes_whole_within, groups, node_of, osd_view, signal};
+use common::{names, path, wait_until, within};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs::File;
+use std::time::Duration;
+
+/// What it may take to move the data of a whole OSD while fio writes.
+const MOVED_WITHIN: Duration = Duration::from_secs(240);
+
+#[test]
+fn a_drive_that_is_lost_is_replaced_by_another_while_fio_verifies() {
+    let pond = Pond::start("3GiB");
+    fio_notices_nothing_of(&pond, |pond| {
+        loses_its_drive(pond, 1);
+        let (worked, _, told) = pond.attempt(&["osd", "rm", "1"]);
+        assert!(!worked, "an OSD that is in was removed");
+        names(&told, &["osd.1 is in", "osd out 1"]);
+        pond.run(&["osd", "out", "osd.1"]);
+        is_removed(pond, 1);
+        let added = pond.run(&["osd", "add", "--size", "3GiB"]);
+        names(&added, &["osd.3 is up on node.1", "osd.3.img"]);
+        becomes_whole_within(pond, MOVED_WITHIN);
+
+        // Another one, and what replaces it is put where it was.
+        loses_its_drive(pond, 0);
+        pond.run(&["osd", "out", "0"]);
+        is_removed(pond, 0);
+        let drive = pond.osd_file(0);
+        let added = pond.run(&["osd", "add", "--device", path(&drive), "--node", "0"]);
+        names(&added, &["osd.4 is up on node.0", "osd.0.img"]);
+        becomes_whole_within(pond, MOVED_WITHIN);
+    });
+    // All of it is remembered.
+    pond.up();
+    becomes_whole(&pond);
+    assert_eq!(osds(&pond), [2, 3, 4]);
+}
+
+#[test]
+fn an_osd_that_lives_is_drained_and_removed_while_fio_verifies() {
+    let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "4"]);
+    fio_notices_nothing_of(&pond, |pond| {
+        let node = node_of(pond, 2);
+        assert!(holds(pond, 2) > 0);
+        names(&pond.run(&["osd", "out", "2"]), &["are being moved", "osd rm 2"]);
+        let (worked, _, told) = pond.attempt(&["osd", "rm", "2"]);
+        assert!(!worked, "an OSD was removed that held something");
+        names(&told, &["osd.2 cannot be removed yet"]);
+        within(MOVED_WITHIN, "nothing is left on it", || holds(pond, 2) == 0);
+        becomes_whole(pond);
+        wait_until("what it held is deleted", || osd_view(pond, 2).is_some_and(|osd| osd["used_bytes"] == 0));
+        is_removed(pond, 2);
+        wait_until("its process has ended", || !runs(node));
+        wait_until("that is told", || {
+            log(pond, "up.log").contains("node.2 has ended: it has no OSD any more")
+        });
+        let (worked, _, told) = pond.attempt(&["osd", "out", "0"]);
+        assert!(!worked, "one of as many OSDs as copies was taken out");
+        names(&told, &["leave 2 OSDs for the 3 copies of pool default", "--allow-fewer-copies", "osd add"]);
+    });
+    assert!(!log(&pond, "up.log").contains("starts again"), "{}", log(&pond, "up.log"));
+    pond.up();
+    becomes_whole(&pond);
+    assert_eq!(osds(&pond), [0, 1, 3]);
+}
+
+#[test]
+fn an_osd_that_stays_away_is_replaced_by_the_others_without_a_hand_and_comes_back_while_fio_verifies() {
+    let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "4", "--osd-out-after", "5s"]);
+    fio_notices_nothing_of(&pond, |pond| {
+        // Where it does not find its drive it does not come back.
+        let (drive, away) = (pond.osd_file(1), pond.scratch().join("away.img"));
+        std::fs::rename(&drive, &away).expect("the drive's file can be moved");
+        signal(node_of(pond, 1), Signal::SIGKILL);
+        wait_until("status says what becomes of it", || {
+            let text = pond.run(&["status"]);
+            text.contains("osd.1 on node.1 is down") && text.contains("it is taken out in")
+        });
+        wait_until("it is out", || admission(pond, 1) == "out_while_down");
+        wait_until("it holds nothing", || holds(pond, 1) == 0);
+        becomes_whole_within(pond, MOVED_WITHIN);
+
+        std::fs::rename(&away, &drive).expect("the drive's file can be moved back");
+        wait_until("it is back and in", || admission(pond, 1) == "in");
+        within(MOVED_WITHIN, "data is placed on it again", || holds(pond, 1) > 0);
+        becomes_whole_within(pond, MOVED_WITHIN);
+    });
+}
+
+#[test]
+fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
+    let scratch = common::scratch();
+    let drives: Vec<_> = (0..5).map(|index| scratch.path().join(format!("drive.{index}"))).collect();
+    for drive in &drives {
+        let file = File::create(drive).expect("a file can be made");
+        file.set_len(512 << 20).expect("it can be sparse");
+    }
+    let mut flags = vec!["--nodes", "2", "--replicas", "2"];
+    for drive in &drives[..4] {
+        flags.extend(["--device", path(drive)]);
+    }
+    let pond = Pond::start_with(&flags);
+    pond.volume("v", "64MiB");
+    let door = pond.serve("v");
+    let mut client = door.client();
+    let data = common::random_bytes(1, 4 << 20);
+    client.write(0, &data).expect("it can be written");
+
+    // Of node.0, on the drives 0 and 2.
+    let node = node_of(&pond, 1);
+    assert_eq!(node, node_of(&pond, 0));
+    pond.run(&["osd", "out", "0"]);
+    is_removed(&pond, 0);
+    assert_eq!(node, node_of(&pond, 1), "the process was started again");
+    assert!(client.read(0, data.len() as u32).expect("it can be read") == data);
+
+    let (worked, _, told) = pond.attempt(&["osd", "add", "--device", path(&drives[0])]);
+    assert!(!worked, "the drive of a removed OSD was taken as it was");
+    names(&told, &["holds osd.0", "osd wipe"]);
+    let (worked, _, told) = pond.attempt(&["osd", "add", "--device", path(&drives[1])]);
+    assert!(!worked, "a drive was taken twice");
+    names(&told, &["is a drive of this cluster already"]);
+    names(&pond.run(&["osd", "add", "--device", path(&drives[4])]), &["osd.4 is up on node.0"]);
+    assert_ne!(node_of(&pond, 4), node, "it has a process of its own until the next start");
+
+    // Started again, the process knows which drives are left to it.
+    signal(node, Signal::SIGKILL);
+    wait_until("the node is back", || {
+        let pid = osd_view(&pond, 1).and_then(|osd| osd["pid"].as_i64());
+        pid.is_some_and(|pid| pid != i64::from(node))
+    });
+    pond.becomes_active();
+    assert!(client.read(0, data.len() as u32).expect("it can be read") == data);
+    drop(client);
+    drop(door);
+    pond.down();
+    pond.up();
+    pond.becomes_active();
+    assert_eq!(osds(&pond), [1, 2, 3, 4]);
+    assert_eq!(node_of(&pond, 4), node_of(&pond, 1), "one process for each node again");
+    pond.down();
+}
+
+/// Kills the node of an OSD and empties its drive before it is started again.
+fn loses_its_drive(pond: &Pond, osd: u32) {
+    let node = node_of(pond, osd);
+    let drive = pond.osd_file(osd);
+    let bytes = std::fs::metadata(&drive).expect("the drive's file is there").len();
+    signal(node, Signal::SIGKILL);
+    wait_until("its process is gone", || !runs(node));
+    let file = File::options().write(true).open(&drive).expect("the drive's file can be written");
+    file.set_len(0).and_then(|()| file.set_len(bytes)).expect("it can be emptied");
+    wait_until("it is known to be down", || osd_view(pond, osd).is_some_and(|osd| osd["up"] == false));
+    let said = format!("is blank, but osd.{osd} was on it");
+    wait_until("the drive is not taken for a new one", || {
+        log(pond, &format!("node.{osd}.log")).contains(&said)
+    });
+}
+
+/// Removes an OSD as soon as nothing is on it that is needed.
+fn is_removed(pond: &Pond, osd: u32) {
+    let mut told = String::new();
+    wait_until("it can be removed", || {
+        let (worked, stdout, stderr) = pond.attempt(&["osd", "rm", &osd.to_string()]);
+        told = stdout;
+        assert!(worked || stderr.contains("cannot be removed yet"), "{stderr}");
+        worked
+    });
+    names(&told, &[&format!("osd.{osd} is removed"), "is left as it is", "osd wipe", "osd add --device"]);
+    assert!(osd_view(pond, osd).is_none());
+}
+
+/// How many groups an OSD holds, or is catching up in.
+fn holds(pond: &Pond, osd: u32) -> usize {
+    let is_in = |group: &Value, field: &str| {
+        group[field].as_array().is_some_and(|osds| osds.iter().any(|one| *one == osd))
+    };
+    groups(pond).iter().filter(|group| is_in(group, "in_sync") || is_in(group, "learners")).count()
+}
+
+fn admission(pond: &Pond, osd: u32) -> String {
+    let view = osd_view(pond, osd).expect("the OSD is there");
+    view["admission"].as_str().expect("it is in or out").to_owned()
+}
+
+fn osds(pond: &Pond) -> Vec<u64> {
+    let status = pond.status();
+    let osds = status["osds"].as_array().expect("the status lists the OSDs");
+    osds.iter().filter_map(|osd| osd["osd"].as_u64()).collect()
+}
+
+fn log(pond: &Pond, name: &str) -> String {
+    std::fs::read_to_string(pond.dir().join(name)).unwrap_or_default()
+}

@@ -1,0 +1,141 @@
+//! When the groups that an OSD leads are scrubbed: when an operator wishes it, lightly each day, deeply each week.
+//!
+//! Each group has its own time of the day and of the week, by its number, so that they do not all come at once. What
+//! was done stands in the registry, so that a restart or another primary goes on from there.
+
+use base::PgId;
+use base::hash::mix;
+use registry::cluster::{Cluster, OsdStatus, PgState, ScrubState};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+
+/// How often light scrubs are due.
+const LIGHT_EVERY: Duration = Duration::from_hours(24);
+/// How often deep scrubs are due.
+const DEEP_EVERY: Duration = Duration::from_hours(7 * 24);
+/// How often it is looked whether one is due.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// A scrub that was begun and not reported after so long was given up, and is begun anew.
+const REPEAT_AFTER: Duration = Duration::from_secs(600);
+
+/// The schedule of one OSD's groups.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    started_ms: u64,
+    /// What was begun, when, by both clocks.
+    begun: BTreeMap<PgId, (Instant, u64)>,
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Schedule {
+    pub(crate) fn new() -> Schedule {
+        Schedule { started_ms: now_ms(), begun: BTreeMap::new() }
+    }
+
+    /// The groups to scrub now, and whether deeply.
+    pub(crate) async fn due(&mut self, cluster: &Cluster, status: &OsdStatus) -> Vec<(PgId, bool)> {
+        let active = status.pgs.iter().filter(|(_, status)| status.state == PgState::Active);
+        let active: Vec<PgId> = active.map(|(pg, _)| *pg).collect();
+        if active.is_empty() {
+            return Vec::new();
+        }
+        // While the registry is away nothing is scrubbed: it could not be noted.
+        let Ok(states) = cluster.scrubs().await else { return Vec::new() };
+        let now = Instant::now();
+        let now_ms = now_ms();
+        self.begun.retain(|_, (at, _)| now.duration_since(*at) < REPEAT_AFTER);
+        let none = ScrubState::default();
+        let mut due = Vec::new();
+        for pg in active {
+            if self.begun.contains_key(&pg) {
+                continue;
+            }
+            if let Some(deep) = what_is_due(pg, states.get(&pg).unwrap_or(&none), self.started_ms, now_ms) {
+                self.begun.insert(pg, (now, now_ms));
+                due.push((pg, deep));
+            }
+        }
+        due
+    }
+
+    /// A scrub ended: when it had begun.
+    pub(crate) fn ended(&mut self, pg: PgId) -> u64 {
+        self.begun.remove(&pg).map_or_else(now_ms, |(_, began_ms)| began_ms)
+    }
+}
+
+/// The scrub that a group needs now, if any: whether it is deep. A group that was never scrubbed counts as scrubbed
+/// when its OSD started.
+fn what_is_due(pg: PgId, state: &ScrubState, started_ms: u64, now_ms: u64) -> Option<bool> {
+    let shift = mix(u64::from(pg.pool.0) << 32 | u64::from(pg.index));
+    let turn = |at_ms: u64, every: Duration| {
+        let every_ms = every.as_millis() as u64;
+        (at_ms + shift % every_ms) / every_ms
+    };
+    let is_over = |done_ms: u64, every: Duration| {
+        let done_ms = if done_ms == 0 { started_ms } else { done_ms };
+        turn(now_ms, every) > turn(done_ms, every)
+    };
+    if state.pending_wish() == Some(true) || is_over(state.record.deep_ms, DEEP_EVERY) {
+        return Some(true);
+    }
+    (state.pending_wish() == Some(false) || is_over(state.record.light_ms, LIGHT_EVERY)).then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::PoolId;
+    use registry::cluster::{ScrubRecord, ScrubWish};
+
+    const HOUR_MS: u64 = 3_600_000;
+    const START: u64 = 1_000_000 * HOUR_MS;
+
+    fn pg(index: u32) -> PgId {
+        PgId { pool: PoolId(1), index }
+    }
+
+    #[test]
+    fn each_group_is_scrubbed_once_a_day_and_deeply_once_a_week_at_a_time_of_its_own() {
+        let mut times = Vec::new();
+        for index in 0..20 {
+            let mut state = ScrubState::default();
+            let (mut light, mut deep) = (0, 0);
+            for hour in 0..28 * 24 {
+                let now = START + hour * HOUR_MS;
+                let Some(is_deep) = what_is_due(pg(index), &state, START, now) else { continue };
+                state.record.light_ms = now;
+                if is_deep {
+                    state.record.deep_ms = now;
+                    deep += 1;
+                    times.push(hour % (7 * 24));
+                } else {
+                    light += 1;
+                }
+            }
+            assert_eq!(deep, 4, "of pg {index}");
+            assert!((23..=28).contains(&(light + deep)), "{light} and {deep} of pg {index}");
+        }
+        times.sort_unstable();
+        times.dedup();
+        assert!(times.len() >= 15, "they come at the same times: {times:?}");
+    }
+
+    #[test]
+    fn a_wish_is_fulfilled_by_a_scrub_that_began_later_and_was_as_deep() {
+        let wish = Some(ScrubWish { at_ms: START + 10, deep: true });
+        let record = ScrubRecord { light_ms: START + 20, deep_ms: START, ..ScrubRecord::default() };
+        let mut state = ScrubState { record, wish };
+        assert_eq!(what_is_due(pg(0), &state, START, START + 30), Some(true));
+        state.record.deep_ms = START + 20;
+        assert_eq!(what_is_due(pg(0), &state, START, START + 30), None);
+        state.wish = Some(ScrubWish { at_ms: START + 25, deep: false });
+        assert_eq!(what_is_due(pg(0), &state, START, START + 30), Some(false));
+    }
+}

@@ -1,0 +1,410 @@
+//! How damage is repaired: a block that does not verify here is fetched from another member and written anew.
+//!
+//! Whoever meets damage while it reads (a client's read, the edges of an unaligned write, a push, a repair, a scrub)
+//! starts a *mend* of that block and waits behind it. A mend is an operation on its block like any other: it waits for
+//! those before it and holds back those behind it. So no write is in flight on the block, every member in sync has the
+//! same content, and what another one answers is right if it matches the checksum in this OSD's index. It is ordered
+//! as a write to all members, which puts it at a new place of every drive.
+//!
+//! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
+//! While a member is away that may have one, they wait instead.
+
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, OperationState, Origin};
+use crate::osd::Osd;
+use crate::request::REPAIR;
+use crate::sabotage::Sabotage;
+use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c};
+use std::time::Duration;
+use store::Location;
+use wire::{Checksums, Inquiry, Status, encode};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// How long a member may take to answer before the next one is asked.
+const FETCH_MAX: Duration = Duration::from_secs(2);
+/// Lost blocks that are remembered one by one.
+const LOST_MAX: usize = 4096;
+/// How long members are not asked again for a block that nobody had.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a block is written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MendReason {
+    /// It does not verify here.
+    Damaged,
+    /// It does not verify, or differs, at another member: what this OSD has is written to all.
+    OtherDamaged,
+    /// Most members hold something else than this OSD: what that one has is written to all.
+    Outvoted(OsdId),
+}
+
+/// A block that another member was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetching {
+    id: OperationId,
+    link: LinkId,
+    /// How many members were asked so far.
+    asked: usize,
+    /// All of those answered, and have no sound copy.
+    is_certain: bool,
+    since: Instant,
+}
+
+/// A block that nobody had, and where this OSD's damaged copy lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    location: Location,
+    since: Instant,
+    /// Every member said so; else one that did not answer may have it.
+    is_certain: bool,
+}
+
+/// What became of damage that was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamageCounts {
+    /// Blocks that did not verify when they were read, here or at a member that a scrub asked.
+    pub found: u64,
+    /// Blocks that were written anew.
+    pub mended: u64,
+}
+
+/// A block of which no member has a copy that verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBlock {
+    /// Its group.
+    pub pg: PgId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// The 4 MiB piece of it.
+    pub object: u32,
+    /// The 4 KiB block of that.
+    pub block: u16,
+}
+
+impl Osd {
+    /// Starts to mend a block, unless that is under way. `false` when there is nothing to be done: it is known to be
+    /// lost, or the group does not serve. Else whoever needs the block waits behind the mend.
+    pub(crate) fn mend(
+        &mut self,
+        group: u32,
+        key: ObjectKey,
+        block: u16,
+        reason: MendReason,
+        io: &mut impl Io,
+    ) -> bool {
+        if !self.groups[group as usize].is_active() || self.is_lost(key, block) {
+            return false;
+        }
+        let state = &self.groups[group as usize];
+        let is_mend = |id: &OperationId| {
+            self.operations
+                .get(*id)
+                .is_some_and(|other| other.kind == OperationKind::Mend && other.overlaps(&key, block, 1))
+        };
+        if state.in_flight.iter().chain(&state.waiting).any(is_mend) {
+            return true;
+        }
+        let has_conflict = self.has_conflict(group, &key, block, 1, state.waiting.len());
+        let (id, operation) = self.operations.add();
+        operation.kind = OperationKind::Mend;
+        operation.origin = Origin::Mend(reason);
+        operation.group = group;
+        operation.key = key;
+        operation.first_block = block;
+        operation.block_count = 1;
+        operation.offset = u32::from(block) * BLOCK_BYTES as u32;
+        operation.length = BLOCK_BYTES as u32;
+        if has_conflict {
+            self.groups[group as usize].waiting.push_back(id);
+        } else {
+            self.start_mend(id, io);
+        }
+        true
+    }
+
+    /// Its block is free: looks at what is there now.
+    pub(crate) fn start_mend(&mut self, id: OperationId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (key, block, group) = (operation.key, operation.first_block, operation.group);
+        operation.state = OperationState::Reading;
+        let origin = operation.origin;
+        if self.sabotage != Some(Sabotage::StaleMend) {
+            self.groups[group as usize].in_flight.push_back(id);
+        }
+        self.look_up(id, &key, block, 1);
+        let is_hole = self.operations.live(id).parts[0].location.is_none();
+        match origin {
+            Origin::Mend(MendReason::Outvoted(osd)) => self.fetch_from(id, osd, 0, true, io),
+            Origin::Mend(MendReason::OtherDamaged) if is_hole => self.order_mended(id, None, io),
+            // It was written anew since.
+            _ if is_hole => self.end_mend(id, io),
+            _ => self.read_parts(id, io),
+        }
+    }
+
+    /// The drive answered.
+    pub(crate) fn mend_was_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let damage = self.first_damage(id);
+        let operation = self.operations.live(id);
+        match (damage, operation.origin) {
+            (Some(_), _) => {
+                self.release_parts(id);
+                self.fetch_next(id, 0, true, io);
+            }
+            (None, Origin::Mend(MendReason::OtherDamaged)) => {
+                let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
+                self.order_mended(id, Some(&buffer.bytes()[..BLOCK_BYTES]), io);
+                self.put_buffer(buffer);
+            }
+            // It was written anew, or the drive thought better of it.
+            (None, _) => {
+                self.release_parts(id);
+                self.end_mend(id, io);
+            }
+        }
+    }
+
+    /// Asks the next member for the one block that an operation needs.
+    pub(crate) fn fetch_next(&mut self, id: OperationId, asked: usize, is_certain: bool, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let group = &self.groups[operation.group as usize];
+        let mut members: Vec<OsdId> = group.replicas(self.id).collect();
+        // A learner's copy may be the last good one; whether it is the right one its checksum tells.
+        members.extend(group.wanted_learners().filter(|osd| *osd != self.id));
+        let is_there = |osd: &OsdId| self.ready_link(*osd).is_some();
+        let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
+        let is_certain = is_certain && skipped.clone().all(|osd| self.is_out(osd));
+        let index = asked + skipped.count();
+        match members.get(index) {
+            Some(osd) => self.fetch_from(id, *osd, index + 1, is_certain, io),
+            None => self.nobody_has(id, is_certain, io),
+        }
+    }
+
+    fn fetch_from(&mut self, id: OperationId, osd: OsdId, asked: usize, is_certain: bool, io: &mut impl Io) {
+        let Some(link) = self.ready_link(osd) else { return self.nobody_has(id, false, io) };
+        let operation = self.operations.live(id);
+        operation.state = OperationState::Fetching;
+        let inquiry = Inquiry {
+            request: id.number(),
+            key: operation.key,
+            epoch: self.groups[operation.group as usize].epoch,
+            first_block: operation.first_block,
+            block_count: 1,
+        };
+        self.fetching.push(Fetching { id, link, asked, is_certain, since: self.now });
+        io.send(link, &encode::fetch(&inquiry));
+    }
+
+    /// Gives up on members that do not answer.
+    pub(crate) fn advance_fetching(&mut self, io: &mut impl Io) {
+        let mut index = 0;
+        while let Some(fetching) = self.fetching.get(index).copied() {
+            let is_alive = self.operations.get(fetching.id).is_some();
+            let is_late =
+                self.now.since(fetching.since) >= FETCH_MAX || !self.peers.contains_key(&fetching.link);
+            if is_alive && !is_late {
+                index += 1;
+                continue;
+            }
+            self.fetching.swap_remove(index);
+            if is_alive {
+                self.fetch_next(fetching.id, fetching.asked, false, io);
+            }
+        }
+    }
+
+    /// A member's answer to a fetch.
+    pub(crate) fn handle_fetched(
+        &mut self,
+        link: LinkId,
+        inquiry: &Inquiry,
+        status: Status,
+        checksums: Checksums<'_>,
+        data: &[u8],
+        io: &mut impl Io,
+    ) {
+        let is_meant = |fetching: &Fetching| fetching.id.number() == inquiry.request && fetching.link == link;
+        let Some(index) = self.fetching.iter().position(is_meant) else { return };
+        let fetching = self.fetching.swap_remove(index);
+        let id = fetching.id;
+        let Some(operation) = self.operations.get(id) else { return };
+        let is_outvoted = matches!(operation.origin, Origin::Mend(MendReason::Outvoted(_)));
+        let expected = match (is_outvoted, checksums.first()) {
+            (true, Some(theirs)) => theirs.get(),
+            _ => operation.checksums[0].get(),
+        };
+        let verifies = data.len() == BLOCK_BYTES
+            && (crc32c(data) == expected || self.sabotage == Some(Sabotage::TrustFetched));
+        if status == Status::Ok && verifies {
+            self.order_mended(id, Some(data), io);
+        } else if status == Status::Ok && data.is_empty() && is_outvoted {
+            self.order_mended(id, None, io);
+        } else {
+            let is_certain = fetching.is_certain && status != Status::NotActive;
+            self.fetch_next(id, fetching.asked, is_certain, io);
+        }
+    }
+
+    /// Orders what a block shall hold as a write to all members, `None` for zeros.
+    fn order_mended(&mut self, id: OperationId, data: Option<&[u8]>, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (group, origin) = (operation.group, operation.origin);
+        operation.state = OperationState::Reading;
+        let is_ordered = match data {
+            Some(data) => {
+                operation.checksums.clear();
+                operation.checksums.push(U32::new(crc32c(data)));
+                if let Origin::Mend(_) = origin {
+                    operation.tag = REPAIR;
+                }
+                self.order_write(id, data, io)
+            }
+            None => {
+                (operation.kind, operation.tag) = (OperationKind::Zero, REPAIR);
+                self.order_zero(id, io)
+            }
+        };
+        if is_ordered {
+            return;
+        }
+        if origin == Origin::Repair {
+            return self.repair_must_come_again(id);
+        }
+        // The store has no room right now: it begins anew, before what waits.
+        let operation = self.operations.live(id);
+        (operation.kind, operation.state) = (OperationKind::Mend, OperationState::Waiting);
+        let state = &mut self.groups[group as usize];
+        state.in_flight.retain(|other| *other != id);
+        state.waiting.push_front(id);
+        self.look_again(group);
+    }
+
+    /// No member has a copy that verifies.
+    fn nobody_has(&mut self, id: OperationId, is_certain: bool, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (key, block, origin) = (operation.key, operation.first_block, operation.origin);
+        if let Some(location) = self.location_of(key, block)
+            && !matches!(origin, Origin::Mend(MendReason::Outvoted(_)))
+        {
+            if self.lost.len() >= LOST_MAX {
+                self.lost.pop_first();
+            }
+            let since = self.now;
+            if self.lost.insert((key, block), Lost { location, since, is_certain }).is_none() {
+                self.note(format!(
+                    "no member that can be reached has a sound copy of block {block} of {key}"
+                ));
+            }
+        }
+        if origin == Origin::Repair { self.repair_is_impossible(id, io) } else { self.end_mend(id, io) }
+    }
+
+    fn end_mend(&mut self, id: OperationId, io: &mut impl Io) {
+        let group = self.operations.live(id).group;
+        self.groups[group as usize].in_flight.retain(|other| *other != id);
+        self.forget_operation(id);
+        self.start_waiting(group, io);
+    }
+
+    fn location_of(&mut self, key: ObjectKey, block: u16) -> Option<Location> {
+        self.scratch_extents.clear();
+        self.scratch_checksums.clear();
+        self.store.lookup(&key, block, 1, &mut self.scratch_extents, &mut self.scratch_checksums);
+        self.scratch_extents.first().and_then(|extent| extent.location)
+    }
+
+    /// Whether no member had a sound copy of a block when they were asked a moment ago.
+    fn is_lost(&mut self, key: ObjectKey, block: u16) -> bool {
+        let Some(known) = self.lost.get(&(key, block)).copied() else { return false };
+        if self.location_of(key, block) != Some(known.location) {
+            // It was written anew, or moved.
+            self.lost.remove(&(key, block));
+            return false;
+        }
+        self.now.since(known.since) < LOST_PAUSE
+    }
+
+    /// A new epoch begins: members may have come back with sound copies.
+    pub(crate) fn forget_lost(&mut self, pg: PgId) {
+        self.lost.retain(|(key, _), _| key.pg != pg);
+    }
+
+    /// Whether every member said that it has no sound copy of a block.
+    pub(crate) fn is_lost_for_certain(&self, key: ObjectKey, block: u16) -> bool {
+        self.lost.get(&(key, block)).is_some_and(|lost| lost.is_certain)
+    }
+
+    /// The blocks of the groups this OSD is primary of that no member has a sound copy of, in order.
+    pub fn lost_blocks(&mut self) -> Vec<LostBlock> {
+        let certain = self.lost.iter().filter(|(_, lost)| lost.is_certain);
+        let known: Vec<(ObjectKey, u16, Location)> =
+            certain.map(|((key, block), lost)| (*key, *block, lost.location)).collect();
+        let mut lost = Vec::new();
+        for (key, block, location) in known {
+            if self.location_of(key, block) == Some(location) {
+                lost.push(LostBlock { pg: key.pg, volume: key.volume, object: key.object, block });
+            }
+        }
+        lost.sort_unstable_by_key(|lost| (lost.volume, lost.object, lost.block));
+        lost
+    }
+
+    /// A primary asks what blocks hold here.
+    pub(crate) fn handle_fetch(&mut self, link: LinkId, inquiry: &Inquiry, io: &mut impl Io) {
+        let known = self.group_index.get(&inquiry.key.pg).copied();
+        let is_current = |index: u32| self.groups[index as usize].epoch == inquiry.epoch;
+        let Some(group) = known.filter(|index| is_current(*index)) else {
+            return io.send(link, &encode::fetched(inquiry, Status::NotActive, false));
+        };
+        let (id, operation) = self.operations.add();
+        operation.kind = OperationKind::Read;
+        operation.origin = Origin::Peer { link, request: inquiry.request };
+        operation.group = group;
+        operation.key = inquiry.key;
+        operation.epoch = inquiry.epoch;
+        operation.first_block = inquiry.first_block;
+        operation.block_count = inquiry.block_count;
+        operation.state = OperationState::Reading;
+        self.look_up(id, &inquiry.key, inquiry.first_block, inquiry.block_count);
+        if self.operations.live(id).parts.iter().all(|part| part.location.is_none()) {
+            io.send(link, &encode::fetched(inquiry, Status::Ok, false));
+            return self.forget_operation(id);
+        }
+        self.read_parts(id, io);
+    }
+
+    /// The drive answered what a primary asked for.
+    pub(crate) fn fetch_was_read(&mut self, id: OperationId, io: &mut impl Io) {
+        let damage = self.first_damage(id);
+        let operation = self.operations.live(id);
+        let Origin::Peer { link, request } = operation.origin else { return self.forget_operation(id) };
+        let inquiry = Inquiry {
+            request,
+            key: operation.key,
+            epoch: operation.epoch,
+            first_block: operation.first_block,
+            block_count: operation.block_count,
+        };
+        match damage {
+            Some((_, status)) => {
+                self.damage.found += 1;
+                io.send(link, &encode::fetched(&inquiry, status, false));
+            }
+            None => {
+                io.send(link, &encode::fetched(&inquiry, Status::Ok, true));
+                io.send(link, operation.checksums.as_bytes());
+                for part in &mut operation.parts {
+                    let length = usize::from(part.block_count) * BLOCK_BYTES;
+                    match part.buffer.take() {
+                        Some(buffer) => io.send_shared(link, buffer, 0..length),
+                        None => io.send_shared(link, self.zeros.clone(), 0..length),
+                    }
+                }
+            }
+        }
+        self.release_parts(id);
+        self.forget_operation(id);
+    }
+}

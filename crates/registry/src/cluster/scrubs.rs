@@ -1,0 +1,170 @@
+//! When placement groups were scrubbed, and which an operator wants scrubbed.
+
+use super::{Cluster, Result, encode, keys};
+use crate::error::RegistryError;
+use crate::interface::{Operation, Registry, Txn};
+use base::PgId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The pause before wishes are watched again after the registry failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// When a group was scrubbed last, and what was found. Times are milliseconds since 1970 by the clock of the node
+/// that did it: nothing but the schedule of scrubs is decided by them. 0 is never.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScrubRecord {
+    /// When the last scrub began, light or deep.
+    pub light_ms: u64,
+    /// When the last deep scrub began.
+    pub deep_ms: u64,
+    /// Objects that the last one looked at.
+    pub objects: u64,
+    /// Bytes that the last one read of each member's drive.
+    pub bytes: u64,
+    /// Blocks that did not verify or differed, in the last one.
+    pub found: u64,
+    /// The same, in all since the group was made.
+    pub found_ever: u64,
+}
+
+/// That an operator wants a group scrubbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubWish {
+    /// When it was wished: a scrub that began later fulfils it.
+    pub at_ms: u64,
+    /// Whether drives are to be read.
+    pub deep: bool,
+}
+
+/// What is known of a group's scrubs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubState {
+    /// When it was done.
+    pub record: ScrubRecord,
+    /// What is wished.
+    pub wish: Option<ScrubWish>,
+}
+
+impl ScrubState {
+    /// The scrub that is wished and was not begun since, if any: whether it is deep.
+    #[must_use]
+    pub fn pending_wish(&self) -> Option<bool> {
+        let wish = self.wish?;
+        let done_ms = if wish.deep { self.record.deep_ms } else { self.record.light_ms };
+        (done_ms < wish.at_ms).then_some(wish.deep)
+    }
+}
+
+/// Tells when somebody wishes a scrub.
+#[derive(Debug)]
+pub struct ScrubWishes {
+    changes: tokio::sync::watch::Receiver<()>,
+}
+
+impl ScrubWishes {
+    /// Watches the wishes in `cluster`'s registry, by a task of its own for as long as this lives.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn watch(cluster: &Cluster) -> ScrubWishes {
+        let (sender, changes) = tokio::sync::watch::channel(());
+        let registry = cluster.registry.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = sender.closed() => return,
+                    _ = follow(&*registry, &sender) => {}
+                }
+                // The registry is away, or forgot what this missed: a look at all of it makes up for that.
+                sender.send_replace(());
+                tokio::select! {
+                    () = sender.closed() => return,
+                    () = tokio::time::sleep(RETRY_PAUSE) => {}
+                }
+            }
+        });
+        ScrubWishes { changes }
+    }
+
+    /// Waits for the next wish.
+    pub async fn changed(&mut self) {
+        if self.changes.changed().await.is_err() {
+            // Its task ends only with the runtime.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+async fn follow(
+    registry: &dyn Registry,
+    sender: &tokio::sync::watch::Sender<()>,
+) -> Result<(), RegistryError> {
+    let revision = registry.range(keys::SCRUB_WISHES).await?.revision;
+    let mut changes = registry.watch(keys::SCRUB_WISHES, revision.next()).await?;
+    loop {
+        changes.next().await?;
+        sender.send_replace(());
+    }
+}
+
+impl Cluster {
+    /// Wishes groups to be scrubbed.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn wish_scrubs(&self, pgs: impl IntoIterator<Item = PgId>, wish: ScrubWish) -> Result<()> {
+        let wishes = pgs.into_iter().map(|pg| Operation::put(keys::scrub_wish(pg), encode(&wish)));
+        for txn in Txn::split(wishes) {
+            self.registry.txn(txn).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes what a scrub of a group found that began at `began_ms`. Only the group's primary does.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn scrub_done(
+        &self,
+        pg: PgId,
+        began_ms: u64,
+        deep: bool,
+        (objects, bytes, found): (u64, u64, u64),
+    ) -> Result<()> {
+        let key = keys::scrub(pg);
+        let before: ScrubRecord = self.read(&key).await?.value.unwrap_or_default();
+        let record = ScrubRecord {
+            light_ms: began_ms,
+            deep_ms: if deep { began_ms } else { before.deep_ms },
+            objects,
+            bytes,
+            found,
+            found_ever: before.found_ever + found,
+        };
+        self.registry.txn(Txn::new().then(Operation::put(key, encode(&record)))).await?;
+        Ok(())
+    }
+
+    /// What is known of the scrubs of all groups; those without an entry were never scrubbed, and nobody wished it.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn scrubs(&self) -> Result<BTreeMap<PgId, ScrubState>> {
+        let mut states: BTreeMap<PgId, ScrubState> = BTreeMap::new();
+        for (key, record) in self.read_all::<ScrubRecord>(keys::SCRUBS).await? {
+            if let Some(pg) = key.strip_prefix(keys::SCRUBS).and_then(|id| id.parse().ok()) {
+                states.entry(pg).or_default().record = record;
+            }
+        }
+        for (key, wish) in self.read_all::<ScrubWish>(keys::SCRUB_WISHES).await? {
+            if let Some(pg) = key.strip_prefix(keys::SCRUB_WISHES).and_then(|id| id.parse().ok()) {
+                states.entry(pg).or_default().wish = Some(wish);
+            }
+        }
+        Ok(states)
+    }
+}

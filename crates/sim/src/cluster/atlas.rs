@@ -1,0 +1,82 @@
+//! What has rotted where. A plan never destroys the last sound copy of a block.
+
+use super::life::Life;
+use super::node::Node;
+use super::world::Process;
+use base::{ObjectKey, OsdId, PgId, crc32c};
+
+/// A block of a node's drive that was spoiled.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    node: usize,
+    key: ObjectKey,
+    block: u16,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Atlas {
+    spots: Vec<Spot>,
+}
+
+/// What a node's index says of a block, and whether what lies on its drive matches: `(checksum, location, is_sound)`.
+fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
+    let store = node.osd()?.store();
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    store.lookup(key, block, 1, &mut extents, &mut checksums);
+    let location = extents.first()?.location?.0;
+    let checksum = *checksums.first()?;
+    Some((checksum, location, crc32c(node.drive().block(location)) == checksum))
+}
+
+impl Atlas {
+    /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
+    pub(super) fn has_damage(&mut self, nodes: &[Node]) -> bool {
+        self.spots.retain(|spot| {
+            let node = &nodes[spot.node];
+            !node.is_running() || look(node, &spot.key, spot.block).is_some_and(|(_, _, is_sound)| !is_sound)
+        });
+        !self.spots.is_empty()
+    }
+}
+
+impl Life {
+    /// A block rots of which another member in sync has a sound copy.
+    pub(super) fn rot_some_block(&mut self) {
+        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
+        let pg = groups[self.world.random.index(groups.len())];
+        let in_sync: Vec<OsdId> = self.registry.map.pgs[&pg].in_sync.clone();
+        let target = self.registry.map.targets[&pg].clone();
+        let index = in_sync[self.world.random.index(in_sync.len())].0 as usize;
+        let Some(osd) = self.nodes[index].osd() else { return };
+        let mut keys: Vec<ObjectKey> = osd.store().objects().filter(|key| key.pg == pg).collect();
+        keys.sort_unstable();
+        if keys.is_empty() {
+            return;
+        }
+        let key = keys[self.world.random.index(keys.len())];
+        let mut blocks = Vec::new();
+        osd.store().for_each_block(&key, |block, _| blocks.push(block));
+        let block = blocks[self.world.random.index(blocks.len())];
+        let Some((checksum, location, true)) = look(&self.nodes[index], &key, block) else { return };
+        // Nobody else may have lost the same block, and one who has it must be there.
+        let is_spoiled = |spot: &Spot| spot.key == key && spot.block == block;
+        let has_it = |osd: &OsdId| {
+            let node = osd.0 as usize;
+            node != index
+                && target.contains(osd)
+                && !self.registry.is_lost(node)
+                && look(&self.nodes[node], &key, block)
+                    .is_some_and(|(theirs, _, is_sound)| is_sound && theirs == checksum)
+        };
+        if self.atlas.spots.iter().any(is_spoiled) || !in_sync.iter().any(has_it) {
+            return;
+        }
+        if self.nodes[index].rot(location, &mut self.world.random) {
+            self.world.event(Some(Process(index)), "rot");
+            self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
+            self.world.has_damage = true;
+            self.atlas.spots.push(Spot { node: index, key, block });
+        }
+    }
+}
