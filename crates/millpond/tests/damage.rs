@@ -5,6 +5,7 @@ mod common;
 use common::nbd::error;
 use common::pond::Pond;
 use common::random::Random;
+use common::whole::becomes_whole;
 use common::{names, path, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -78,6 +79,54 @@ fn a_flipped_bit_is_an_error_that_names_its_place_and_never_wrong_bytes() {
     client.write(offset + 2 * 4096 + 10, b"part").unwrap_err();
     client.write(offset + 2 * 4096, &[7; 4096]).unwrap();
     assert!(client.read(offset + 2 * 4096, 4096).unwrap() == [7; 4096]);
+}
+
+#[test]
+fn lost_blocks_do_not_hold_up_that_all_else_is_rebuilt() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let data = Random::seeded().bytes(64 * 4096);
+    let offset = 12 << 20;
+    pond.serve("v").client().write(offset, &data).unwrap();
+    pond.down();
+    let lost = [3usize, 4, 40];
+    for osd in 0..3 {
+        let file = pond.osd_file(osd);
+        for block in lost {
+            let places = blocks_that_hold(&file, &data[block * 4096..][..64]);
+            assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
+            places.into_iter().for_each(|place| flip_bit(&file, place + 1777));
+        }
+    }
+    pond.up();
+    for osd in ["0", "1"] {
+        pond.run(&["osd", "add", "--size", "256MiB"]);
+        pond.run(&["osd", "out", osd]);
+        wait_until("all that is not lost is elsewhere", || pond.attempt(&["osd", "rm", osd]).0);
+    }
+    becomes_whole(&pond);
+    let door = pond.serve("v");
+    let mut client = door.client();
+    for (block, content) in data.chunks(4096).enumerate() {
+        let read = client.read(offset + block as u64 * 4096, 4096);
+        match read {
+            Ok(bytes) => assert!(bytes == content && !lost.contains(&block), "block {block}"),
+            Err(refusal) => {
+                assert!(refusal.code == error::IO && lost.contains(&block), "block {block}: {refusal:?}");
+            }
+        }
+    }
+    wait_until("status names what is lost", || {
+        let problems = pond.status()["health"]["problems"].to_string();
+        problems.contains("12KiB of data are lost") && problems.contains("v, 8KiB at 12595200")
+    });
+    for block in lost {
+        client.write(offset + block as u64 * 4096, &[7; 4096]).unwrap();
+    }
+    wait_until("nothing is lost any more", || {
+        !pond.status()["health"]["problems"].to_string().contains("are lost")
+    });
+    client.read(offset, 64 * 4096).unwrap();
 }
 
 /// Spoils the copy of block `index` of `data` on the OSD of that number, for three blocks: none has two bad copies.

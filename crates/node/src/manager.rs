@@ -464,7 +464,8 @@ mod tests {
         cluster.registry().lease_revoke(leases[2]).await.unwrap();
         // Maps are empty until the first one was read.
         let is = |map: &ClusterMap, admission| {
-            map.osds.get(&OsdId(2)).is_some_and(|info| info.admission == admission) && map.targets.len() == placed.len()
+            map.osds.get(&OsdId(2)).is_some_and(|info| info.admission == admission)
+                && map.targets.len() == placed.len()
         };
         see(&mut maps, "osd.2 is out", |map| is(map, Admission::OutWhileDown) && !names(map, 2)).await;
         let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;

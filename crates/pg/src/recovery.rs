@@ -402,7 +402,7 @@ impl Osd {
     pub(crate) fn push_was_read(&mut self, id: OperationId, io: &mut impl Io) {
         let damage = self.first_damage(id);
         let operation = self.operations.live(id);
-        let (index, origin) = (operation.group, operation.origin);
+        let index = operation.group;
         self.groups[index as usize].in_flight.retain(|other| *other != id);
         match damage {
             None => self.send_push(id, io),
@@ -411,14 +411,44 @@ impl Osd {
                 if self.wait_for_mend(id, block, io) {
                     return;
                 }
-                self.forget_operation(id);
-                if let Origin::Recovery { learner, .. } = origin {
-                    // Without it the learner would keep something old that looks sound.
-                    self.give_up_learner(index, learner, LEARN_PAUSE_LONG);
-                }
+                self.push_damaged(id, block, io);
             }
         }
         self.start_waiting(index, io);
+    }
+
+    /// A push met a block of which nobody who was asked has a sound copy.
+    fn push_damaged(&mut self, id: OperationId, block: u16, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (index, key, origin) = (operation.group, operation.key, operation.origin);
+        let (first_block, block_count) = (operation.first_block, operation.block_count);
+        let Origin::Recovery { learner: osd, session, cost } = origin else {
+            return self.forget_operation(id);
+        };
+        if !self.is_lost_for_certain(key, block) {
+            // A member that is away may have it, and without it the learner would keep something old that looks sound.
+            self.forget_operation(id);
+            return self.give_up_learner(index, osd, LEARN_PAUSE_LONG);
+        }
+        if block_count == 1 {
+            // The learner shall fail reads of it as everybody does: it is no reason to have one copy less of the rest.
+            return self.send_push(id, io);
+        }
+        self.forget_operation(id);
+        let group = &mut self.groups[index as usize];
+        let Some(learner) = group.learner_mut(osd).filter(|learner| learner.session == session) else {
+            return;
+        };
+        let LearnerState::Joined { work, pushed, .. } = &mut learner.state else { return };
+        *pushed = pushed.saturating_sub(u32::from(cost));
+        let end = first_block + block_count;
+        for (from, to) in [(block + 1, end), (block, block + 1), (first_block, block)] {
+            if from < to {
+                let range = RepairRange { key, first_block: from, block_count: to - from, tag: 0 };
+                work.push_front(Work::Range(range));
+            }
+        }
+        self.recover_next(index, osd, io);
     }
 
     /// Sends what was read to the learner, and ends the operation.
@@ -435,7 +465,12 @@ impl Osd {
             origin: 0,
         };
         let length = usize::from(operation.block_count) * BLOCK_BYTES;
-        let (origin, is_zeros) = (operation.origin, operation.parts[0].location.is_none());
+        let origin = operation.origin;
+        // Of what is lost there is nothing: what was read was given back.
+        let (is_lost, is_zeros) = match operation.parts.first() {
+            None => (true, false),
+            Some(part) => (false, part.location.is_none()),
+        };
         // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
         let link = match origin {
             Origin::Recovery { learner, session, cost } => {
@@ -445,18 +480,16 @@ impl Osd {
             _ => None,
         };
         if let Some((link, session, cost)) = link {
-            self.pushed_bytes += if is_zeros { 0 } else { length as u64 };
-            self.send_to_learner(
-                link,
-                Awaited::Push { group: index, session, cost },
-                &encode::push(&push, is_zeros),
-                io,
-            );
+            let header = if is_lost { encode::push_lost(&push) } else { encode::push(&push, is_zeros) };
+            self.send_to_learner(link, Awaited::Push { group: index, session, cost }, &header, io);
+            let operation = self.operations.live(id);
             if !is_zeros {
-                let operation = self.operations.live(id);
                 io.send(link, operation.checksums.as_bytes());
+            }
+            if !is_zeros && !is_lost {
                 let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
                 io.send_shared(link, buffer, 0..length);
+                self.pushed_bytes += length as u64;
             }
         }
         self.release_parts(id);

@@ -10,6 +10,15 @@ use crate::sabotage::Sabotage;
 use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
 use store::{StageError, WriteRecord};
 use wire::{Checksums, LogEntry, Message, Replicate, Status, encode};
+use zerocopy::little_endian::U32;
+
+/// What a learner is told that blocks hold.
+enum Pushed<'a> {
+    Data(Checksums<'a>, &'a [u8]),
+    Zeros,
+    /// Nobody knows any more; this is its checksum.
+    Lost(U32),
+}
 
 impl Osd {
     pub(crate) fn handle_osd_message(
@@ -31,9 +40,10 @@ impl Osd {
             Message::Activate { pg, epoch, mark, join } => Ok(self.activate(link, pg, epoch, mark, join, io)),
             Message::PushEntry { pg, epoch, entry } => Ok(self.apply_entry(link, pg, epoch, &entry, io)),
             Message::PushWrite(push, checksums, data) => {
-                Ok(self.apply_push(link, &push, Some((checksums, data)), io))
+                Ok(self.apply_push(link, &push, Pushed::Data(checksums, data), io))
             }
-            Message::PushZero(push) => Ok(self.apply_push(link, &push, None, io)),
+            Message::PushZero(push) => Ok(self.apply_push(link, &push, Pushed::Zeros, io)),
+            Message::PushLost(push, checksum) => Ok(self.apply_push(link, &push, Pushed::Lost(checksum), io)),
             Message::ListObjects { pg, epoch, after } => {
                 self.list_objects(link, pg, epoch, after, io);
                 Ok(Handled::Done)
@@ -147,22 +157,22 @@ impl Osd {
         &mut self,
         link: LinkId,
         push: &Replicate,
-        payload: Option<(Checksums<'_>, &[u8])>,
+        pushed: Pushed<'_>,
         io: &mut impl Io,
     ) -> Handled {
         let record =
             WriteRecord { sequence: Sequence(0), role: store::Role::Recovery, ..self.replica_record(push) };
         let group = self.joined_group(push.key.pg, push.epoch);
-        let staged = match (group, payload) {
+        let staged = match (group, pushed) {
             (None, _) => Err((Status::NotActive, push.epoch)),
-            (Some(group), None) => Ok((group, self.store.stage_zero(&record))),
-            (Some(group), Some((checksums, data))) => {
-                if payload_verifies(0, checksums, data) {
-                    Ok((group, self.store.stage_write(&record, checksums, data).map(|_| ())))
-                } else {
-                    Err((Status::CorruptPayload, push.epoch))
-                }
+            (Some(_), Pushed::Data(checksums, data)) if !payload_verifies(0, checksums, data) => {
+                Err((Status::CorruptPayload, push.epoch))
             }
+            (Some(group), Pushed::Data(checksums, data)) => {
+                Ok((group, self.store.stage_write(&record, checksums, data).map(|_| ())))
+            }
+            (Some(group), Pushed::Zeros) => Ok((group, self.store.stage_zero(&record))),
+            (Some(group), Pushed::Lost(checksum)) => Ok((group, self.store.stage_damaged(&record, checksum))),
         };
         self.applied(link, None, staged, io)
     }

@@ -94,6 +94,20 @@ impl Machine {
         panic!("the store stays busy at rest: {:?}", self.store.statistics());
     }
 
+    /// Stages a block whose content is lost and had this checksum. The log's sequence is the token.
+    ///
+    /// # Errors
+    /// As the store's `stage_damaged`.
+    pub fn write_damaged(&mut self, object: u32, block: u16, checksum: u32) -> Result<(), StageError> {
+        let record = self.record(object, block, 1, Role::Recovery);
+        if let Err(StageError::Busy) = self.store.stage_damaged(&record, checksum.into()) {
+            self.settle();
+            self.store.stage_damaged(&record, checksum.into())?;
+        }
+        self.next_token += 1;
+        Ok(())
+    }
+
     /// Stages a zeroing. The log's sequence is the token.
     ///
     /// # Errors

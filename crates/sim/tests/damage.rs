@@ -125,6 +125,31 @@ fn a_rotten_block_keeps_the_checksum_it_was_written_with_through_cleaning() {
 }
 
 #[test]
+fn a_block_that_is_given_as_lost_has_its_checksum_and_does_not_verify() {
+    let checksum = crc32c(&[0xa5; BLOCK_BYTES]);
+    let mut machine = machine(3);
+    // The last batch of the log, and one that something follows.
+    for block in [2, 9] {
+        machine.write_damaged(0, block, checksum).unwrap();
+        machine.settle();
+    }
+    machine.write(0, 10, &[7; BLOCK_BYTES]).unwrap();
+    machine.write_damaged(0, 11, checksum).unwrap();
+    machine.settle();
+    for _ in 0..3 {
+        for block in [2, 9, 11] {
+            let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+            machine.store.lookup(&Machine::key(0), block, 1, &mut extents, &mut checksums);
+            assert_eq!(checksums, [checksum], "block {block}");
+            let content = machine.drive.block(extents[0].location.unwrap().0);
+            assert_ne!(crc32c(content), checksum, "block {block} verifies");
+        }
+        assert!(location(&machine.store, 10).is_some());
+        machine = Machine::open(machine.drive, &options()).map_err(|(_, error)| error).unwrap();
+    }
+}
+
+#[test]
 fn a_rotten_block_in_the_tail_does_not_end_the_log() {
     let machine = machine(20);
     let rotten = location(&machine.store, 10).unwrap();

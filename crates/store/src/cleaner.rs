@@ -11,7 +11,7 @@
 use crate::actions::Action;
 use crate::batch::{header_of, records};
 use crate::device::DeviceError;
-use crate::layout::{Record, RecordKind};
+use crate::layout::{RECORD_IS_DAMAGED, Record, RecordKind};
 use crate::segments::SegmentState;
 use crate::store::{COLD, COLD_IN_FLIGHT_MAX, HOT, RESERVE, Store};
 use base::{BLOCK_BYTES, crc32c};
@@ -21,8 +21,6 @@ use zerocopy::little_endian::U32;
 const PIECE_BLOCKS: u32 = 64;
 /// The most blocks moved for a foreground that has gone quiet: 4 GiB.
 const IDLE_BUDGET_MAX: i64 = 1 << 20;
-/// Of [`Record::reserved`]: the block was damaged when it was moved.
-pub(crate) const RECORD_IS_DAMAGED: u8 = 1;
 
 /// What cleaning is at.
 #[derive(Debug, Default)]
@@ -392,7 +390,7 @@ fn push_run(
         })
         .expect("the run was found in this header");
     let record = Record {
-        reserved: if run.is_damaged { RECORD_IS_DAMAGED } else { 0 },
+        flags: if run.is_damaged { RECORD_IS_DAMAGED } else { 0 },
         ..Record::new(RecordKind::Relocate, run.record.key(), run.first_block, run.block_count)
     };
     let checksums = &view.tail[run.tail_index..run.tail_index + usize::from(run.block_count)];

@@ -190,20 +190,24 @@ impl RecordKind {
     }
 }
 
+/// Of [`Record::flags`]: a write's or relocation's block does not match its checksum on purpose, because its content
+/// was lost before.
+pub const RECORD_IS_DAMAGED: u8 = 1;
+
 /// One record of a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Record {
     /// A [`RecordKind`].
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// [`RECORD_IS_DAMAGED`] or 0.
+    pub flags: u8,
     /// Blocks it is about.
     pub block_count: U16,
     /// The first of them in the object.
     pub first_block: U16,
     /// Zeros.
-    pub reserved_too: U16,
+    pub reserved: U16,
     /// The group's pool.
     pub pool: U32,
     /// The group's number in the pool.

@@ -25,13 +25,12 @@
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
 use crate::batch::{header_of, records};
-use crate::cleaner::RECORD_IS_DAMAGED;
 use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex, Page};
 use crate::layout::{
-    BatchHeader, Cursor, NO_SEGMENT, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, STREAMS,
-    Superblock,
+    BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind, RootEntry, RootGroup, RootHeader,
+    RootObject, STREAMS, Superblock,
 };
 use crate::pg_log::{LogEntry, PgLogs};
 use crate::segments::{SegmentState, Segments};
@@ -387,7 +386,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                     crc32c(&data[..bytes]) == view.record.crc32c.get()
                 }
                 RecordKind::Write | RecordKind::Relocate => {
-                    view.record.reserved & RECORD_IS_DAMAGED != 0
+                    view.record.flags & RECORD_IS_DAMAGED != 0
                         || data
                             .chunks_exact(BLOCK_BYTES)
                             .zip(view.tail)

@@ -9,10 +9,12 @@ use crate::checkpoint::Checkpoint;
 use crate::cleaner::Cleaner;
 use crate::device::DeviceError;
 use crate::index::{Entry, Index, Page};
-use crate::layout::{BatchHeader, Cursor, NO_SEGMENT, Record, RecordKind, STREAMS, Superblock};
+use crate::layout::{
+    BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, Record, RecordKind, STREAMS, Superblock,
+};
 use crate::pg_log::{LogEntry, PgLogs};
 use crate::segments::{SegmentState, Segments};
-use base::{BLOCK_BYTES, Buffer, Epoch, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
+use base::{BLOCK_BYTES, Buffer, Epoch, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::VecDeque;
 use zerocopy::little_endian::U32;
 
@@ -213,10 +215,37 @@ impl Store {
     ) -> Result<Staged, StageError> {
         assert_eq!(data.len(), usize::from(record.block_count) * BLOCK_BYTES, "data is whole blocks");
         assert_eq!(checksums.len(), usize::from(record.block_count), "a checksum for each block");
+        self.append_write(&on_drive(RecordKind::Write, record), record, checksums, data)
+    }
+
+    /// Appends a block whose content is lost: reads of it shall fail as they do where it was lost. `checksum` is the
+    /// one of what it held.
+    ///
+    /// # Errors
+    /// As [`Self::stage_write`].
+    ///
+    /// # Panics
+    /// If the record is about more than one block.
+    pub fn stage_damaged(&mut self, record: &WriteRecord, checksum: U32) -> Result<(), StageError> {
+        assert_eq!(record.block_count, 1, "each lost block has a record of its own");
+        let fillers = [[0xa5; BLOCK_BYTES], [0x5a; BLOCK_BYTES]];
+        let never_verifies = fillers.iter().find(|filler| crc32c(&filler[..]) != checksum.get());
+        let data = never_verifies.expect("two blocks that differ in this way have different checksums");
+        let damaged = Record { flags: RECORD_IS_DAMAGED, ..on_drive(RecordKind::Write, record) };
+        self.append_write(&damaged, record, &[checksum], data).map(|_| ())
+    }
+
+    fn append_write(
+        &mut self,
+        on_drive: &Record,
+        record: &WriteRecord,
+        checksums: &[U32],
+        data: &[u8],
+    ) -> Result<Staged, StageError> {
         self.check_limit(record.role, u64::from(record.block_count))?;
         self.make_room(RecordKind::Write, record.block_count)?;
         let batch = self.open[HOT].as_mut().expect("make_room opened it");
-        let offset = batch.push(&on_drive(RecordKind::Write, record), [checksums], data) as u32;
+        let offset = batch.push(on_drive, [checksums], data) as u32;
         self.staged_blocks += u64::from(record.block_count);
         self.statistics.client_blocks += u64::from(record.block_count);
         self.foreground_since_clean += u64::from(record.block_count);

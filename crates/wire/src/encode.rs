@@ -179,10 +179,19 @@ pub fn push(replicate: &Replicate, is_zero: bool) -> HeaderBytes {
     about_blocks(if is_zero { Kind::PushZero } else { Kind::PushWrite }, replicate)
 }
 
+/// The header of a push of a lost block; the checksum of what it held follows.
+#[must_use]
+pub fn push_lost(replicate: &Replicate) -> HeaderBytes {
+    about_blocks(Kind::PushLost, replicate)
+}
+
 fn about_blocks(kind: Kind, replicate: &Replicate) -> HeaderBytes {
     let block_count = u32::from(replicate.block_count);
-    let has_data = matches!(kind, Kind::ReplicateWrite | Kind::PushWrite);
-    let body_bytes = if has_data { block_count * (BLOCK_BYTES as u32 + 4) } else { 0 };
+    let body_bytes = match kind {
+        Kind::ReplicateWrite | Kind::PushWrite => block_count * (BLOCK_BYTES as u32 + 4),
+        Kind::PushLost => block_count * 4,
+        _ => 0,
+    };
     bytes_of(Header {
         body_bytes: body_bytes.into(),
         length: (block_count * BLOCK_BYTES as u32).into(),

@@ -132,6 +132,8 @@ codes! {
         Check = 26,
         /// Member to primary: the answer.
         Checked = 27,
+        /// Primary to learner: what this block held is lost. Counts as a replicated message.
+        PushLost = 28,
     }
 }
 

@@ -404,6 +404,8 @@ pub enum Message<'a> {
     PushWrite(Replicate, Checksums<'a>, &'a [u8]),
     /// See [`Kind::PushZero`]. Its sequence is 0.
     PushZero(Replicate),
+    /// See [`Kind::PushLost`]. Its sequence is 0, its block one, and the checksum that of what the block held.
+    PushLost(Replicate, U32),
     /// See [`Kind::PushEntry`].
     PushEntry {
         /// The group.
@@ -523,6 +525,10 @@ impl<'a> Parser<'a> {
                 let replicate = self.replicate(BLOCKS_PER_MESSAGE_MAX)?;
                 body_bytes == usize::from(replicate.block_count) * (BLOCK_BYTES + 4)
             }
+            Kind::PushLost => {
+                self.replicate(1)?;
+                body_bytes == size_of::<U32>()
+            }
             Kind::Reply => {
                 let whole_blocks = body_bytes.is_multiple_of(BLOCK_BYTES + 4) && body_bytes <= BODY_BYTES_MAX;
                 whole_blocks || body_bytes == OBJECT_BLOCKS / 8
@@ -612,6 +618,10 @@ impl<'a> Parser<'a> {
                 Message::PushWrite(replicate, checksums, data)
             }
             Kind::PushZero => Message::PushZero(self.replicate(OBJECT_BLOCKS)?),
+            Kind::PushLost => Message::PushLost(
+                self.replicate(1)?,
+                U32::read_from_bytes(body).expect("the size was checked"),
+            ),
             Kind::PushEntry => {
                 Message::PushEntry { pg: self.pg(), epoch: Epoch(header.epoch.get()), entry: self.entry()? }
             }
