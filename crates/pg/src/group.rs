@@ -11,11 +11,12 @@ use wire::LogEntry;
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 /// Where a replica stands, as it told its primary.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct MemberPosition {
     pub(crate) osd: OsdId,
     pub(crate) last_sequence: Sequence,
     pub(crate) is_whole: bool,
+    pub(crate) may_lack_tail: bool,
     pub(crate) entries: Vec<LogEntry>,
 }
 
@@ -194,6 +195,8 @@ pub(crate) struct Group {
     pub(crate) hand_over_after: Instant,
     /// Primary: when it last let another member lead, for a block of its own was damaged.
     pub(crate) stepped_down_at: Option<Instant>,
+    /// This OSD was in no epoch of the group since it started: see `peering::who_lacks_less`.
+    pub(crate) may_lack_tail: bool,
 }
 
 impl Group {
@@ -234,6 +237,7 @@ impl Group {
             handed_over_at: None,
             hand_over_after: Instant::default(),
             stepped_down_at: None,
+            may_lack_tail: true,
         }
     }
 

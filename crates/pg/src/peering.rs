@@ -341,8 +341,9 @@ impl Osd {
         let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
         let is_incomplete = self.store.pg_is_incomplete(pg);
+        let may_lack_tail = self.groups[index as usize].may_lack_tail;
         let mut bytes = Vec::new();
-        let state = encode::LogState { last_sequence, is_whole, is_incomplete };
+        let state = encode::LogState { last_sequence, is_whole, is_incomplete, may_lack_tail };
         encode::position(&mut bytes, pg, epoch, state, entries.into_iter());
         io.send(link, &bytes);
     }
@@ -380,6 +381,7 @@ impl Osd {
             osd,
             last_sequence: position.last_sequence,
             is_whole: position.is_whole,
+            may_lack_tail: position.may_lack_tail,
             entries: position.entries().collect(),
         });
         self.begin_epoch(index, io);
@@ -399,8 +401,18 @@ impl Osd {
         let min_size = group.min_size;
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
-        members.push(MemberPosition { osd: self.id, last_sequence, is_whole, entries });
-        match differences(pg, &members) {
+        let may_lack_tail = group.may_lack_tail;
+        members.push(MemberPosition { osd: self.id, last_sequence, is_whole, may_lack_tail, entries });
+        let found = differences(pg, &members);
+        if self.sabotage != Some(Sabotage::TrustTail)
+            && found.as_ref().map_or(true, |ranges| !ranges.is_empty())
+            && let Some(heir) = who_lacks_less(&members)
+        {
+            let group = &self.groups[index as usize];
+            let in_sync = group.config.in_sync.clone();
+            return self.propose_primary(index, heir, in_sync, io);
+        }
+        match found {
             Ok(mut queue) => {
                 if self.sabotage == Some(Sabotage::SkipRepair) {
                     queue.clear();
@@ -447,7 +459,12 @@ impl Osd {
         }
         let Some(range) = queue.pop_front() else {
             group.state = GroupState::Active;
-            let pg = group.pg;
+            group.may_lack_tail = false;
+            let (pg, epoch) = (group.pg, group.epoch);
+            let replicas: Vec<OsdId> = group.replicas(self.id).collect();
+            for link in replicas.into_iter().filter_map(|osd| self.ready_link(osd)) {
+                io.send(link, &encode::serves(pg, epoch));
+            }
             return self.forget_lost(pg);
         };
         let (id, operation) = self.operations.add();
@@ -619,6 +636,21 @@ pub(crate) struct Behind {
     window_start: Sequence,
 }
 
+/// Who of the members shall lead instead of the last of them, which would undo what its log lacks.
+///
+/// Where the end of a log rotted before its OSD started, the log just seems to end earlier. So who was in an epoch since
+/// it started knows better what was done than who was not. If nobody was, whose log goes furthest has lost least.
+fn who_lacks_less(members: &[MemberPosition]) -> Option<OsdId> {
+    let end = |member: &MemberPosition| {
+        let last = member.entries.last().map(|entry| (entry.epoch, entry.sequence));
+        (!member.may_lack_tail, last.unwrap_or((Epoch(0), member.last_sequence)))
+    };
+    let (own, others) = members.split_last()?;
+    let best = others.iter().reduce(|best, other| if end(other) > end(best) { other } else { best })?;
+    let lacks_less = own.may_lack_tail && end(best) > end(own);
+    lacks_less.then_some(best.osd)
+}
+
 /// Whether an entry was ordered while its epoch served: when all members agreed on everything before it.
 fn tells_agreement(entry: &LogEntry) -> bool {
     entry.block_count > 0 && entry.origin & REPAIR == 0
@@ -698,7 +730,13 @@ mod tests {
 
     fn member(osd: u32, is_whole: bool, entries: &[LogEntry]) -> MemberPosition {
         let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
-        MemberPosition { osd: OsdId(osd), last_sequence, is_whole, entries: entries.to_vec() }
+        MemberPosition {
+            osd: OsdId(osd),
+            last_sequence,
+            is_whole,
+            may_lack_tail: false,
+            entries: entries.to_vec(),
+        }
     }
 
     fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, Behind> {
@@ -733,6 +771,26 @@ mod tests {
         let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
         let behind = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
         assert_eq!((behind.osd, behind.window_start), (OsdId(1), Sequence(11)));
+    }
+
+    #[test]
+    fn whose_log_may_have_lost_its_end_lets_another_lead_that_knows_more() {
+        let log = [entry(1, 1, 10), entry(1, 2, 11)];
+        let restarted =
+            |osd, entries: &[LogEntry]| MemberPosition { may_lack_tail: true, ..member(osd, true, entries) };
+        let went_on = member(1, true, &log);
+        assert_eq!(who_lacks_less(&[went_on.clone(), restarted(0, &log[..1])]), Some(OsdId(1)));
+        // The later epoch began with what the one that went on has.
+        let marked = [entry(1, 1, 10), entry(2, 3, 12)];
+        assert_eq!(who_lacks_less(&[went_on.clone(), restarted(0, &marked)]), Some(OsdId(1)));
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log[..1])]), Some(OsdId(1)));
+        assert_eq!(
+            who_lacks_less(&[restarted(1, &log), restarted(2, &marked), restarted(0, &log)]),
+            Some(OsdId(2))
+        );
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log)]), None);
+        assert_eq!(who_lacks_less(&[went_on, member(0, true, &log[..1])]), None);
+        assert_eq!(who_lacks_less(&[restarted(0, &log)]), None);
     }
 
     #[test]

@@ -154,11 +154,13 @@ impl Osd {
         }
         let (link, session) = (learner.link, learner.session);
         let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let own = MemberPosition { osd: self.id, last_sequence, is_whole, entries };
+        let may_lack_tail = false;
+        let own = MemberPosition { osd: self.id, last_sequence, is_whole, may_lack_tail, entries };
         let theirs = MemberPosition {
             osd,
             last_sequence: position.last_sequence,
             is_whole: position.is_whole,
+            may_lack_tail: position.may_lack_tail,
             entries: position.entries().collect(),
         };
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the

@@ -29,14 +29,9 @@ impl Osd {
     ) -> Result<Handled, LinkError> {
         match message {
             Message::ReplicateWrite(replicate, checksums, data) => {
-                Ok(self.apply_write(link, &replicate, checksums, data, io))
+                Ok(self.apply_write(link, &replicate, Some((checksums, data)), io))
             }
-            Message::ReplicateZero(replicate) => {
-                let staged = self
-                    .expected_group(&replicate)
-                    .map(|group| (group, self.store.stage_zero(&self.replica_record(&replicate))));
-                Ok(self.applied(link, Some(replicate.sequence), staged, io))
-            }
+            Message::ReplicateZero(replicate) => Ok(self.apply_write(link, &replicate, None, io)),
             Message::Activate { pg, epoch, mark, join } => Ok(self.activate(link, pg, epoch, mark, join, io)),
             Message::PushEntry { pg, epoch, entry } => Ok(self.apply_entry(link, pg, epoch, &entry, io)),
             Message::PushWrite(push, checksums, data) => {
@@ -88,6 +83,10 @@ impl Osd {
                 self.handle_query(link, pg, epoch, io);
                 Ok(Handled::Done)
             }
+            Message::Serves { pg, epoch } => {
+                self.epoch_serves(pg, epoch);
+                Ok(Handled::Done)
+            }
             Message::Position(position) => {
                 self.handle_position(link, &position, io);
                 Ok(Handled::Done)
@@ -132,21 +131,25 @@ impl Osd {
         }
     }
 
+    /// A write that the primary ordered, or without a payload a zeroing.
     fn apply_write(
         &mut self,
         link: LinkId,
         replicate: &Replicate,
-        checksums: Checksums<'_>,
-        data: &[u8],
+        payload: Option<(Checksums<'_>, &[u8])>,
         io: &mut impl Io,
     ) -> Handled {
-        let verifies = payload_verifies(0, checksums, data);
+        let verifies = payload.is_none_or(|(checksums, data)| payload_verifies(0, checksums, data));
         let staged = match self.expected_group(replicate) {
             Ok(_) if !verifies => Err((Status::CorruptPayload, replicate.epoch)),
-            Ok(group) => Ok((
-                group,
-                self.store.stage_write(&self.replica_record(replicate), checksums, data).map(|_| ()),
-            )),
+            Ok(group) => {
+                let record = self.replica_record(replicate);
+                let staged = match payload {
+                    Some((checksums, data)) => self.store.stage_write(&record, checksums, data).map(|_| ()),
+                    None => self.store.stage_zero(&record),
+                };
+                Ok((group, staged))
+            }
             Err(refusal) => Err(refusal),
         };
         self.applied(link, Some(replicate.sequence), staged, io)
@@ -242,6 +245,13 @@ impl Osd {
         // The next sequence is the one behind the mark, or where a learner's stream begins.
         let last = join.map_or(mark, |from| Sequence(from.0.saturating_sub(1)));
         self.applied(link, Some(last), staged, io)
+    }
+
+    /// Every member has what was ordered before this epoch.
+    fn epoch_serves(&mut self, pg: PgId, epoch: Epoch) {
+        if let Some(index) = self.joined_group(pg, epoch) {
+            self.groups[index as usize].may_lack_tail = false;
+        }
     }
 
     /// What became of a replicated message. It counts, whether applied or refused, unless it must come again.

@@ -4,8 +4,9 @@ use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
     FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
-    FLAG_LOG_IS_WHOLE, Findings, FindingsBody, Hello, HelloBody, Inquiry, LOG_ENTRIES_MAX, Lease, LogEntry,
-    LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
+    FLAG_LOG_IS_WHOLE, FLAG_MAY_LACK_TAIL, Findings, FindingsBody, Hello, HelloBody, Inquiry,
+    LOG_ENTRIES_MAX, Lease, LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest,
+    REASON_BYTES_MAX, Replicate, Request, Role,
 };
 use base::{BLOCK_BYTES, Epoch, Generation, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use zerocopy::IntoBytes;
@@ -231,6 +232,12 @@ pub fn query(pg: PgId, epoch: Epoch) -> HeaderBytes {
     bytes_of(about_pg(Kind::Query, pg, epoch))
 }
 
+/// A whole word that the group serves.
+#[must_use]
+pub fn serves(pg: PgId, epoch: Epoch) -> HeaderBytes {
+    bytes_of(about_pg(Kind::Serves, pg, epoch))
+}
+
 /// A whole activation.
 #[must_use]
 pub fn activate(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {
@@ -382,6 +389,8 @@ pub struct LogState {
     pub is_whole: bool,
     /// The member was catching up when its log began, and does not have what came before.
     pub is_incomplete: bool,
+    /// The member was in no epoch of the group since it started.
+    pub may_lack_tail: bool,
 }
 
 /// Appends a whole position to `bytes`. Of more entries than fit, the newest are sent.
@@ -395,8 +404,10 @@ pub fn position(
     let skipped = entries.len().saturating_sub(LOG_ENTRIES_MAX);
     let sent = entries.len() - skipped;
     let whole = if state.is_whole && skipped == 0 { FLAG_LOG_IS_WHOLE } else { 0 };
+    let incomplete = if state.is_incomplete { FLAG_IS_INCOMPLETE } else { 0 };
+    let tail = if state.may_lack_tail { FLAG_MAY_LACK_TAIL } else { 0 };
     let header = Header {
-        flags: whole | if state.is_incomplete { FLAG_IS_INCOMPLETE } else { 0 },
+        flags: whole | incomplete | tail,
         body_bytes: ((sent * size_of::<LogEntryBody>()) as u32).into(),
         sequence: state.last_sequence.0.into(),
         ..about_pg(Kind::Position, pg, epoch)

@@ -134,6 +134,8 @@ codes! {
         Checked = 27,
         /// Primary to learner: what this block held is lost. Counts as a replicated message.
         PushLost = 28,
+        /// Primary to replica: the epoch has begun, you have everything that was ordered before it.
+        Serves = 29,
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) const FLAG_ALL_ZEROS: u8 = 1;
 pub(crate) const FLAG_LOG_IS_WHOLE: u8 = 1;
 /// Bit of [`Header::flags`] in a position: the member was catching up, and does not have what its log says.
 pub(crate) const FLAG_IS_INCOMPLETE: u8 = 2;
+/// Bit of [`Header::flags`] in a position: the member was in no epoch since it started.
+pub(crate) const FLAG_MAY_LACK_TAIL: u8 = 4;
 /// Bit of [`Header::flags`] in a client's request: it was sent before.
 pub(crate) const FLAG_AGAIN: u8 = 1;
 /// Bit of [`Header::flags`] in an activation: the member is a learner, and its log begins anew.
@@ -235,6 +237,9 @@ pub struct Position<'a> {
     pub is_whole: bool,
     /// The member was catching up when its log began, and does not have what came before.
     pub is_incomplete: bool,
+    /// The member was in no epoch of the group since it started: the end of its log may have rotted before that, which
+    /// looks like the end of what was written.
+    pub may_lack_tail: bool,
     entries: &'a [LogEntryBody],
 }
 
@@ -397,6 +402,13 @@ pub enum Message<'a> {
         /// The receiver is a learner: its log begins anew with the mark, and does not tell what it has. It gets
         /// what is ordered from this sequence on.
         join: Option<Sequence>,
+    },
+    /// See [`Kind::Serves`].
+    Serves {
+        /// The group.
+        pg: PgId,
+        /// The epoch that has begun.
+        epoch: Epoch,
     },
     /// See [`Kind::Lease`].
     Lease(Lease),
@@ -562,6 +574,7 @@ impl<'a> Parser<'a> {
             | Kind::ReplicateAck
             | Kind::ReplicateRefused
             | Kind::Query
+            | Kind::Serves
             | Kind::Activate => body_bytes == 0,
         };
         if fits { Ok(()) } else { Err(self.wrong("body length", body_bytes as u64)) }
@@ -604,6 +617,7 @@ impl<'a> Parser<'a> {
                 epoch: Epoch(header.epoch.get()),
             },
             Kind::Query => Message::Query { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
+            Kind::Serves => Message::Serves { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
             Kind::Position => Message::Position(self.position(body)?),
             Kind::Activate => Message::Activate {
                 pg: self.pg(),
@@ -806,6 +820,7 @@ impl<'a> Parser<'a> {
             last_sequence: Sequence(self.header.sequence.get()),
             is_whole: self.header.flags & FLAG_LOG_IS_WHOLE != 0,
             is_incomplete: self.header.flags & FLAG_IS_INCOMPLETE != 0,
+            may_lack_tail: self.header.flags & FLAG_MAY_LACK_TAIL != 0,
             entries,
         })
     }
@@ -905,11 +920,13 @@ mod tests {
             })
             .collect();
         let mut bytes = Vec::new();
-        let state = encode::LogState { last_sequence: Sequence(3), is_whole: true, is_incomplete: false };
+        let last_sequence = Sequence(3);
+        let state =
+            encode::LogState { last_sequence, is_whole: true, is_incomplete: false, may_lack_tail: true };
         encode::position(&mut bytes, pg, Epoch(8), state, entries.iter().copied());
         let Some((Message::Position(position), _)) = parse(&bytes).unwrap() else { panic!() };
         assert_eq!((position.pg, position.epoch, position.last_sequence), (pg, Epoch(8), Sequence(3)));
-        assert!(position.is_whole && !position.is_incomplete);
+        assert!(position.is_whole && !position.is_incomplete && position.may_lack_tail);
         assert_eq!(position.entries().collect::<Vec<_>>(), entries);
     }
 }

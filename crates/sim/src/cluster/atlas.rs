@@ -3,7 +3,8 @@
 use super::life::Life;
 use super::node::Node;
 use super::world::Process;
-use base::{ObjectKey, OsdId, PgId, crc32c};
+use base::{Epoch, ObjectKey, OsdId, PgId, crc32c};
+use std::collections::BTreeMap;
 
 /// A block of a node's drive that was spoiled.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +14,22 @@ struct Spot {
     block: u16,
 }
 
+/// The end of a node's log that was spoiled while it did not run.
+#[derive(Clone, Debug)]
+struct Tail {
+    node: usize,
+    /// The groups it was in sync in, and their epochs.
+    groups: Vec<(PgId, Epoch)>,
+}
+
+/// Who served which group in which epoch: the node, and which of its lives.
+pub(super) type Served = BTreeMap<(PgId, Epoch), (usize, u32)>;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
     spots: Vec<Spot>,
+    tail: Option<Tail>,
 }
 
 /// What a node's index says of a block, and whether what lies on its drive matches: `(checksum, location, is_sound)`.
@@ -31,12 +44,20 @@ fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
 
 impl Atlas {
     /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
-    pub(super) fn has_damage(&mut self, nodes: &[Node]) -> bool {
+    pub(super) fn has_damage(&mut self, nodes: &[Node], served: &Served) -> bool {
+        // Whoever led a later epoch of a group brought the node into line, or did without it.
+        let is_over = |(pg, epoch): &(PgId, Epoch)| {
+            served.range((*pg, Epoch(epoch.0 + 1))..=(*pg, Epoch(u32::MAX))).next().is_some()
+        };
+        self.tail = self
+            .tail
+            .take()
+            .filter(|tail| !nodes[tail.node].is_running() || !tail.groups.iter().all(is_over));
         self.spots.retain(|spot| {
             let node = &nodes[spot.node];
             !node.is_running() || look(node, &spot.key, spot.block).is_some_and(|(_, _, is_sound)| !is_sound)
         });
-        !self.spots.is_empty()
+        !self.spots.is_empty() || self.tail.is_some()
     }
 }
 
@@ -77,6 +98,38 @@ impl Life {
             self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
             self.world.has_damage = true;
             self.atlas.spots.push(Spot { node: index, key, block });
+        }
+    }
+
+    /// A node's process dies, and what its log ended with has rotted when it starts again. So it starts without writes
+    /// that it had acknowledged: all the others in sync have them, and it must never be alone with what it has.
+    pub(super) fn rot_the_end_of_some_log(&mut self) {
+        let plan = &self.world.plan;
+        let index = self.world.random.index(self.nodes.len());
+        let is_in_sync = |osds: &[OsdId]| osds.iter().any(|osd| osd.0 as usize == index);
+        let groups: Vec<(PgId, Epoch)> = (self.registry.map.pgs.iter())
+            .filter(|(_, config)| is_in_sync(&config.in_sync))
+            .map(|(pg, config)| (*pg, config.epoch))
+            .collect();
+        let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
+        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_lost(node));
+        let newest = self.nodes[index].osd().and_then(|osd| {
+            let logs = groups
+                .iter()
+                .filter_map(|(pg, _)| osd.store().pg_log(*pg).next_back().map(|entry| (*pg, entry)));
+            logs.filter(|(_, entry)| entry.block_count > 0).max_by_key(|(_, entry)| entry.sequence)
+        });
+        let Some((pg, entry)) = newest else { return };
+        if plan.min_size < 2 || is_alone || has_lost || self.atlas.has_damage(&self.nodes, &self.served) {
+            return;
+        }
+        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
+        let Some((_, location, true)) = look(&self.nodes[index], &key, entry.first_block) else { return };
+        self.stop_node(index, false, "crash");
+        if self.nodes[index].rot_end(location) {
+            self.world.event(Some(Process(index)), "the end of a log rots");
+            self.world.has_damage = true;
+            self.atlas.tail = Some(Tail { node: index, groups });
         }
     }
 }

@@ -184,7 +184,7 @@ impl Life {
             }
             // Whoever holds the last sound copy of something stays until it is mended.
             FaultKind::Admission | FaultKind::MoveGroup | FaultKind::DriveLost
-                if self.atlas.has_damage(&self.nodes) => {}
+                if self.atlas.has_damage(&self.nodes, &self.served) => {}
             FaultKind::Admission => {
                 let node = self.some_node();
                 if !self.registry.is_lost(node) {
@@ -207,6 +207,7 @@ impl Life {
                     self.stop_node(node, true, "its process ends");
                 }
             }
+            FaultKind::Rot if self.world.random.percent(30) => self.rot_the_end_of_some_log(),
             FaultKind::Rot => {
                 let count = self.world.random.between(1, 4);
                 for _ in 0..count {

@@ -1,6 +1,6 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
-use super::atlas::Atlas;
+use super::atlas::{Atlas, Served};
 use super::client::{ClientProcess, Work, read_everything};
 use super::history::History;
 use super::inspect;
@@ -48,8 +48,7 @@ pub(super) struct Life {
     pub(super) spell: u64,
     /// What rotted where.
     pub(super) atlas: Atlas,
-    /// Who served which group in which epoch: the node, and which of its lives.
-    served: BTreeMap<(PgId, Epoch), (usize, u32)>,
+    pub(super) served: Served,
     events: u64,
 }
 
@@ -266,7 +265,7 @@ impl Life {
             Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),
             Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
             Event::LeaseCheck => {
-                world.has_damage = self.atlas.has_damage(&self.nodes);
+                world.has_damage = self.atlas.has_damage(&self.nodes, &self.served);
                 self.registry.check_leases(world);
             }
             Event::RegistryBack { serial } => self.registry.come_back(serial, world),

@@ -275,17 +275,9 @@ impl Node {
     }
 
     /// Spoils a block of the drive, unless the store needs it when it opens: what it has to replay it can only tell
-    /// from a torn write, which is another promise than this one.
+    /// from a torn write, see [`Self::rot_end`].
     pub(super) fn rot(&mut self, block: u32, random: &mut Random) -> bool {
-        let expected =
-            Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
-        let mut drives = [self.bay.drive.copy(), self.bay.drive.copy()];
-        drives[1].rot(block);
-        let opened = drives.map(|mut drive| Store::open(&mut drive, &expected, self.options.clone()));
-        let [Ok(before), Ok(after)] = opened else { return false };
-        if before.objects().any(|key| before.pg_position(key.pg) != after.pg_position(key.pg))
-            || after.statistics().live_bytes != before.statistics().live_bytes
-        {
+        if self.changes_what_opens(block) != Some(false) {
             return false;
         }
         match random.below(3) {
@@ -294,6 +286,27 @@ impl Node {
             _ => self.bay.drive.misdirect(random.below(u64::from(block)) as u32, block),
         }
         true
+    }
+
+    /// Spoils a block if the store opens with less because of that.
+    pub(super) fn rot_end(&mut self, block: u32) -> bool {
+        let ends_log = self.changes_what_opens(block) == Some(true);
+        if ends_log {
+            self.bay.drive.rot(block);
+        }
+        ends_log
+    }
+
+    /// Whether the store would open with something else if that block rotted; `None` if it would not open.
+    fn changes_what_opens(&self, block: u32) -> Option<bool> {
+        let expected =
+            Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
+        let mut drives = [self.bay.drive.copy(), self.bay.drive.copy()];
+        drives[1].rot(block);
+        let opened = drives.map(|mut drive| Store::open(&mut drive, &expected, self.options.clone()));
+        let [Ok(before), Ok(after)] = opened else { return None };
+        let has_moved = before.objects().any(|key| before.pg_position(key.pg) != after.pg_position(key.pg));
+        Some(has_moved || after.statistics().live_bytes != before.statistics().live_bytes)
     }
 
     /// Some reads of data fail until then.
