@@ -4,8 +4,9 @@ use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
     FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
-    FLAG_LOG_IS_WHOLE, Findings, FindingsBody, Hello, HelloBody, Inquiry, LOG_ENTRIES_MAX, Lease, LogEntry,
-    LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
+    FLAG_LOG_IS_WHOLE, Fence, Findings, FindingsBody, Hello, HelloBody, Inquiry, LOG_ENTRIES_MAX, Lease,
+    LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate,
+    Request, Role,
 };
 use base::{BLOCK_BYTES, Epoch, Generation, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use zerocopy::IntoBytes;
@@ -361,6 +362,28 @@ fn about_inquiry(kind: Kind, inquiry: &Inquiry) -> Header {
         length: (u32::from(inquiry.block_count) * BLOCK_BYTES as u32).into(),
         request: inquiry.request.into(),
         ..about_object(kind, inquiry.key, inquiry.epoch)
+    }
+}
+
+/// A whole order to fence a volume.
+#[must_use]
+pub fn fence(fence: &Fence) -> HeaderBytes {
+    bytes_of(about_fence(Kind::Fence, fence))
+}
+
+/// A whole answer to that.
+#[must_use]
+pub fn fence_done(fence: &Fence) -> HeaderBytes {
+    bytes_of(about_fence(Kind::FenceDone, fence))
+}
+
+fn about_fence(kind: Kind, fence: &Fence) -> Header {
+    Header {
+        kind: kind as u8,
+        request: fence.request.into(),
+        volume: fence.volume.0.into(),
+        generation: fence.generation.0.into(),
+        ..Header::default()
     }
 }
 

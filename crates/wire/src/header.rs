@@ -132,6 +132,10 @@ codes! {
         Check = 26,
         /// Member to primary: the answer.
         Checked = 27,
+        /// Client to OSD, and OSD to OSD: serve nobody any more who attached the volume under an older generation.
+        Fence = 28,
+        /// The answer: to an OSD, that it is so here; to a client, that it is so wherever this OSD has a say.
+        FenceDone = 29,
     }
 }
 

@@ -131,6 +131,16 @@ impl Pond {
         wait_until("killed processes are gone", || pids.iter().all(|pid| !runs(*pid)));
     }
 
+    /// SIGKILL to every process of the cluster but the servers of volumes.
+    pub fn kill_nodes_and_up(&self) {
+        let pids: Vec<i32> = self.up_pid().into_iter().chain(self.node_pids()).collect();
+        for pid in &pids {
+            // One that is gone already is what was wanted.
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        wait_until("killed processes are gone", || pids.iter().all(|pid| !runs(*pid)));
+    }
+
     /// What the processes logged, for the message of a failed test.
     pub fn logs(&self) -> String {
         let mut text = String::new();
@@ -140,6 +150,11 @@ impl Pond {
             text.push_str(&format!("--- {name}\n{}\n", String::from_utf8_lossy(tail)));
         }
         text
+    }
+
+    /// What one of its processes logged: `up.log`, `node.0.log` and so on.
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir().join(name)).unwrap_or_default()
     }
 
     /// Serves a volume over NBD on a Unix socket.
