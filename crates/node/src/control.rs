@@ -457,3 +457,44 @@ fn propose(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::EmbeddedRegistry;
+
+    #[tokio::test]
+    async fn an_epoch_that_was_claimed_begins_only_with_a_map_that_shows_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let id = base::ClusterId(uuid::Uuid::from_u128(1));
+        let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
+        let cluster = Cluster::new(Arc::new(registry));
+        cluster.create(id).await.unwrap();
+        let id = cluster.register_osd(OsdUuid(uuid::Uuid::from_u128(2)), NodeId(0), 1 << 30).await.unwrap();
+        let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
+        let lease = cluster.registry().lease_grant(LEASE_TTL).await.unwrap().id;
+        cluster.osd_up(id, address, lease).await.unwrap();
+        cluster.create_pool("default", 1, 1, 1).await.unwrap();
+        let before = cluster.map().await.unwrap();
+        let (pg, config) = before.pgs.first_key_value().map(|(pg, config)| (*pg, config.clone())).unwrap();
+        let (commands, mut received) = mpsc::channel(4);
+        let (_reports, reports) = mpsc::channel(4);
+        let (_ended, ended) = oneshot::channel();
+        let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
+        let osd = OsdControl { id, address, waker: reactor.waker(), commands, reports, ended };
+        let (maps, watched) = tokio::sync::watch::channel(Arc::new(before));
+        let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
+        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, pg, config.epoch, next.clone()));
+        // Claimed, and the watch is late.
+        while cluster.map().await.unwrap().pgs[&pg] != next {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(received.try_recv().is_err(), "the shard was told before it had the map");
+        maps.send_replace(Arc::new(cluster.map().await.unwrap()));
+        proposing.await.unwrap();
+        assert!(matches!(received.recv().await, Some(Command::Map(map)) if map.pgs[&pg] == next));
+        let told = received.recv().await;
+        assert!(matches!(told, Some(Command::Proposal { accepted: Some(config), .. }) if config == next));
+    }
+}
