@@ -10,6 +10,8 @@ use store::layout::SUPERBLOCK_OFFSETS;
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_secs(10);
+/// The same where something is wrong look after look: each has a whole checkpoint written.
+const EVERY_MAX: Duration = Duration::from_secs(3600);
 /// Tokens of these reads; those of the OSD are smaller.
 const TOKEN: u64 = 0xff << 56;
 
@@ -40,6 +42,9 @@ pub(crate) fn is_own(token: u64) -> bool {
 pub(crate) struct DriveCheck {
     bytes: u64,
     next_at: Instant,
+    pause: Duration,
+    /// The newest look found something overwritten.
+    was_wrong: bool,
     /// Memory for each place, while nothing is read into it.
     buffers: [Option<Buffer>; 3],
 }
@@ -48,7 +53,7 @@ impl DriveCheck {
     /// For a drive of so many bytes.
     pub(crate) fn new(bytes: u64, now: Instant) -> DriveCheck {
         let buffers = [(); 3].map(|()| Some(Buffer::new(BLOCK_BYTES)));
-        DriveCheck { bytes, next_at: now + EVERY, buffers }
+        DriveCheck { bytes, next_at: now + EVERY, pause: EVERY, was_wrong: false, buffers }
     }
 
     /// Where to look: the superblocks, and the end.
@@ -63,7 +68,9 @@ impl DriveCheck {
         if now < self.next_at || !is_over || !store.superblocks_are_at_rest() || store.failure().is_some() {
             return;
         }
-        self.next_at = now + EVERY;
+        self.pause = if self.was_wrong { (self.pause * 2).min(EVERY_MAX) } else { EVERY };
+        self.was_wrong = false;
+        self.next_at = now + self.pause;
         for (index, offset) in (0u64..).zip(self.places()) {
             if let Some(buffer) = self.buffers[index as usize].take() {
                 reactor.read(file, TOKEN | index, offset, buffer, BLOCK_BYTES);
@@ -92,6 +99,7 @@ impl DriveCheck {
             Ok(()) if store.is_own_superblock(buffer.bytes()) => Finding::Sound,
             _ => Finding::Overwritten { offset },
         };
+        self.was_wrong |= matches!(finding, Finding::Overwritten { .. });
         self.buffers[index] = Some(buffer);
         finding
     }
