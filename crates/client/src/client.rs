@@ -180,6 +180,8 @@ pub struct Client {
     /// OSDs that greeted and then did not answer in time, and how often in a row.
     silences: Map<OsdId, u32>,
     notices: VecDeque<Notice>,
+    /// An operation failed at its time limit, and may take effect later.
+    has_loose_ends: bool,
 }
 
 impl Client {
@@ -208,6 +210,7 @@ impl Client {
             ends: Map::default(),
             silences: Map::default(),
             notices: VecDeque::new(),
+            has_loose_ends: false,
         };
         client.take_map(map);
         client
@@ -242,6 +245,12 @@ impl Client {
     #[must_use]
     pub fn operations_in_flight(&self) -> usize {
         self.operations.len() - self.operations_free.len()
+    }
+
+    /// Whether nothing that was ever asked for can still take effect: every operation has ended, with an answer.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.operations_in_flight() == 0 && !self.has_loose_ends
     }
 
     /// The next operation that ended.

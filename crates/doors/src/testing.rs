@@ -28,12 +28,15 @@ pub struct Faults {
     pub refuse_reads: Option<Status>,
     /// No request is answered.
     pub silent: bool,
+    /// No fence is answered.
+    pub deaf_to_fences: bool,
 }
 
 type Block = [u8; BLOCK_BYTES];
 
 #[derive(Default)]
 struct Stored {
+    fences: Vec<wire::Fence>,
     blocks: HashMap<(VolumeId, u32, usize), Box<Block>>,
     faults: Faults,
 }
@@ -102,6 +105,12 @@ impl TestCluster {
         self.stored.lock().unwrap().blocks.len()
     }
 
+    /// The fences that the OSD was told of.
+    #[must_use]
+    pub fn fences(&self) -> Vec<wire::Fence> {
+        self.stored.lock().unwrap().fences.clone()
+    }
+
     /// Ends every lease of clients, as if the registry had not heard of them for too long.
     pub fn revoke_attachments(&self) {
         self.with(async |cluster| {
@@ -154,6 +163,13 @@ fn serve(mut stream: TcpStream, cluster: ClusterId, stored: &Mutex<Stored>) {
 }
 
 fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
+    if let Message::Fence(fence) = message {
+        if !stored.faults.deaf_to_fences {
+            stored.fences.push(*fence);
+            replies.extend_from_slice(&encode::fence_done(fence));
+        }
+        return;
+    }
     let (request, refusal) = match message {
         Message::Read(request) => (request, stored.faults.refuse_reads),
         Message::Write(request, ..) | Message::Zero(request) => (request, stored.faults.refuse_writes),

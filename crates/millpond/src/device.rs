@@ -3,6 +3,7 @@
 use crate::{mounts, output, signature};
 use anyhow::{Context, bail};
 use base::units::ByteSize;
+use node::device::{FREE_WITHIN, when_free};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -108,7 +109,9 @@ pub fn check_unused(path: &Path) -> anyhow::Result<Metadata> {
 pub fn open_to_write(path: &Path, exclusive: bool) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = if exclusive { nix::fcntl::OFlag::O_EXCL.bits() } else { 0 };
-    match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+    let is_in_use = |error: &std::io::Error| error.kind() == ErrorKind::ResourceBusy;
+    let open = || OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    match when_free(FREE_WITHIN, is_in_use, open) {
         Ok(file) => Ok(file),
         Err(error) if matches!(error.kind(), ErrorKind::ReadOnlyFilesystem) => {
             bail!("{shown}: is read-only; give another device, or make it writable")

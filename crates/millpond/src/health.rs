@@ -111,8 +111,10 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
     }
     let (name, node, number) = (osd.osd, osd.node, osd.osd.0);
     let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
-    let read_log =
-        format!("read {node}.log in the cluster's directory; `up` starts the node again by itself");
+    let read_log = match &osd.failure {
+        Some(_) => replace_drive(osd),
+        None => format!("read {node}.log in the cluster's directory; `up` starts the node again by itself"),
+    };
     let (what, next) = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
             let out = format!("it is taken out in {} if it stays away", about(seconds));
@@ -137,7 +139,23 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
             format!("remove it with `millpond osd rm {number}`"),
         ),
     };
+    let what = match &osd.failure {
+        Some(reason) => {
+            let drive = osd.path.as_deref().unwrap_or("its drive");
+            format!("{what}: its drive {drive} failed: {reason}")
+        }
+        None => what,
+    };
     problems.push(Problem { level: Level::Warning, what, next });
+}
+
+/// What to do about an OSD that gave its drive up. Its process runs on, for its other drives.
+fn replace_drive(osd: &OsdView) -> String {
+    let number = osd.osd.0;
+    let again = osd.pid.map(|pid| format!(", or have it tried again with `kill {pid}`")).unwrap_or_default();
+    format!(
+        "replace the drive: `millpond osd out {number}`, `millpond osd rm {number}`, `millpond osd add --device PATH`{again}"
+    )
 }
 
 /// An OSD that is out and still holds something.

@@ -9,11 +9,14 @@ use base::OsdId;
 use base::map::Admission;
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use node::device::{FREE_WITHIN, when_free};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What is erased at both ends of a drive, in bytes: more than any format keeps there, both superblocks
 /// of an OSD among them.
@@ -96,7 +99,7 @@ pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
         OsdCommand::In { osd } => membership::take_in(*osd, directory),
         OsdCommand::Rm { osd } => membership::remove(*osd, directory),
-        OsdCommand::Wipe { path, yes } => wipe(path, *yes),
+        OsdCommand::Wipe { path, yes } => wipe(path, *yes, FREE_WITHIN),
     }
 }
 
@@ -150,7 +153,8 @@ fn admission(admission: Admission) -> &'static str {
     }
 }
 
-fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
+/// Erases a drive that nobody uses, or whose user lets go of it within `patience`.
+fn wipe(path: &Path, yes: bool, patience: Duration) -> anyhow::Result<()> {
     let shown = path.display();
     device::check_unused(path)?;
     let is_block =
@@ -162,13 +166,26 @@ fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
         let content = content.unwrap_or("nothing that millpond recognises");
         bail!("{shown}: {} with {content} would be erased; to do it, add --yes", ByteSize(bytes));
     }
-    let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    // Flock takes the file, and gives it back with the error.
+    let mut unlocked = Some(file);
+    let locked = when_free(
+        patience,
+        |errno| *errno == Errno::EWOULDBLOCK,
+        || {
+            let file = unlocked.take().expect("an attempt that failed gave it back");
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(file, errno)| {
+                unlocked = Some(file);
+                errno
+            })
+        },
+    );
+    let mut file = match locked {
         Ok(file) => file,
-        Err((_, error)) => {
-            bail!(
-                "{shown}: is in use by a running OSD ({error}); stop its cluster with `millpond down` first"
-            )
-        }
+        Err(errno) => bail!(
+            "{shown}: is in use by a running OSD ({errno}), and was for the last {} s; end that first, with `millpond \
+             down` or `millpond osd rm`",
+            patience.as_secs()
+        ),
     };
     let erase = |file: &mut File| -> std::io::Result<()> {
         zero(file, 0, bytes.min(WIPE_BYTES))?;
@@ -209,10 +226,10 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("drive");
         std::fs::write(&path, vec![7u8; 20 << 20]).unwrap();
-        let refusal = wipe(&path, false).unwrap_err().to_string();
+        let refusal = wipe(&path, false, FREE_WITHIN).unwrap_err().to_string();
         assert!(refusal.contains("20MiB") && refusal.contains("--yes"), "{refusal}");
         assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
-        wipe(&path, true).unwrap();
+        wipe(&path, true, FREE_WITHIN).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 20 << 20);
         assert!(bytes[..8 << 20].iter().chain(&bytes[12 << 20..]).all(|byte| *byte == 0));
@@ -224,9 +241,14 @@ mod tests {
         let path = scratch.path().join("drive");
         std::fs::write(&path, [7u8; 4096]).unwrap();
         let held = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-        let refusal = wipe(&path, true).unwrap_err().to_string();
+        let refusal = wipe(&path, true, Duration::from_millis(100)).unwrap_err().to_string();
         assert!(refusal.contains("running OSD"), "{refusal}");
-        drop(held);
-        wipe(&path, true).unwrap();
+        // What held it lets go while it is waited for.
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        wipe(&path, true, Duration::from_secs(60)).unwrap();
+        holder.join().unwrap();
     }
 }

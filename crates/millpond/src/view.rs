@@ -95,6 +95,8 @@ pub struct OsdView {
     pub path: Option<String>,
     /// The process that runs it.
     pub pid: Option<u32>,
+    /// Why its drive cannot be used any more, if so.
+    pub failure: Option<String>,
     /// What else it has to say.
     pub notes: Vec<String>,
 }
@@ -325,6 +327,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
                 recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
                 path: status.map(|status| status.path.clone()).or_else(|| reports.drives.get(id).cloned()),
                 pid: status.map(|status| status.pid),
+                failure: status.and_then(|status| status.failure.clone()),
                 notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
             }
         })

@@ -152,6 +152,53 @@ fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
 }
 
 #[test]
+fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_the_old_one() {
+    let _turn = turn();
+    let Some(Scene { pond, network }) = Scene::new("a volume whose server was killed") else { return };
+    becomes_whole(&pond);
+    let cut_off = |nodes: std::ops::Range<u32>| {
+        for node in nodes {
+            network.cut(Clients, Node(node));
+            network.cut(Node(node), Clients);
+        }
+    };
+    let is_killed_while_it_writes = || {
+        let mut door = pond.serve("probe");
+        door.client().write(0, &vec![7; BLOCK as usize]).expect("a healthy cluster writes");
+        door.is_killed();
+    };
+    // The other nodes vouch for the one that cannot be reached, and what they lead is served.
+    is_killed_while_it_writes();
+    cut_off(2..3);
+    let door = serve_when_free(&pond);
+    drop(door.expect("one node of three is enough of each group"));
+    // Nobody can vouch for anybody.
+    network.heal();
+    is_killed_while_it_writes();
+    cut_off(0..OSDS);
+    let refusal = serve_when_free(&pond).err().expect("it was served although an old server might be");
+    common::names(
+        &refusal,
+        &["volume probe is not attached", "had it before", "osd.0 (", "osd.1 (", "osd.2 ("],
+    );
+    network.heal();
+    let door = serve_when_free(&pond).expect("all nodes can be told");
+    assert!(door.client().read(0, BLOCK as u32).expect("it is served") == vec![7; BLOCK as usize]);
+}
+
+/// Serves the volume as soon as the lease of its killed server has ended; or what is said instead.
+fn serve_when_free(pond: &Pond) -> Result<Door, String> {
+    loop {
+        match pond.try_serve("probe") {
+            Err(said) if said.contains("wait a few seconds") => {
+                std::thread::sleep(Duration::from_millis(500))
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+#[test]
 fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
     let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("nodes that stand still behind cut links") else { return };

@@ -5,7 +5,7 @@ mod common;
 
 use common::fio::fio_notices_nothing_of;
 use common::pond::{Pond, runs};
-use common::whole::{becomes_whole, becomes_whole_within, groups, node_of, osd_view, signal};
+use common::whole::{becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal};
 use common::{names, path, wait_until, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -60,13 +60,13 @@ fn an_osd_that_lives_is_drained_and_removed_while_fio_verifies() {
         is_removed(pond, 2);
         wait_until("its process has ended", || !runs(node));
         wait_until("that is told", || {
-            log(pond, "up.log").contains("node.2 has ended: it has no OSD any more")
+            pond.log("up.log").contains("node.2 has ended: it has no OSD any more")
         });
         let (worked, _, told) = pond.attempt(&["osd", "out", "0"]);
         assert!(!worked, "one of as many OSDs as copies was taken out");
         names(&told, &["leave 2 OSDs for the 3 copies of pool default", "--allow-fewer-copies", "osd add"]);
     });
-    assert!(!log(&pond, "up.log").contains("starts again"), "{}", log(&pond, "up.log"));
+    assert!(!pond.log("up.log").contains("starts again"), "{}", pond.log("up.log"));
     pond.up();
     becomes_whole(&pond);
     assert_eq!(osds(&pond), [0, 1, 3]);
@@ -146,7 +146,19 @@ fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
     pond.becomes_active();
     assert_eq!(osds(&pond), [1, 2, 3, 4]);
     assert_eq!(node_of(&pond, 4), node_of(&pond, 1), "one process for each node again");
-    pond.down();
+
+    // At once after its OSD was removed, and at once after its process was killed.
+    let drive_of = |osd| {
+        let view = osd_view(&pond, osd).expect("the OSD is there");
+        view["path"].as_str().expect("its drive is known").to_owned()
+    };
+    let (removed, killed) = (drive_of(2), drive_of(1));
+    pond.run(&["osd", "out", "2"]);
+    is_removed(&pond, 2);
+    pond.run(&["osd", "wipe", &removed, "--yes"]);
+    names(&pond.run(&["osd", "add", "--device", &removed]), &["osd.5 is up"]);
+    pond.kill_nodes_and_up();
+    pond.run(&["osd", "wipe", &killed, "--yes"]);
 }
 
 /// Kills the node of an OSD and empties its drive before it is started again.
@@ -161,21 +173,8 @@ fn loses_its_drive(pond: &Pond, osd: u32) {
     wait_until("it is known to be down", || osd_view(pond, osd).is_some_and(|osd| osd["up"] == false));
     let said = format!("is blank, but osd.{osd} was on it");
     wait_until("the drive is not taken for a new one", || {
-        log(pond, &format!("node.{osd}.log")).contains(&said)
+        pond.log(&format!("node.{osd}.log")).contains(&said)
     });
-}
-
-/// Removes an OSD as soon as nothing is on it that is needed.
-fn is_removed(pond: &Pond, osd: u32) {
-    let mut told = String::new();
-    wait_until("it can be removed", || {
-        let (worked, stdout, stderr) = pond.attempt(&["osd", "rm", &osd.to_string()]);
-        told = stdout;
-        assert!(worked || stderr.contains("cannot be removed yet"), "{stderr}");
-        worked
-    });
-    names(&told, &[&format!("osd.{osd} is removed"), "is left as it is", "osd wipe", "osd add --device"]);
-    assert!(osd_view(pond, osd).is_none());
 }
 
 /// How many groups an OSD holds, or is catching up in.
@@ -195,8 +194,4 @@ fn osds(pond: &Pond) -> Vec<u64> {
     let status = pond.status();
     let osds = status["osds"].as_array().expect("the status lists the OSDs");
     osds.iter().filter_map(|osd| osd["osd"].as_u64()).collect()
-}
-
-fn log(pond: &Pond, name: &str) -> String {
-    std::fs::read_to_string(pond.dir().join(name)).unwrap_or_default()
 }

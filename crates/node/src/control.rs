@@ -26,6 +26,8 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const QUEUE_LENGTH: usize = 256;
 /// How long an OSD waits for the map before it is announced without.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
+/// How long the map may take to show a configuration that was claimed: the claim is taken for failed then.
+const CLAIM_MAP_LIMIT: Duration = Duration::from_secs(10);
 /// How long one request to the registry may wait for it.
 const REGISTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -283,11 +285,12 @@ async fn control_osd(
     let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
     let mut status_is_due = false;
+    let mut has_failed = false;
     loop {
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
                 Report::Propose { pg, expected, config } => {
-                    tokio::spawn(propose(osd.id, cluster.clone(), pg, expected, config, osd.commands.clone(), osd.waker.clone()));
+                    tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), pg, expected, config));
                 }
                 Report::Status(new) => {
                     status = Some(*new);
@@ -321,7 +324,7 @@ async fn control_osd(
                 }
             }
             _ = keep_alive.tick() => {
-                if let Some(renewed) = renew(&osd, &cluster, lease).await {
+                if let Some(renewed) = renew(&osd, &cluster, lease, has_failed).await {
                     lease = renewed;
                     status_is_due = true;
                 }
@@ -336,6 +339,12 @@ async fn control_osd(
                 end = End::Asked;
                 break;
             }
+        }
+        if !has_failed
+            && let Some(reason) = status.as_ref().and_then(|status| status.failure.as_ref())
+            && let Some(renewed) = withdraw(&osd, &cluster, lease, reason).await
+        {
+            (lease, has_failed, status_is_due) = (renewed, true, true);
         }
         if scrubs_are_due && let Some(status) = &status {
             scrubs_are_due = false;
@@ -370,10 +379,28 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
     Ok(lease.id)
 }
 
-/// Renews the lease. Answers a new one if the old was lost and the OSD announced again.
-async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> Option<LeaseId> {
+/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; under a lease of its own it goes
+/// on telling why. `None` while the registry is away.
+async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> Option<LeaseId> {
+    let renewed = cluster.registry().lease_grant(LEASE_TTL).await.ok()?.id;
+    match cluster.registry().lease_revoke(lease).await {
+        Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
+        Err(_) => return None,
+    }
+    tracing::error!(
+        osd = %osd.id, reason,
+        "the drive failed; the placement groups go on without this OSD, and `millpond status` says how to replace it"
+    );
+    Some(renewed)
+}
+
+/// Renews the lease. Answers a new one if the old was lost and the OSD announced again, unless its drive has failed.
+async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, has_failed: bool) -> Option<LeaseId> {
     match cluster.registry().lease_keep_alive(lease).await {
         Ok(_) => None,
+        Err(RegistryError::LeaseNotFound { .. }) if has_failed => {
+            cluster.registry().lease_grant(LEASE_TTL).await.ok().map(|lease| lease.id)
+        }
         Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.ok(),
         Err(error) => {
             tracing::warn!(osd = %osd.id, %error, "the registry does not answer");
@@ -383,34 +410,91 @@ async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> Option<Le
 }
 
 /// Carries a proposal to the registry and tells the shard what came of it.
-async fn propose(
-    osd: OsdId,
+///
+/// The shard is given a map before that has the new configuration: whoever begins an epoch knows of every attach that was
+/// registered before its claim. Who attaches later finds in the map who must be told.
+fn propose(
+    osd: &OsdControl,
     cluster: Cluster,
+    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
     pg: PgId,
     expected: Epoch,
     config: PgConfig,
-    commands: mpsc::Sender<Command>,
-    waker: Waker,
-) {
-    let accepted = match cluster.change_pg(pg, expected, config.clone()).await {
-        Ok(true) => Some(config.clone()),
-        Ok(false) => None,
-        Err(error) => {
-            tracing::warn!(%osd, %pg, %error, "a new epoch could not be claimed");
-            None
-        }
-    };
-    let accepted = match accepted {
-        Some(config) => Some(config),
+) -> impl Future<Output = ()> + use<> {
+    let (osd, commands, waker) = (osd.id, osd.commands.clone(), osd.waker.clone());
+    async move {
+        let claimed = match cluster.change_pg(pg, expected, config.clone()).await {
+            Ok(is_changed) => is_changed,
+            Err(error) => {
+                tracing::warn!(%osd, %pg, %error, "a new epoch could not be claimed");
+                false
+            }
+        };
         // The answer to an earlier attempt may have been lost: whoever is primary claims, and nobody else.
-        None => cluster
-            .map()
-            .await
-            .ok()
-            .and_then(|map| map.pgs.get(&pg).cloned())
-            .filter(|found| *found == config),
-    };
-    if commands.send(Command::Proposal { pg, accepted }).await.is_ok() {
-        waker.wake();
+        let stands = claimed
+            || cluster
+                .map()
+                .await
+                .ok()
+                .and_then(|map| map.pgs.get(&pg).cloned())
+                .is_some_and(|found| found == config);
+        let mut accepted = None;
+        if stands {
+            let is_new =
+                |map: &Arc<ClusterMap>| map.pgs.get(&pg).is_some_and(|found| found.epoch >= config.epoch);
+            let map = match tokio::time::timeout(CLAIM_MAP_LIMIT, maps.wait_for(is_new)).await {
+                Ok(Ok(map)) => Some(map.clone()),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            if let Some(map) = map
+                && commands.send(Command::Map(map)).await.is_ok()
+            {
+                accepted = Some(config);
+            }
+        }
+        if commands.send(Command::Proposal { pg, accepted }).await.is_ok() {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use registry::EmbeddedRegistry;
+
+    #[tokio::test]
+    async fn an_epoch_that_was_claimed_begins_only_with_a_map_that_shows_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let id = base::ClusterId(uuid::Uuid::from_u128(1));
+        let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
+        let cluster = Cluster::new(Arc::new(registry));
+        cluster.create(id).await.unwrap();
+        let id = cluster.register_osd(OsdUuid(uuid::Uuid::from_u128(2)), NodeId(0), 1 << 30).await.unwrap();
+        let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
+        let lease = cluster.registry().lease_grant(LEASE_TTL).await.unwrap().id;
+        cluster.osd_up(id, address, lease).await.unwrap();
+        cluster.create_pool("default", 1, 1, 1).await.unwrap();
+        let before = cluster.map().await.unwrap();
+        let (pg, config) = before.pgs.first_key_value().map(|(pg, config)| (*pg, config.clone())).unwrap();
+        let (commands, mut received) = mpsc::channel(4);
+        let (_reports, reports) = mpsc::channel(4);
+        let (_ended, ended) = oneshot::channel();
+        let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
+        let osd = OsdControl { id, address, waker: reactor.waker(), commands, reports, ended };
+        let (maps, watched) = tokio::sync::watch::channel(Arc::new(before));
+        let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
+        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, pg, config.epoch, next.clone()));
+        // Claimed, and the watch is late.
+        while cluster.map().await.unwrap().pgs[&pg] != next {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(received.try_recv().is_err(), "the shard was told before it had the map");
+        maps.send_replace(Arc::new(cluster.map().await.unwrap()));
+        proposing.await.unwrap();
+        assert!(matches!(received.recv().await, Some(Command::Map(map)) if map.pgs[&pg] == next));
+        let told = received.recv().await;
+        assert!(matches!(told, Some(Command::Proposal { accepted: Some(config), .. }) if config == next));
     }
 }

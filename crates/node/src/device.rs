@@ -13,6 +13,30 @@ use store::{Device, DeviceError};
 /// How many operations a file takes at the same time. Its file system has its own queue.
 const FILE_DEPTH: usize = 256;
 
+/// How long a drive may stay locked by a process that has ended: the kernel takes an io_uring down, and lets go of the files
+/// it held, some time after the process has exited, and later when the machine is busy.
+pub const FREE_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is tried meanwhile.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+
+/// Tries something again that fails because a drive is in use, for as long as `limit`.
+///
+/// # Errors
+/// Those of the last attempt.
+pub fn when_free<T, E>(
+    limit: Duration,
+    is_in_use: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let started = std::time::Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && started.elapsed() < limit => std::thread::sleep(TRY_EVERY),
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Why a drive cannot be used.
 #[derive(thiserror::Error, Debug)]
 pub enum DriveError {
@@ -68,19 +92,13 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// Opens the drive at `path`. `volatile_cache` overrides what is detected.
+    /// Opens the drive at `path`, waiting up to [`FREE_WITHIN`] for it. `volatile_cache` overrides what is detected.
     ///
     /// # Errors
     /// When it is in use, or the kernel refuses.
     pub fn open(path: &Path, volatile_cache: Option<bool>) -> Result<Drive, DriveError> {
-        // The kernel lets go of what an io_uring held a moment after its process was killed.
-        for _ in 0..40 {
-            match Drive::open_once(path, volatile_cache) {
-                Err(DriveError::InUse { .. }) => std::thread::sleep(Duration::from_millis(50)),
-                opened => return opened,
-            }
-        }
-        Drive::open_once(path, volatile_cache)
+        let is_in_use = |error: &DriveError| matches!(error, DriveError::InUse { .. });
+        when_free(FREE_WITHIN, is_in_use, || Drive::open_once(path, volatile_cache))
     }
 
     fn open_once(path: &Path, volatile_cache: Option<bool>) -> Result<Drive, DriveError> {

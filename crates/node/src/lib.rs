@@ -1,6 +1,7 @@
 //! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
 //!
 //! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
+//! - `drive_check`: whether the drive under a running OSD still is what it was.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
 //! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
@@ -10,6 +11,7 @@
 
 pub mod control;
 pub mod device;
+mod drive_check;
 pub mod manager;
 mod scrubbing;
 pub mod shard;

@@ -1,7 +1,9 @@
 //! An OSD's thread: reap, handle, flush, again and again.
 
 use crate::device::Drive;
+use crate::drive_check::{self, DriveCheck, Finding};
 use base::map::{ClusterMap, PgConfig};
+use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
 use pg::{GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
 use registry::cluster::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
@@ -11,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Expected, Identity, Options, Store};
+use store::{Device, Expected, Identity, Options, Store};
 use tokio::sync::mpsc;
 
 /// How long somebody who connected may take to say who it is.
@@ -24,6 +26,8 @@ const STATUS_PAUSE: Duration = Duration::from_secs(2);
 const STATUS_PAUSE_SHORT: Duration = Duration::from_millis(100);
 /// Lost ranges that a status lists.
 const LOST_RANGES_MAX: usize = 64;
+/// How often damage is logged while more is found.
+const DAMAGE_LOG_PAUSE: Duration = Duration::from_secs(10);
 /// How long a shutdown may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
@@ -116,6 +120,7 @@ pub fn run(
     reactor
         .register_buffers(machine.buffers_mut())
         .map_err(|error| format!("registering buffers: {error}"))?;
+    let drive_check = DriveCheck::new(config.drive.bytes(), ring::now());
     let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
     let file =
         reactor.add_file(descriptor, config.drive.depth()).map_err(|error| format!("{path}: {error}"))?;
@@ -147,6 +152,8 @@ pub fn run(
         objects: BTreeMap::new(),
         count_after: Instant::default(),
         shutdown_limit: None,
+        drive_check,
+        damage_logged: (0, Instant::default()),
         path,
         has_volatile_cache,
     };
@@ -177,6 +184,9 @@ struct Shard {
     objects: BTreeMap<PgId, u64>,
     count_after: Instant,
     shutdown_limit: Option<Instant>,
+    drive_check: DriveCheck,
+    /// Blocks that did not verify, as of when that was logged last.
+    damage_logged: (u64, Instant),
     path: String,
     has_volatile_cache: bool,
 }
@@ -249,6 +259,7 @@ impl Shard {
             let (osd, mut io) = parts!(self);
             // Read anew: what is served by a lease must be served while it lasts, however long the turn took.
             osd.end_turn(ring::now(), &mut io);
+            self.drive_check.begin(now, self.osd.store(), &mut self.reactor, self.file);
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);
@@ -261,6 +272,10 @@ impl Shard {
     fn handle_event(&mut self, now: Instant, event: Event) {
         let (osd, mut io) = parts!(self);
         match event {
+            Event::FileDone { token, buffer, result } if drive_check::is_own(token) => {
+                let finding = self.drive_check.was_read(token, buffer, &result, osd.store());
+                self.heed(now, finding);
+            }
             Event::FileDone { token, buffer, result } => {
                 osd.handle_file(now, token, buffer, result.map_err(|error| error.to_string()), &mut io);
             }
@@ -280,6 +295,37 @@ impl Shard {
             }
             Event::Woken => self.handle_commands(now),
             Event::Drained { .. } => {}
+        }
+    }
+
+    /// Does what a look at the drive calls for.
+    fn heed(&mut self, now: Instant, finding: Finding) {
+        let (osd, mut io) = parts!(self);
+        let (id, path) = (osd.id(), &self.path);
+        match finding {
+            Finding::Sound => {}
+            Finding::Overwritten { offset } => {
+                tracing::error!(osd = %id, path, offset, "the superblock at this offset was overwritten by something else, or cannot be read; all that a start needs is written anew");
+                osd.renew_superblocks(offset);
+            }
+            Finding::Truncated { bytes } => {
+                let reason = format!(
+                    "it was truncated: it had {}, and its end is not there any more",
+                    ByteSize(bytes)
+                );
+                osd.fail_drive(now, &reason, &mut io);
+            }
+        }
+    }
+
+    /// Logs the damage that reads met, in sum: a drive may have very many such blocks.
+    fn log_damage(&mut self, now: Instant) {
+        let found = self.osd.damage().found;
+        let (logged, at) = self.damage_logged;
+        if found > logged && now.since(at) >= DAMAGE_LOG_PAUSE {
+            self.damage_logged = (found, now);
+            let mended = self.osd.damage().mended;
+            tracing::warn!(osd = %self.osd.id(), path = self.path, found, mended, "blocks whose checksum does not verify were found on the drive since the start");
         }
     }
 
@@ -396,6 +442,7 @@ impl Shard {
             self.recovery_bytes_per_s = (bytes as f64 / now.since(measured_at).as_secs_f64()) as u64;
             self.recovery_measured = (self.osd.pushed_bytes(), now);
         }
+        self.log_damage(now);
         let status = self.status();
         self.publish_after = now + pause;
         if self.published.as_ref() != Some(&status)
@@ -442,6 +489,7 @@ impl Shard {
                 deep,
                 objects_left,
             }),
+            failure: self.osd.store().failure().map(str::to_owned),
             notes: self.osd.notes().map(str::to_owned).collect(),
         }
     }

@@ -126,6 +126,12 @@ impl Leases {
         self.peer(osd).promised_until = now + promise_for(Duration::from_millis(u64::from(ttl_ms)));
     }
 
+    /// Whom this OSD has promised something that still binds it.
+    pub(crate) fn promised(&self, now: Instant) -> impl Iterator<Item = OsdId> + '_ {
+        let peers = (0u32..).zip(&self.peers);
+        peers.filter(move |(_, peer)| peer.promised_until > now).map(|(osd, _)| OsdId(osd))
+    }
+
     /// Whether this OSD holds the other's promise.
     pub(crate) fn holds(&self, osd: OsdId, now: Instant) -> bool {
         let holds = self.peers.get(osd.0 as usize).is_some_and(|peer| peer.until > now);

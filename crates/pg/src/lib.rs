@@ -11,7 +11,8 @@
 //! - [`replica`]: the other end of replication.
 //! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
 //! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up;
-//!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for;
+//!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
+//!   [`fence`]: whoever had a volume before is served no more;
 //!   [`placement`]: how a group moves to other OSDs.
 //! - [`group`], [`operation`]: the state those work on.
 //!
@@ -22,6 +23,8 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
+pub mod drive;
+pub mod fence;
 pub mod group;
 mod io;
 pub mod lease;

@@ -1,5 +1,7 @@
 //! The OSD: its links, its map, its turn.
 
+use crate::drive::Renewals;
+use crate::fence::Fencing;
 use crate::group::{Group, GroupState, GroupSummary};
 use crate::io::Io;
 use crate::lease::{LEASE, Leases};
@@ -242,6 +244,10 @@ pub struct Osd {
     pub(crate) groups: Vec<Group>,
     pub(crate) group_index: Map<PgId, u32>,
     pub(crate) volumes: Map<VolumeId, VolumeState>,
+    /// Generations of volumes that the map does not show yet.
+    pub(crate) fences: BTreeMap<VolumeId, Generation>,
+    /// Fences that other OSDs are yet to know.
+    pub(crate) fencing: Vec<Fencing>,
     pub(crate) operations: Operations,
     pub(crate) peers: Map<LinkId, Peer>,
     pub(crate) osd_links: BTreeMap<OsdId, LinkId>,
@@ -277,6 +283,7 @@ pub struct Osd {
     pub(crate) deletions: VecDeque<ObjectKey>,
     pub(crate) deletions_are_due: bool,
     pub(crate) damage: DamageCounts,
+    pub(crate) renewals: Renewals,
     /// Groups with members that are being brought up to date; some may have none any more.
     pub(crate) learning: Vec<u32>,
     /// When there last was something of a client's to do, here or as a replica.
@@ -311,6 +318,8 @@ impl Osd {
             groups: Vec::new(),
             group_index: Map::default(),
             volumes: Map::default(),
+            fences: BTreeMap::new(),
+            fencing: Vec::new(),
             operations: Operations::default(),
             peers: Map::default(),
             osd_links: BTreeMap::new(),
@@ -339,6 +348,7 @@ impl Osd {
             deletions: VecDeque::new(),
             deletions_are_due: false,
             damage: DamageCounts::default(),
+            renewals: Renewals::default(),
             learning: Vec::new(),
             client_at: Instant::default(),
             pushed_bytes: 0,
@@ -560,7 +570,8 @@ impl Osd {
         self.leases.start(now);
         for (id, info) in &map.volumes {
             let Some(pool) = map.pools.get(&info.pool) else { continue };
-            let known = self.volumes.get(id).map_or(Generation(0), |volume| volume.generation);
+            let fence = self.fences.remove(id).unwrap_or_default();
+            let known = self.volumes.get(id).map_or(fence, |volume| volume.generation);
             self.deletions_are_due |= info.removed;
             self.volumes.insert(
                 *id,
@@ -650,13 +661,26 @@ impl Osd {
             (Peer::Client(_), Message::Allocated(request)) => {
                 Ok(self.handle_allocated_request(link, &request, io))
             }
+            (Peer::Client(_), Message::Fence(fence)) => {
+                self.handle_client_fence(link, &fence, io);
+                Ok(Handled::Done)
+            }
             (Peer::Client(_), _) => Err(LinkError::OutOfTurn("a client sent a message of OSDs")),
             (Peer::Osd(peer), Message::Welcome) => {
                 (peer.is_ready, peer.since) = (true, now);
                 self.next_tick = now;
+                self.tell_fences(link, io);
                 Ok(Handled::Done)
             }
             (Peer::Osd(_), Message::Refused(reason)) => Err(LinkError::Refused(reason.to_owned())),
+            (Peer::Osd(_), Message::Fence(fence)) => {
+                self.handle_peer_fence(link, &fence, io);
+                Ok(Handled::Done)
+            }
+            (Peer::Osd(_), Message::FenceDone(fence)) => {
+                self.handle_fence_done(link, &fence, io);
+                Ok(Handled::Done)
+            }
             (Peer::Osd(_), Message::Lease(lease)) => {
                 self.handle_lease(link, &lease, io);
                 Ok(Handled::Done)
@@ -705,6 +729,9 @@ impl Osd {
             }
         }
         io.send(link, &encode::welcome());
+        if let Role::Osd(_) = hello.role {
+            self.tell_fences(link, io);
+        }
         Ok(Handled::Done)
     }
 
@@ -752,6 +779,11 @@ impl Osd {
             }
             self.notes.push_back(text);
         }
+    }
+
+    pub(crate) fn fail_store(&mut self, reason: &str, io: &mut impl Io) {
+        self.store.fail(reason, &mut self.actions);
+        self.perform_actions(io);
     }
 
     fn perform_actions(&mut self, io: &mut impl Io) {
@@ -1012,6 +1044,8 @@ impl Osd {
         for index in 0..self.groups.len() as u32 {
             self.advance_peering(index, io);
         }
+        self.advance_fences(io);
+        self.renew_after_damage();
         self.advance_fetching(io);
         self.advance_scrub(io);
         self.advance_recovery(io);
@@ -1048,6 +1082,7 @@ impl Osd {
             && self.deletions.is_empty()
             && !self.deletions_are_due
             && self.fetching.is_empty()
+            && self.fencing.is_empty()
             && self.scrubs.is_idle()
             && self.groups.iter().all(is_active)
             && self.osd_links.keys().all(|osd| self.ready_link(*osd).is_some())

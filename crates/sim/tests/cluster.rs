@@ -7,7 +7,7 @@ mod common;
 use pg::Sabotage;
 use sim::cluster::{self, Report, Settings};
 
-const FIXED_SEEDS: u64 = 60;
+const FIXED_SEEDS: u64 = 100;
 const FRESH_SEEDS: u64 = 30;
 
 fn assert_survives(seed: u64) -> Report {

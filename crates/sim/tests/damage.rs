@@ -71,6 +71,35 @@ fn two_corrupt_superblocks_are_an_error_that_says_so() {
 }
 
 #[test]
+fn a_running_store_writes_everything_anew_that_a_start_needs() {
+    let spoil = |machine: &mut Machine| {
+        // Whatever holds no data of the index: superblocks, headers, and the pages and root of a checkpoint.
+        let data: Vec<Option<u32>> = (0..40).map(|block| location(&machine.store, block)).collect();
+        let end = (machine.store.statistics().device_bytes / BLOCK_BYTES as u64) as u32;
+        let begin = (LOG_OFFSET_BYTES / BLOCK_BYTES as u64) as u32;
+        for block in [0, SECOND_SUPERBLOCK].into_iter().chain(begin..end) {
+            if !data.contains(&Some(block)) {
+                machine.drive.scramble(block);
+            }
+        }
+    };
+    // With a checkpoint whose pages nothing has changed since.
+    let open = || Machine::open(machine(20).shut_down(), &options()).expect("it was shut down in good order");
+    let mut lost = open();
+    spoil(&mut lost);
+    open_error(lost.drive);
+    let mut machine = open();
+    spoil(&mut machine);
+    machine.store.renew_checkpoint();
+    machine.settle();
+    let machine = Machine::open(machine.drive, &options()).expect("all of it is there again");
+    for block in 0..40 {
+        let content = location(&machine.store, block).map(|location| machine.drive.block(location)[0]);
+        assert_eq!(content, Some((block / 2) as u8 + 1), "block {block}");
+    }
+}
+
+#[test]
 fn a_corrupt_header_of_an_acknowledged_batch_is_never_dropped_in_silence() {
     let machine = machine(20);
     // The header is the block before the batch's first data block.

@@ -21,7 +21,7 @@ use crate::layout::{
 use crate::store::{COLD, COLD_IN_FLIGHT_MAX, FLUSH_SUPERBLOCK, LogEnd, Store, TOKEN_SUPERBLOCK};
 use crate::superblock;
 use base::{BLOCK_BYTES, Buffer, ObjectKey, crc32c};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const INTERVAL_BYTES_MAX: u64 = 16 << 30;
 
@@ -56,6 +56,8 @@ pub(crate) struct Checkpoint {
     phase: Phase,
     /// Space is short until one was written.
     pub(crate) is_wanted: bool,
+    /// The next one is to be whole, whether there is news or not.
+    is_renewal: bool,
     end: Option<LogEnd>,
     queue: Vec<ObjectKey>,
     pending: Vec<Pending>,
@@ -75,6 +77,7 @@ impl Default for Checkpoint {
         Checkpoint {
             phase: Phase::Idle,
             is_wanted: false,
+            is_renewal: false,
             end: None,
             queue: Vec::new(),
             pending: Vec::new(),
@@ -120,13 +123,14 @@ impl Store {
             if self.is_shut_down {
                 return;
             }
-            if is_last && self.shutdown_is_covered() {
+            if is_last && self.shutdown_is_covered() && !self.checkpoint.is_renewal {
                 self.is_shut_down = true;
                 actions.push(Action::ShutdownDone);
                 return;
             }
             let has_news = self.durable.sequence > self.superblock.covers.get();
-            if !(is_due || self.checkpoint.is_wanted && has_news || is_last) {
+            let is_wanted = self.checkpoint.is_renewal || self.checkpoint.is_wanted && has_news;
+            if !(is_due || is_wanted || is_last) {
                 return;
             }
             self.begin_checkpoint();
@@ -139,6 +143,25 @@ impl Store {
         }
     }
 
+    /// Writes everything anew that a start needs, superblocks and unchanged pages too: what is on the drive may not be
+    /// what this store wrote there, and the index in memory tells it all.
+    pub fn renew_checkpoint(&mut self) {
+        self.checkpoint.is_renewal = true;
+    }
+
+    /// Whether the superblocks are left alone just now, so that what is read of them is whole.
+    #[must_use]
+    pub fn superblocks_are_at_rest(&self) -> bool {
+        !matches!(self.checkpoint.phase, Phase::Superblock(_))
+    }
+
+    /// Whether a block read from the place of a superblock is one of this store's, an older one too.
+    #[must_use]
+    pub fn is_own_superblock(&self, block: &[u8]) -> bool {
+        Superblock::read_from_prefix(block)
+            .is_ok_and(|(found, _)| found.is_intact() && superblock::identity(&found) == self.identity)
+    }
+
     /// Whether a start would have nothing of clients' to replay.
     fn shutdown_is_covered(&self) -> bool {
         self.client_sequence <= self.superblock.covers.get()
@@ -149,7 +172,9 @@ impl Store {
         self.checkpoint.end = Some(self.durable);
         self.checkpoint.phase = Phase::Pages;
         self.blocks_since_checkpoint = 0;
-        let dirty = self.index.iter().filter(|(_, object)| object.is_dirty || object.page.is_none());
+        let is_renewal = std::mem::take(&mut self.checkpoint.is_renewal);
+        let dirty =
+            self.index.iter().filter(|(_, object)| is_renewal || object.is_dirty || object.page.is_none());
         self.checkpoint.queue.clear();
         self.checkpoint.queue.extend(dirty.map(|(key, _)| *key));
         // The map's order is its history's; sorted pages are read faster.

@@ -834,8 +834,8 @@ impl Store {
         self.checkpoint_may_go_on(actions);
     }
 
-    /// The drive does not do what it is told: nothing more is promised.
-    pub(crate) fn fail(&mut self, reason: &str, actions: &mut Vec<Action>) {
+    /// The drive does not do what it is told: nothing more is promised. Only the first reason counts.
+    pub fn fail(&mut self, reason: &str, actions: &mut Vec<Action>) {
         if self.failure.is_some() {
             return;
         }

@@ -4,7 +4,7 @@ use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
     FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
-    FLAG_LOG_IS_WHOLE, FLAG_MAY_LACK_TAIL, Findings, FindingsBody, Hello, HelloBody, Inquiry,
+    FLAG_LOG_IS_WHOLE, FLAG_MAY_LACK_TAIL, Fence, Findings, FindingsBody, Hello, HelloBody, Inquiry,
     LOG_ENTRIES_MAX, Lease, LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest,
     REASON_BYTES_MAX, Replicate, Request, Role,
 };
@@ -377,6 +377,28 @@ fn about_inquiry(kind: Kind, inquiry: &Inquiry) -> Header {
         length: (u32::from(inquiry.block_count) * BLOCK_BYTES as u32).into(),
         request: inquiry.request.into(),
         ..about_object(kind, inquiry.key, inquiry.epoch)
+    }
+}
+
+/// A whole order to fence a volume.
+#[must_use]
+pub fn fence(fence: &Fence) -> HeaderBytes {
+    bytes_of(about_fence(Kind::Fence, fence))
+}
+
+/// A whole answer to that.
+#[must_use]
+pub fn fence_done(fence: &Fence) -> HeaderBytes {
+    bytes_of(about_fence(Kind::FenceDone, fence))
+}
+
+fn about_fence(kind: Kind, fence: &Fence) -> Header {
+    Header {
+        kind: kind as u8,
+        request: fence.request.into(),
+        volume: fence.volume.0.into(),
+        generation: fence.generation.0.into(),
+        ..Header::default()
     }
 }
 

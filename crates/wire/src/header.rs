@@ -132,10 +132,14 @@ codes! {
         Check = 26,
         /// Member to primary: the answer.
         Checked = 27,
+        /// Client to OSD, and OSD to OSD: serve nobody any more who attached the volume under an older generation.
+        Fence = 28,
+        /// The answer: to an OSD, that it is so here; to a client, that it is so wherever this OSD has a say.
+        FenceDone = 29,
         /// Primary to learner: what this block held is lost. Counts as a replicated message.
-        PushLost = 28,
+        PushLost = 30,
         /// Primary to replica: the epoch has begun, you have everything that was ordered before it.
-        Serves = 29,
+        Serves = 31,
     }
 }
 

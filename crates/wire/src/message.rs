@@ -291,6 +291,17 @@ impl<'a> Objects<'a> {
     }
 }
 
+/// An order to serve a volume to nobody under an older generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The sender's number for it, repeated in the answer; 0 if it wants none.
+    pub request: u64,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The oldest generation that may still be served.
+    pub generation: Generation,
+}
+
 /// Blocks of an object that a primary asks a member about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inquiry {
@@ -460,6 +471,10 @@ pub enum Message<'a> {
     },
     /// See [`Kind::Checked`].
     Checked(Inquiry, Findings),
+    /// See [`Kind::Fence`].
+    Fence(Fence),
+    /// See [`Kind::FenceDone`].
+    FenceDone(Fence),
 }
 
 /// Why bytes are no message. The connection they came on cannot be trusted further.
@@ -560,6 +575,8 @@ impl<'a> Parser<'a> {
             }
             Kind::Checked => body_bytes == size_of::<FindingsBody>(),
             Kind::Fetch
+            | Kind::Fence
+            | Kind::FenceDone
             | Kind::Check
             | Kind::Welcome
             | Kind::Lease
@@ -677,7 +694,17 @@ impl<'a> Parser<'a> {
                 let findings = Findings { damaged: body.damaged.get(), digest: body.digest.map(U64::get) };
                 Message::Checked(self.inquiry(OBJECT_BLOCKS)?, findings)
             }
+            Kind::Fence => Message::Fence(self.fence()),
+            Kind::FenceDone => Message::FenceDone(self.fence()),
         })
+    }
+
+    fn fence(&self) -> Fence {
+        Fence {
+            request: self.header.request.get(),
+            volume: VolumeId(self.header.volume.get()),
+            generation: Generation(self.header.generation.get()),
+        }
     }
 
     fn inquiry(&self, blocks_max: usize) -> Result<Inquiry, WireError> {
@@ -903,6 +930,16 @@ mod tests {
         let mut foreign = bytes;
         foreign[HEADER_BYTES] = b'X';
         assert_eq!(parse(&foreign).err(), Some(WireError::NotMillpond));
+    }
+
+    #[test]
+    fn a_fence_and_its_answer_read_back() {
+        let fence = Fence { request: 3, volume: VolumeId(4), generation: Generation(5) };
+        assert!(
+            matches!(parse(&encode::fence(&fence)), Ok(Some((Message::Fence(read), 64))) if read == fence)
+        );
+        let done = encode::fence_done(&fence);
+        assert!(matches!(parse(&done), Ok(Some((Message::FenceDone(read), 64))) if read == fence));
     }
 
     #[test]

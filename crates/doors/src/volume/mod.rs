@@ -6,13 +6,15 @@
 //! made it: a reactor and a [`client::Client`], turned by whoever serves or measures the volumes.
 //!
 //! Invariant: the data side sends requests only under an attachment that the session believes to live.
-//! Where that belief is late, the generation in each request lets the OSDs refuse it.
+//! Where that belief is late, the generation in each request lets the OSDs refuse it; an attachment that follows one that
+//! did not end well begins with making them do so ([`fence`]).
 //!
 //! When things fail: an unreachable registry stops nothing, the session tries on and the data side works
 //! by the last map. A lease that ended is the end: [`SessionEvent::Lost`] is told once, the links to all
 //! OSDs are cut, and every turn after that fails with the reason. A primary that is away is waited for by
 //! the client, which connects again by itself.
 
+mod fence;
 mod session;
 #[cfg(test)]
 mod tests;

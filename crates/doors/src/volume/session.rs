@@ -1,7 +1,8 @@
 //! The control side of attached volumes: a thread that attaches, keeps the lease alive, watches the map.
 
-use base::ClientId;
+use super::fence::{self, FENCE_LIMIT, Order};
 use base::map::ClusterMap;
+use base::{ClientId, VolumeId};
 use registry::cluster::{Attachment, Cluster, ClusterError};
 use registry::{DEFAULT_TIMEOUT, LeaseId, RegistryError, RemoteRegistry};
 use ring::Waker;
@@ -74,6 +75,26 @@ pub enum AttachError {
         /// The first of the volumes.
         volume: String,
     },
+    /// An OSD may still serve who had the volume before.
+    #[error(
+        "volume {volume} is not attached: {holder} had it before, did not detach, and may still be served by {osds}. \
+         That was tried for {} s. Bring these OSDs back, or what is between here and them; then attach it again",
+        FENCE_LIMIT.as_secs()
+    )]
+    NotFenced {
+        /// The volume.
+        volume: String,
+        /// Who had it.
+        holder: String,
+        /// Which OSDs, and what is with them.
+        osds: String,
+    },
+    /// The attachment did not outlive its making.
+    #[error("{reason}")]
+    Lost {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The thread ended without a word, which is a bug.
     #[error("the thread that attaches volumes ended without saying why; its log may tell")]
     Silent,
@@ -95,12 +116,22 @@ pub(super) struct Attached {
     pub(super) map: Arc<ClusterMap>,
 }
 
+/// How the data side parts with its volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// Something that was asked for may still take effect.
+    WithLooseEnds,
+    /// Nothing is under way.
+    Quiet,
+}
+
 /// Attached volumes, as long as this lives. Dropping it detaches them.
 #[derive(Debug)]
 pub struct VolumeSession {
     events: Receiver<SessionEvent>,
-    /// Dropping it asks the thread to end.
-    stop: Option<oneshot::Sender<()>>,
+    /// Asks the thread to end.
+    stop: Option<oneshot::Sender<Parting>>,
+    parting: Parting,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -126,12 +157,18 @@ impl VolumeSession {
                 }
             });
         })?;
-        let session = VolumeSession { events, stop: Some(stop), thread: Some(thread) };
+        let session =
+            VolumeSession { events, stop: Some(stop), parting: Parting::WithLooseEnds, thread: Some(thread) };
         match started.recv() {
             Ok(Ok(attached)) => Ok((session, attached)),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(AttachError::Silent),
         }
+    }
+
+    /// Says how it will part, when it is dropped: with loose ends unless this is called.
+    pub(super) fn set_parting(&mut self, parting: Parting) {
+        self.parting = parting;
     }
 
     /// The next event, if there is one.
@@ -148,7 +185,10 @@ impl VolumeSession {
 
 impl Drop for VolumeSession {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        if let Some(stop) = self.stop.take() {
+            // If the thread has ended already, so has the lease, or will.
+            let _ = stop.send(self.parting);
+        }
         if let Some(thread) = self.thread.take() {
             // It ends within `DETACH_LIMIT`; if it panicked, it has said so itself.
             let _ = thread.join();
@@ -160,6 +200,8 @@ impl Drop for VolumeSession {
 struct Session {
     cluster: Cluster,
     lease: LeaseId,
+    client: ClientId,
+    volumes: Vec<VolumeId>,
     maps: watch::Receiver<Arc<ClusterMap>>,
 }
 
@@ -168,8 +210,16 @@ impl Session {
         let registry = RemoteRegistry::connect(&options.registry, DEFAULT_TIMEOUT).await?;
         let cluster = Cluster::new(Arc::new(registry));
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
-        match attach_all(&cluster, lease, options).await {
-            Ok((maps, attached)) => Ok((Session { cluster, lease, maps }, attached)),
+        // Fencing may take longer than the lease lasts.
+        let attached = tokio::select! {
+            attached = attach_all(&cluster, lease, options) => attached,
+            reason = keep_alive(cluster.clone(), lease) => Err(AttachError::Lost { reason }),
+        };
+        match attached {
+            Ok((maps, attached)) => {
+                let volumes = attached.volumes.iter().map(|attached| attached.id).collect();
+                Ok((Session { cluster, lease, client: attached.client, volumes, maps }, attached))
+            }
             Err(error) => {
                 release(&cluster, lease).await;
                 Err(error)
@@ -182,16 +232,19 @@ impl Session {
         mut self,
         events: SyncSender<SessionEvent>,
         waker: Waker,
-        mut stopped: oneshot::Receiver<()>,
+        mut stopped: oneshot::Receiver<Parting>,
     ) {
         let keeping = keep_alive(self.cluster.clone(), self.lease);
         tokio::pin!(keeping);
         let mut waiting: Option<SessionEvent> = None;
         let mut is_lost = false;
+        let mut parting = Parting::WithLooseEnds;
         loop {
             tokio::select! {
-                // Its sender is dropped rather than used.
-                _ = &mut stopped => break,
+                said = &mut stopped => {
+                    parting = said.unwrap_or(Parting::WithLooseEnds);
+                    break;
+                }
                 reason = &mut keeping, if !is_lost => {
                     is_lost = true;
                     waiting = Some(SessionEvent::Lost { reason });
@@ -215,6 +268,24 @@ impl Session {
             }
         }
         release(&self.cluster, self.lease).await;
+        if parting == Parting::Quiet {
+            self.detach().await;
+        }
+    }
+
+    /// Spares who attaches next the fencing. If it cannot be said, that is all that follows.
+    async fn detach(&self) {
+        let detaching = async {
+            for volume in &self.volumes {
+                self.cluster.detach(*volume, self.client).await?;
+            }
+            Ok::<(), ClusterError>(())
+        };
+        if !matches!(tokio::time::timeout(DETACH_LIMIT, detaching).await, Ok(Ok(()))) {
+            tracing::warn!(
+                "the registry was not told that nothing is under way; who attaches next makes sure of it"
+            );
+        }
     }
 }
 
@@ -234,7 +305,9 @@ async fn attach_all(
     let shows_all = |map: &Arc<ClusterMap>| {
         volumes.iter().all(|attached| {
             let volume = map.volumes.get(&attached.id);
-            volume.is_some_and(|volume| map.pools.contains_key(&volume.pool))
+            volume.is_some_and(|volume| {
+                volume.generation >= attached.generation && map.pools.contains_key(&volume.pool)
+            })
         })
     };
     let shown = match tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_all)).await {
@@ -242,8 +315,31 @@ async fn attach_all(
         Ok(Err(_)) | Err(_) => None,
     };
     let no_map = || AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() };
-    let map = shown.ok_or_else(no_map)?;
+    shown.ok_or_else(no_map)?;
+    for (name, attached) in options.volumes.iter().zip(&volumes) {
+        fence_those_before(cluster, &maps, client, name, attached).await?;
+    }
+    let map = maps.borrow_and_update().clone();
     Ok((maps, Attached { client, volumes, map }))
+}
+
+/// Sees to it that nobody is served who had the volume before and did not detach.
+async fn fence_those_before(
+    cluster: &Cluster,
+    maps: &watch::Receiver<Arc<ClusterMap>>,
+    client: ClientId,
+    name: &str,
+    attached: &Attachment,
+) -> Result<(), AttachError> {
+    let Some(before) = attached.unfenced.last() else { return Ok(()) };
+    let order = Order { client, volume: attached.id, generation: attached.generation };
+    fence::set_up(maps.clone(), order).await.map_err(|osds| AttachError::NotFenced {
+        volume: name.to_owned(),
+        holder: before.description.clone(),
+        osds,
+    })?;
+    cluster.fenced(attached.id, &attached.unfenced).await?;
+    Ok(())
 }
 
 /// Keeps a lease alive until it has ended in spite of that, and says so.

@@ -106,6 +106,32 @@ fn an_attachment_is_seen_refuses_others_and_goes_with_its_owner() {
 }
 
 #[test]
+fn who_did_not_part_quietly_is_fenced_before_the_volume_is_used_again() {
+    let pond = pond();
+    drop(pond.attach(false).unwrap());
+    drop(pond.attach(false).unwrap());
+    assert_eq!(pond.cluster.fences(), [], "who detached with nothing under way needs no fence");
+    let mut volumes = pond.attach(false).unwrap();
+    pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    volumes.write(volumes.volumes()[0].handle, 1, 0, 4096, filled(4096));
+    drop(volumes);
+    pond.cluster.set_faults(Faults { deaf_to_fences: true, ..Faults::default() });
+    // It is waited for, and the volume not served.
+    let (sender, attached) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(pond.attach(false).map(drop)).unwrap());
+        assert!(attached.recv_timeout(Duration::from_secs(2)).is_err(), "attached without a fence");
+        pond.cluster.set_faults(Faults::default());
+        attached.recv().unwrap().unwrap();
+    });
+    let fences = pond.cluster.fences();
+    assert!(
+        !fences.is_empty() && fences.iter().all(|fence| fence.generation == base::Generation(4)),
+        "{fences:?}"
+    );
+}
+
+#[test]
 fn a_volume_that_is_not_there_is_named() {
     let pond = pond();
     let options = |socket: &std::path::Path, volume: &str| SessionOptions {

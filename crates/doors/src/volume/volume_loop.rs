@@ -1,6 +1,6 @@
 //! The data side of attached volumes: one reactor, one client, turned by the thread that owns them.
 
-use super::session::{AttachError, SessionEvent, SessionOptions, VolumeSession};
+use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Instant, LinkId, Network, VolumeId};
 use client::{Client, Completion, Notice, VolumeHandle};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
@@ -219,6 +219,14 @@ impl VolumeLoop {
                     return;
                 }
             }
+        }
+    }
+}
+
+impl Drop for VolumeLoop {
+    fn drop(&mut self) {
+        if self.client.is_quiet() {
+            self.session.set_parting(Parting::Quiet);
         }
     }
 }

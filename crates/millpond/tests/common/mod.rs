@@ -6,6 +6,7 @@
 )]
 
 pub mod fio;
+pub mod guardian;
 pub mod nbd;
 pub mod network;
 pub mod pond;

@@ -1,5 +1,6 @@
 //! A cluster of a test's own, and NBD servers on it. Whatever a test started ends with it.
 
+use super::guardian::Guardian;
 use super::nbd::NbdClient;
 use super::{command, millpond, path, scratch, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A cluster of three nodes in a directory of its own.
 pub struct Pond {
+    guardian: Guardian,
     scratch: tempfile::TempDir,
 }
 
@@ -23,7 +25,8 @@ impl Pond {
 
     /// Starts one with these flags.
     pub fn start_with(flags: &[&str]) -> Pond {
-        let pond = Pond { scratch: scratch() };
+        let scratch = scratch();
+        let pond = Pond { guardian: Guardian::of(scratch.path()), scratch };
         pond.up_with(flags);
         pond
     }
@@ -131,6 +134,16 @@ impl Pond {
         wait_until("killed processes are gone", || pids.iter().all(|pid| !runs(*pid)));
     }
 
+    /// SIGKILL to every process of the cluster but the servers of volumes.
+    pub fn kill_nodes_and_up(&self) {
+        let pids: Vec<i32> = self.up_pid().into_iter().chain(self.node_pids()).collect();
+        for pid in &pids {
+            // One that is gone already is what was wanted.
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        wait_until("killed processes are gone", || pids.iter().all(|pid| !runs(*pid)));
+    }
+
     /// What the processes logged, for the message of a failed test.
     pub fn logs(&self) -> String {
         let mut text = String::new();
@@ -142,9 +155,19 @@ impl Pond {
         text
     }
 
+    /// What one of its processes logged: `up.log`, `node.0.log` and so on.
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir().join(name)).unwrap_or_default()
+    }
+
     /// Serves a volume over NBD on a Unix socket.
     pub fn serve(&self, volume: &str) -> Door {
         Door::open(self, volume, volume, &[])
+    }
+
+    /// The same, or what the server said when it ended instead.
+    pub fn try_serve(&self, volume: &str) -> Result<Door, String> {
+        Door::try_open(self, volume, volume, &[])
     }
 
     /// Serves it with more flags.
@@ -187,6 +210,11 @@ pub struct Door {
 
 impl Door {
     fn open(pond: &Pond, volume: &str, name: &str, flags: &[&str]) -> Door {
+        Door::try_open(pond, volume, name, flags)
+            .unwrap_or_else(|said| panic!("the NBD server ended: {said}"))
+    }
+
+    fn try_open(pond: &Pond, volume: &str, name: &str, flags: &[&str]) -> Result<Door, String> {
         let socket = pond.scratch().join(format!("{name}.sock"));
         let log = pond.scratch().join(format!("{name}.log"));
         let output = File::create(&log).expect("a log can be made");
@@ -200,13 +228,14 @@ impl Door {
             .stderr(copy)
             .spawn()
             .expect("the command can be started");
+        pond.guardian.watch(child.id());
         let mut door = Door { child, volume: volume.to_owned(), socket, log };
-        wait_until("the volume is served", || {
-            let ended = door.child.try_wait().expect("a child can be waited for");
-            assert!(ended.is_none(), "the NBD server ended: {}", door.log());
-            door.log().contains("Serving ")
+        let mut ended = false;
+        wait_until("the volume is served, or refused", || {
+            ended = !door.runs();
+            ended || door.log().contains("Serving ")
         });
-        door
+        if ended { Err(door.log()) } else { Ok(door) }
     }
 
     /// Its URI.
@@ -238,6 +267,12 @@ impl Door {
     /// Whether it runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
+    /// Kills it, so that it says goodbye to nobody.
+    pub fn is_killed(&mut self) {
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        self.ends();
     }
 
     /// Waits for its end.

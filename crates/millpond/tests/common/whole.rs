@@ -1,7 +1,7 @@
 //! Whether a cluster is whole, and signals to its nodes.
 
 use super::pond::Pond;
-use super::{PATIENCE, wait_until};
+use super::{PATIENCE, names, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -75,6 +75,20 @@ pub fn some_epoch_ends(pond: &Pond, trouble: impl FnOnce()) {
     let before = epochs(pond);
     trouble();
     wait_until("some group has a new epoch", || epochs(pond) != before);
+}
+
+/// Removes an OSD that is out as soon as nothing is on it that is needed.
+#[track_caller]
+pub fn is_removed(pond: &Pond, osd: u32) {
+    let mut told = String::new();
+    wait_until("it can be removed", || {
+        let (worked, stdout, stderr) = pond.attempt(&["osd", "rm", &osd.to_string()]);
+        told = stdout;
+        assert!(worked || stderr.contains("cannot be removed yet"), "{stderr}");
+        worked
+    });
+    names(&told, &[&format!("osd.{osd} is removed"), "is left as it is", "osd wipe", "osd add --device"]);
+    assert!(osd_view(pond, osd).is_none());
 }
 
 /// Waits until every group is active, with all copies in sync, where they shall lie.

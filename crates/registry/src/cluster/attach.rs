@@ -28,12 +28,17 @@ pub struct Attachment {
     pub info: VolumeInfo,
     /// The generation that every request bears.
     pub generation: Generation,
+    /// Who had it before and may still be served: the lease ended, without a word that nothing is under way. Every
+    /// OSD that might serve them must know of this generation before the volume is used; then say
+    /// [`Cluster::fenced`].
+    pub unfenced: Vec<AttachRecord>,
 }
 
 impl Cluster {
     /// Attaches a volume for as long as the lease lives. An exclusive attach raises the generation, which
-    /// fences whoever had it before; a shared one works under the present generation, beside other shared
-    /// ones. A client that attaches again replaces its own attachment.
+    /// fences whoever had it before, and so does a shared one that follows an exclusive one which did not end well; else
+    /// it works under the present generation, beside other shared ones. A client that attaches again replaces its own
+    /// attachment.
     ///
     /// # Errors
     /// [`ClusterError::Attached`] with the holder; [`ClusterError::NoSuchVolume`]; those of the registry.
@@ -49,7 +54,8 @@ impl Cluster {
             let (id, read, mut info) = self.find_volume(volume).await?;
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
-            let mut others = self.attachments(id).await?.into_iter().filter(|holder| holder.client != client);
+            let attached = self.attachments(id).await?;
+            let mut others = attached.iter().filter(|holder| holder.client != client);
             if let Some(holder) = others.find(|holder| !shared || !holder.shared) {
                 let next = match (shared, holder.shared) {
                     (false, true) => "detach it there, or attach it with --shared here too",
@@ -58,37 +64,65 @@ impl Cluster {
                 };
                 return Err(ClusterError::Attached {
                     name: volume.to_owned(),
-                    holder: holder.description,
+                    holder: holder.description.clone(),
                     next,
                 });
             }
-            if !shared {
+            let gone = self.holders(id).await?;
+            let gone = gone.into_iter().filter(|old| {
+                old.client != client && !attached.iter().any(|holder| holder.client == old.client)
+            });
+            let gone: Vec<AttachRecord> = gone.collect();
+            // Who shares it bears with others who shared it, not with one who had it alone.
+            let is_raised =
+                !shared || gone.iter().any(|old| !old.shared && old.generation == info.generation);
+            if is_raised {
                 info.generation = Generation(info.generation.0 + 1);
             }
+            let must_fence = gone.iter().any(|old| !shared || !old.shared);
+            let unfenced =
+                gone.into_iter().filter(|old| must_fence && old.generation < info.generation).collect();
             let generation = info.generation;
             let record = AttachRecord { client, shared, generation, description: description.clone() };
             let mut txn = Txn::new()
                 .when(read.unchanged())
                 .when(guard.unchanged())
                 .then(Operation::put(&guard.key, encode(&client)))
+                .then(Operation::put(keys::holder(id, client), encode(&record)))
                 .then(Operation::put_leased(keys::attached(id, client), encode(&record), lease));
-            if !shared {
+            if is_raised {
                 txn = txn.then(Operation::put(&read.key, encode(&info)));
             }
             if self.commit(txn).await? {
-                return Ok(Attachment { id, info, generation });
+                return Ok(Attachment { id, info, generation, unfenced });
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {volume}") })
     }
 
-    /// Ends a client's attachment, if it has one.
+    /// Ends a client's attachment, if it has one. Only who has nothing under way may say so: whoever attaches next relies
+    /// on it.
     ///
     /// # Errors
     /// Those of the registry.
     pub async fn detach(&self, volume: VolumeId, client: ClientId) -> Result<()> {
         self.registry.delete(&keys::attached(volume, client)).await?;
+        self.registry.delete(&keys::holder(volume, client)).await?;
         Ok(())
+    }
+
+    /// Notes that nobody serves these any more who had a volume before: see [`Attachment::unfenced`].
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn fenced(&self, volume: VolumeId, old: &[AttachRecord]) -> Result<()> {
+        self.delete_all(old.iter().map(|old| keys::holder(volume, old.client))).await
+    }
+
+    /// Who attached a volume and neither detached with nothing under way nor was fenced.
+    async fn holders(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
+        let records = self.read_all(&keys::holders_of(volume)).await?;
+        Ok(records.into_iter().map(|(_, record)| record).collect())
     }
 
     /// The attached clients whose leases live.

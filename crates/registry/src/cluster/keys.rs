@@ -101,6 +101,14 @@ pub(super) fn attached(volume: VolumeId, client: ClientId) -> String {
     format!("millpond/attached/{}/{:016x}", volume.0, client.0)
 }
 
+pub(super) fn holders_of(volume: VolumeId) -> String {
+    format!("millpond/holder/{}/", volume.0)
+}
+
+pub(super) fn holder(volume: VolumeId, client: ClientId) -> String {
+    format!("millpond/holder/{}/{:016x}", volume.0, client.0)
+}
+
 pub(super) fn attach_guard(volume: VolumeId) -> String {
     format!("millpond/attach-guard/{}", volume.0)
 }

@@ -40,6 +40,8 @@ pub struct OsdStatus {
     pub recovery_bytes_per_s: u64,
     /// The group that it scrubs as primary.
     pub scrubbing: Option<ScrubProgress>,
+    /// Why its drive cannot be used any more, if so: it takes part in nothing.
+    pub failure: Option<String>,
     /// Whatever a person should know besides.
     pub notes: Vec<String>,
 }

@@ -245,6 +245,46 @@ async fn an_exclusive_attach_keeps_others_out_and_raises_the_generation() {
 }
 
 #[tokio::test]
+async fn who_did_not_detach_is_to_be_fenced_until_it_was() {
+    let (_directory, cluster) = three().await;
+    let volume = cluster.create_volume("v", "default", GIB).await.unwrap();
+    let attach = async |client, shared| {
+        let lease = lease(&cluster).await;
+        let attached = cluster.attach("v", ClientId(client), lease, shared, format!("client {client}")).await;
+        let attached = attached.unwrap();
+        let clients: Vec<u64> = attached.unfenced.iter().map(|old| old.client.0).collect();
+        (lease, attached, clients)
+    };
+    let revoke = async |lease| cluster.registry().lease_revoke(lease).await.unwrap();
+    let (first, _, unfenced) = attach(1, false).await;
+    assert_eq!(unfenced, Vec::<u64>::new());
+    revoke(first).await;
+    // Who came next was gone before it had fenced anybody.
+    let (second, _, unfenced) = attach(2, false).await;
+    assert_eq!(unfenced, [1]);
+    revoke(second).await;
+    // One who would share it shares it with others who do.
+    let (third, attached, unfenced) = attach(3, true).await;
+    assert_eq!((unfenced.as_slice(), attached.generation), ([1u64, 2].as_slice(), Generation(3)));
+    let (fourth, attached, unfenced) = attach(4, true).await;
+    assert_eq!((unfenced.as_slice(), attached.generation), ([1u64, 2].as_slice(), Generation(3)));
+    cluster.fenced(volume, &attached.unfenced).await.unwrap();
+    revoke(third).await;
+    let (fifth, attached, unfenced) = attach(5, true).await;
+    assert_eq!((unfenced.as_slice(), attached.generation), ([0u64; 0].as_slice(), Generation(3)));
+    cluster.detach(volume, ClientId(4)).await.unwrap();
+    cluster.detach(volume, ClientId(5)).await.unwrap();
+    let (_, attached, unfenced) = attach(6, false).await;
+    assert_eq!((unfenced.as_slice(), attached.generation), ([3u64].as_slice(), Generation(4)));
+    cluster.detach(volume, ClientId(6)).await.unwrap();
+    revoke(fourth).await;
+    revoke(fifth).await;
+    cluster.remove_volume("v").await.unwrap();
+    let left = cluster.registry().range("millpond/holder/").await.unwrap().entries;
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
 async fn shared_attaches_coexist_with_each_other_only() {
     let (_directory, cluster) = three().await;
     let volume = cluster.create_volume("v", "default", GIB).await.unwrap();

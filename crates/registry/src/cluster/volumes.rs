@@ -1,7 +1,7 @@
 //! Volumes: made, resized, removed.
 
 use super::error::check_name;
-use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{Operation, Txn};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::VolumeInfo;
@@ -95,6 +95,9 @@ impl Cluster {
                 .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
             if self.commit(txn).await? {
+                // Nobody attaches it any more; what is left of these is of no use.
+                let holders: Vec<(String, AttachRecord)> = self.read_all(&keys::holders_of(id)).await?;
+                self.delete_all(holders.into_iter().map(|(key, _)| key)).await?;
                 return Ok(());
             }
         }

@@ -1,0 +1,160 @@
+//! Drives that are cut short or overwritten under running nodes: clients see neither an error nor anything wrong, what
+//! happened is told, and with no more than the documented steps all replicas are the same again.
+
+mod common;
+
+use common::fio::fio_notices_nothing_of;
+use common::pond::Pond;
+use common::random::Random;
+use common::whole::{becomes_whole, becomes_whole_within, is_removed, node_of, osd_view, signal};
+use common::{names, path, wait_until, within};
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const DRIVE_BYTES: u64 = 3 << 30;
+/// What it may take to move the data of a whole OSD while fio writes.
+const MOVED_WITHIN: Duration = Duration::from_secs(240);
+
+/// How many MiB of a drive, from its start, have been written to.
+fn written_mib(file: &Path) -> u64 {
+    let file = File::open(file).expect("the drive's file is there");
+    let is_written = |at: &u64| {
+        let mut block = [0; 4096];
+        file.read_at(&mut block, at * MIB).is_ok() && block.iter().any(|byte| *byte != 0)
+    };
+    (0..DRIVE_BYTES / MIB).rev().find(is_written).map_or(0, |last| last + 1)
+}
+
+fn set_bytes(file: &Path, bytes: u64) {
+    let file = File::options().write(true).open(file).expect("the drive's file can be opened");
+    file.set_len(bytes).expect("its size can be set");
+}
+
+/// Overwrites a range of a file.
+fn spoil(file: &Path, offset: u64, bytes: u64) {
+    let garbage = Random::seeded().bytes(bytes as usize);
+    let file = File::options().write(true).open(file).expect("the drive's file can be opened");
+    file.write_all_at(&garbage, offset).expect("it can be written");
+}
+
+fn damaged_blocks(pond: &Pond, osd: u32) -> u64 {
+    osd_view(pond, osd).and_then(|view| view["damaged_reads"].as_u64()).unwrap_or(0)
+}
+
+/// Waits until the OSD gave its drive up, and says so; its process must not have ended for it.
+fn gives_its_drive_up(pond: &Pond, osd: u32, process: i32) {
+    wait_until("the OSD gives its drive up", || osd_view(pond, osd).is_some_and(|view| view["up"] == false));
+    let drive = pond.osd_file(osd);
+    wait_until("status says what happened, and what to do", || {
+        let text = pond.run(&["status"]);
+        text.contains(&format!("its drive {} failed: it was truncated: it had 3GiB", path(&drive)))
+            && text.contains(&format!("`millpond osd rm {osd}`"))
+    });
+    names(&pond.log(&format!("node.{osd}.log")), &["the drive failed", "it was truncated: it had 3GiB"]);
+    assert_eq!(node_of(pond, osd), process, "its process was started anew");
+}
+
+/// Does what the documentation says of a lost drive, with the same file.
+fn is_replaced(pond: &Pond, osd: u32) {
+    let drive = pond.osd_file(osd);
+    pond.run(&["osd", "out", &osd.to_string()]);
+    is_removed(pond, osd);
+    set_bytes(&drive, DRIVE_BYTES);
+    pond.run(&["osd", "wipe", path(&drive), "--yes"]);
+    let added = pond.run(&["osd", "add", "--device", path(&drive), "--node", &osd.to_string()]);
+    names(&added, &[&format!("is up on node.{osd}"), path(&drive)]);
+    becomes_whole_within(pond, MOVED_WITHIN);
+}
+
+#[test]
+fn drives_that_are_truncated_under_running_nodes_are_given_up_and_replaced_while_fio_verifies() {
+    let pond = Pond::start("3GiB");
+    fio_notices_nothing_of(&pond, |pond| {
+        let drive = pond.osd_file(1);
+        within(MOVED_WITHIN, "much was written", || written_mib(&drive) > 200);
+        let process = node_of(pond, 1);
+        set_bytes(&drive, written_mib(&drive) / 2 * MIB);
+        gives_its_drive_up(pond, 1, process);
+        // Who tries it again is told.
+        signal(process, Signal::SIGKILL);
+        wait_until("a start refuses it by name", || {
+            let log = pond.log("node.1.log");
+            log.contains("osd.1.img: ") && log.contains("osd wipe")
+        });
+        is_replaced(pond, 1);
+
+        let process = node_of(pond, 0);
+        set_bytes(&pond.osd_file(0), 0);
+        gives_its_drive_up(pond, 0, process);
+        is_replaced(pond, 0);
+    });
+}
+
+#[test]
+fn a_drive_that_is_overwritten_under_a_running_node_is_mended_from_the_others_while_fio_verifies() {
+    let pond = Pond::start("3GiB");
+    fio_notices_nothing_of(&pond, |pond| {
+        let drive = pond.osd_file(1);
+        within(MOVED_WITHIN, "much was written", || written_mib(&drive) > 200);
+        let process = node_of(pond, 1);
+        // Superblocks, checkpoints, headers, data: a sixth of everything.
+        spoil(&drive, 0, 2 * MIB);
+        for at in (10..written_mib(&drive)).step_by(6) {
+            spoil(&drive, at * MIB + 12345, MIB);
+        }
+        wait_until("damage is met", || damaged_blocks(pond, 1) > 0);
+        wait_until("status and the log name the drive", || {
+            let text = pond.run(&["status"]);
+            text.contains("osd.1 found") && text.contains("osd.1.img returned other bytes than were written")
+        });
+        wait_until("the log tells of damage", || {
+            pond.log("node.1.log").contains("blocks whose checksum does not verify")
+        });
+        pond.run(&["scrub", "start", "--deep"]);
+        wait_until("every group was scrubbed deeply", || {
+            let text = pond.run(&["scrub", "ls", "--json"]);
+            let scrubs: Vec<serde_json::Value> = serde_json::from_str(&text).expect("it prints JSON");
+            scrubs.iter().all(|scrub| scrub["deep_ms"].as_u64().is_some() && scrub["state"] == "-")
+        });
+        becomes_whole(pond);
+        assert_eq!(node_of(pond, 1), process, "its process was started anew");
+        // It can be started again, by what was written anew.
+        signal(process, Signal::SIGKILL);
+        wait_until("it is back", || {
+            osd_view(pond, 1).is_some_and(|view| view["pid"] != process && view["up"] == true)
+        });
+        becomes_whole(pond);
+    });
+}
+
+#[test]
+fn superblocks_that_are_overwritten_under_an_idle_node_are_noticed_and_written_anew() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "64MiB");
+    let data = Random::seeded().bytes(MIB as usize);
+    pond.serve("v").client().write(0, &data).expect("a healthy cluster writes");
+    let process = node_of(&pond, 1);
+    spoil(&pond.osd_file(1), 0, 2 * MIB);
+    wait_until("that is noticed", || {
+        pond.log("node.1.log").contains("was overwritten by something else, or cannot be read")
+    });
+    wait_until("status tells of it", || {
+        pond.run(&["status"]).contains("osd.1: the superblock at offset 0 was overwritten or cannot be read")
+    });
+    wait_until("there is one again", || {
+        let mut found = [0; 8];
+        let file = File::open(pond.osd_file(1)).expect("the drive's file is there");
+        file.read_exact_at(&mut found, MIB + 4).expect("it can be read");
+        found == store::layout::SUPERBLOCK_MAGIC
+    });
+    signal(process, Signal::SIGKILL);
+    wait_until("it is back", || {
+        osd_view(&pond, 1).is_some_and(|view| view["pid"] != process && view["up"] == true)
+    });
+    becomes_whole(&pond);
+    assert!(pond.serve("v").client().read(0, MIB as u32).expect("it can be read") == data);
+}

@@ -1,0 +1,109 @@
+//! Who had a volume before is served by no OSD once one member of each group was told, although no map tells of it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
+
+mod common;
+
+use base::map::VolumeInfo;
+use base::{ClientId, Generation, OsdId, VolumeId};
+use client::{ClientError, Outcome};
+use common::{BLOCK, PGS, POOL, Pond, VOLUME, cluster_id};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use wire::{Fence, Hello, Message, Role, encode};
+
+/// Connects to an OSD as a client and has a fence set up. Gives what to wait for its answer with.
+fn begin_fence(pond: &Pond, osd: OsdId, volume: VolumeId, generation: Generation) -> (TcpStream, Fence) {
+    let address = pond.map.osds[&osd].address.unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let hello = Hello { role: Role::Client(ClientId(77)), cluster: cluster_id(), target: osd };
+    stream.write_all(&encode::hello(&hello)).unwrap();
+    let fence = Fence { request: 5, volume, generation };
+    stream.write_all(&encode::fence(&fence)).unwrap();
+    (stream, fence)
+}
+
+/// Waits until the OSD answers that the fence stands.
+fn stands((mut stream, fence): (TcpStream, Fence)) {
+    let mut inbox = [0; 128];
+    // A welcome, and the answer.
+    stream.read_exact(&mut inbox).unwrap();
+    assert!(matches!(wire::parse(&inbox), Ok(Some((Message::Welcome, 64)))));
+    let answer = wire::parse(&inbox[64..]);
+    assert!(matches!(answer, Ok(Some((Message::FenceDone(done), 64))) if done == fence), "{answer:?}");
+}
+
+/// Nothing is done for the client any more, in any group.
+fn is_fenced(pond: &mut Pond) {
+    // Objects are spread over the groups; of the first 16 there is one in each, most likely.
+    for object in 0..16 {
+        let number = (object << 22) / BLOCK;
+        for is_write in [true, false] {
+            let outcome = pond.outcome(number, is_write);
+            assert!(
+                matches!(outcome, Outcome::Failed(ClientError::Fenced { .. })),
+                "object {object}: {outcome:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_member_of_each_group_is_enough_for_a_fence() {
+    let mut pond = Pond::start();
+    pond.becomes_active();
+    for number in 0..u64::from(PGS) * 4 {
+        assert_eq!(pond.outcome(number, true), Outcome::Done);
+    }
+    stands(begin_fence(&pond, OsdId(0), VOLUME, Generation(2)));
+    is_fenced(&mut pond);
+    pond.stop();
+}
+
+#[test]
+fn a_fence_outlasts_the_promises_to_an_osd_that_cannot_be_told() {
+    let mut pond = Pond::start();
+    pond.becomes_active();
+    assert_eq!(pond.outcome(0, true), Outcome::Done);
+    // It is gone without having been asked; what it was promised last lasts on.
+    let gone = pond.osds.remove(&OsdId(2)).unwrap();
+    gone.command(node::shard::Command::Shutdown);
+    gone.thread.join().unwrap().unwrap();
+    let asked = Instant::now();
+    stands(begin_fence(&pond, OsdId(0), VOLUME, Generation(2)));
+    eprintln!("the fence stood after {:.1} s", asked.elapsed().as_secs_f64());
+    is_fenced_while_one_is_away(&mut pond);
+    pond.stop();
+}
+
+/// The groups of an OSD that is gone are taken over meanwhile.
+fn is_fenced_while_one_is_away(pond: &mut Pond) {
+    pond.map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+    pond.publish();
+    is_fenced(pond);
+}
+
+#[test]
+fn a_fence_of_a_volume_that_the_map_does_not_show_yet_is_kept_until_it_does() {
+    let mut pond = Pond::start();
+    pond.becomes_active();
+    let young = VolumeId(2);
+    stands(begin_fence(&pond, OsdId(1), young, Generation(4)));
+    // The map that shows it is from before the fence.
+    let info = VolumeInfo {
+        name: "young".to_owned(),
+        pool: POOL,
+        bytes: common::VOLUME_BYTES,
+        generation: Generation(3),
+        removed: false,
+    };
+    pond.map.volumes.insert(young, info);
+    pond.publish();
+    pond.volume = pond.client.add_volume(young, Generation(3));
+    is_fenced(&mut pond);
+    pond.volume = pond.client.add_volume(young, Generation(4));
+    assert_eq!(pond.outcome(0, true), Outcome::Done);
+    pond.stop();
+}
