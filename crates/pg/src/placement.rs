@@ -11,6 +11,7 @@
 
 use crate::group::{Group, GroupState};
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::osd::{Osd, StagedRecord};
 use crate::sabotage::Sabotage;
 use base::map::{Admission, ClusterMap, PgConfig};
@@ -131,6 +132,7 @@ impl Osd {
         group.handed_over_at = Some(self.now);
         let heir = group.target[0];
         let in_sync = group.needed_of(&group.config.in_sync, heir);
+        self.milestones.pass(Milestone::ClaimHandOver);
         self.propose_primary(index, heir, in_sync, io);
     }
 
@@ -141,7 +143,7 @@ impl Osd {
         let group = &mut self.groups[index as usize];
         let learners = group.target.iter().copied().filter(|osd| !in_sync.contains(osd)).collect();
         let config = PgConfig { epoch: Epoch(group.config.epoch.0 + 1), primary: heir, in_sync, learners };
-        group.state = GroupState::Claiming { expected: None };
+        group.enter(GroupState::Claiming { expected: None });
         io.propose(group.pg, group.config.epoch, config);
     }
 
@@ -162,7 +164,10 @@ impl Osd {
         for group in &mut self.groups {
             let is_member = group.has_member(self.id);
             match group.state {
-                GroupState::Left { .. } if is_member => group.state = GroupState::Replica { expected: None },
+                GroupState::Left { .. } if is_member => {
+                    group.enter(GroupState::Replica { expected: None });
+                    self.milestones.pass(Milestone::LeftGroupReturns);
+                }
                 GroupState::Replica { expected }
                     if !is_member && group.is_whole_in(&group.config.in_sync) =>
                 {
@@ -171,7 +176,8 @@ impl Osd {
                     let is_over = group.config.epoch > group.epoch
                         || group.config.epoch == group.epoch && expected.is_none();
                     if is_over && group.query_pending.is_none() {
-                        group.state = GroupState::Left { is_marked: false };
+                        group.enter(GroupState::Left { is_marked: false });
+                        self.milestones.pass(Milestone::LeftGroup);
                         self.deletions_are_due = true;
                     }
                 }
@@ -190,7 +196,7 @@ impl Osd {
             staged = self.store.stage_join(pg, epoch, Sequence(0), self.next_staged_token());
             if staged.is_ok() {
                 self.note_staged(StagedRecord::Left { group: index });
-                self.groups[index as usize].state = GroupState::Left { is_marked: true };
+                self.groups[index as usize].enter(GroupState::Left { is_marked: true });
             }
         }
         if staged.is_ok() {

@@ -2,6 +2,7 @@
 
 use crate::group::GroupState;
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
 use crate::recovery::Received;
@@ -267,6 +268,7 @@ impl Osd {
             Ok((group, Err(_))) => (Status::DeviceFailed, self.groups[group as usize].epoch),
             Err(refusal) => refusal,
         };
+        self.milestones.pass(Milestone::replica_refuses(status));
         io.send(link, &encode::replicate_refused(ordinal, status, epoch));
         Handled::Done
     }

@@ -3,6 +3,7 @@
 use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
 use crate::mend::MendReason;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use crate::sabotage::Sabotage;
@@ -75,6 +76,7 @@ impl Osd {
     ) -> Option<u32> {
         admitted
             .map_err(|(status, details)| {
+                self.milestones.pass(Milestone::refused(status));
                 io.send(link, &encode::reply_refused(request.request, status, details))
             })
             .ok()
@@ -97,8 +99,9 @@ impl Osd {
     }
 
     /// Refuses the originator of an operation.
-    pub(crate) fn refuse(&self, origin: Origin, status: Status, io: &mut impl Io) {
+    pub(crate) fn refuse(&mut self, origin: Origin, status: Status, io: &mut impl Io) {
         if let Origin::Client { link, request } = origin {
+            self.milestones.pass(Milestone::refused(status));
             let details = RefusalDetails { osd: self.id, ..RefusalDetails::default() };
             io.send(link, &encode::reply_refused(request, status, details));
         }
@@ -135,8 +138,14 @@ impl Osd {
             return false;
         }
         if !was_done(&self.store, pg, tag) {
+            let is_known = self.store.pg_log(pg).any(|entry| entry.origin & NAME == tag);
+            self.milestones.pass(match is_known {
+                true => Milestone::SentAgainUndone,
+                false => Milestone::SentAgainUnknown,
+            });
             return false;
         }
+        self.milestones.pass(Milestone::SentAgainDone);
         if let Origin::Client { link, request } = origin {
             io.send(link, &encode::reply(request, Status::Ok, 0));
         }
@@ -469,6 +478,9 @@ impl Osd {
         // Looked up in an earlier turn: a lease that lasts now lasted then, if nobody else was primary since.
         let state = &self.groups[group as usize];
         if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
+            if !self.has_leases(group) {
+                self.milestones.pass(Milestone::LeaseEnded);
+            }
             self.refuse(origin, Status::NotActive, io);
             self.release_parts(id);
             self.forget_operation(id);
@@ -525,6 +537,7 @@ impl Osd {
         }
         let operation = self.operations.live(id);
         if let Origin::Client { link, request } = operation.origin {
+            self.milestones.pass(Milestone::refused(status));
             let details = RefusalDetails {
                 generation: Generation(0),
                 offset: u32::from(block) * BLOCK_BYTES as u32,
