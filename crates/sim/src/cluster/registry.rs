@@ -268,21 +268,21 @@ impl Registry {
         }
     }
 
-    /// A proposal reaches the registry.
+    /// A proposal reaches the registry. Answers whether it was taken.
     ///
     /// # Errors
     /// If it breaks the rules that the real registry checks.
-    pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<(), String> {
+    pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
         let Proposal { process, pg, expected, ref config, .. } = *proposal;
         registry::cluster::check_pg(pg, expected, config).map_err(|error| error.to_string())?;
         if self.is_lost[process.0] {
-            return Ok(());
+            return Ok(false);
         }
         if !self.is_reachable(process, world) {
             world.coverage.count("proposal: registry unreachable");
             let patience = world.random.between(10 * MILLISECOND, 10 * SECOND);
             world.after(patience, Event::ProposalLookUp(proposal));
-            return Ok(());
+            return Ok(false);
         }
         let present = self.map.pgs.get(&pg).map(|config| config.epoch);
         let is_accepted = present == Some(expected);
@@ -306,7 +306,7 @@ impl Registry {
         } else {
             self.look_up(*proposal, world);
         }
-        Ok(())
+        Ok(is_accepted)
     }
 
     /// The proposer heard no, or nothing: what the map says is the answer.
