@@ -300,6 +300,10 @@ impl Osd {
                 self.deletions.push_front(key);
                 return;
             }
+            // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
+            if !self.volumes.get(&key.volume).is_some_and(|volume| volume.is_removed) {
+                continue;
+            }
             let state = &self.groups[group as usize];
             let block_count = OBJECT_BLOCKS as u16;
             if !state.is_active()
@@ -353,4 +357,185 @@ fn complete_edges(operation: &mut crate::operation::Operation) {
     operation.checksums[last] = U32::new(crc32c(&memory[last_start..aligned_end]));
     operation.offset = u32::from(operation.first_block) * BLOCK_BYTES as u32;
     operation.length = aligned_end as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OsdOptions;
+    use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+    use base::{
+        ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
+        VolumeId,
+    };
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+    const VOLUME: VolumeId = VolumeId(1);
+    const SEGMENT_BYTES: u32 = 512 << 10;
+
+    struct Memory(Vec<u8>);
+
+    impl store::Device for Memory {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), store::DeviceError> {
+            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+            Ok(())
+        }
+        fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), store::DeviceError> {
+            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<(), store::DeviceError> {
+            Ok(())
+        }
+    }
+
+    /// A drive on which everything succeeds, no network, and a registry that agrees to everything.
+    #[derive(Default)]
+    struct Surroundings {
+        drive: Vec<(u64, Option<Buffer>)>,
+        proposals: Vec<(PgId, PgConfig)>,
+    }
+
+    impl Network for Surroundings {
+        fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
+            None
+        }
+        fn send(&mut self, _: LinkId, _: &[u8]) {}
+        fn send_shared(&mut self, _: LinkId, _: Buffer, _: std::ops::Range<usize>) {}
+        fn unsent_bytes(&self, _: LinkId) -> usize {
+            0
+        }
+        fn close(&mut self, _: LinkId, _: &str) {}
+    }
+
+    impl Io for Surroundings {
+        fn read(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
+            self.drive.push((token, Some(buffer)));
+        }
+        fn write(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
+            self.drive.push((token, Some(buffer)));
+        }
+        fn flush(&mut self, token: u64) {
+            self.drive.push((token, None));
+        }
+        fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
+            self.proposals.push((pg, config));
+        }
+    }
+
+    /// An OSD that is alone and holds a group.
+    struct Alone {
+        osd: Osd,
+        io: Surroundings,
+        now: Instant,
+    }
+
+    impl Alone {
+        fn new() -> Alone {
+            let options = store::Options {
+                segment_bytes: Some(SEGMENT_BYTES),
+                batch_bytes_max: 300 << 10,
+                ..store::Options::default()
+            };
+            let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
+            let mut drive = Memory(vec![0; 32 * SEGMENT_BYTES as usize]);
+            store::format(&mut drive, store::Identity { cluster, osd_uuid, osd: OsdId(0) }, &options)
+                .unwrap();
+            let store = store::Store::open(&mut drive, &store::Expected::default(), options).unwrap();
+            let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
+            let mut alone =
+                Alone { osd, io: Surroundings::default(), now: Instant { nanoseconds: 1_000_000_000 } };
+            alone.osd.handle_map(alone.now, Arc::new(map()), &mut alone.io);
+            alone.run();
+            assert!(alone.osd.groups[0].is_active());
+            alone
+        }
+
+        /// Some seconds pass.
+        fn run(&mut self) {
+            for _ in 0..100 {
+                self.now = self.now + Duration::from_millis(50);
+                for (token, buffer) in std::mem::take(&mut self.io.drive) {
+                    self.osd.handle_file(self.now, token, buffer, Ok(()), &mut self.io);
+                }
+                for (pg, config) in std::mem::take(&mut self.io.proposals) {
+                    self.osd.handle_proposal(self.now, pg, Some(config), &mut self.io);
+                }
+                self.osd.end_turn(self.now, &mut self.io);
+            }
+        }
+
+        fn write(&mut self, key: ObjectKey) {
+            let data = [7; BLOCK_BYTES];
+            let (id, operation) = self.osd.operations.add();
+            operation.kind = OperationKind::Write;
+            operation.origin = Origin::Deletion;
+            operation.key = key;
+            operation.block_count = 1;
+            operation.checksums.push(U32::new(crc32c(&data)));
+            assert!(self.osd.order_write(id, &data, &mut self.io));
+            self.run();
+        }
+
+        fn holds(&self, key: ObjectKey) -> bool {
+            self.osd.store.objects().any(|held| held == key)
+        }
+    }
+
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+        let osd = OsdId(0);
+        let info = OsdInfo {
+            uuid: OsdUuid::from_bytes([2; 16]),
+            node: NodeId(0),
+            bytes: 1 << 30,
+            address: None,
+            incarnation: 1,
+            admission: Admission::In,
+        };
+        map.osds.insert(osd, info);
+        let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: 1 };
+        map.pools.insert(PG.pool, pool);
+        let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
+        map.pgs.insert(PG, config);
+        map.targets.insert(PG, vec![osd]);
+        let volume = VolumeInfo {
+            name: "volume".to_owned(),
+            pool: PG.pool,
+            bytes: 1 << 30,
+            generation: Generation(1),
+            removed: false,
+        };
+        map.volumes.insert(VOLUME, volume);
+        map
+    }
+
+    #[test]
+    fn what_was_to_go_with_a_group_stays_when_this_osd_leads_the_group_again() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        // Noted when it had left the group.
+        alone.osd.deletions.push_back(key);
+        alone.run();
+        assert!(alone.osd.deletions.is_empty() && alone.holds(key));
+    }
+
+    #[test]
+    fn what_belongs_to_a_removed_volume_goes() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        assert!(alone.holds(key));
+        let mut map = map();
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key));
+    }
 }
