@@ -147,6 +147,13 @@ impl Osd {
         io.propose(group.pg, group.config.epoch, config);
     }
 
+    /// The groups that this OSD left, and whose objects it deletes.
+    #[doc(hidden)]
+    pub fn left_groups(&self) -> impl Iterator<Item = PgId> + '_ {
+        let left = self.groups.iter().filter(|group| matches!(group.state, GroupState::Left { .. }));
+        left.map(|group| group.pg)
+    }
+
     pub(crate) fn has_left(&self, index: u32) -> bool {
         matches!(self.groups[index as usize].state, GroupState::Left { .. })
     }
@@ -169,7 +176,9 @@ impl Osd {
                     self.milestones.pass(Milestone::LeftGroupReturns);
                 }
                 GroupState::Replica { expected }
-                    if !is_member && group.is_whole_in(&group.config.in_sync) =>
+                    if !is_member
+                        && (group.is_whole_in(&group.config.in_sync)
+                            || self.sabotage == Some(Sabotage::LeaveEarly)) =>
                 {
                     // Who was activated in an epoch may be a learner of it that this map does not show yet: only a
                     // later epoch without it tells that it is none.
@@ -177,6 +186,8 @@ impl Osd {
                         || group.config.epoch == group.epoch && expected.is_none();
                     if is_over && group.query_pending.is_none() {
                         group.enter(GroupState::Left { is_marked: false });
+                        // What it may have told a primary of what it holds will not be true any more.
+                        group.leader = None;
                         self.milestones.pass(Milestone::LeftGroup);
                         self.deletions_are_due = true;
                     }

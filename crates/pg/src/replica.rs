@@ -212,6 +212,7 @@ impl Osd {
         join: Option<Sequence>,
         io: &mut impl Io,
     ) -> Handled {
+        let sender = self.osd_link_mut(link).map(|peer| peer.osd);
         let staged = match self.group_index.get(&pg).copied() {
             None => Err((Status::NotActive, Epoch(0))),
             Some(index) if self.groups[index as usize].epoch != epoch => {
@@ -220,6 +221,8 @@ impl Osd {
             Some(index) if !matches!(self.groups[index as usize].state, GroupState::Replica { .. }) => {
                 Err((Status::NotActive, epoch))
             }
+            // It left the group since it told that primary where it stands: it is to be asked anew.
+            Some(index) if self.groups[index as usize].leader != sender => Err((Status::NotActive, epoch)),
             Some(index) => {
                 let token = self.next_staged_token();
                 let staged = if join.is_some() {

@@ -28,11 +28,13 @@ pub enum Sabotage {
     StaleMend,
     /// What a member answers in place of a damaged block is taken for right, whatever the index says.
     TrustFetched,
+    /// Who was dropped from a group deletes what it holds although the target is not yet in sync.
+    LeaveEarly,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 12] = [
+    pub const ALL: [Sabotage; 13] = [
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
@@ -45,5 +47,6 @@ impl Sabotage {
         Sabotage::KeepLog,
         Sabotage::StaleMend,
         Sabotage::TrustFetched,
+        Sabotage::LeaveEarly,
     ];
 }

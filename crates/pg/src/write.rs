@@ -363,6 +363,8 @@ fn complete_edges(operation: &mut crate::operation::Operation) {
 mod tests {
     use super::*;
     use crate::OsdOptions;
+    use crate::group::GroupState;
+    use crate::osd::OsdLink;
     use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
     use base::{
         ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
@@ -394,9 +396,10 @@ mod tests {
         }
     }
 
-    /// A drive on which everything succeeds, no network, and a registry that agrees to everything.
+    /// A drive on which everything succeeds, a network that leads nowhere, and a registry that agrees to everything.
     #[derive(Default)]
     struct Surroundings {
+        sent: Vec<u8>,
         drive: Vec<(u64, Option<Buffer>)>,
         proposals: Vec<(PgId, PgConfig)>,
     }
@@ -405,7 +408,9 @@ mod tests {
         fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
             None
         }
-        fn send(&mut self, _: LinkId, _: &[u8]) {}
+        fn send(&mut self, _: LinkId, bytes: &[u8]) {
+            self.sent.extend_from_slice(bytes);
+        }
         fn send_shared(&mut self, _: LinkId, _: Buffer, _: std::ops::Range<usize>) {}
         fn unsent_bytes(&self, _: LinkId) -> usize {
             0
@@ -524,6 +529,40 @@ mod tests {
         alone.osd.deletions.push_back(key);
         alone.run();
         assert!(alone.osd.deletions.is_empty() && alone.holds(key));
+    }
+
+    #[test]
+    fn who_left_a_group_since_it_said_where_it_stands_does_not_join_it() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let (primary, other, link) = (OsdId(1), OsdId(2), LinkId(7));
+        let peer = OsdLink { osd: primary, is_ready: true, ..OsdLink::default() };
+        alone.osd.peers.insert(link, Peer::Osd(peer));
+        alone.osd.osd_links.insert(primary, link);
+        // Others hold the group now. Before a map says that this OSD shall hold it again, the primary asks it.
+        let epoch = Epoch(9);
+        let mut map = map();
+        let in_sync = vec![primary, other];
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
+        map.targets.insert(PG, in_sync.clone());
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        assert!(!alone.io.sent.is_empty(), "it says where it stands");
+        // Another map from before that comes first.
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        alone.osd.delete_some(&mut alone.io);
+        alone.osd.deletions.push_back(key);
+        alone.osd.delete_some(&mut alone.io);
+        map.targets.insert(PG, [in_sync.clone(), vec![OsdId(0)]].concat());
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let join = encode::join(PG, epoch, base::Sequence(1), base::Sequence(20));
+        alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
+        assert!(matches!(alone.osd.groups[0].state, GroupState::Replica { expected: None }));
+        // Asked anew, it says that its log does not tell what it has, and joins.
+        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key) && alone.osd.store.pg_is_incomplete(PG));
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn one_seed_is_one_life() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 12] = [
+const NOTICED_AT: [(Sabotage, u64); 13] = [
     (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 242),
     (Sabotage::ForgetFence, 121),
@@ -87,6 +87,7 @@ const NOTICED_AT: [(Sabotage, u64); 12] = [
     (Sabotage::KeepLog, 81),
     (Sabotage::StaleMend, 142),
     (Sabotage::TrustFetched, 49),
+    (Sabotage::LeaveEarly, 16),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 

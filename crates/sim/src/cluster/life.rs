@@ -356,6 +356,13 @@ impl Life {
                 ));
             }
         }
+        for pg in self.nodes[process.0].osd().into_iter().flat_map(pg::Osd::left_groups) {
+            if !self.registry.is_dispensable(pg, self.nodes[process.0].osd_id()) {
+                return Err(format!(
+                    "node {process:?} deletes what it holds of pg {pg}, and its target was never in sync without it"
+                ));
+            }
+        }
         if end == TurnEnd::Exits {
             self.stop_node(process.0, false, "shutdown done");
         }
