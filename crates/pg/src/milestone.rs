@@ -45,6 +45,7 @@ milestones! {
     LeaseEnded = "read: refused, for a lease ended",
     SentAgainDone = "sent again: was done",
     SentAgainUndone = "sent again: was undone",
+    SentAgainInPart = "sent again: was done in part",
     SentAgainUnknown = "sent again: was not done",
     MendDamaged = "mend: damaged here",
     MendOtherDamaged = "mend: damaged elsewhere",

@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
-use crate::request::{NAME, REPAIR, UNDONE, was_done};
+use crate::request::{NAME, REPAIR, UNDONE, done_runs};
 use crate::sabotage::Sabotage;
 use base::map::PgConfig;
 use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
@@ -418,16 +418,23 @@ impl Osd {
                 }
                 // Its own content is what counts now: a write that it has is done, one that it lacks is undone, and
                 // every member's log says so.
-                for range in &mut queue {
-                    let is_undone = range.tag != 0 && !was_done(&self.store, pg, range.tag);
-                    if is_undone {
-                        self.milestones.pass(Milestone::PeeringUndone);
+                let mut told: VecDeque<RepairRange> = VecDeque::new();
+                for range in queue {
+                    let RepairRange { key, tag, .. } = range;
+                    for (first_block, block_count, was_done) in
+                        done_runs(&self.store, &key, range.first_block, range.block_count, tag)
+                    {
+                        let is_undone = tag != 0 && !was_done;
+                        if is_undone {
+                            self.milestones.pass(Milestone::PeeringUndone);
+                        }
+                        let tag = tag | REPAIR | if is_undone { UNDONE } else { 0 };
+                        told.push_back(RepairRange { key, first_block, block_count, tag });
                     }
-                    range.tag |= REPAIR | if is_undone { UNDONE } else { 0 };
                 }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
                 group.next_sequence = last.next();
-                group.enter(GroupState::Repairing { queue, current: None, mark_is_due: true });
+                group.enter(GroupState::Repairing { queue: told, current: None, mark_is_due: true });
                 self.repair_next(index, io);
             }
             Err(behind) => {

@@ -265,10 +265,13 @@ impl Osd {
         if operation.members_awaited > 0 {
             return;
         }
-        let (origin, group) = (operation.origin, operation.group);
+        let (origin, group, is_narrowed) = (operation.origin, operation.group, operation.is_narrowed);
         if let Origin::Client { link, request } = origin {
             // The acknowledgement of a write: every in-sync member has it.
-            io.send(link, &encode::reply(request, Status::Ok, 0));
+            match is_narrowed {
+                false => io.send(link, &encode::reply(request, Status::Ok, 0)),
+                true => self.refuse(origin, Status::NotActive, io),
+            }
         }
         let in_flight = &mut self.groups[group as usize].in_flight;
         if in_flight.front() == Some(&id) {
@@ -365,6 +368,7 @@ mod tests {
     use crate::OsdOptions;
     use crate::group::GroupState;
     use crate::osd::OsdLink;
+    use crate::request::REPAIR;
     use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
     use base::{
         ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
@@ -372,6 +376,7 @@ mod tests {
     };
     use std::sync::Arc;
     use std::time::Duration;
+    use wire::Message;
 
     const PG: PgId = PgId { pool: PoolId(1), index: 0 };
     const VOLUME: VolumeId = VolumeId(1);
@@ -476,20 +481,50 @@ mod tests {
         }
 
         fn write(&mut self, key: ObjectKey) {
-            let data = [7; BLOCK_BYTES];
+            self.order(key, 0, 1, 0);
+        }
+
+        /// A write of blocks that are full of their own number, without a client.
+        fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, tag: u64) {
+            let (data, checksums) = content(first_block, block_count);
             let (id, operation) = self.osd.operations.add();
             operation.kind = OperationKind::Write;
             operation.origin = Origin::Deletion;
             operation.key = key;
-            operation.block_count = 1;
-            operation.checksums.push(U32::new(crc32c(&data)));
+            (operation.first_block, operation.block_count) = (first_block, block_count);
+            operation.tag = tag;
+            operation.checksums.extend(checksums);
             assert!(self.osd.order_write(id, &data, &mut self.io));
+            self.run();
+        }
+
+        /// The same by a client that sent it before.
+        fn send_again(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
+            let (data, checksums) = content(first_block, block_count);
+            let request = wire::Request {
+                request: 1,
+                key,
+                offset: u32::from(first_block) * BLOCK_BYTES as u32,
+                length: data.len() as u32,
+                epoch: self.osd.groups[0].epoch,
+                generation: Generation(1),
+                origin,
+                is_again: true,
+            };
+            self.osd.handle_write_request(LinkId(7), &request, &checksums, &data, &mut self.io);
             self.run();
         }
 
         fn holds(&self, key: ObjectKey) -> bool {
             self.osd.store.objects().any(|held| held == key)
         }
+    }
+
+    fn content(first_block: u16, block_count: u16) -> (Vec<u8>, Vec<U32>) {
+        let blocks = first_block..first_block + block_count;
+        let data: Vec<u8> = blocks.flat_map(|block| [block as u8; BLOCK_BYTES]).collect();
+        let checksums = data.chunks(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
+        (data, checksums)
     }
 
     fn map() -> ClusterMap {
@@ -518,6 +553,32 @@ mod tests {
         };
         map.volumes.insert(VOLUME, volume);
         map
+    }
+
+    #[test]
+    fn a_write_that_was_done_in_part_is_done_where_it_was_not() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        // Members had agreed on the second of three blocks when another one began to lead, which lacks the others.
+        let name = 5;
+        alone.order(key, 11, 1, REPAIR | name);
+        let newest = |alone: &Alone| alone.osd.store.pg_log(PG).next_back().unwrap();
+        let mut expected = [(10, 1), (12, 1), (12, 1)].into_iter();
+        for status in [Status::NotActive, Status::NotActive, Status::Ok] {
+            let sequence = newest(&alone).sequence;
+            alone.io.sent.clear();
+            alone.send_again(key, 10, 3, name);
+            let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+                panic!("the client is answered")
+            };
+            assert_eq!(reply.status, status);
+            assert_eq!(newest(&alone).sequence > sequence, status != Status::Ok);
+            assert_eq!((newest(&alone).first_block, newest(&alone).block_count), expected.next().unwrap());
+        }
+        // Each block has what was meant for it.
+        let mut checksums = Vec::new();
+        alone.osd.store.lookup(&key, 10, 3, &mut Vec::new(), &mut checksums);
+        assert_eq!(checksums, [10, 11, 12].map(|byte| crc32c(&[byte; BLOCK_BYTES])));
     }
 
     #[test]
