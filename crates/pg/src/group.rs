@@ -58,6 +58,25 @@ pub(crate) enum GroupState {
     Left { is_marked: bool },
 }
 
+/// The names of the states, in the order of [`GroupState::number`].
+const STATES: [&str; 8] =
+    ["replica", "waiting", "stopped", "claiming", "querying", "repairing", "active", "left"];
+
+impl GroupState {
+    fn number(&self) -> usize {
+        match self {
+            GroupState::Replica { .. } => 0,
+            GroupState::Waiting { .. } => 1,
+            GroupState::Stopped { .. } => 2,
+            GroupState::Claiming { .. } => 3,
+            GroupState::Querying { .. } => 4,
+            GroupState::Repairing { .. } => 5,
+            GroupState::Active => 6,
+            GroupState::Left { .. } => 7,
+        }
+    }
+}
+
 /// What a learner is still to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -197,6 +216,8 @@ pub(crate) struct Group {
     pub(crate) stepped_down_at: Option<Instant>,
     /// This OSD was in no epoch of the group since it started: see `peering::who_lacks_less`.
     pub(crate) may_lack_tail: bool,
+    /// How often it went from one state to another.
+    transitions: [[u32; STATES.len()]; STATES.len()],
 }
 
 impl Group {
@@ -238,7 +259,23 @@ impl Group {
             hand_over_after: Instant::default(),
             stepped_down_at: None,
             may_lack_tail: true,
+            transitions: [[0; STATES.len()]; STATES.len()],
         }
+    }
+
+    /// Goes on in another state; answers the one before.
+    pub(crate) fn enter(&mut self, state: GroupState) -> GroupState {
+        let (from, to) = (self.state.number(), state.number());
+        self.transitions[from][to] += u32::from(from != to);
+        std::mem::replace(&mut self.state, state)
+    }
+
+    /// How often it went from one state to another: `(from, to, times)`.
+    pub(crate) fn transitions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+        let rows = STATES.iter().zip(&self.transitions);
+        rows.flat_map(|(from, row)| {
+            STATES.iter().zip(row).map(move |(to, times)| (*from, *to, u64::from(*times)))
+        })
     }
 
     pub(crate) fn is_active(&self) -> bool {

@@ -29,6 +29,7 @@ pub mod group;
 mod io;
 pub mod lease;
 pub mod mend;
+mod milestone;
 pub mod operation;
 pub mod osd;
 pub mod peering;

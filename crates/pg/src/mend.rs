@@ -10,6 +10,7 @@
 //! While a member is away that may have one, they wait instead.
 
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::Osd;
 use crate::request::REPAIR;
@@ -129,6 +130,11 @@ impl Osd {
         let (key, block, group) = (operation.key, operation.first_block, operation.group);
         operation.state = OperationState::Reading;
         let origin = operation.origin;
+        self.milestones.pass(match origin {
+            Origin::Mend(MendReason::Outvoted(_)) => Milestone::MendOutvoted,
+            Origin::Mend(MendReason::OtherDamaged) => Milestone::MendOtherDamaged,
+            _ => Milestone::MendDamaged,
+        });
         if self.sabotage != Some(Sabotage::StaleMend) {
             self.groups[group as usize].in_flight.push_back(id);
         }
@@ -174,7 +180,7 @@ impl Osd {
         members.extend(group.wanted_learners().filter(|osd| *osd != self.id));
         let is_there = |osd: &OsdId| self.ready_link(*osd).is_some();
         let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
-        let is_certain = is_certain && skipped.clone().all(|osd| self.is_out(osd));
+        let is_certain = is_certain && skipped.clone().all(|osd| self.is_gone(osd));
         let index = asked + skipped.count();
         match members.get(index) {
             Some(osd) => self.fetch_from(id, *osd, index + 1, is_certain, io),
@@ -210,6 +216,7 @@ impl Osd {
             }
             self.fetching.swap_remove(index);
             if is_alive {
+                self.milestones.pass(Milestone::FetchLate);
                 self.fetch_next(fetching.id, fetching.asked, false, io);
             }
         }
@@ -237,6 +244,15 @@ impl Osd {
         };
         let verifies = data.len() == BLOCK_BYTES
             && (crc32c(data) == expected || self.sabotage == Some(Sabotage::TrustFetched));
+        if status == Status::Ok {
+            let in_sync = &self.groups[operation.group as usize].config.in_sync;
+            let is_learner = |osd: &OsdId| self.osd_links.get(osd) == Some(&link) && !in_sync.contains(osd);
+            if !verifies && !is_outvoted {
+                self.milestones.pass(Milestone::FetchedWrong);
+            } else if self.osd_links.keys().any(is_learner) {
+                self.milestones.pass(Milestone::FetchedFromLearner);
+            }
+        }
         if status == Status::Ok && verifies {
             self.order_mended(id, Some(data), io);
         } else if status == Status::Ok && data.is_empty() && is_outvoted {
@@ -292,6 +308,10 @@ impl Osd {
                 self.lost.pop_first();
             }
             let since = self.now;
+            self.milestones.pass(match is_certain {
+                true => Milestone::LostCertain,
+                false => Milestone::LostUncertain,
+            });
             if self.lost.insert((key, block), Lost { location, since, is_certain }).is_none() {
                 self.note(format!(
                     "no member that can be reached has a sound copy of block {block} of {key}"

@@ -115,6 +115,8 @@ pub(crate) struct Operation {
     /// What its client calls it, 0 if it has none; and whether it was sent before.
     pub(crate) tag: u64,
     pub(crate) is_again: bool,
+    /// It was narrowed to a part of what was asked for: the client is to send it again for the rest.
+    pub(crate) is_narrowed: bool,
     /// A write's bytes while they cannot be staged yet, laid out from the start of `first_block`.
     pub(crate) payload: Option<Buffer>,
     /// Where its data lies once staged.
@@ -145,6 +147,7 @@ impl Operation {
             epoch: Epoch(0),
             tag: 0,
             is_again: false,
+            is_narrowed: false,
             payload: None,
             staged: None,
             checksums: Vec::new(),
@@ -156,6 +159,24 @@ impl Operation {
 
     pub(crate) fn is_aligned(&self) -> bool {
         (self.offset | self.length).is_multiple_of(base::BLOCK_BYTES as u32)
+    }
+
+    /// Leaves of a write, whose bytes are held, or of a zeroing these blocks only.
+    pub(crate) fn narrow(&mut self, first_block: u16, block_count: u16) {
+        let block_bytes = base::BLOCK_BYTES as u32;
+        let skipped = usize::from(first_block - self.first_block);
+        let blocks = skipped..skipped + usize::from(block_count);
+        let bytes = blocks.start * base::BLOCK_BYTES..blocks.end * base::BLOCK_BYTES;
+        if let Some(payload) = &mut self.payload {
+            payload.bytes_mut().expect("a held write's buffer has one holder").copy_within(bytes, 0);
+            self.checksums.truncate(blocks.end);
+            self.checksums.drain(..blocks.start);
+        }
+        let end = (self.offset + self.length).min(u32::from(first_block + block_count) * block_bytes);
+        self.offset = self.offset.max(u32::from(first_block) * block_bytes);
+        self.length = end - self.offset;
+        (self.first_block, self.block_count) = (first_block, block_count);
+        self.is_narrowed = true;
     }
 
     pub(crate) fn overlaps(&self, key: &ObjectKey, first_block: u16, block_count: u16) -> bool {
@@ -191,6 +212,7 @@ impl Operations {
         operation.sequence = Sequence(0);
         operation.tag = 0;
         operation.is_again = false;
+        operation.is_narrowed = false;
         operation.payload = None;
         operation.staged = None;
         operation.checksums.clear();

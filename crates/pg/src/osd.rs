@@ -6,6 +6,7 @@ use crate::group::{Group, GroupState, GroupSummary};
 use crate::io::Io;
 use crate::lease::{LEASE, Leases};
 use crate::mend::{DamageCounts, Fetching, Lost};
+use crate::milestone::{Milestone, Milestones};
 use crate::operation::{OperationId, Operations};
 use crate::placement::target_of;
 use crate::sabotage::Sabotage;
@@ -296,6 +297,7 @@ pub struct Osd {
     /// Blocks of which no member had a sound copy.
     pub(crate) lost: BTreeMap<(ObjectKey, u16), Lost>,
     pub(crate) notes: VecDeque<String>,
+    pub(crate) milestones: Milestones,
     pub(crate) is_shutting_down: bool,
     is_shut_down: bool,
     pub(crate) sabotage: Option<Sabotage>,
@@ -356,6 +358,7 @@ impl Osd {
             fetching: Vec::new(),
             lost: BTreeMap::new(),
             notes: VecDeque::new(),
+            milestones: Milestones::default(),
             is_shutting_down: false,
             is_shut_down: false,
             sabotage: options.sabotage,
@@ -627,7 +630,7 @@ impl Osd {
             }
         } else if group.is_led_here() || is_claiming {
             self.end_epoch(index, "another OSD is primary now", io);
-            self.groups[index as usize].state = GroupState::Replica { expected: None };
+            self.groups[index as usize].enter(GroupState::Replica { expected: None });
         }
     }
 
@@ -997,6 +1000,9 @@ impl Osd {
             let state = &self.groups[group as usize];
             if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
                 let origin = crate::operation::Origin::Client { link, request };
+                if !self.has_leases(group) {
+                    self.milestones.pass(Milestone::LeaseEnded);
+                }
                 self.refuse(origin, Status::NotActive, io);
                 continue;
             }

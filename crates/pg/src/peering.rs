@@ -12,11 +12,12 @@
 //!
 //! A crash at any point is harmless: the next epoch finds the same differences or fewer.
 
-use crate::group::{GroupState, MemberPosition, RepairRange};
+use crate::group::{Group, GroupState, MemberPosition, RepairRange};
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
-use crate::request::{NAME, REPAIR, UNDONE, was_done};
+use crate::request::{NAME, REPAIR, UNDONE, done_runs};
 use crate::sabotage::Sabotage;
 use base::map::PgConfig;
 use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
@@ -50,7 +51,7 @@ impl Osd {
         if matches!(group.state, GroupState::Replica { .. } | GroupState::Left { .. }) {
             return;
         }
-        let state = std::mem::replace(&mut group.state, GroupState::Waiting { reason: reason.to_owned() });
+        let state = group.enter(GroupState::Waiting { reason: reason.to_owned() });
         group.claim_after = self.now + CLAIM_PAUSE;
         group.learners.clear();
         group.promoted = None;
@@ -107,6 +108,7 @@ impl Osd {
                 }
                 match &self.groups[index as usize].state {
                     GroupState::Querying { since, .. } if self.now.since(*since) > QUERY_TIMEOUT => {
+                        self.milestones.pass(Milestone::QueryTimeout);
                         self.end_epoch(index, "a member does not say where it stands", io);
                     }
                     GroupState::Repairing { current: None, .. } => self.repair_next(index, io),
@@ -141,7 +143,7 @@ impl Osd {
         if let Some(failure) = self.store.failure() {
             if is_primary {
                 let reason = format!("the drive of {} failed: {failure}; replace it", self.id);
-                self.groups[index as usize].state = GroupState::Stopped { reason };
+                self.groups[index as usize].enter(GroupState::Stopped { reason });
             }
             return;
         }
@@ -149,7 +151,7 @@ impl Osd {
             Ok(config) => config,
             Err(reason) => {
                 if is_primary {
-                    self.groups[index as usize].state = GroupState::Waiting { reason };
+                    self.groups[index as usize].enter(GroupState::Waiting { reason });
                 }
                 return;
             }
@@ -168,7 +170,8 @@ impl Osd {
             GroupState::Replica { expected } => expected,
             _ => None,
         };
-        group.state = GroupState::Claiming { expected };
+        group.enter(GroupState::Claiming { expected });
+        self.milestones.pass(group.claim_kind(&config, self.id));
         io.propose(group.pg, group.config.epoch, config);
     }
 
@@ -186,6 +189,7 @@ impl Osd {
         }
         if oldest == 0 || now.since(promotion.since) >= PROMOTION_MAX {
             self.groups[index as usize].promoted = None;
+            self.milestones.pass(Milestone::PromotionLate);
             return true;
         }
         false
@@ -276,16 +280,18 @@ impl Osd {
                 group.config = config.clone();
                 group.config_seen_at = now;
             }
-            group.state = GroupState::Replica { expected: None };
+            group.enter(GroupState::Replica { expected: None });
             return;
         }
         let Some(config) = accepted.filter(stands) else {
             group.claim_after = now + CLAIM_PAUSE_LONG;
-            group.state = if group.config.primary == self.id {
+            self.milestones.pass(Milestone::ClaimInVain);
+            let state = if group.config.primary == self.id {
                 GroupState::Waiting { reason: "the registry did not take the new epoch".to_owned() }
             } else {
                 GroupState::Replica { expected }
             };
+            group.enter(state);
             return;
         };
         group.config = config;
@@ -296,7 +302,7 @@ impl Osd {
         self.note_regained(index);
         let group = &mut self.groups[index as usize];
         let epoch = group.epoch;
-        group.state = GroupState::Querying { positions: Vec::new(), since: now };
+        group.enter(GroupState::Querying { positions: Vec::new(), since: now });
         let replicas: Vec<_> = group.replicas(self.id).collect();
         for osd in &replicas {
             match self.ready_link(*osd) {
@@ -316,6 +322,7 @@ impl Osd {
         let is_its_leader = group.leader.is_none_or(|known| known == leader);
         let is_asked_again = epoch == group.epoch && is_its_leader && !group.is_led_here();
         if epoch <= group.epoch && !is_asked_again {
+            self.milestones.pass(Milestone::QueryOutdated);
             return;
         }
         self.end_epoch(index, "another OSD is primary now", io);
@@ -323,7 +330,7 @@ impl Osd {
         group.epoch = epoch;
         group.leader = Some(leader);
         group.free_since = None;
-        group.state = GroupState::Replica { expected: None };
+        group.enter(GroupState::Replica { expected: None });
         group.query_pending = Some((link, epoch));
         self.answer_pending_query(index, io);
     }
@@ -410,25 +417,41 @@ impl Osd {
         {
             let group = &self.groups[index as usize];
             let in_sync = group.config.in_sync.clone();
+            self.milestones.pass(Milestone::ClaimMayLackTail);
             return self.propose_primary(index, heir, in_sync, io);
         }
         match found {
             Ok(mut queue) => {
+                self.milestones.pass(match queue.is_empty() {
+                    true => Milestone::PeeringAgrees,
+                    false => Milestone::PeeringDiffers,
+                });
                 if self.sabotage == Some(Sabotage::SkipRepair) {
                     queue.clear();
                 }
                 // Its own content is what counts now: a write that it has is done, one that it lacks is undone, and
                 // every member's log says so.
-                for range in &mut queue {
-                    let is_undone = range.tag != 0 && !was_done(&self.store, pg, range.tag);
-                    range.tag |= REPAIR | if is_undone { UNDONE } else { 0 };
+                let mut told: VecDeque<RepairRange> = VecDeque::new();
+                for range in queue {
+                    let RepairRange { key, tag, .. } = range;
+                    for (first_block, block_count, was_done) in
+                        done_runs(&self.store, &key, range.first_block, range.block_count, tag)
+                    {
+                        let is_undone = tag != 0 && !was_done;
+                        if is_undone {
+                            self.milestones.pass(Milestone::PeeringUndone);
+                        }
+                        let tag = tag | REPAIR | if is_undone { UNDONE } else { 0 };
+                        told.push_back(RepairRange { key, first_block, block_count, tag });
+                    }
                 }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
                 group.next_sequence = last.next();
-                group.state = GroupState::Repairing { queue, current: None, mark_is_due: true };
+                group.enter(GroupState::Repairing { queue: told, current: None, mark_is_due: true });
                 self.repair_next(index, io);
             }
             Err(behind) => {
+                self.milestones.pass(Milestone::PeeringBehind);
                 let Behind { osd, last_sequence, window_start } = behind;
                 let reason = format!(
                     "{osd} lacks writes that are older than the log of the others (it has {last_sequence}, the log \
@@ -437,10 +460,10 @@ impl Osd {
                 if osd != self.id && group.config.in_sync.len() > min_size {
                     // It goes on as a learner, and is compared object by object.
                     group.unfit = Some(osd);
-                    group.state = GroupState::Waiting { reason };
+                    group.enter(GroupState::Waiting { reason });
                     group.claim_after = self.now + CLAIM_PAUSE;
                 } else {
-                    group.state = GroupState::Stopped { reason };
+                    group.enter(GroupState::Stopped { reason });
                     group.claim_after = self.now + Duration::from_secs(10);
                 }
             }
@@ -458,7 +481,7 @@ impl Osd {
             return self.stage_mark(index, io);
         }
         let Some(range) = queue.pop_front() else {
-            group.state = GroupState::Active;
+            group.enter(GroupState::Active);
             group.may_lack_tail = false;
             let (pg, epoch) = (group.pg, group.epoch);
             let replicas: Vec<OsdId> = group.replicas(self.id).collect();
@@ -525,6 +548,7 @@ impl Osd {
             if block_count == 1 {
                 // Another member may have the same content in a sound copy.
                 self.damage.found += 1;
+                self.milestones.pass(Milestone::MendOfRepair);
                 self.note(format!("damaged data: block {block} of {key} on {}", self.id));
                 return self.fetch_next(id, 0, true, io);
             }
@@ -575,6 +599,7 @@ impl Osd {
         if heir != self.id && !went_round {
             let in_sync = in_sync.clone();
             self.groups[index as usize].stepped_down_at = Some(self.now);
+            self.milestones.pass(Milestone::ClaimStepDown);
             return self.propose_primary(index, heir, in_sync, io);
         }
         self.forget_operation(id);
@@ -624,6 +649,27 @@ impl Osd {
     fn set_current_repair(&mut self, index: u32, id: Option<OperationId>) {
         if let GroupState::Repairing { current, .. } = &mut self.groups[index as usize].state {
             *current = id;
+        }
+    }
+}
+
+impl Group {
+    /// What a configuration that is asked for is to change.
+    fn claim_kind(&self, config: &PgConfig, me: OsdId) -> Milestone {
+        let is_new = |osd: &OsdId| !self.config.in_sync.contains(osd);
+        let is_gone = |osd: &&OsdId| !config.in_sync.contains(osd);
+        if self.config.primary != me {
+            Milestone::ClaimTakeOver
+        } else if config.in_sync.iter().any(is_new) {
+            Milestone::ClaimMemberTakenIn
+        } else if self.unfit.is_some_and(|osd| is_gone(&&osd)) {
+            Milestone::ClaimUnfit
+        } else if self.config.in_sync.iter().filter(is_gone).any(|osd| self.target.contains(osd)) {
+            Milestone::ClaimMemberRemoved
+        } else if self.config.in_sync.iter().any(|osd| is_gone(&osd)) {
+            Milestone::ClaimSurplusDropped
+        } else {
+            Milestone::ClaimSame
         }
     }
 }

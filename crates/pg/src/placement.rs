@@ -11,6 +11,7 @@
 
 use crate::group::{Group, GroupState};
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::osd::{Osd, StagedRecord};
 use crate::sabotage::Sabotage;
 use base::map::{Admission, ClusterMap, PgConfig};
@@ -90,6 +91,12 @@ impl Osd {
         self.map.osds.get(&osd).is_none_or(|info| info.admission != Admission::In)
     }
 
+    /// Whether an OSD is out and down: it is not expected to answer ever again. One that is out and up may just not be
+    /// reached for a moment.
+    pub(crate) fn is_gone(&self, osd: OsdId) -> bool {
+        self.is_out(osd) && self.map.osds.get(&osd).is_none_or(|info| info.address.is_none())
+    }
+
     /// Whether a group is not yet where it shall be, and this OSD can do something about it.
     pub(crate) fn has_placement_work(&self, group: &Group) -> bool {
         group.config.primary == self.id
@@ -131,6 +138,7 @@ impl Osd {
         group.handed_over_at = Some(self.now);
         let heir = group.target[0];
         let in_sync = group.needed_of(&group.config.in_sync, heir);
+        self.milestones.pass(Milestone::ClaimHandOver);
         self.propose_primary(index, heir, in_sync, io);
     }
 
@@ -141,8 +149,15 @@ impl Osd {
         let group = &mut self.groups[index as usize];
         let learners = group.target.iter().copied().filter(|osd| !in_sync.contains(osd)).collect();
         let config = PgConfig { epoch: Epoch(group.config.epoch.0 + 1), primary: heir, in_sync, learners };
-        group.state = GroupState::Claiming { expected: None };
+        group.enter(GroupState::Claiming { expected: None });
         io.propose(group.pg, group.config.epoch, config);
+    }
+
+    /// The groups that this OSD left, and whose objects it deletes.
+    #[doc(hidden)]
+    pub fn left_groups(&self) -> impl Iterator<Item = PgId> + '_ {
+        let left = self.groups.iter().filter(|group| matches!(group.state, GroupState::Left { .. }));
+        left.map(|group| group.pg)
     }
 
     pub(crate) fn has_left(&self, index: u32) -> bool {
@@ -162,16 +177,24 @@ impl Osd {
         for group in &mut self.groups {
             let is_member = group.has_member(self.id);
             match group.state {
-                GroupState::Left { .. } if is_member => group.state = GroupState::Replica { expected: None },
+                GroupState::Left { .. } if is_member => {
+                    group.enter(GroupState::Replica { expected: None });
+                    self.milestones.pass(Milestone::LeftGroupReturns);
+                }
                 GroupState::Replica { expected }
-                    if !is_member && group.is_whole_in(&group.config.in_sync) =>
+                    if !is_member
+                        && (group.is_whole_in(&group.config.in_sync)
+                            || self.sabotage == Some(Sabotage::LeaveEarly)) =>
                 {
                     // Who was activated in an epoch may be a learner of it that this map does not show yet: only a
                     // later epoch without it tells that it is none.
                     let is_over = group.config.epoch > group.epoch
                         || group.config.epoch == group.epoch && expected.is_none();
                     if is_over && group.query_pending.is_none() {
-                        group.state = GroupState::Left { is_marked: false };
+                        group.enter(GroupState::Left { is_marked: false });
+                        // What it may have told a primary of what it holds will not be true any more.
+                        group.leader = None;
+                        self.milestones.pass(Milestone::LeftGroup);
                         self.deletions_are_due = true;
                     }
                 }
@@ -190,7 +213,7 @@ impl Osd {
             staged = self.store.stage_join(pg, epoch, Sequence(0), self.next_staged_token());
             if staged.is_ok() {
                 self.note_staged(StagedRecord::Left { group: index });
-                self.groups[index as usize].state = GroupState::Left { is_marked: true };
+                self.groups[index as usize].enter(GroupState::Left { is_marked: true });
             }
         }
         if staged.is_ok() {

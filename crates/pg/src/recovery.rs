@@ -20,6 +20,7 @@
 
 use crate::group::{Comparison, Learner, LearnerState, MemberPosition, Promotion, RepairRange, Work};
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Awaited, Osd, Outstanding, Peer};
 use crate::peering::{agreement, differences};
@@ -118,6 +119,7 @@ impl Osd {
     }
 
     fn give_up_learner(&mut self, index: u32, osd: OsdId, pause: Duration) {
+        self.milestones.pass(Milestone::LearnerGivenUp);
         let group = &mut self.groups[index as usize];
         group.learners.retain(|learner| learner.osd != osd);
         group.learn_after = self.now + pause;
@@ -131,6 +133,7 @@ impl Osd {
             group.promoted = None;
         }
         if group.learner_mut(osd).is_some_and(|learner| learner.session == session) {
+            self.milestones.pass(Milestone::LearnerRefused);
             let pause = if status == Status::NoSpace { LEARN_PAUSE_LONG } else { LEARN_PAUSE };
             self.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
             self.give_up_learner(index, osd, pause);
@@ -170,6 +173,10 @@ impl Osd {
         let members = [own, theirs];
         let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
         let by_log = if tells { differences(pg, &members).ok() } else { None };
+        self.milestones.pass(match by_log {
+            Some(_) => Milestone::LearnerByLog,
+            None => Milestone::LearnerByDigest,
+        });
         let [MemberPosition { entries, .. }, _] = members;
         let mut work: VecDeque<Work> = VecDeque::new();
         let comparison = match by_log {
@@ -338,6 +345,7 @@ impl Osd {
 
     fn learner_is_whole(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         let Some(link) = self.ready_link(osd) else { return };
+        self.milestones.pass(Milestone::LearnerIsWhole);
         self.end_epoch(index, &format!("{osd} has caught up"), io);
         // From here on nothing more is acknowledged. What was, it was sent.
         let through = self.osd_link_mut(link).map_or(0, |peer| peer.sent);

@@ -2,6 +2,7 @@
 
 use crate::group::GroupState;
 use crate::io::Io;
+use crate::milestone::Milestone;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
 use crate::recovery::Received;
@@ -224,6 +225,7 @@ impl Osd {
         join: Option<Sequence>,
         io: &mut impl Io,
     ) -> Handled {
+        let sender = self.osd_link_mut(link).map(|peer| peer.osd);
         let staged = match self.group_index.get(&pg).copied() {
             None => Err((Status::NotActive, Epoch(0))),
             Some(index) if self.groups[index as usize].epoch != epoch => {
@@ -232,6 +234,8 @@ impl Osd {
             Some(index) if !matches!(self.groups[index as usize].state, GroupState::Replica { .. }) => {
                 Err((Status::NotActive, epoch))
             }
+            // It left the group since it told that primary where it stands: it is to be asked anew.
+            Some(index) if self.groups[index as usize].leader != sender => Err((Status::NotActive, epoch)),
             Some(index) => {
                 let token = self.next_staged_token();
                 let staged = if join.is_some() {
@@ -287,6 +291,7 @@ impl Osd {
             Ok((group, Err(_))) => (Status::DeviceFailed, self.groups[group as usize].epoch),
             Err(refusal) => refusal,
         };
+        self.milestones.pass(Milestone::replica_refuses(status));
         io.send(link, &encode::replicate_refused(ordinal, status, epoch));
         Handled::Done
     }

@@ -3,11 +3,12 @@
 use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
 use crate::mend::MendReason;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use crate::sabotage::Sabotage;
 use base::geometry::VOLUME_BYTES_MAX;
-use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, OsdId, PgId, crc32c};
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
 use wire::{Checksums, Request, Status};
@@ -75,6 +76,7 @@ impl Osd {
     ) -> Option<u32> {
         admitted
             .map_err(|(status, details)| {
+                self.milestones.pass(Milestone::refused(status));
                 io.send(link, &encode::reply_refused(request.request, status, details))
             })
             .ok()
@@ -97,8 +99,9 @@ impl Osd {
     }
 
     /// Refuses the originator of an operation.
-    pub(crate) fn refuse(&self, origin: Origin, status: Status, io: &mut impl Io) {
+    pub(crate) fn refuse(&mut self, origin: Origin, status: Status, io: &mut impl Io) {
         if let Origin::Client { link, request } = origin {
+            self.milestones.pass(Milestone::refused(status));
             let details = RefusalDetails { osd: self.id, ..RefusalDetails::default() };
             io.send(link, &encode::reply_refused(request, status, details));
         }
@@ -127,16 +130,42 @@ impl Osd {
         id
     }
 
-    /// Answers an operation that was done by an earlier attempt.
+    /// Of which blocks of an operation an earlier attempt was done, in runs: `(block, block count, is_done)`.
+    fn done_before(&self, id: OperationId) -> Vec<(u16, u16, bool)> {
+        let Some(operation) = self.operations.get(id) else { return Vec::new() };
+        done_runs(&self.store, &operation.key, operation.first_block, operation.block_count, operation.tag)
+    }
+
+    /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
+    /// one led that has the rest as it was before.
+    fn is_done_in_part(&self, id: OperationId) -> bool {
+        let is_again = self.operations.get(id).is_some_and(|operation| operation.is_again);
+        is_again && self.sabotage != Some(Sabotage::ForgetOrigin) && self.done_before(id).len() > 1
+    }
+
+    /// Answers an operation that was done by an earlier attempt. If that was done in part, what is left of the operation
+    /// are the first blocks that it did not reach; its bytes, if it has any, are held.
     fn is_done_already(&mut self, id: OperationId, io: &mut impl Io) -> bool {
         let operation = self.operations.live(id);
         let (origin, tag, pg) = (operation.origin, operation.tag, operation.key.pg);
         if !operation.is_again || self.sabotage == Some(Sabotage::ForgetOrigin) {
             return false;
         }
-        if !was_done(&self.store, pg, tag) {
+        let runs = self.done_before(id);
+        if let Some((first_block, block_count, _)) = runs.iter().find(|(.., is_done)| !is_done) {
+            if runs.len() > 1 {
+                self.operations.live(id).narrow(*first_block, *block_count);
+                self.milestones.pass(Milestone::SentAgainInPart);
+            } else {
+                let is_known = self.store.pg_log(pg).any(|entry| entry.origin & NAME == tag);
+                self.milestones.pass(match is_known {
+                    true => Milestone::SentAgainUndone,
+                    false => Milestone::SentAgainUnknown,
+                });
+            }
             return false;
         }
+        self.milestones.pass(Milestone::SentAgainDone);
         if let Origin::Client { link, request } = origin {
             io.send(link, &encode::reply(request, Status::Ok, 0));
         }
@@ -240,10 +269,11 @@ impl Osd {
         let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
         let id = self.add_operation(link, request, group, OperationKind::Write);
         self.operations.live(id).checksums.extend_from_slice(checksums);
-        if !has_conflict && self.is_done_already(id, io) {
+        let must_wait = has_conflict || self.is_done_in_part(id);
+        if !must_wait && self.is_done_already(id, io) {
             return Handled::Done;
         }
-        if !has_conflict && request.is_aligned() && self.order_write(id, data, io) {
+        if !must_wait && request.is_aligned() && self.order_write(id, data, io) {
             return Handled::Done;
         }
         if self.operations.get(id).is_none() {
@@ -255,7 +285,7 @@ impl Osd {
         payload.bytes_mut().expect("a buffer from the pool is unique")[start..start + data.len()]
             .copy_from_slice(data);
         self.operations.live(id).payload = Some(payload);
-        if has_conflict || !self.start_held_write(id, io) {
+        if must_wait || !self.start_held_write(id, io) {
             self.wait(id);
         }
         Handled::Done
@@ -469,6 +499,9 @@ impl Osd {
         // Looked up in an earlier turn: a lease that lasts now lasted then, if nobody else was primary since.
         let state = &self.groups[group as usize];
         if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
+            if !self.has_leases(group) {
+                self.milestones.pass(Milestone::LeaseEnded);
+            }
             self.refuse(origin, Status::NotActive, io);
             self.release_parts(id);
             self.forget_operation(id);
@@ -525,6 +558,7 @@ impl Osd {
         }
         let operation = self.operations.live(id);
         if let Origin::Client { link, request } = operation.origin {
+            self.milestones.pass(Milestone::refused(status));
             let details = RefusalDetails {
                 generation: Generation(0),
                 offset: u32::from(block) * BLOCK_BYTES as u32,
@@ -574,9 +608,38 @@ pub(crate) const NAME: u64 = REPAIR - 1;
 /// Whether a write that its client sends again was done by an earlier attempt: then doing it again could undo what
 /// followed it. Nothing of it is in flight. A log is finite: what more than 1,024 writes of its group followed is
 /// not known any more.
-pub(crate) fn was_done(store: &store::Store, pg: PgId, tag: u64) -> bool {
-    let newest = store.pg_log(pg).rev().find(|entry| entry.origin & NAME == tag);
-    tag != 0 && newest.is_some_and(|entry| entry.origin & UNDONE == 0)
+///
+/// Members agree on a write run by run, and whoever leads may change in between: so this is asked of each block. The
+/// answer is in runs: `(block, block count, was_done)`.
+pub(crate) fn done_runs(
+    store: &store::Store,
+    key: &ObjectKey,
+    first_block: u16,
+    block_count: u16,
+    tag: u64,
+) -> Vec<(u16, u16, bool)> {
+    let is_meant = |entry: &store::LogEntry| {
+        entry.origin & NAME == tag && (entry.volume, entry.object) == (key.volume, key.object)
+    };
+    let entries: Vec<store::LogEntry> = match tag {
+        0 => Vec::new(),
+        _ => store.pg_log(key.pg).rev().filter(is_meant).collect(),
+    };
+    let was_done = |block: u16| {
+        let covers = |entry: &&store::LogEntry| {
+            (entry.first_block..entry.first_block + entry.block_count).contains(&block)
+        };
+        entries.iter().find(covers).is_some_and(|entry| entry.origin & UNDONE == 0)
+    };
+    let mut runs: Vec<(u16, u16, bool)> = Vec::new();
+    for block in first_block..first_block + block_count {
+        let is_done = was_done(block);
+        match runs.last_mut() {
+            Some((_, count, last)) if *last == is_done => *count += 1,
+            _ => runs.push((block, 1, is_done)),
+        }
+    }
+    runs
 }
 
 /// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again

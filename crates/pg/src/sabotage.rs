@@ -28,13 +28,15 @@ pub enum Sabotage {
     StaleMend,
     /// What a member answers in place of a damaged block is taken for right, whatever the index says.
     TrustFetched,
+    /// Who was dropped from a group deletes what it holds although the target is not yet in sync.
+    LeaveEarly,
     /// A primary that restarted takes what it finds for the end of its log, whatever the others have.
     TrustTail,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 13] = [
+    pub const ALL: [Sabotage; 14] = [
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
@@ -47,6 +49,7 @@ impl Sabotage {
         Sabotage::KeepLog,
         Sabotage::StaleMend,
         Sabotage::TrustFetched,
+        Sabotage::LeaveEarly,
         Sabotage::TrustTail,
     ];
 }

@@ -14,6 +14,7 @@
 
 use crate::io::Io;
 use crate::mend::MendReason;
+use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
 use base::hash::mix;
@@ -467,6 +468,7 @@ impl Osd {
         let own = checking.findings.get(&self.id).copied().unwrap_or_default();
         let damaged = checking.findings.values().fold(0, |all, findings| all | findings.damaged);
         if damaged != 0 {
+            self.milestones.pass(Milestone::ScrubDamaged);
             for number in (0..block_count.min(CHECK_BLOCKS_MAX)).filter(|number| damaged >> number & 1 != 0) {
                 let is_own = own.damaged >> number & 1 != 0;
                 let reason = if is_own { MendReason::Damaged } else { MendReason::OtherDamaged };
@@ -486,6 +488,7 @@ impl Osd {
             }
             return 0;
         }
+        self.milestones.pass(Milestone::ScrubDiffers);
         let votes = |digest: [u64; 2]| {
             checking.findings.values().filter(|findings| findings.digest == digest).count()
         };

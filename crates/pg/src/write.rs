@@ -265,10 +265,13 @@ impl Osd {
         if operation.members_awaited > 0 {
             return;
         }
-        let (origin, group) = (operation.origin, operation.group);
+        let (origin, group, is_narrowed) = (operation.origin, operation.group, operation.is_narrowed);
         if let Origin::Client { link, request } = origin {
             // The acknowledgement of a write: every in-sync member has it.
-            io.send(link, &encode::reply(request, Status::Ok, 0));
+            match is_narrowed {
+                false => io.send(link, &encode::reply(request, Status::Ok, 0)),
+                true => self.refuse(origin, Status::NotActive, io),
+            }
         }
         let in_flight = &mut self.groups[group as usize].in_flight;
         if in_flight.front() == Some(&id) {
@@ -299,6 +302,10 @@ impl Osd {
                 }
                 self.deletions.push_front(key);
                 return;
+            }
+            // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
+            if !self.volumes.get(&key.volume).is_some_and(|volume| volume.is_removed) {
+                continue;
             }
             let state = &self.groups[group as usize];
             let block_count = OBJECT_BLOCKS as u16;
@@ -353,4 +360,282 @@ fn complete_edges(operation: &mut crate::operation::Operation) {
     operation.checksums[last] = U32::new(crc32c(&memory[last_start..aligned_end]));
     operation.offset = u32::from(operation.first_block) * BLOCK_BYTES as u32;
     operation.length = aligned_end as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OsdOptions;
+    use crate::group::GroupState;
+    use crate::osd::OsdLink;
+    use crate::request::REPAIR;
+    use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+    use base::{
+        ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
+        VolumeId,
+    };
+    use std::sync::Arc;
+    use std::time::Duration;
+    use wire::Message;
+
+    const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+    const VOLUME: VolumeId = VolumeId(1);
+    const SEGMENT_BYTES: u32 = 512 << 10;
+
+    struct Memory(Vec<u8>);
+
+    impl store::Device for Memory {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), store::DeviceError> {
+            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+            Ok(())
+        }
+        fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), store::DeviceError> {
+            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<(), store::DeviceError> {
+            Ok(())
+        }
+    }
+
+    /// A drive on which everything succeeds, a network that leads nowhere, and a registry that agrees to everything.
+    #[derive(Default)]
+    struct Surroundings {
+        sent: Vec<u8>,
+        drive: Vec<(u64, Option<Buffer>)>,
+        proposals: Vec<(PgId, PgConfig)>,
+    }
+
+    impl Network for Surroundings {
+        fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
+            None
+        }
+        fn send(&mut self, _: LinkId, bytes: &[u8]) {
+            self.sent.extend_from_slice(bytes);
+        }
+        fn send_shared(&mut self, _: LinkId, _: Buffer, _: std::ops::Range<usize>) {}
+        fn unsent_bytes(&self, _: LinkId) -> usize {
+            0
+        }
+        fn close(&mut self, _: LinkId, _: &str) {}
+    }
+
+    impl Io for Surroundings {
+        fn read(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
+            self.drive.push((token, Some(buffer)));
+        }
+        fn write(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
+            self.drive.push((token, Some(buffer)));
+        }
+        fn flush(&mut self, token: u64) {
+            self.drive.push((token, None));
+        }
+        fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
+            self.proposals.push((pg, config));
+        }
+    }
+
+    /// An OSD that is alone and holds a group.
+    struct Alone {
+        osd: Osd,
+        io: Surroundings,
+        now: Instant,
+    }
+
+    impl Alone {
+        fn new() -> Alone {
+            let options = store::Options {
+                segment_bytes: Some(SEGMENT_BYTES),
+                batch_bytes_max: 300 << 10,
+                ..store::Options::default()
+            };
+            let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
+            let mut drive = Memory(vec![0; 32 * SEGMENT_BYTES as usize]);
+            store::format(&mut drive, store::Identity { cluster, osd_uuid, osd: OsdId(0) }, &options)
+                .unwrap();
+            let store = store::Store::open(&mut drive, &store::Expected::default(), options).unwrap();
+            let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
+            let mut alone =
+                Alone { osd, io: Surroundings::default(), now: Instant { nanoseconds: 1_000_000_000 } };
+            alone.osd.handle_map(alone.now, Arc::new(map()), &mut alone.io);
+            alone.run();
+            assert!(alone.osd.groups[0].is_active());
+            alone
+        }
+
+        /// Some seconds pass.
+        fn run(&mut self) {
+            for _ in 0..100 {
+                self.now = self.now + Duration::from_millis(50);
+                for (token, buffer) in std::mem::take(&mut self.io.drive) {
+                    self.osd.handle_file(self.now, token, buffer, Ok(()), &mut self.io);
+                }
+                for (pg, config) in std::mem::take(&mut self.io.proposals) {
+                    self.osd.handle_proposal(self.now, pg, Some(config), &mut self.io);
+                }
+                self.osd.end_turn(self.now, &mut self.io);
+            }
+        }
+
+        fn write(&mut self, key: ObjectKey) {
+            self.order(key, 0, 1, 0);
+        }
+
+        /// A write of blocks that are full of their own number, without a client.
+        fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, tag: u64) {
+            let (data, checksums) = content(first_block, block_count);
+            let (id, operation) = self.osd.operations.add();
+            operation.kind = OperationKind::Write;
+            operation.origin = Origin::Deletion;
+            operation.key = key;
+            (operation.first_block, operation.block_count) = (first_block, block_count);
+            operation.tag = tag;
+            operation.checksums.extend(checksums);
+            assert!(self.osd.order_write(id, &data, &mut self.io));
+            self.run();
+        }
+
+        /// The same by a client that sent it before.
+        fn send_again(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
+            let (data, checksums) = content(first_block, block_count);
+            let request = wire::Request {
+                request: 1,
+                key,
+                offset: u32::from(first_block) * BLOCK_BYTES as u32,
+                length: data.len() as u32,
+                epoch: self.osd.groups[0].epoch,
+                generation: Generation(1),
+                origin,
+                is_again: true,
+            };
+            self.osd.handle_write_request(LinkId(7), &request, &checksums, &data, &mut self.io);
+            self.run();
+        }
+
+        fn holds(&self, key: ObjectKey) -> bool {
+            self.osd.store.objects().any(|held| held == key)
+        }
+    }
+
+    fn content(first_block: u16, block_count: u16) -> (Vec<u8>, Vec<U32>) {
+        let blocks = first_block..first_block + block_count;
+        let data: Vec<u8> = blocks.flat_map(|block| [block as u8; BLOCK_BYTES]).collect();
+        let checksums = data.chunks(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
+        (data, checksums)
+    }
+
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+        let osd = OsdId(0);
+        let info = OsdInfo {
+            uuid: OsdUuid::from_bytes([2; 16]),
+            node: NodeId(0),
+            bytes: 1 << 30,
+            address: None,
+            incarnation: 1,
+            admission: Admission::In,
+        };
+        map.osds.insert(osd, info);
+        let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: 1 };
+        map.pools.insert(PG.pool, pool);
+        let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
+        map.pgs.insert(PG, config);
+        map.targets.insert(PG, vec![osd]);
+        let volume = VolumeInfo {
+            name: "volume".to_owned(),
+            pool: PG.pool,
+            bytes: 1 << 30,
+            generation: Generation(1),
+            removed: false,
+        };
+        map.volumes.insert(VOLUME, volume);
+        map
+    }
+
+    #[test]
+    fn a_write_that_was_done_in_part_is_done_where_it_was_not() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        // Members had agreed on the second of three blocks when another one began to lead, which lacks the others.
+        let name = 5;
+        alone.order(key, 11, 1, REPAIR | name);
+        let newest = |alone: &Alone| alone.osd.store.pg_log(PG).next_back().unwrap();
+        let mut expected = [(10, 1), (12, 1), (12, 1)].into_iter();
+        for status in [Status::NotActive, Status::NotActive, Status::Ok] {
+            let sequence = newest(&alone).sequence;
+            alone.io.sent.clear();
+            alone.send_again(key, 10, 3, name);
+            let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+                panic!("the client is answered")
+            };
+            assert_eq!(reply.status, status);
+            assert_eq!(newest(&alone).sequence > sequence, status != Status::Ok);
+            assert_eq!((newest(&alone).first_block, newest(&alone).block_count), expected.next().unwrap());
+        }
+        // Each block has what was meant for it.
+        let mut checksums = Vec::new();
+        alone.osd.store.lookup(&key, 10, 3, &mut Vec::new(), &mut checksums);
+        assert_eq!(checksums, [10, 11, 12].map(|byte| crc32c(&[byte; BLOCK_BYTES])));
+    }
+
+    #[test]
+    fn what_was_to_go_with_a_group_stays_when_this_osd_leads_the_group_again() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        // Noted when it had left the group.
+        alone.osd.deletions.push_back(key);
+        alone.run();
+        assert!(alone.osd.deletions.is_empty() && alone.holds(key));
+    }
+
+    #[test]
+    fn who_left_a_group_since_it_said_where_it_stands_does_not_join_it() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let (primary, other, link) = (OsdId(1), OsdId(2), LinkId(7));
+        let peer = OsdLink { osd: primary, is_ready: true, ..OsdLink::default() };
+        alone.osd.peers.insert(link, Peer::Osd(peer));
+        alone.osd.osd_links.insert(primary, link);
+        // Others hold the group now. Before a map says that this OSD shall hold it again, the primary asks it.
+        let epoch = Epoch(9);
+        let mut map = map();
+        let in_sync = vec![primary, other];
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
+        map.targets.insert(PG, in_sync.clone());
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        assert!(!alone.io.sent.is_empty(), "it says where it stands");
+        // Another map from before that comes first.
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        alone.osd.delete_some(&mut alone.io);
+        alone.osd.deletions.push_back(key);
+        alone.osd.delete_some(&mut alone.io);
+        map.targets.insert(PG, [in_sync.clone(), vec![OsdId(0)]].concat());
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let join = encode::join(PG, epoch, base::Sequence(1), base::Sequence(20));
+        alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
+        assert!(matches!(alone.osd.groups[0].state, GroupState::Replica { expected: None }));
+        // Asked anew, it says that its log does not tell what it has, and joins.
+        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key) && alone.osd.store.pg_is_incomplete(PG));
+    }
+
+    #[test]
+    fn what_belongs_to_a_removed_volume_goes() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        assert!(alone.holds(key));
+        let mut map = map();
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key));
+    }
 }

@@ -219,6 +219,7 @@ impl Life {
             segment_bytes: Some(plan.segment_bytes),
             checkpoint_interval_bytes: plan.checkpoint_interval_bytes,
             sabotage: settings.sabotage,
+            ..Options::default()
         };
         let mut life = Life {
             drive: SimDrive::new(plan.drive_bytes(), plan.volatile_cache, random.fork()),

@@ -18,7 +18,7 @@ fn options() -> Options {
         batch_bytes_max: 32 << 10,
         segment_bytes: Some(64 << 10),
         checkpoint_interval_bytes: None,
-        sabotage: None,
+        ..Options::default()
     }
 }
 

@@ -16,7 +16,7 @@ fn options(segment_bytes: u32, batch_bytes_max: usize) -> Options {
         batch_bytes_max,
         segment_bytes: Some(segment_bytes),
         checkpoint_interval_bytes: None,
-        sabotage: None,
+        ..Options::default()
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Options {
     pub segment_bytes: Option<u32>,
     /// Bytes of log between checkpoints; `None` chooses by the drive's size.
     pub checkpoint_interval_bytes: Option<u64>,
+    /// Entries of each group's log that are kept, at most [`PG_LOG_ENTRIES`](crate::PG_LOG_ENTRIES). More than the
+    /// writes of a group that are under way at the same time, or members' logs would not overlap.
+    pub pg_log_entries: usize,
     /// Breaks a promise on purpose, so that tests can show that they would notice.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
@@ -49,6 +52,7 @@ impl Default for Options {
             batch_bytes_max: 1 << 20,
             segment_bytes: None,
             checkpoint_interval_bytes: None,
+            pg_log_entries: crate::PG_LOG_ENTRIES,
             sabotage: None,
         }
     }

@@ -5,7 +5,7 @@ use base::hash::Map;
 use base::{Epoch, PgId, Sequence, VolumeId};
 use std::collections::VecDeque;
 
-/// Entries kept for each group.
+/// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
 pub const PG_LOG_ENTRIES: usize = 1024;
 
 /// One write: what it changed, not to what.
@@ -50,19 +50,26 @@ impl PgLog {
 }
 
 /// All groups' logs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PgLogs {
     pub(crate) groups: Map<PgId, PgLog>,
+    entries_max: usize,
 }
 
 impl PgLogs {
+    pub(crate) fn new(entries_max: usize) -> PgLogs {
+        assert!((1..=PG_LOG_ENTRIES).contains(&entries_max), "no log of {entries_max} entries can be kept");
+        PgLogs { groups: Map::default(), entries_max }
+    }
+
     pub(crate) fn push(&mut self, pg: PgId, entry: LogEntry) {
         let log = self.groups.entry(pg).or_default();
         // Replay goes over entries that the checkpoint may hold already.
         if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
             return;
         }
-        if log.entries.len() == PG_LOG_ENTRIES {
+        // A checkpoint may hold more of them, made when more were kept.
+        while log.entries.len() >= self.entries_max {
             log.entries.pop_front();
             log.is_cut = true;
         }
@@ -85,5 +92,36 @@ impl PgLogs {
 
     pub(crate) fn position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {
         self.groups.get(&pg)?.entries.back().map(|entry| (entry.epoch, entry.sequence))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::PoolId;
+
+    #[test]
+    fn a_log_keeps_the_newest_entries_and_says_that_it_was_cut() {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let entry = |sequence| LogEntry {
+            epoch: Epoch(1),
+            sequence: Sequence(sequence),
+            volume: VolumeId(1),
+            object: 0,
+            first_block: 0,
+            block_count: 1,
+            origin: 0,
+        };
+        let mut logs = PgLogs::new(3);
+        for sequence in 1..=3 {
+            logs.push(pg, entry(sequence));
+            assert!(!logs.groups[&pg].is_cut);
+        }
+        logs.push(pg, entry(4));
+        // Replay goes over what is there.
+        logs.push(pg, entry(4));
+        let kept: Vec<u64> = logs.groups[&pg].entries.iter().map(|entry| entry.sequence.0).collect();
+        assert_eq!(kept, [2, 3, 4]);
+        assert!(logs.groups[&pg].is_cut);
     }
 }

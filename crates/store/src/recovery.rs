@@ -68,7 +68,7 @@ impl Store {
         if device.bytes() < found.device_bytes.get() {
             return Err(OpenError::Truncated { found: device.bytes(), formatted: found.device_bytes.get() });
         }
-        let mut recovery = Recovery::new(device, found, options.sabotage);
+        let mut recovery = Recovery::new(device, found, &options);
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
@@ -164,7 +164,8 @@ struct Recovery<'a, D> {
 }
 
 impl<'a, D: Device> Recovery<'a, D> {
-    fn new(device: &'a mut D, superblock: Superblock, sabotage: Option<Sabotage>) -> Recovery<'a, D> {
+    fn new(device: &'a mut D, superblock: Superblock, options: &Options) -> Recovery<'a, D> {
+        let sabotage = options.sabotage;
         let mut segments = Segments::new(superblock.device_bytes.get(), superblock.segment_bytes.get());
         segments.covers = superblock.covers.get();
         segments.sabotage_pins = sabotage == Some(Sabotage::ReusePinnedSegment);
@@ -186,7 +187,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             sabotage,
             segments,
             index: Index::default(),
-            logs: PgLogs::default(),
+            logs: PgLogs::new(options.pg_log_entries),
             end,
             chain: end,
             undecided: VecDeque::new(),

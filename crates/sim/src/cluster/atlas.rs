@@ -2,7 +2,7 @@
 
 use super::life::Life;
 use super::node::Node;
-use super::world::Process;
+use super::world::{Process, SECOND};
 use base::{Epoch, ObjectKey, OsdId, PgId, crc32c};
 use std::collections::BTreeMap;
 
@@ -62,23 +62,57 @@ impl Atlas {
 }
 
 impl Life {
-    /// A block rots of which another member in sync has a sound copy.
-    pub(super) fn rot_some_block(&mut self) {
-        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
-        let pg = groups[self.world.random.index(groups.len())];
-        let in_sync: Vec<OsdId> = self.registry.map.pgs[&pg].in_sync.clone();
-        let target = self.registry.map.targets[&pg].clone();
-        let index = in_sync[self.world.random.index(in_sync.len())].0 as usize;
-        let Some(osd) = self.nodes[index].osd() else { return };
+    /// A block of one member in sync.
+    fn some_block(&mut self, pg: PgId, index: usize) -> Option<(ObjectKey, u16)> {
+        let osd = self.nodes[index].osd()?;
         let mut keys: Vec<ObjectKey> = osd.store().objects().filter(|key| key.pg == pg).collect();
         keys.sort_unstable();
         if keys.is_empty() {
-            return;
+            return None;
         }
         let key = keys[self.world.random.index(keys.len())];
         let mut blocks = Vec::new();
         osd.store().for_each_block(&key, |block, _| blocks.push(block));
-        let block = blocks[self.world.random.index(blocks.len())];
+        Some((key, blocks[self.world.random.index(blocks.len())]))
+    }
+
+    /// A block that a member wrote a moment ago: whoever is away, or just came back, has something else there.
+    fn some_new_block(&mut self, pg: PgId, index: usize) -> Option<(ObjectKey, u16)> {
+        let back = self.world.random.index(16);
+        let entry = self.nodes[index].osd()?.store().pg_log(pg).rev().nth(back)?;
+        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
+        (entry.block_count > 0).then_some((key, entry.first_block))
+    }
+
+    /// A group of which somebody lacks something and so many have everything, if there is one.
+    pub(super) fn some_degraded_group(&mut self, in_sync_min: usize) -> Option<PgId> {
+        let is_degraded = |pg: &&PgId| {
+            let in_sync = &self.registry.map.pgs[*pg].in_sync;
+            in_sync.len() >= in_sync_min
+                && self.registry.map.targets[*pg].iter().any(|osd| !in_sync.contains(osd))
+        };
+        let degraded: Vec<PgId> = self.registry.map.pgs.keys().filter(is_degraded).copied().collect();
+        (!degraded.is_empty()).then(|| degraded[self.world.random.index(degraded.len())])
+    }
+
+    /// A block rots of which another member in sync has a sound copy.
+    pub(super) fn rot_some_block(&mut self) {
+        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
+        let any = groups[self.world.random.index(groups.len())];
+        let degraded = self.some_degraded_group(2);
+        let is_at_the_primary = degraded.is_some() || self.world.random.percent(50);
+        let pg = degraded.unwrap_or(any);
+        let in_sync: Vec<OsdId> = self.registry.map.pgs[&pg].in_sync.clone();
+        let target = self.registry.map.targets[&pg].clone();
+        let index = match is_at_the_primary {
+            true => self.registry.map.pgs[&pg].primary.0 as usize,
+            false => in_sync[self.world.random.index(in_sync.len())].0 as usize,
+        };
+        let found = match is_at_the_primary {
+            true => self.some_new_block(pg, index),
+            false => self.some_block(pg, index),
+        };
+        let Some((key, block)) = found else { return };
         let Some((checksum, location, true)) = look(&self.nodes[index], &key, block) else { return };
         // Nobody else may have lost the same block, and one who has it must be there.
         let is_spoiled = |spot: &Spot| spot.key == key && spot.block == block;
@@ -98,6 +132,14 @@ impl Life {
             self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
             self.world.has_damage = true;
             self.atlas.spots.push(Spot { node: index, key, block });
+            if let Some(other) = in_sync.iter().map(|osd| osd.0 as usize).find(|other| *other != index)
+                && self.doomed.is_none()
+                && self.world.random.percent(40)
+            {
+                // Who has it still goes, and who has something older is asked.
+                let outage = self.world.random.between(SECOND, 6 * SECOND);
+                self.doom(other, outage);
+            }
         }
     }
 

@@ -197,6 +197,7 @@ impl ClientProcess {
                 world.now,
                 &completion.outcome,
                 completion.buffer.as_ref(),
+                &world.group_ends,
             );
             world.story(Some(process), || history.describe(completion.token));
             done.map_err(|error| format!("{}: {error}", world.name(process)))?;
@@ -266,7 +267,7 @@ impl ClientProcess {
     fn submit(&mut self, request: Request, history: &mut History, world: &mut World) {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
-        let token = history.begin(process.0, request, world.now);
+        let token = history.begin(process.0, request, world.now, &world.group_ends);
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
         let now = running.clock.at(world.now);

@@ -1,11 +1,12 @@
 //! How often what happened: a simulation that stops reaching the interesting places would pass in silence.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Counts of faults and notable events, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<Cow<'static, str>, u64>,
 }
 
 impl Coverage {
@@ -15,8 +16,8 @@ impl Coverage {
     }
 
     /// Counts `number` more of `what`.
-    pub fn add(&mut self, what: &'static str, number: u64) {
-        *self.counts.entry(what).or_default() += number;
+    pub fn add(&mut self, what: impl Into<Cow<'static, str>>, number: u64) {
+        *self.counts.entry(what.into()).or_default() += number;
     }
 
     /// How often `what` happened.
@@ -28,12 +29,12 @@ impl Coverage {
     /// Adds what happened elsewhere.
     pub fn merge(&mut self, other: &Coverage) {
         for (what, number) in &other.counts {
-            self.add(what, *number);
+            self.add(what.clone(), *number);
         }
     }
 
     /// All counts, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.counts.iter().map(|(what, number)| (*what, *number))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.counts.iter().map(|(what, number)| (what.as_ref(), *number))
     }
 }

@@ -5,6 +5,16 @@ use super::plan::FaultKind;
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use base::map::Admission;
 
+/// A node that dies with the next fault.
+#[derive(Debug)]
+pub(super) struct Doomed {
+    node: usize,
+    /// How long it is away then.
+    outage: u64,
+    /// Of a hundred clients, how many die with it, so that nobody asks again for what it had begun.
+    clients_percent: u64,
+}
+
 impl Life {
     /// Something breaks now, and the next thing later.
     pub(super) fn fault(&mut self, serial: u64) {
@@ -36,9 +46,14 @@ impl Life {
         }
         self.armed = None;
         self.faults += 1;
-        let drawn = self.world.plan.clone().draw_fault(&mut self.world.random);
-        let kind = self.encore.take().unwrap_or(drawn);
-        self.inflict(kind);
+        match self.doomed.take() {
+            Some(doomed) => self.die(&doomed),
+            None => {
+                let drawn = self.world.plan.clone().draw_fault(&mut self.world.random);
+                let kind = self.encore.take().unwrap_or(drawn);
+                self.inflict(kind);
+            }
+        }
         let plan = &self.world.plan;
         let (rapid, pause_max) = (plan.rapid_percent, plan.fault_pause_max);
         // What hurts most is what breaks while something else is being repaired.
@@ -173,6 +188,7 @@ impl Life {
                 self.encore = Some(self.world.random.choose(&[FaultKind::Crash, FaultKind::PowerCut]));
                 self.armed = Some(self.world.random.below(60));
             }
+            FaultKind::PrimaryCutOff => self.cut_off_some_primary(),
             FaultKind::RegistryDown => {
                 let outage = self.outage();
                 self.world.event(None, "registry outage");
@@ -215,7 +231,7 @@ impl Life {
                 }
             }
             FaultKind::ReadErrors => {
-                let node = self.some_node();
+                let node = self.some_node_that_is_needed();
                 let outage = self.outage();
                 self.world.event(Some(Process(node)), "read errors");
                 for other in &mut self.nodes {
@@ -260,6 +276,77 @@ impl Life {
         }
     }
 
+    /// The primary of a group of which somebody lacks something, if there is one; sometimes the other one who has all
+    /// dies a moment later, and whom the primary can ask holds something older.
+    fn some_node_that_is_needed(&mut self) -> usize {
+        let Some(pg) = self.some_degraded_group(1) else { return self.some_node() };
+        let config = self.registry.map.pgs[&pg].clone();
+        if let Some(other) = config.in_sync.iter().find(|osd| **osd != config.primary)
+            && self.doomed.is_none()
+            && self.world.random.percent(50)
+        {
+            let outage = self.world.random.between(SECOND, 6 * SECOND);
+            self.doom(other.0 as usize, outage);
+        }
+        config.primary.0 as usize
+    }
+
+    /// A primary that its clients reach, and its replicas do not, dies a moment later. What it wrote meanwhile is on
+    /// its drive alone, and in no other order than its own.
+    fn cut_off_some_primary(&mut self) {
+        let groups = self.registry.map.pgs.len();
+        let group = self.world.random.index(groups);
+        let Some(config) = self.registry.map.pgs.values().nth(group) else { return };
+        let node = config.primary.0 as usize;
+        self.world.event(Some(Process(node)), "a primary is cut off");
+        let outage = self.world.random.between(SECOND, 3 * SECOND);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.world.cut(Process(node), Process(other), outage);
+            self.world.cut(Process(other), Process(node), outage);
+        }
+        // The others go on no sooner than its leases have ended.
+        let outage = self.world.random.between(SECOND, 8 * SECOND);
+        let clients_percent = self.world.random.choose(&[0, 50, 100]);
+        self.doomed = Some(Doomed { node, outage, clients_percent });
+        self.armed = Some(self.world.random.below(60));
+    }
+
+    /// A node has an epoch: the worst moment to lose it is before all have agreed on it.
+    pub(super) fn epoch_was_claimed(&mut self, node: usize) {
+        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        if is_over || self.doomed.is_some() || !self.world.random.percent(self.world.plan.coup_percent) {
+            return;
+        }
+        let outage = self.outage();
+        self.doom(node, outage);
+    }
+
+    /// A node dies with one of the next messages or drive operations.
+    pub(super) fn doom(&mut self, node: usize, outage: u64) {
+        self.doomed = Some(Doomed { node, outage, clients_percent: 0 });
+        self.armed = Some(self.world.random.below(60));
+    }
+
+    /// A node comes back and is brought up to date: a bad moment for others not to read what they have.
+    pub(super) fn node_came_back(&mut self) {
+        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        if !is_over && self.encore.is_none() && self.world.plan.drives_fail() && self.world.random.percent(20)
+        {
+            self.encore = Some(FaultKind::ReadErrors);
+            self.armed = Some(self.world.random.below(400));
+        }
+    }
+
+    fn die(&mut self, doomed: &Doomed) {
+        let is_power_cut = self.world.random.percent(30);
+        self.stop_node_for(doomed.node, is_power_cut, "a death at the worst moment", doomed.outage);
+        for client in 0..self.world.plan.clients {
+            if self.world.random.percent(doomed.clients_percent) {
+                self.stop_client(client);
+            }
+        }
+    }
+
     /// Nodes are what matters most, the registry comes next.
     fn some_peer(&mut self) -> Process {
         if self.world.random.one_in(5) { self.world.registry() } else { Process(self.some_node()) }
@@ -279,14 +366,21 @@ impl Life {
 
     /// A node's process ends; it starts again later.
     pub(super) fn stop_node(&mut self, node: usize, is_power_cut: bool, what: &'static str) {
+        if self.nodes[node].is_running() {
+            let outage = self.outage();
+            self.stop_node_for(node, is_power_cut, what, outage);
+        }
+    }
+
+    fn stop_node_for(&mut self, node: usize, is_power_cut: bool, what: &'static str, outage: u64) {
         if !self.nodes[node].is_running() {
             return;
         }
         let process = Process(node);
         self.world.event(Some(process), what);
+        self.note_milestones(node);
         self.nodes[node].stop(is_power_cut);
         self.end_process(process, is_power_cut);
-        let outage = self.outage();
         self.world.after(outage, Event::Start(process));
     }
 
@@ -297,6 +391,7 @@ impl Life {
         let process = Process(self.nodes.len() + index);
         self.world.event(Some(process), "client crash");
         self.clients[index].stop();
+        self.history.client_died(process.0, &self.world.group_ends);
         self.end_process(process, false);
         let outage = self.outage();
         self.world.after(outage, Event::Start(process));

@@ -3,9 +3,11 @@
 
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Request;
-use base::{BLOCK_BYTES, Buffer, SECTOR_BYTES};
+use super::plan::Plan;
+use super::registry::POOL;
+use base::{BLOCK_BYTES, Buffer, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
 use client::Outcome;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ struct Operation {
     invoked: u64,
     /// [`PENDING`] until it has ended.
     completed: u64,
+    /// By group: the last sequence when it began, and when its client had sent its last attempt; empty before that.
+    ends: [Vec<u64>; 2],
     /// Of a read: who wrote each block. Of an allocation query: [`ZEROS`] for each block that is not there.
     values: Vec<u64>,
 }
@@ -33,11 +37,14 @@ pub(super) struct History {
     operations: Vec<Operation>,
     /// Bytes of what this calls a block: the unit that clients read and write.
     unit_bytes: usize,
+    /// Entries of each group's log.
+    pg_log_entries: u64,
 }
 
 impl History {
-    pub(super) fn new(unit_bytes: usize) -> History {
-        History { operations: Vec::new(), unit_bytes }
+    pub(super) fn new(plan: &Plan) -> History {
+        let (unit_bytes, pg_log_entries) = (plan.unit_bytes as usize, plan.pg_log_entries as u64);
+        History { operations: Vec::new(), unit_bytes, pg_log_entries }
     }
 
     /// How many operations were begun.
@@ -45,13 +52,14 @@ impl History {
         self.operations.len() as u64
     }
 
-    /// Notes that an operation begins; answers its number.
-    pub(super) fn begin(&mut self, process: usize, request: Request, now: u64) -> u64 {
+    /// Notes that an operation begins, with the last sequence of each group; answers its number.
+    pub(super) fn begin(&mut self, process: usize, request: Request, now: u64, ends: &[u64]) -> u64 {
         self.operations.push(Operation {
             process,
             request,
             invoked: now,
             completed: PENDING,
+            ends: [ends.to_vec(), Vec::new()],
             values: Vec::new(),
         });
         self.operations.len() as u64
@@ -82,7 +90,35 @@ impl History {
         }
     }
 
-    /// Notes how an operation ended.
+    /// Notes that a client's process is gone, and nothing it had begun is sent again.
+    pub(super) fn client_died(&mut self, process: usize, ends: &[u64]) {
+        for operation in self.operations.iter_mut().filter(|operation| operation.process == process) {
+            if operation.ends[1].is_empty() {
+                operation.ends[1] = ends.to_vec();
+            }
+        }
+    }
+
+    /// Whether so much was written between a write's first attempt and its last that the log may have forgotten the
+    /// first: then it may have taken effect twice.
+    fn outlives_the_log(&self, number: u64) -> bool {
+        let operation = self.get(number);
+        let Request { kind, volume, first_block, blocks } = operation.request;
+        let [begin, end] = &operation.ends;
+        let units = OBJECT_BYTES / self.unit_bytes as u64;
+        // What a dead client sent last may arrive after it.
+        let late = if operation.completed == PENDING { self.pg_log_entries / 4 } else { 0 };
+        let objects = first_block / units..=(first_block + blocks - 1) / units;
+        matches!(kind, Kind::Write | Kind::Zero)
+            && objects.into_iter().any(|object| {
+                let volume = VolumeId(volume as u64 + 1);
+                let pg = PgId::of_object(POOL, begin.len() as u32, volume, object as u32);
+                let last = end.get(pg.index as usize).copied().unwrap_or(u64::MAX);
+                (last - begin[pg.index as usize]).saturating_add(late) >= self.pg_log_entries
+            })
+    }
+
+    /// Notes how an operation ended, with the last sequence of each group.
     ///
     /// # Errors
     /// If a block's bytes are not what any write of it could have left.
@@ -92,7 +128,9 @@ impl History {
         now: u64,
         outcome: &Outcome,
         buffer: Option<&Buffer>,
+        ends: &[u64],
     ) -> Result<(), String> {
+        self.operations[number as usize - 1].ends[1] = ends.to_vec();
         let request = self.get(number).request;
         let values = match (request.kind, outcome) {
             // Whether it took effect nobody knows.
@@ -148,14 +186,19 @@ impl History {
         Ok(number)
     }
 
-    /// Checks that every block is linearizable.
+    /// Checks that every block is linearizable, and answers of how many. Then of how many this cannot be asked, for the
+    /// log does not reach back over a write's attempts, and the second takes effect again.
     ///
     /// # Errors
     /// What cannot be, and the block's history.
-    pub(super) fn check(&self) -> Result<u64, String> {
+    pub(super) fn check(&self) -> Result<(u64, u64), String> {
         let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
+        let mut unchecked = BTreeSet::new();
         for (number, operation) in (1..).zip(&self.operations) {
             let Request { kind, volume, first_block, blocks: count } = operation.request;
+            if self.outlives_the_log(number) {
+                unchecked.extend((first_block..first_block + count).map(|block| (volume, block)));
+            }
             for index in 0..count {
                 let access = match kind {
                     Kind::Write => Access::Write(number),
@@ -173,6 +216,7 @@ impl History {
                 });
             }
         }
+        blocks.retain(|block, _| !unchecked.contains(block));
         for ((volume, block), observations) in &blocks {
             checker::check(observations).map_err(|error| {
                 let mut text =
@@ -184,7 +228,7 @@ impl History {
                 text
             })?;
         }
-        Ok(blocks.len() as u64)
+        Ok((blocks.len() as u64, unchecked.len() as u64))
     }
 
     /// Operations that have not ended.

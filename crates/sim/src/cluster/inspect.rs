@@ -1,7 +1,7 @@
 //! A cluster at rest, looked over: every store is in order, and the members of each group hold the same bytes.
 
 use super::node::Node;
-use base::map::ClusterMap;
+use base::map::{ClusterMap, PgConfig};
 use base::{OBJECT_BLOCKS, ObjectKey, OsdId, PgId, crc32c};
 use std::collections::BTreeSet;
 
@@ -44,26 +44,51 @@ pub(super) fn check_strangers<'a>(
 /// # Errors
 /// The first difference.
 pub(super) fn check_members(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
+    check_agreement(nodes, map)?;
     for (pg, config) in &map.pgs {
-        let members: Vec<&Node> = config.in_sync.iter().map(|OsdId(index)| &nodes[*index as usize]).collect();
-        let mut keys = BTreeSet::new();
+        let members = members_of(nodes, config)?;
         for node in &members {
-            let osd = node.osd().ok_or("a node does not run")?;
-            keys.extend(osd.store().objects().filter(|key| key.pg == *pg));
-        }
-        for key in &keys {
-            let mut first: Option<Vec<u32>> = None;
-            for node in &members {
-                let found = checksums(node, key)?;
-                let first = first.get_or_insert_with(|| found.clone());
-                if let Some(block) = (0..OBJECT_BLOCKS).find(|block| first[*block] != found[*block]) {
-                    return Err(differs(pg, key, block, &members));
-                }
-            }
+            check_drive(node, pg)?;
         }
         check_positions(pg, &members)?;
     }
     Ok(())
+}
+
+/// Checks that the in-sync members of every group hold the same by their indexes, whatever their drives made of it.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn check_agreement(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
+    for (pg, config) in &map.pgs {
+        let members = members_of(nodes, config)?;
+        let mut keys = BTreeSet::new();
+        for node in &members {
+            keys.extend(objects_of(node, pg));
+        }
+        for key in &keys {
+            let all: Vec<Vec<u32>> = members.iter().map(|node| checksums(node, key)).collect();
+            let Some((first, others)) = all.split_first() else { continue };
+            for other in others {
+                if let Some(block) = (0..OBJECT_BLOCKS).find(|block| first[*block] != other[*block]) {
+                    return Err(differs(pg, key, block, &members));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn members_of<'a>(nodes: &'a [Node], config: &PgConfig) -> Result<Vec<&'a Node>, String> {
+    let members: Vec<&Node> = config.in_sync.iter().map(|OsdId(index)| &nodes[*index as usize]).collect();
+    match members.iter().find(|node| node.osd().is_none()) {
+        None => Ok(members),
+        Some(node) => Err(format!("{} does not run", node.osd_id())),
+    }
+}
+
+fn objects_of<'a>(node: &'a Node, pg: &'a PgId) -> impl Iterator<Item = ObjectKey> + 'a {
+    node.osd().into_iter().flat_map(|osd| osd.store().objects()).filter(|key| key.pg == *pg)
 }
 
 fn check_positions(pg: &PgId, members: &[&Node]) -> Result<(), String> {
@@ -75,22 +100,35 @@ fn check_positions(pg: &PgId, members: &[&Node]) -> Result<(), String> {
     Ok(())
 }
 
-/// The checksums of an object's blocks at one member, verified against its drive.
-fn checksums(node: &Node, key: &ObjectKey) -> Result<Vec<u32>, String> {
-    let store = node.osd().ok_or("a node does not run")?.store();
+/// The checksums of an object's blocks in one member's index.
+fn checksums(node: &Node, key: &ObjectKey) -> Vec<u32> {
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
-    store.lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
-    for extent in &extents {
-        let Some(location) = extent.location else { continue };
-        for offset in 0..extent.block_count {
-            let block = extent.first_block + offset;
-            let found = crc32c(node.drive().block(location.0 + u32::from(offset)));
-            if found != checksums[usize::from(block)] {
-                return Err(format!("block {block} of {key} on {} does not verify", node.osd_id()));
+    if let Some(osd) = node.osd() {
+        osd.store().lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
+    }
+    checksums
+}
+
+/// Checks that what a member's drive holds of a group is what its index says.
+fn check_drive(node: &Node, pg: &PgId) -> Result<(), String> {
+    let Some(osd) = node.osd() else { return Ok(()) };
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    for key in objects_of(node, pg) {
+        extents.clear();
+        checksums.clear();
+        osd.store().lookup(&key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
+        for extent in &extents {
+            let Some(location) = extent.location else { continue };
+            for offset in 0..extent.block_count {
+                let block = extent.first_block + offset;
+                let found = crc32c(node.drive().block(location.0 + u32::from(offset)));
+                if found != checksums[usize::from(block)] {
+                    return Err(format!("block {block} of {key} on {} does not verify", node.osd_id()));
+                }
             }
         }
     }
-    Ok(checksums)
+    Ok(())
 }
 
 fn differs(pg: &PgId, key: &ObjectKey, block: usize, members: &[&Node]) -> String {

@@ -2,11 +2,12 @@
 
 use super::atlas::{Atlas, Served};
 use super::client::{ClientProcess, Work, read_everything};
+use super::faults::Doomed;
 use super::history::History;
 use super::inspect;
 use super::node::{Node, Started, TurnEnd};
 use super::plan::{FaultKind, Plan};
-use super::registry::Registry;
+use super::registry::{POOL, Registry};
 use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::random::Random;
@@ -44,6 +45,8 @@ pub(super) struct Life {
     pub(super) armed: Option<u64>,
     /// What strikes next, whatever chance says.
     pub(super) encore: Option<FaultKind>,
+    /// Who dies before that.
+    pub(super) doomed: Option<Doomed>,
     /// The newest time of slowness.
     pub(super) spell: u64,
     /// What rotted where.
@@ -73,7 +76,7 @@ impl Life {
             })
             .collect();
         let registry = Registry::new(&plan);
-        let history = History::new(plan.unit_bytes as usize);
+        let history = History::new(&plan);
         let world = World::new(plan, random, Trace::new(settings.print));
         Life {
             world,
@@ -85,6 +88,7 @@ impl Life {
             next_fault: 0,
             armed: None,
             encore: None,
+            doomed: None,
             spell: 0,
             atlas: Atlas::default(),
             served: BTreeMap::new(),
@@ -121,6 +125,8 @@ impl Life {
         let healing = (self.world.now - peace_at) / MILLISECOND;
         self.world.coverage.add("milliseconds of healing", healing);
         self.read_back()?;
+        // Before a scrub would make them agree: no fault that a drive can have makes sound copies differ.
+        inspect::check_agreement(&self.nodes, &self.registry.map)?;
         self.scrub_everything()?;
         let rest_until = self.world.now + REST;
         self.run_until(rest_until, |_| false)?;
@@ -138,11 +144,15 @@ impl Life {
         if epochs(self) != before {
             return Err(format!("epochs change at rest: {}", self.troubles()));
         }
-        let blocks = self.history.check()?;
+        let (blocks, unchecked) = self.history.check()?;
+        self.world.coverage.add("blocks not checked: a write outlived the log", unchecked);
         inspect::check_stores(self.living())?;
         inspect::check_strangers(self.living(), &self.registry.map)?;
         inspect::check_members(&self.nodes, &self.registry.map)?;
         self.world.coverage.add("blocks checked", blocks);
+        for node in 0..self.nodes.len() {
+            self.note_milestones(node);
+        }
         for node in &self.nodes {
             let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
             self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
@@ -157,6 +167,13 @@ impl Life {
             milliseconds: self.world.now / MILLISECOND,
             coverage: std::mem::take(&mut self.world.coverage),
         })
+    }
+
+    /// Counts what a node's groups came through, before the process ends.
+    pub(super) fn note_milestones(&mut self, node: usize) {
+        for (what, times) in self.nodes[node].osd().into_iter().flat_map(pg::Osd::milestones) {
+            self.world.coverage.add(what, times);
+        }
     }
 
     /// A new client reads everything: what was acknowledged is there, and what is there was written.
@@ -255,7 +272,12 @@ impl Life {
                     self.count_work();
                 }
             }
-            Event::Propose(proposal) => return self.registry.propose(proposal, world),
+            Event::Propose(proposal) => {
+                let node = proposal.process.0;
+                if self.registry.propose(proposal, world)? {
+                    self.epoch_was_claimed(node);
+                }
+            }
             Event::ProposalLookUp(proposal) => self.registry.look_up(*proposal, world),
             Event::ProposalAnswer { process, life, pg, accepted } => {
                 if world.is_alive(process, life) {
@@ -305,6 +327,12 @@ impl Life {
     }
 
     fn turn_ended(&mut self, process: Process, end: TurnEnd) -> Result<(), String> {
+        if let Some(osd) = self.nodes[process.0].osd() {
+            for (index, end) in (0..).zip(&mut self.world.group_ends) {
+                let position = osd.store().pg_position(PgId { pool: POOL, index });
+                *end = (*end).max(position.map_or(0, |(_, sequence)| sequence.0));
+            }
+        }
         for (pg, epoch, trouble) in self.nodes[process.0].changes() {
             let Some(epoch) = epoch else {
                 let trouble = trouble.unwrap_or_default();
@@ -324,6 +352,13 @@ impl Life {
             if primary != Some(self.nodes[process.0].osd_id()) {
                 return Err(format!(
                     "node {process:?} serves pg {pg} in {epoch}, whose primary is {primary:?}"
+                ));
+            }
+        }
+        for pg in self.nodes[process.0].osd().into_iter().flat_map(pg::Osd::left_groups) {
+            if !self.registry.is_dispensable(pg, self.nodes[process.0].osd_id()) {
+                return Err(format!(
+                    "node {process:?} deletes what it holds of pg {pg}, and its target was never in sync without it"
                 ));
             }
         }
@@ -367,7 +402,10 @@ impl Life {
         if process.0 < self.nodes.len() {
             self.registry.announce(process, world);
         }
-        let map = self.registry.map.clone();
+        if process.0 < self.nodes.len() {
+            self.node_came_back();
+        }
+        let (map, world) = (self.registry.map.clone(), &mut self.world);
         world.mailboxes[process.0].map_revision = map.revision;
         if process.0 < self.nodes.len() {
             world.tell(process, Input::Map(map));

@@ -12,7 +12,8 @@
 //! 3. In an epoch of a group at most one life of one node serves, the registered primary's.
 //! 4. Every store's accounting is exact.
 //! 5. When nothing breaks any more, every operation ends and every group serves within a minute.
-//! 6. Nothing under test panics.
+//! 6. Who was dropped from a group deletes nothing of it before its whole target was in sync without it.
+//! 7. Nothing under test panics.
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.

@@ -236,6 +236,7 @@ impl Node {
             batch_bytes_max: BATCH_BYTES_MAX,
             segment_bytes: Some(SEGMENT_BYTES),
             checkpoint_interval_bytes: (interval > 0).then_some(interval),
+            pg_log_entries: plan.pg_log_entries,
             sabotage: settings.store_sabotage,
             ..Options::default()
         };

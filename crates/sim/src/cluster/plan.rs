@@ -53,10 +53,13 @@ pub enum FaultKind {
     ReadErrors,
     /// An operator has a group scrubbed.
     Scrub,
+    /// A group's primary reaches its clients but not the other members, and dies with what it alone has written; it
+    /// comes back when the others went on.
+    PrimaryCutOff,
 }
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 23] = [
+pub const FAULT_KINDS: [FaultKind; 24] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -80,6 +83,7 @@ pub const FAULT_KINDS: [FaultKind; 23] = [
     FaultKind::Rot,
     FaultKind::ReadErrors,
     FaultKind::Scrub,
+    FaultKind::PrimaryCutOff,
 ];
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
@@ -126,6 +130,8 @@ pub struct Plan {
     pub segments: u64,
     /// Log between two checkpoints, in segments; 0 leaves it to the store.
     pub checkpoint_segments: u64,
+    /// Entries of each group's log: at least twice what can be under way.
+    pub pg_log_entries: usize,
     /// Buffers of one block of each OSD.
     pub small_buffers: usize,
     /// Buffers for the largest message of each OSD: more than there are operations that may wait, those of clients
@@ -156,6 +162,8 @@ pub struct Plan {
     pub rapid_percent: u64,
     /// Of a hundred faults, how many strike while something is under way.
     pub at_work_percent: u64,
+    /// Of a hundred OSDs that asked the registry for an epoch, how many die before they got far with it.
+    pub coup_percent: u64,
     /// How long a fault lasts, at most.
     pub outage_max: u64,
     /// How long an OSD may be down before its data is placed elsewhere.
@@ -220,7 +228,8 @@ impl Plan {
             pause_max: (fault_time * 16 / per_slot).min(20 * SECOND),
             volatile_cache: random.percent(75),
             segments: random.between(18, 30),
-            checkpoint_segments: random.choose(&[0, 4, 4, 8]),
+            checkpoint_segments: random.choose(&[0, 1, 1, 4, 8]),
+            pg_log_entries: random.choose(&[64, 128, 1024, 1024, 1024]) as usize,
             small_buffers: random.choose(&[16, 32, 64]) as usize,
             large_buffers: 2 * depth * clients + random.between(1, 4) as usize,
             drift_ppm_max: random.choose(&[0, 1000, 10_000]),
@@ -235,6 +244,7 @@ impl Plan {
             faults_max: random.between(10, 60),
             rapid_percent: random.choose(&[0, 30, 60]),
             at_work_percent: random.choose(&[20, 60, 90]),
+            coup_percent: random.choose(&[0, 0, 5, 20]),
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[8 * SECOND, 30 * SECOND, 600 * SECOND]),
             weights,
@@ -251,6 +261,12 @@ impl Plan {
             }
         }
         self.out_after = u64::MAX;
+    }
+
+    /// Whether drives fail to give what they hold.
+    pub fn drives_fail(&self) -> bool {
+        let kinds = FAULT_KINDS.iter().zip(&self.weights);
+        kinds.into_iter().any(|(kind, weight)| *kind == FaultKind::ReadErrors && *weight > 0)
     }
 
     /// Draws a kind of fault by weight.

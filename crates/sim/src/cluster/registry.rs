@@ -6,7 +6,7 @@ use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::cluster::Candidate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How long a node counts as up without a sign of life.
@@ -36,6 +36,8 @@ pub(super) struct Registry {
     is_lost: Vec<bool>,
     /// Every configuration there ever was.
     history: BTreeMap<(PgId, Epoch), PgConfig>,
+    /// By group: who was no member of it at some time when its whole target was in sync.
+    dispensable: BTreeSet<(PgId, OsdId)>,
 }
 
 impl Registry {
@@ -87,6 +89,25 @@ impl Registry {
             down_since: vec![None; plan.nodes],
             is_lost: vec![false; plan.nodes],
             history,
+            dispensable: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a group was registered as whole without this OSD, which may delete what it holds of it then.
+    pub(super) fn is_dispensable(&self, pg: PgId, osd: OsdId) -> bool {
+        self.dispensable.contains(&(pg, osd))
+    }
+
+    fn note_dispensable(&mut self) {
+        for (pg, config) in &self.map.pgs {
+            let target = &self.map.targets[pg];
+            let size = self.map.pools[&pg.pool].size as usize;
+            if target.len() < size || !target.iter().all(|osd| config.in_sync.contains(osd)) {
+                continue;
+            }
+            let is_member = |osd: &OsdId| config.in_sync.contains(osd) || config.learners.contains(osd);
+            let strangers = self.map.osds.keys().filter(|osd| !is_member(osd) && !target.contains(osd));
+            self.dispensable.extend(strangers.map(|osd| (*pg, *osd)));
         }
     }
 
@@ -164,6 +185,7 @@ impl Registry {
         map.revision += 1;
         change(&mut map);
         self.map = Arc::new(map);
+        self.note_dispensable();
         for index in 0..world.mailboxes.len() - 1 {
             if world.mailboxes[index].is_running {
                 let (process, life) = (Process(index), world.mailboxes[index].life);
@@ -268,21 +290,21 @@ impl Registry {
         }
     }
 
-    /// A proposal reaches the registry.
+    /// A proposal reaches the registry. Answers whether it was taken.
     ///
     /// # Errors
     /// If it breaks the rules that the real registry checks.
-    pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<(), String> {
+    pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
         let Proposal { process, pg, expected, ref config, .. } = *proposal;
         registry::cluster::check_pg(pg, expected, config).map_err(|error| error.to_string())?;
         if self.is_lost[process.0] {
-            return Ok(());
+            return Ok(false);
         }
         if !self.is_reachable(process, world) {
             world.coverage.count("proposal: registry unreachable");
             let patience = world.random.between(10 * MILLISECOND, 10 * SECOND);
             world.after(patience, Event::ProposalLookUp(proposal));
-            return Ok(());
+            return Ok(false);
         }
         let present = self.map.pgs.get(&pg).map(|config| config.epoch);
         let is_accepted = present == Some(expected);
@@ -306,7 +328,7 @@ impl Registry {
         } else {
             self.look_up(*proposal, world);
         }
-        Ok(())
+        Ok(is_accepted)
     }
 
     /// The proposer heard no, or nothing: what the map says is the answer.

@@ -153,6 +153,8 @@ pub(super) struct World {
     pub(super) is_calm: bool,
     /// Until then some reads of some drive fail.
     pub(super) reads_fail_until: u64,
+    /// By group: the last sequence of any member's log.
+    pub(super) group_ends: Vec<u64>,
     /// Something has rotted, so members with sound copies stay.
     pub(super) has_damage: bool,
     /// The network is slow for a while, by this factor.
@@ -175,6 +177,7 @@ impl World {
             links: Links::new(processes),
             is_calm: false,
             reads_fail_until: 0,
+            group_ends: vec![0; plan.pgs as usize],
             has_damage: false,
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
