@@ -9,6 +9,7 @@ use crate::mend::{DamageCounts, Fetching, Lost};
 use crate::milestone::{Milestone, Milestones};
 use crate::operation::{OperationId, Operations};
 use crate::placement::target_of;
+use crate::recovery::Pace;
 use crate::sabotage::Sabotage;
 use crate::scrub::Scrubs;
 use base::hash::Map;
@@ -287,6 +288,8 @@ pub struct Osd {
     pub(crate) renewals: Renewals,
     /// Groups with members that are being brought up to date; some may have none any more.
     pub(crate) learning: Vec<u32>,
+    /// How fast they are brought up to date.
+    pub(crate) pace: Pace,
     /// When there last was something of a client's to do, here or as a replica.
     pub(crate) client_at: Instant,
     /// Bytes that learners were sent since the start.
@@ -352,6 +355,7 @@ impl Osd {
             damage: DamageCounts::default(),
             renewals: Renewals::default(),
             learning: Vec::new(),
+            pace: Pace::default(),
             client_at: Instant::default(),
             pushed_bytes: 0,
             scrubs: Scrubs::default(),
@@ -427,7 +431,8 @@ impl Osd {
         if !self.deferred.is_empty() {
             return self.now;
         }
-        self.scrubs.next_at.map_or(self.next_tick, |at| at.min(self.next_tick))
+        let due = [self.scrubs.next_at, self.pace.next_at];
+        due.into_iter().flatten().fold(self.next_tick, Instant::min)
     }
 
     /// Stops serving and makes the next start a quick one. `is_shut_down` tells when it is done.
@@ -561,6 +566,9 @@ impl Osd {
             }
         } else if self.scrubs.next_at.is_some_and(|at| now >= at) {
             self.advance_scrub(io);
+        }
+        if self.pace.next_at.is_some_and(|at| now >= at) {
+            self.begin_burst(io);
         }
         self.store.flush(&mut self.actions);
         self.perform_actions(io);

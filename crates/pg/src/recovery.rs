@@ -26,7 +26,7 @@ use crate::osd::{Awaited, Osd, Outstanding, Peer};
 use crate::peering::{agreement, differences};
 use crate::sabotage::Sabotage;
 use base::hash::mix;
-use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::{Blocks, LogEntry, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
@@ -37,8 +37,12 @@ use zerocopy::little_endian::U32;
 const PUSH_BLOCKS: u16 = 64;
 /// Blocks on their way to one learner.
 const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
-/// Blocks on their way to all learners of an OSD while clients are served: with more of them, those wait longer.
-const PUSHED_MAX_BUSY: u32 = 3 * PUSH_BLOCKS as u32;
+/// Blocks that an OSD pushes while clients are served before it pauses: behind more of them, those wait longer.
+const BURST_BLOCKS: u32 = PUSH_BLOCKS as u32;
+/// How much longer than a burst the pause behind it is.
+const PAUSE_FACTOR_BUSY: u32 = 1;
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
 const PUSHED_LEAST: u16 = 16;
 /// Clients are served if there was something of theirs to do so shortly before.
@@ -62,6 +66,24 @@ pub(crate) enum Received {
     Push { cost: u16 },
 }
 
+/// How an OSD that serves clients spaces out what it pushes to its learners: in bursts, with pauses that get longer as
+/// everything takes longer.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Blocks that may still be pushed in this burst.
+    left: u32,
+    /// When its first push was started.
+    began: Option<Instant>,
+    /// When the next burst begins.
+    pub(crate) next_at: Option<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { left: BURST_BLOCKS, began: None, next_at: None }
+    }
+}
+
 fn cost_of(block_count: u16) -> u16 {
     block_count.max(PUSHED_LEAST)
 }
@@ -83,6 +105,7 @@ impl Osd {
             }
         }
         // Should whoever held the others back be gone, nothing else sets them going.
+        self.end_burst();
         self.recover_others(u32::MAX, io);
         let mut under_way: usize = self.groups.iter().map(|group| group.learners.len()).sum();
         let mut waiting: Vec<(usize, u32, OsdId)> = Vec::new();
@@ -263,6 +286,7 @@ impl Osd {
             Received::Push { cost } => *pushed = pushed.saturating_sub(u32::from(cost)),
         }
         let osd = learner.osd;
+        self.end_burst();
         self.recover_next(index, osd, io);
         // What this one has on stable media makes room for another group's.
         self.recover_others(index, io);
@@ -287,12 +311,29 @@ impl Osd {
         }
     }
 
-    /// Whether one more push may be under way.
+    /// Whether one more push may be started.
     fn may_push(&self) -> bool {
         let is_busy = self.now.since(self.client_at) < BUSY_FOR;
+        let is_pause = self.pace.next_at.is_some_and(|at| self.now < at);
+        !is_busy || self.pace.left > 0 && !is_pause
+    }
+
+    /// Ends a burst when all of it is on stable media, or nobody waits for it any more.
+    fn end_burst(&mut self) {
         let learners = self.learning.iter().flat_map(|index| &self.groups[*index as usize].learners);
-        let under_way: u32 = learners.map(Learner::pushed).sum();
-        !is_busy || under_way < PUSHED_MAX_BUSY
+        if learners.map(Learner::pushed).sum::<u32>() > 0 {
+            return;
+        }
+        if let Some(began) = self.pace.began {
+            let pause = (self.now.since(began) * PAUSE_FACTOR_BUSY).min(PAUSE_MAX);
+            self.pace = Pace { next_at: Some(self.now + pause), ..Pace::default() };
+        }
+    }
+
+    /// The pause between two bursts is over.
+    pub(crate) fn begin_burst(&mut self, io: &mut impl Io) {
+        self.pace.next_at = None;
+        self.recover_others(u32::MAX, io);
     }
 
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
@@ -318,7 +359,10 @@ impl Osd {
             }
             match (work.pop_front(), comparison) {
                 (Some(Work::Range(range)), _) => {
-                    *pushed += u32::from(cost_of(range.block_count.min(PUSH_BLOCKS)));
+                    let cost = u32::from(cost_of(range.block_count.min(PUSH_BLOCKS)));
+                    *pushed += cost;
+                    self.pace.left = self.pace.left.saturating_sub(cost);
+                    self.pace.began.get_or_insert(self.now);
                     self.push(index, osd, session, range, io);
                 }
                 (Some(Work::Object(key)), _) => {

@@ -30,7 +30,7 @@ pub const BYTES_PER_SECOND_MAX: u64 = 100_000_000;
 /// How long a member may take to answer before the scrub is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much longer than a check the pause behind it is while clients are served.
-const PAUSE_FACTOR_BUSY: u32 = 4;
+const PAUSE_FACTOR_BUSY: u32 = 9;
 /// Into how many parts a run of blocks on which members differ is divided to find where.
 const PARTS: u16 = 16;
 /// Groups that may wait for their scrub.

@@ -49,7 +49,7 @@ const STEADY_TIME: Duration = Duration::from_secs(5);
 const AWAY_TIME: Duration = Duration::from_secs(10);
 /// How long everything may take to be redundant again.
 const WHOLE_LIMIT: Duration = Duration::from_secs(180);
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a run came to nothing.
 #[derive(thiserror::Error, Debug)]
