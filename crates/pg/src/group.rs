@@ -203,6 +203,8 @@ pub(crate) struct Group {
     pub(crate) config_seen_at: Instant,
     /// Primary: members that are being brought up to date.
     pub(crate) learners: Vec<Learner>,
+    /// Primary: who was asked to be one in this epoch, whatever became of that.
+    pub(crate) asked: Vec<OsdId>,
     /// Primary: a learner that was sent everything, to be made a member in sync.
     pub(crate) promoted: Option<Promotion>,
     /// Primary: a member in sync whose log does not reach into those of the others.
@@ -252,6 +254,7 @@ impl Group {
             free_since: None,
             config_seen_at: now,
             learners: Vec::new(),
+            asked: Vec::new(),
             promoted: None,
             unfit: None,
             learn_after: Instant::default(),

@@ -176,8 +176,13 @@ impl Osd {
         let operation = self.operations.live(id);
         let group = &self.groups[operation.group as usize];
         let mut members: Vec<OsdId> = group.replicas(self.id).collect();
-        // A learner's copy may be the last good one; whether it is the right one its checksum tells.
-        members.extend(group.wanted_learners().filter(|osd| *osd != self.id));
+        // The copy of a learner, or of who was a member before, may be the last good one; whether it is the right one its
+        // checksum tells.
+        for osd in group.wanted_learners().chain(group.config.learners.iter().copied()) {
+            if osd != self.id && !members.contains(&osd) {
+                members.push(osd);
+            }
+        }
         let is_there = |osd: &OsdId| self.ready_link(*osd).is_some();
         let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
         let is_certain = is_certain && skipped.clone().all(|osd| self.is_gone(osd));
@@ -374,8 +379,9 @@ impl Osd {
     /// A primary asks what blocks hold here.
     pub(crate) fn handle_fetch(&mut self, link: LinkId, inquiry: &Inquiry, io: &mut impl Io) {
         let known = self.group_index.get(&inquiry.key.pg).copied();
-        let is_current = |index: u32| self.groups[index as usize].epoch == inquiry.epoch;
-        let Some(group) = known.filter(|index| is_current(*index)) else {
+        // Who was a member before does not hear of later epochs.
+        let is_obsolete = |index: u32| self.groups[index as usize].epoch > inquiry.epoch;
+        let Some(group) = known.filter(|index| !is_obsolete(*index)) else {
             return io.send(link, &encode::fetched(inquiry, Status::NotActive, false));
         };
         let (id, operation) = self.operations.add();

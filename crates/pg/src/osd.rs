@@ -918,8 +918,8 @@ impl Osd {
         self.away_since.get(&osd).is_some_and(|since| self.now.since(*since) >= AWAY_MAX)
     }
 
-    /// Whether something came from an OSD a moment ago. A primary that loses one member after the other may be the one
-    /// that is cut off: before it goes on without the first it makes sure of the others.
+    /// Whether something came from an OSD a moment ago. Who loses one member after the other may be the one that is cut
+    /// off: before it goes on without the first it makes sure of the others.
     pub(crate) fn was_heard(&self, osd: OsdId) -> bool {
         match self.osd_links.get(&osd).and_then(|link| self.peers.get(link)) {
             Some(Peer::Osd(peer)) => peer.is_ready && self.now.since(peer.heard_at) < HEARD_MAX,
@@ -1070,7 +1070,10 @@ impl Osd {
                 is_removed || self.group_index.get(&key.pg).is_some_and(|index| self.has_left(*index))
             };
             self.deletions = self.store.objects().filter(is_due).collect();
-            self.deletions_are_due = !self.deletions.is_empty();
+            // What was pushed here just before may not be among the objects yet.
+            let may_come =
+                |group: &Group| group.staged_count > 0 && matches!(group.state, GroupState::Left { .. });
+            self.deletions_are_due = !self.deletions.is_empty() || self.groups.iter().any(may_come);
         }
         self.delete_some(io);
     }

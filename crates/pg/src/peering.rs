@@ -252,15 +252,15 @@ impl Osd {
         if missing.iter().any(|osd| !self.is_away(*osd)) {
             return Err(format!("{} cannot be reached; start its node", names(&missing)));
         }
+        let replaces_somebody = !missing.is_empty() || config.primary != self.id;
         if let Some(silent) =
-            in_sync.iter().find(|osd| !missing.is_empty() && **osd != self.id && !self.was_heard(**osd))
+            in_sync.iter().find(|osd| replaces_somebody && **osd != self.id && !self.was_heard(**osd))
         {
-            return Err(format!("{} cannot be reached, nor {silent} just now", names(&missing)));
+            return Err(format!("{} cannot be reached, nor {silent} just now", names(&gone)));
         }
         // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
         let in_sync = group.needed_of(&in_sync, self.id);
-        let learners: Vec<OsdId> =
-            group.target.iter().copied().filter(|osd| !in_sync.contains(osd)).collect();
+        let learners = self.learners_beside(index, &in_sync);
         Ok(PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: self.id, in_sync, learners })
     }
 
@@ -299,6 +299,7 @@ impl Osd {
         group.config_seen_at = now;
         group.promoted = None;
         group.unfit = None;
+        group.asked.clear();
         self.note_regained(index);
         let group = &mut self.groups[index as usize];
         let epoch = group.epoch;

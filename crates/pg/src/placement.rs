@@ -69,8 +69,11 @@ impl Group {
             return Some(Step::HandOver);
         }
         let has_surplus = self.needed_of(&self.config.in_sync, me).len() < self.config.in_sync.len();
-        // All that shall be in sync is: who is still named a learner is none any more.
-        (has_surplus || !self.config.learners.is_empty()).then_some(Step::DropSurplus)
+        // All that shall be in sync is: who is still named a learner, or was asked to be one, is none any more, and deletes
+        // what it has when a later epoch tells it so.
+        let is_done_with = |osd: &OsdId| !self.config.in_sync.contains(osd);
+        let has_learners = !self.config.learners.is_empty() || self.asked.iter().any(is_done_with);
+        (has_surplus || has_learners).then_some(Step::DropSurplus)
     }
 }
 
@@ -147,8 +150,10 @@ impl Osd {
     pub(crate) fn propose_primary(&mut self, index: u32, heir: OsdId, in_sync: Vec<OsdId>, io: &mut impl Io) {
         self.end_epoch(index, &format!("{heir} becomes its primary"), io);
         let group = &mut self.groups[index as usize];
-        let learners = group.target.iter().copied().filter(|osd| !in_sync.contains(osd)).collect();
-        let config = PgConfig { epoch: Epoch(group.config.epoch.0 + 1), primary: heir, in_sync, learners };
+        let epoch = Epoch(group.config.epoch.0 + 1);
+        let learners = self.learners_beside(index, &in_sync);
+        let group = &mut self.groups[index as usize];
+        let config = PgConfig { epoch, primary: heir, in_sync, learners };
         group.enter(GroupState::Claiming { expected: None });
         io.propose(group.pg, group.config.epoch, config);
     }
@@ -158,6 +163,20 @@ impl Osd {
     pub fn left_groups(&self) -> impl Iterator<Item = PgId> + '_ {
         let left = self.groups.iter().filter(|group| matches!(group.state, GroupState::Left { .. }));
         left.map(|group| group.pg)
+    }
+
+    /// Whom a configuration with these members in sync names beside them: the others of the target; and until all of that
+    /// is in sync, who was a member before. Such a one gets nothing any more, but it keeps what it has, and may have the
+    /// last sound copy of a block.
+    pub(crate) fn learners_beside(&self, index: u32, in_sync: &[OsdId]) -> Vec<OsdId> {
+        let Group { config, target, .. } = &self.groups[index as usize];
+        let mut learners: Vec<OsdId> = target.clone();
+        if !target.iter().all(|osd| in_sync.contains(osd)) {
+            let former = config.in_sync.iter().chain(&config.learners);
+            learners.extend(former.filter(|osd| !target.contains(osd) && self.map.osds.contains_key(osd)));
+        }
+        learners.retain(|osd| !in_sync.contains(osd));
+        learners
     }
 
     pub(crate) fn has_left(&self, index: u32) -> bool {

@@ -99,7 +99,9 @@ impl Osd {
                 Some(Peer::Osd(peer)) => peer.outstanding.len() > LEARNER_LAG_MAX || is_silent(learner),
                 _ => true,
             };
-            let behind = self.groups[index as usize].learners.iter().find(|learner| lags(learner));
+            let group = &self.groups[index as usize];
+            let is_wanted = |learner: &Learner| group.wanted_learners().any(|osd| osd == learner.osd);
+            let behind = group.learners.iter().find(|learner| lags(learner) || !is_wanted(learner));
             if let Some(osd) = behind.map(|learner| learner.osd) {
                 self.give_up_learner(index, osd, LEARN_PAUSE);
             }
@@ -126,6 +128,9 @@ impl Osd {
             let Some(link) = self.ready_link(osd) else { continue };
             let group = &mut self.groups[index as usize];
             self.sessions += 1;
+            if !group.asked.contains(&osd) {
+                group.asked.push(osd);
+            }
             group.learners.push(Learner {
                 osd,
                 link,

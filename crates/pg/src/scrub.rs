@@ -9,7 +9,7 @@
 //! What differs is narrowed down to a block. A block that does not verify at some member is written anew
 //! ([`crate::mend`]); where indexes differ, what most members hold is taken for right, and the primary's among equals.
 //!
-//! One scrub at a time, one check at a time, and a pause after each: four times as long as the check took while clients
+//! One scrub at a time, one check at a time, and a pause after each: nine times as long as the check took while clients
 //! are served, and never more than [`BYTES_PER_SECOND_MAX`].
 
 use crate::io::Io;

@@ -315,6 +315,11 @@ impl SimDrive {
         self.visible[block] = changed;
     }
 
+    /// Puts what is in the cache onto the media, so that what is done to the media is not undone by that later.
+    pub fn write_cache_back(&mut self) {
+        self.settle(self.serial);
+    }
+
     /// Cuts the drive's end off, as a truncated file would be.
     pub fn truncate(&mut self, bytes: u64) {
         let blocks = bytes as usize / BLOCK_BYTES;

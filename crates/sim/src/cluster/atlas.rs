@@ -43,8 +43,8 @@ fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
 }
 
 impl Atlas {
-    /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
-    pub(super) fn has_damage(&mut self, nodes: &[Node], served: &Served) -> bool {
+    /// Whether a node still lacks what the end of its log told.
+    pub(super) fn has_short_log(&mut self, nodes: &[Node], served: &Served) -> bool {
         // Whoever led a later epoch of a group brought the node into line, or did without it.
         let is_over = |(pg, epoch): &(PgId, Epoch)| {
             served.range((*pg, Epoch(epoch.0 + 1))..=(*pg, Epoch(u32::MAX))).next().is_some()
@@ -53,11 +53,17 @@ impl Atlas {
             .tail
             .take()
             .filter(|tail| !nodes[tail.node].is_running() || !tail.groups.iter().all(is_over));
+        self.tail.is_some()
+    }
+
+    /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
+    pub(super) fn has_damage(&mut self, nodes: &[Node], served: &Served) -> bool {
+        let has_short_log = self.has_short_log(nodes, served);
         self.spots.retain(|spot| {
             let node = &nodes[spot.node];
             !node.is_running() || look(node, &spot.key, spot.block).is_some_and(|(_, _, is_sound)| !is_sound)
         });
-        !self.spots.is_empty() || self.tail.is_some()
+        !self.spots.is_empty() || has_short_log
     }
 }
 
@@ -144,7 +150,8 @@ impl Life {
     }
 
     /// A node's process dies, and what its log ended with has rotted when it starts again. So it starts without writes
-    /// that it had acknowledged: all the others in sync have them, and it must never be alone with what it has.
+    /// that it had acknowledged: all the others in sync have them, and it must never be alone with what it has. So nobody is
+    /// out, for a group may go on without those, and no other drive fails.
     pub(super) fn rot_the_end_of_some_log(&mut self) {
         let plan = &self.world.plan;
         let index = self.world.random.index(self.nodes.len());
@@ -162,7 +169,16 @@ impl Life {
             logs.filter(|(_, entry)| entry.block_count > 0).max_by_key(|(_, entry)| entry.sequence)
         });
         let Some((pg, entry)) = newest else { return };
-        if plan.min_size < 2 || is_alone || has_lost || self.atlas.has_damage(&self.nodes, &self.served) {
+        let fails_to_read = self.world.reads_fail_until > self.world.now;
+        let is_in = |info: &base::map::OsdInfo| info.admission == base::map::Admission::In;
+        let has_out = !self.registry.map.osds.values().all(is_in);
+        if plan.min_size < 2
+            || is_alone
+            || has_lost
+            || has_out
+            || fails_to_read
+            || self.atlas.has_damage(&self.nodes, &self.served)
+        {
             return;
         }
         let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
@@ -170,6 +186,7 @@ impl Life {
         self.stop_node(index, false, "crash");
         if self.nodes[index].rot_end(location) {
             self.world.event(Some(Process(index)), "the end of a log rots");
+            self.world.story(Some(Process(index)), || format!("block {location} of its drive rots"));
             self.world.has_damage = true;
             self.atlas.tail = Some(Tail { node: index, groups });
         }

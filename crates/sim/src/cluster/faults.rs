@@ -230,6 +230,8 @@ impl Life {
                     self.rot_some_block();
                 }
             }
+            // What a log has lost only one other may have, and that one has to be readable.
+            FaultKind::ReadErrors if self.atlas.has_short_log(&self.nodes, &self.served) => {}
             FaultKind::ReadErrors => {
                 let node = self.some_node_that_is_needed();
                 let outage = self.outage();

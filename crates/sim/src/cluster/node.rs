@@ -293,6 +293,7 @@ impl Node {
     pub(super) fn rot_end(&mut self, block: u32) -> bool {
         let ends_log = self.changes_what_opens(block) == Some(true);
         if ends_log {
+            self.bay.drive.write_cache_back();
             self.bay.drive.rot(block);
         }
         ends_log
