@@ -33,7 +33,7 @@ const TRANSITIONS: [(&str, u64); 33] = [
     ("peering: members differ", 15),
     ("placement: deletes what it held", 15),
     ("placement: is a member again before it deleted everything", 2),
-    ("read: refused, for a lease ended", 12),
+    ("read: refused, for a lease ended", 4),
     ("sent again: was done", 25),
     ("sent again: was not done", 300),
     ("state: active to waiting", 150),
@@ -115,20 +115,21 @@ fn one_seed_is_one_life() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 13] = [
+const NOTICED_AT: [(Sabotage, u64); 14] = [
     (Sabotage::AcknowledgeEarly, 0),
-    (Sabotage::SkipLease, 242),
-    (Sabotage::ForgetFence, 121),
-    (Sabotage::StalePush, 46),
-    (Sabotage::CountLearner, 0),
-    (Sabotage::ReuseSequence, 93),
-    (Sabotage::ReadUncommitted, 35),
-    (Sabotage::SkipRepair, 36),
-    (Sabotage::ForgetOrigin, 0),
+    (Sabotage::SkipLease, 1778),
+    (Sabotage::ForgetFence, 870),
+    (Sabotage::StalePush, 75),
+    (Sabotage::CountLearner, 1),
+    (Sabotage::ReuseSequence, 617),
+    (Sabotage::ReadUncommitted, 0),
+    (Sabotage::SkipRepair, 10),
+    (Sabotage::ForgetOrigin, 35),
     (Sabotage::KeepLog, 81),
-    (Sabotage::StaleMend, 142),
-    (Sabotage::TrustFetched, 49),
-    (Sabotage::LeaveEarly, 16),
+    (Sabotage::StaleMend, 149),
+    (Sabotage::TrustFetched, 1423),
+    (Sabotage::TrustTail, 1295),
+    (Sabotage::LeaveEarly, 83),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -159,13 +160,16 @@ fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     let seeds = [
-        29,     // a deposed primary reported a group as served
-        92,     // a learner was taken in twice, after an answer of the registry was lost
-        124,    // two OSDs at rest asked each other for leases without end
-        3946,   // a replica that obeyed an epoch went back to being the primary of the one before
-        4433,   // a write was taken for done although an epoch's begin had undone it
-        50792,  // a learner that became primary did not know what had been done before it joined
+        29,         // a deposed primary reported a group as served
+        92,         // a learner was taken in twice, after an answer of the registry was lost
+        124,        // two OSDs at rest asked each other for leases without end
+        3946,       // a replica that obeyed an epoch went back to being the primary of the one before
+        4433,       // a write was taken for done although an epoch's begin had undone it
+        50792,      // a learner that became primary did not know what had been done before it joined
         900666, // a write on which members had begun to agree, under another leader, was taken for done as a whole
+        20_000_480, // what was pushed to a learner just before it left stayed there
+        20_002_530, // a member that was dropped on the way to another had the last sound copy, and was not asked
+        30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
     ];
     for seed in seeds {
         assert_survives(seed);

@@ -318,13 +318,27 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     fn replay(&mut self) -> Result<(), OpenError> {
         let mut durable_through = 0;
+        let pieces = self.superblock.root.iter().take(self.superblock.root_pieces.get() as usize);
+        let mut root = pieces.last().map(|piece| piece.location.get());
         while let Some(found) = self.next_batch()? {
             durable_through = durable_through.max(found.header.durable_through.get());
+            // The root in force was durable before the superblock was written, and so was all before it.
+            let data = self.segments.location(found.segment, found.block_number + 1);
+            if root.is_some_and(|root| (data..data + found.header.data_blocks.get()).contains(&root)) {
+                durable_through = durable_through.max(found.header.sequence.get());
+                root = None;
+            }
             self.undecided.push_back(found);
             while self.undecided.front().is_some_and(|first| first.header.sequence.get() <= durable_through) {
                 let first = self.undecided.pop_front().expect("it was just looked at");
                 self.replay_batch(&first);
             }
+        }
+        if root.is_some() {
+            // What follows would be written over the checkpoint.
+            let cursor = self.chain.cursors[0];
+            let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+            return Self::damaged("a batch of the log before the checkpoint's root", location);
         }
         if self.sabotage == Some(Sabotage::DropLastBatch) {
             self.undecided.pop_back();
