@@ -318,8 +318,8 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     fn replay(&mut self) -> Result<(), OpenError> {
         let mut durable_through = 0;
-        let pieces = self.superblock.root.iter().take(self.superblock.root_pieces.get() as usize);
-        let mut root = pieces.last().map(|piece| piece.location.get());
+        let mut pieces = self.superblock.root.iter().take(self.superblock.root_pieces.get() as usize);
+        let mut root = pieces.next_back().map(|piece| piece.location.get());
         while let Some(found) = self.next_batch()? {
             durable_through = durable_through.max(found.header.durable_through.get());
             // The root in force was durable before the superblock was written, and so was all before it.
