@@ -4,7 +4,7 @@ use crate::operation::OperationId;
 use base::map::PgConfig;
 use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::VecDeque;
-use wire::LogEntry;
+use wire::{LogEntry, Position};
 
 /// The most writes of one group that are ordered and not yet acknowledged. Below the length of the log that a
 /// store keeps (1,024), so that members' logs always overlap.
@@ -18,6 +18,18 @@ pub(crate) struct MemberPosition {
     pub(crate) is_whole: bool,
     pub(crate) may_lack_tail: bool,
     pub(crate) entries: Vec<LogEntry>,
+}
+
+impl MemberPosition {
+    pub(crate) fn told(osd: OsdId, position: &Position<'_>) -> MemberPosition {
+        MemberPosition {
+            osd,
+            last_sequence: position.last_sequence,
+            is_whole: position.is_whole,
+            may_lack_tail: position.may_lack_tail,
+            entries: position.entries().collect(),
+        }
+    }
 }
 
 /// Blocks whose content the members may disagree about.

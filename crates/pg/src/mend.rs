@@ -19,7 +19,6 @@ use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32
 use std::time::Duration;
 use store::Location;
 use wire::{Checksums, Inquiry, Status, encode};
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// How long a member may take to answer before the next one is asked.
@@ -384,15 +383,7 @@ impl Osd {
         let Some(group) = known.filter(|index| !is_obsolete(*index)) else {
             return io.send(link, &encode::fetched(inquiry, Status::NotActive, false));
         };
-        let (id, operation) = self.operations.add();
-        operation.kind = OperationKind::Read;
-        operation.origin = Origin::Peer { link, request: inquiry.request };
-        operation.group = group;
-        operation.key = inquiry.key;
-        operation.epoch = inquiry.epoch;
-        operation.first_block = inquiry.first_block;
-        operation.block_count = inquiry.block_count;
-        operation.state = OperationState::Reading;
+        let id = self.add_inquiry(OperationKind::Read, link, group, inquiry);
         self.look_up(id, &inquiry.key, inquiry.first_block, inquiry.block_count);
         if self.operations.live(id).parts.iter().all(|part| part.location.is_none()) {
             io.send(link, &encode::fetched(inquiry, Status::Ok, false));
@@ -420,14 +411,7 @@ impl Osd {
             }
             None => {
                 io.send(link, &encode::fetched(&inquiry, Status::Ok, true));
-                io.send(link, operation.checksums.as_bytes());
-                for part in &mut operation.parts {
-                    let length = usize::from(part.block_count) * BLOCK_BYTES;
-                    match part.buffer.take() {
-                        Some(buffer) => io.send_shared(link, buffer, 0..length),
-                        None => io.send_shared(link, self.zeros.clone(), 0..length),
-                    }
-                }
+                self.send_content(id, link, io);
             }
         }
         self.release_parts(id);

@@ -385,13 +385,7 @@ impl Osd {
         if positions.iter().any(|known| known.osd == osd) {
             return;
         }
-        positions.push(MemberPosition {
-            osd,
-            last_sequence: position.last_sequence,
-            is_whole: position.is_whole,
-            may_lack_tail: position.may_lack_tail,
-            entries: position.entries().collect(),
-        });
+        positions.push(MemberPosition::told(osd, position));
         self.begin_epoch(index, io);
     }
 
@@ -508,7 +502,7 @@ impl Osd {
         }
         self.operations.live(id).kind = OperationKind::Zero;
         if !self.order_zero(id, io) {
-            self.repair_must_wait(index, id);
+            self.repair_must_come_again(id);
         }
     }
 
@@ -548,9 +542,8 @@ impl Osd {
             self.release_parts(id);
             if block_count == 1 {
                 // Another member may have the same content in a sound copy.
-                self.damage.found += 1;
+                self.met_damage(key, block);
                 self.milestones.pass(Milestone::MendOfRepair);
-                self.note(format!("damaged data: block {block} of {key} on {}", self.id));
                 return self.fetch_next(id, 0, true, io);
             }
             self.forget_operation(id);
@@ -618,23 +611,8 @@ impl Osd {
             tag: operation.tag,
         };
         let index = operation.group;
-        self.requeue_repair(index, range);
-        self.repair_must_wait(index, id);
-    }
-
-    fn repair_must_wait(&mut self, index: u32, id: OperationId) {
-        let operation = self.operations.live(id);
-        let range = RepairRange {
-            key: operation.key,
-            first_block: operation.first_block,
-            block_count: operation.block_count,
-            tag: operation.tag,
-        };
-        let is_zero = operation.kind == OperationKind::Zero;
         self.forget_operation(id);
-        if is_zero {
-            self.requeue_repair(index, range);
-        }
+        self.requeue_repair(index, range);
         self.set_current_repair(index, None);
         self.look_again(index);
     }

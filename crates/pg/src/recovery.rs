@@ -187,13 +187,7 @@ impl Osd {
         let (entries, last_sequence, is_whole) = self.own_log(pg);
         let may_lack_tail = false;
         let own = MemberPosition { osd: self.id, last_sequence, is_whole, may_lack_tail, entries };
-        let theirs = MemberPosition {
-            osd,
-            last_sequence: position.last_sequence,
-            is_whole: position.is_whole,
-            may_lack_tail: position.may_lack_tail,
-            entries: position.entries().collect(),
-        };
+        let theirs = MemberPosition::told(osd, position);
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
         // first write are, and those that share an entry that members had only in agreement. The same numbers may
         // stand for other writes.
@@ -581,7 +575,7 @@ impl Osd {
     fn digest(&self, key: &ObjectKey) -> ObjectDigest {
         let mut digest = 0u64;
         self.store.for_each_block(key, |block, crc32c| {
-            digest = mix(digest.rotate_left(1) ^ (u64::from(block) << 32 | u64::from(crc32c)));
+            digest = with_block(digest, block, crc32c);
         });
         ObjectDigest { volume: key.volume, object: key.object, digest }
     }
@@ -689,4 +683,14 @@ impl Osd {
 
 fn whole_object(key: ObjectKey) -> RepairRange {
     RepairRange { key, first_block: 0, block_count: OBJECT_BLOCKS as u16, tag: 0 }
+}
+
+/// A digest with one more value in it.
+pub(crate) fn mixed(digest: u64, value: u64) -> u64 {
+    mix(digest.rotate_left(1) ^ value)
+}
+
+/// A digest of blocks with one more in it.
+pub(crate) fn with_block(digest: u64, block: u16, crc32c: u32) -> u64 {
+    mixed(digest, u64::from(block) << 32 | u64::from(crc32c))
 }

@@ -11,7 +11,7 @@ use base::geometry::VOLUME_BYTES_MAX;
 use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
-use wire::{Checksums, Request, Status};
+use wire::{Checksums, Inquiry, Request, Status};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -519,16 +519,42 @@ impl Osd {
         if let Origin::Client { link, request } = operation.origin {
             let body_bytes = usize::from(operation.block_count) * (BLOCK_BYTES + size_of::<U32>());
             io.send(link, &encode::reply(request, Status::Ok, body_bytes));
-            io.send(link, operation.checksums.as_bytes());
-            for part in &mut operation.parts {
-                let length = usize::from(part.block_count) * BLOCK_BYTES;
-                match part.buffer.take() {
-                    Some(buffer) => io.send_shared(link, buffer, 0..length),
-                    None => io.send_shared(link, self.zeros.clone(), 0..length),
-                }
-            }
+            self.send_content(id, link, io);
         }
         self.forget_operation(id);
+    }
+
+    /// Sends what was read for an operation: the checksums, then the blocks.
+    pub(crate) fn send_content(&mut self, id: OperationId, link: LinkId, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        io.send(link, operation.checksums.as_bytes());
+        for part in &mut operation.parts {
+            let length = usize::from(part.block_count) * BLOCK_BYTES;
+            match part.buffer.take() {
+                Some(buffer) => io.send_shared(link, buffer, 0..length),
+                None => io.send_shared(link, self.zeros.clone(), 0..length),
+            }
+        }
+    }
+
+    /// An operation that answers what another OSD asks.
+    pub(crate) fn add_inquiry(
+        &mut self,
+        kind: OperationKind,
+        link: LinkId,
+        group: u32,
+        inquiry: &Inquiry,
+    ) -> OperationId {
+        let (id, operation) = self.operations.add();
+        operation.kind = kind;
+        operation.origin = Origin::Peer { link, request: inquiry.request };
+        operation.group = group;
+        operation.key = inquiry.key;
+        operation.epoch = inquiry.epoch;
+        operation.first_block = inquiry.first_block;
+        operation.block_count = inquiry.block_count;
+        operation.state = OperationState::Reading;
+        id
     }
 
     /// Lets an operation that met damage wait until the block is mended. `false` when it cannot be.
@@ -538,13 +564,18 @@ impl Osd {
         if !self.mend(group, key, block, MendReason::Damaged, io) {
             return false;
         }
-        self.damage.found += 1;
-        self.note(format!("damaged data: block {block} of {key} on {}", self.id));
+        self.met_damage(key, block);
         self.operations.live(id).state = OperationState::Waiting;
         self.groups[group as usize].waiting.push_back(id);
         // The mend may have come to nothing at once.
         self.look_again(group);
         true
+    }
+
+    /// Counts a block that does not verify here, and tells the operator.
+    pub(crate) fn met_damage(&mut self, key: ObjectKey, block: u16) {
+        self.damage.found += 1;
+        self.note(format!("damaged data: block {block} of {key} on {}", self.id));
     }
 
     /// Tells an operation's originator, and the operator, of damage that cannot be mended.
@@ -556,8 +587,7 @@ impl Osd {
             // A member that is away may have a sound copy: the client waits for it.
             return self.refuse(origin, Status::NotActive, io);
         }
-        let operation = self.operations.live(id);
-        if let Origin::Client { link, request } = operation.origin {
+        if let Origin::Client { link, request } = origin {
             self.milestones.pass(Milestone::refused(status));
             let details = RefusalDetails {
                 generation: Generation(0),

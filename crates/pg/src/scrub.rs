@@ -17,7 +17,7 @@ use crate::mend::MendReason;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
-use base::hash::mix;
+use crate::recovery::{mixed, with_block};
 use base::{
     BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c, crc64,
 };
@@ -323,7 +323,7 @@ impl Osd {
         let mut digest = 0;
         self.store.for_each_block(&inquiry.key, |block, crc32c| {
             if blocks.contains(&block) {
-                digest = mixed(digest, u64::from(block) << 32 | u64::from(crc32c));
+                digest = with_block(digest, block, crc32c);
             }
         });
         Findings { damaged: 0, digest: [digest, 0] }
@@ -353,7 +353,7 @@ impl Osd {
                 match part.buffer.as_ref().map(|buffer| &buffer.bytes()[range]) {
                     Some(bytes) if crc32c(bytes) == expected => {
                         let [index, data] = &mut findings.digest;
-                        *index = mixed(*index, u64::from(block) << 32 | u64::from(expected));
+                        *index = with_block(*index, block, expected);
                         *data = mixed(*data, crc64(bytes));
                     }
                     _ => findings.damaged |= 1 << number,
@@ -391,15 +391,7 @@ impl Osd {
             encode::checked(&mut bytes, inquiry, &self.look_into_index(inquiry));
             return io.send(link, &bytes);
         }
-        let (id, operation) = self.operations.add();
-        operation.kind = OperationKind::Check;
-        operation.origin = Origin::Peer { link, request: inquiry.request };
-        operation.group = group;
-        operation.key = inquiry.key;
-        operation.epoch = inquiry.epoch;
-        operation.first_block = inquiry.first_block;
-        operation.block_count = inquiry.block_count;
-        operation.state = OperationState::Reading;
+        let id = self.add_inquiry(OperationKind::Check, link, group, inquiry);
         self.read_for_check(id, io);
     }
 
@@ -506,8 +498,4 @@ impl Osd {
         self.mend(index, key, first_block, reason, io);
         1
     }
-}
-
-fn mixed(digest: u64, value: u64) -> u64 {
-    mix(digest.rotate_left(1) ^ value)
 }
