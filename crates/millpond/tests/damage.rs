@@ -54,12 +54,7 @@ fn a_flipped_bit_is_an_error_that_names_its_place_and_never_wrong_bytes() {
     pond.down();
     let damaged = &data[2 * 4096..3 * 4096];
     for osd in 0..3 {
-        let file = pond.osd_file(osd);
-        let places = blocks_that_hold(&file, &damaged[..64]);
-        assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
-        for place in places {
-            flip_bit(&file, place + 1777);
-        }
+        spoil(&pond, osd, damaged);
     }
     pond.up();
     let door = pond.serve("v");
@@ -91,11 +86,8 @@ fn lost_blocks_do_not_hold_up_that_all_else_is_rebuilt() {
     pond.down();
     let lost = [3usize, 4, 40];
     for osd in 0..3 {
-        let file = pond.osd_file(osd);
         for block in lost {
-            let places = blocks_that_hold(&file, &data[block * 4096..][..64]);
-            assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
-            places.into_iter().for_each(|place| flip_bit(&file, place + 1777));
+            spoil(&pond, osd, &data[block * 4096..][..4096]);
         }
     }
     pond.up();
@@ -129,27 +121,33 @@ fn lost_blocks_do_not_hold_up_that_all_else_is_rebuilt() {
     client.read(offset, 64 * 4096).unwrap();
 }
 
-/// Spoils the copy of block `index` of `data` on the OSD of that number, for three blocks: none has two bad copies.
-fn spoil_one_copy_of_each(pond: &Pond, data: &[u8]) {
-    for osd in 0..3 {
-        let block = &data[osd as usize * 4096..][..4096];
-        let places = blocks_that_hold(&pond.osd_file(osd), &block[..64]);
-        assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
-        for place in places {
-            flip_bit(&pond.osd_file(osd), place + 1777);
-        }
+/// Spoils every place of an OSD's drive that holds a block.
+fn spoil(pond: &Pond, osd: u32, block: &[u8]) {
+    let file = pond.osd_file(osd);
+    let places = blocks_that_hold(&file, &block[..64]);
+    assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");
+    for place in places {
+        flip_bit(&file, place + 1777);
     }
 }
 
-#[test]
-fn a_damaged_copy_is_read_from_another_member_and_written_anew() {
+/// A cluster with three blocks at 12 MiB, each with a bad copy on another OSD.
+fn with_one_bad_copy_of_each() -> (Pond, Vec<u8>) {
     let pond = Pond::start("256MiB");
     pond.volume("v", "64MiB");
     let data = Random::seeded().bytes(3 * 4096);
     pond.serve("v").client().write(12 << 20, &data).unwrap();
     pond.down();
-    spoil_one_copy_of_each(&pond, &data);
+    for (osd, block) in (0..).zip(data.chunks(4096)) {
+        spoil(&pond, osd, block);
+    }
     pond.up();
+    (pond, data)
+}
+
+#[test]
+fn a_damaged_copy_is_read_from_another_member_and_written_anew() {
+    let (pond, data) = with_one_bad_copy_of_each();
     let door = pond.serve("v");
     let mut client = door.client();
     assert!(client.read(12 << 20, 3 * 4096).unwrap() == data);
@@ -166,13 +164,7 @@ fn a_damaged_copy_is_read_from_another_member_and_written_anew() {
 
 #[test]
 fn a_deep_scrub_finds_and_mends_what_nobody_reads() {
-    let pond = Pond::start("256MiB");
-    pond.volume("v", "64MiB");
-    let data = Random::seeded().bytes(3 * 4096);
-    pond.serve("v").client().write(12 << 20, &data).unwrap();
-    pond.down();
-    spoil_one_copy_of_each(&pond, &data);
-    pond.up();
+    let (pond, data) = with_one_bad_copy_of_each();
     let scrub_all = || -> u64 {
         let before = newest(&pond);
         pond.run(&["scrub", "start", "--deep"]);

@@ -113,36 +113,37 @@ impl MapParts {
 pub(super) fn keep(registry: Arc<dyn Registry>) -> watch::Receiver<Arc<ClusterMap>> {
     let (sender, receiver) = watch::channel(Arc::new(ClusterMap::default()));
     tokio::spawn(async move {
-        loop {
-            let followed = tokio::select! {
-                () = sender.closed() => return,
-                followed = follow(&*registry, &sender) => followed,
-            };
-            match followed {
-                // Too far behind: what a new reading shows has all of it.
-                ClusterError::Registry(RegistryError::Compacted { .. }) => continue,
-                error => tracing::warn!(%error, "the cluster map is not current; reading it again"),
-            }
-            tokio::select! {
-                () = sender.closed() => return,
-                () = tokio::time::sleep(RETRY_PAUSE) => {}
-            }
-        }
+        follow_again_and_again("the cluster map", &sender, || follow(&*registry, &sender)).await;
     });
     receiver
 }
 
-/// Reads the map and follows its changes until the registry fails.
-async fn follow(registry: &dyn Registry, sender: &watch::Sender<Arc<ClusterMap>>) -> ClusterError {
-    match follow_to_failure(registry, sender).await {
-        Err(error) => error,
-        Ok(never) => match never {},
+enum Never {}
+
+/// Follows something, and begins anew when that fails, until nobody looks any more.
+async fn follow_again_and_again<T, F>(what: &str, sender: &watch::Sender<T>, follow: impl Fn() -> F)
+where
+    F: Future<Output = Result<Never, ClusterError>>,
+{
+    loop {
+        let Err(error) = tokio::select! {
+            () = sender.closed() => return,
+            followed = follow() => followed,
+        };
+        match error {
+            // Too far behind: what a new reading shows has all of it.
+            ClusterError::Registry(RegistryError::Compacted { .. }) => continue,
+            error => tracing::warn!(%error, "{what} is not current; reading it again"),
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(RETRY_PAUSE) => {}
+        }
     }
 }
 
-enum Never {}
-
-async fn follow_to_failure(
+/// Reads the map and follows its changes until the registry fails.
+async fn follow(
     registry: &dyn Registry,
     sender: &watch::Sender<Arc<ClusterMap>>,
 ) -> Result<Never, ClusterError> {
@@ -186,21 +187,7 @@ where
 {
     let (sender, receiver) = watch::channel(Known::NotYet);
     tokio::spawn(async move {
-        loop {
-            let followed = tokio::select! {
-                () = sender.closed() => return,
-                followed = follow_entry(&*registry, key, &sender) => followed,
-            };
-            match followed {
-                Ok(never) => match never {},
-                Err(ClusterError::Registry(RegistryError::Compacted { .. })) => continue,
-                Err(error) => tracing::warn!(%error, key, "an entry is not current; reading it again"),
-            }
-            tokio::select! {
-                () = sender.closed() => return,
-                () = tokio::time::sleep(RETRY_PAUSE) => {}
-            }
-        }
+        follow_again_and_again(key, &sender, || follow_entry(&*registry, key, &sender)).await;
     });
     receiver
 }
