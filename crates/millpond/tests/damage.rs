@@ -136,7 +136,7 @@ fn with_one_bad_copy_of_each() -> (Pond, Vec<u8>) {
     let pond = Pond::start("256MiB");
     pond.volume("v", "64MiB");
     let data = Random::seeded().bytes(3 * 4096);
-    pond.serve("v").client().write(12 << 20, &data).unwrap();
+    pond.serve("v").client().write(12 << 20, &data).expect("it can be written");
     pond.down();
     for (osd, block) in (0..).zip(data.chunks(4096)) {
         spoil(&pond, osd, block);
