@@ -42,7 +42,7 @@ pub enum Command {
     Osd(osd::OsdArguments),
     /// Look at placement groups
     Pg(pg::PgArguments),
-    /// Create, list and remove pools
+    /// Create, change, list and remove pools
     Pool(pool::PoolArguments),
     /// Look for damage before somebody needs the data, and see what was found
     Scrub(scrub::ScrubArguments),

@@ -11,7 +11,7 @@ use std::path::Path;
 /// Placement groups of a pool at most.
 const PG_COUNT_MAX: u32 = 65_536;
 
-/// Create, list and remove pools.
+/// Create, change, list and remove pools.
 #[derive(Args, Clone, Debug)]
 pub struct PoolArguments {
     /// What to do.
@@ -51,6 +51,24 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Change how many copies a pool keeps; data is copied or deleted while it serves
+    #[command(after_help = "Examples:\n  millpond pool set fast --size 3 --min-size 2\n  \
+                            millpond pool set scratch --min-size 1")]
+    Set {
+        /// Its name
+        name: String,
+        /// Copies of each object from now on
+        #[arg(long, value_name = "COPIES", required_unless_present = "min_size",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        size: Option<u32>,
+        /// Copies below which a placement group stops, from now on
+        #[arg(long, value_name = "COPIES",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        min_size: Option<u32>,
+        /// Print the pool as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a pool that holds no volume
     #[command(after_help = "Examples:\n  millpond pool rm scratch")]
     Rm {
@@ -79,9 +97,21 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             if *json {
                 return output::print_json(&pool);
             }
+            output::print_line(&format!("pool {name} made: {}, {pg_count} placement groups", copies(*size)))
+        }
+        PoolCommand::Set { name, size, min_size, json } => {
+            let pool = access::with_cluster(directory, async |cluster| {
+                cluster.change_pool(name, *size, *min_size).await?;
+                find(cluster, name).await
+            })?;
+            if *json {
+                return output::print_json(&pool);
+            }
             output::print_line(&format!(
-                "pool {name} made: {size} {}, {pg_count} placement groups",
-                if *size == 1 { "copy (no redundancy)" } else { "copies" }
+                "pool {name} shall keep {}, and takes writes while {} of them are in sync; `millpond status` shows how \
+                 far its placement groups are",
+                copies(pool.size),
+                pool.min_size
             ))
         }
         PoolCommand::Ls { json } => {
@@ -101,6 +131,10 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+fn copies(size: u32) -> String {
+    format!("{size} {}", if size == 1 { "copy (no redundancy)" } else { "copies" })
 }
 
 async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PoolView>> {

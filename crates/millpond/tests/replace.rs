@@ -73,6 +73,23 @@ fn an_osd_that_lives_is_drained_and_removed_while_fio_verifies() {
 }
 
 #[test]
+fn a_pool_gets_another_copy_and_gives_it_back_while_fio_verifies() {
+    let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "3", "--replicas", "2"]);
+    fio_notices_nothing_of(&pond, |pond| {
+        let (worked, _, told) = pond.attempt(&["pool", "set", "default", "--size", "4"]);
+        assert!(!worked, "more copies than OSDs were taken");
+        names(&told, &["wants 4 copies", "only 3 OSDs are in", "osd add"]);
+        for copies in [3, 2] {
+            let told = pond.run(&["pool", "set", "default", "--size", &copies.to_string()]);
+            names(&told, &[&format!("shall keep {copies} copies"), "millpond status"]);
+            let has_all = |pg: &Value| pg["in_sync"].as_array().is_some_and(|osds| osds.len() == copies);
+            within(MOVED_WITHIN, "every group has so many copies", || groups(pond).iter().all(has_all));
+            becomes_whole_within(pond, MOVED_WITHIN);
+        }
+    });
+}
+
+#[test]
 fn an_osd_that_stays_away_is_replaced_by_the_others_without_a_hand_and_comes_back_while_fio_verifies() {
     let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "4", "--osd-out-after", "5s"]);
     fio_notices_nothing_of(&pond, |pond| {

@@ -217,6 +217,8 @@ pub(crate) struct Group {
     pub(crate) learners: Vec<Learner>,
     /// Primary: who was asked to be one in this epoch, whatever became of that.
     pub(crate) asked: Vec<OsdId>,
+    /// Primary: learners that had no room for what they lack. Until what they have too much is gone, nothing else is pushed.
+    pub(crate) cramped: Vec<OsdId>,
     /// Primary: a learner that was sent everything, to be made a member in sync.
     pub(crate) promoted: Option<Promotion>,
     /// Primary: a member in sync whose log does not reach into those of the others.
@@ -267,6 +269,7 @@ impl Group {
             config_seen_at: now,
             learners: Vec::new(),
             asked: Vec::new(),
+            cramped: Vec::new(),
             promoted: None,
             unfit: None,
             learn_after: Instant::default(),

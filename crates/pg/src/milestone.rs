@@ -40,6 +40,7 @@ milestones! {
     PromotionLate = "learner: its last acknowledgements are late",
     LearnerByLog = "learner: catches up by log",
     LearnerByDigest = "learner: catches up by digest",
+    LearnerFrees = "learner: had no room, and frees some first",
     LearnerGivenUp = "learner: given up",
     LearnerRefused = "learner: refuses",
     LearnerIsWhole = "learner: has everything",

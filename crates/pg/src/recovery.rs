@@ -162,7 +162,13 @@ impl Osd {
         }
         if group.learner_mut(osd).is_some_and(|learner| learner.session == session) {
             self.milestones.pass(Milestone::LearnerRefused);
-            let pause = if status == Status::NoSpace { LEARN_PAUSE_LONG } else { LEARN_PAUSE };
+            let pause = match status {
+                Status::NoSpace => LEARN_PAUSE_LONG,
+                _ => LEARN_PAUSE,
+            };
+            if status == Status::NoSpace && !group.cramped.contains(&osd) {
+                group.cramped.push(osd);
+            }
             self.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
             self.give_up_learner(index, osd, pause);
         }
@@ -179,6 +185,7 @@ impl Osd {
         let group = &mut self.groups[index as usize];
         let (pg, epoch) = (group.pg, group.epoch);
         let is_active = group.is_active();
+        let is_cramped = group.cramped.contains(&osd);
         let Some(learner) = group.learner_mut(osd) else { return };
         if !is_active || !matches!(learner.state, LearnerState::Asked) {
             return;
@@ -194,9 +201,10 @@ impl Osd {
         let is_whole = own.is_whole && theirs.is_whole;
         let members = [own, theirs];
         let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
-        let by_log = if tells { differences(pg, &members).ok() } else { None };
+        let by_log = if tells && !is_cramped { differences(pg, &members).ok() } else { None };
         self.milestones.pass(match by_log {
             Some(_) => Milestone::LearnerByLog,
+            None if is_cramped => Milestone::LearnerFrees,
             None => Milestone::LearnerByDigest,
         });
         let [MemberPosition { entries, .. }, _] = members;
@@ -206,7 +214,7 @@ impl Osd {
                 work.extend(ranges.into_iter().map(Work::Range));
                 None
             }
-            None => Some(Comparison { own: self.objects_of(pg), after: None, is_awaited: false }),
+            None => Some(self.comparison(pg)),
         };
         // What is ordered and not yet durable here is neither in the log nor in the index.
         let group = &self.groups[index as usize];
@@ -256,6 +264,10 @@ impl Osd {
             self.send_to_learner(link, Awaited::Learning { group: index, session }, &bytes, io);
         }
         self.recover_next(index, osd, io);
+    }
+
+    fn comparison(&self, pg: PgId) -> Comparison {
+        Comparison { own: self.objects_of(pg), after: None, is_awaited: false }
     }
 
     /// The objects of a group here, in order.
@@ -376,11 +388,20 @@ impl Osd {
                     }
                     return;
                 }
+                (None, None) if *pushed > 0 => return,
                 (None, None) => {
-                    if *pushed == 0 {
-                        self.learner_is_whole(index, osd, io);
+                    let is_cramped = group.cramped.contains(&osd);
+                    if !is_cramped {
+                        return self.learner_is_whole(index, osd, io);
                     }
-                    return;
+                    // It has nothing too much any more: now for what it lacks.
+                    let all = self.comparison(pg);
+                    let group = &mut self.groups[index as usize];
+                    group.cramped.retain(|other| *other != osd);
+                    let Some(learner) = group.learner_mut(osd) else { return };
+                    if let LearnerState::Joined { comparison, .. } = &mut learner.state {
+                        *comparison = Some(all);
+                    }
                 }
             }
         }
@@ -590,6 +611,7 @@ impl Osd {
         let group = &mut self.groups[index as usize];
         let pg = group.pg;
         let is_current = group.epoch == objects.epoch;
+        let is_cramped = group.cramped.contains(&osd);
         let Some(learner) = group.learner_mut(osd).filter(|_| is_current) else { return };
         let LearnerState::Joined { comparison: Some(comparison), .. } = &mut learner.state else { return };
         if !comparison.is_awaited {
@@ -613,6 +635,7 @@ impl Osd {
         let mut found: Vec<Work> = Vec::new();
         for key in &own {
             match theirs.get(&(key.volume, key.object)) {
+                None if is_cramped => {}
                 None => found.push(Work::Range(whole_object(*key))),
                 Some(digest) if *digest != self.digest(key).digest => found.push(Work::Object(*key)),
                 Some(_) => {}
@@ -648,6 +671,7 @@ impl Osd {
         let Some(&index) = self.group_index.get(&blocks.key.pg) else { return };
         let group = &mut self.groups[index as usize];
         let is_current = group.epoch == blocks.epoch;
+        let is_cramped = group.cramped.contains(&osd);
         let Some(learner) = group.learner_mut(osd).filter(|_| is_current) else { return };
         let LearnerState::Joined { work, blocks_awaited, .. } = &mut learner.state else { return };
         if *blocks_awaited != Some(blocks.key) {
@@ -661,10 +685,11 @@ impl Osd {
             let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
             is_there.then(|| blocks.checksums[block].get())
         };
+        let is_wrong = |block: usize| own[block] != theirs(block) && (own[block].is_none() || !is_cramped);
         let mut block = 0;
         while block < OBJECT_BLOCKS {
             let first = block;
-            while block < OBJECT_BLOCKS && own[block] != theirs(block) {
+            while block < OBJECT_BLOCKS && is_wrong(block) {
                 block += 1;
             }
             if block > first {

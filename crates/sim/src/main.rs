@@ -115,7 +115,7 @@ fn run_clusters(arguments: &Arguments) -> bool {
     };
     let seeds = seeds_of(arguments);
     let clock = Clock::start();
-    let (mut total, mut failed, mut done) = (cluster::Report::default(), 0u64, 0u64);
+    let (mut total, mut failures, mut done) = (cluster::Report::default(), Vec::new(), 0u64);
     let shows_progress = std::io::stderr().is_terminal() && arguments.seed.is_none();
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     for seed in seeds {
@@ -128,14 +128,14 @@ fn run_clusters(arguments: &Arguments) -> bool {
             Ok(report) => total.merge(&report),
             Err(failure) => {
                 eprintln!("{failure}");
-                failed += 1;
+                failures.push(failure);
                 if !arguments.keep_going {
                     break;
                 }
             }
         }
         if shows_progress && done.is_multiple_of(20) {
-            eprint!("\r{done} seeds, {failed} failed, {:.1} seeds/s ", clock.rate(done));
+            eprint!("\r{done} seeds, {} failed, {:.1} seeds/s ", failures.len(), clock.rate(done));
         }
     }
     if shows_progress {
@@ -145,7 +145,8 @@ fn run_clusters(arguments: &Arguments) -> bool {
         println!("{number:>12}  {what}");
     }
     println!(
-        "{done} seeds, {failed} failed: {} operations, {} events, {} s of virtual time; {:.1} seeds/s",
+        "{done} seeds, {} failed: {} operations, {} events, {} s of virtual time; {:.1} seeds/s",
+        failures.len(),
         total.operations,
         total.events,
         total.milliseconds / 1000,
@@ -154,7 +155,11 @@ fn run_clusters(arguments: &Arguments) -> bool {
     if arguments.seed.is_some() {
         println!("trace hash {:016x}", total.trace_hash);
     }
-    failed == 0
+    // Said again: a log that is cut short from the front still names them.
+    for failure in &failures {
+        println!("{failure}");
+    }
+    failures.is_empty()
 }
 
 /// How fast the simulation runs, for the person who waits: no life ever sees it.

@@ -579,13 +579,15 @@ impl Store {
     fn blocks_max(&self, role: Role) -> u64 {
         let working =
             u64::from(self.segments.count().saturating_sub(8)) * u64::from(self.segments.blocks_each);
-        let percent = match role {
-            Role::Primary => 88,
-            Role::Recovery => 90,
-            Role::Replica => 92,
-            Role::Housekeeping => 94,
+        // Two percent; on a small drive more, for what is being written anew is there twice.
+        let apart = (working / 50).max(u64::from(4 * self.batch_blocks_max()).min(working / 8));
+        let below = match role {
+            Role::Housekeeping => 0,
+            Role::Replica => 1,
+            Role::Recovery => 2,
+            Role::Primary => 3,
         };
-        working * percent / 100
+        working * 94 / 100 - below * apart
     }
 
     fn check_limit(&self, role: Role, blocks: u64) -> Result<(), StageError> {

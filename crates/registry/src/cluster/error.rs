@@ -88,7 +88,7 @@ pub enum ClusterError {
         name: String,
     },
     /// Such a pool cannot be.
-    #[error("the pool {name} cannot be made: {reason}")]
+    #[error("the pool {name} cannot be like that: {reason}")]
     PoolInvalid {
         /// The name.
         name: String,

@@ -60,6 +60,48 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the pool {name}") })
     }
 
+    /// Changes how many copies a pool keeps, and below how many in sync its groups take no writes; `None` leaves it as it
+    /// is. Where the copies shall lie from then on the manager says. Answers what the pool is now.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInvalid`]; [`ClusterError::TooFewOsds`] if it shall have more
+    /// copies than there are OSDs in; those of the registry.
+    pub async fn change_pool(
+        &self,
+        name: &str,
+        size: Option<u32>,
+        min_size: Option<u32>,
+    ) -> Result<PoolInfo> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, is_named) = self.find_pool(name).await?;
+            let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+            let map = self.map().await?;
+            let read: Read<PoolInfo> = self.read(&keys::pool(id)).await?;
+            // It was removed since its name was looked up.
+            let Some(before) = read.value.clone() else { continue };
+            let mut info = before.clone();
+            info.size = size.unwrap_or(before.size);
+            info.min_size = min_size.unwrap_or(before.min_size);
+            check_pool(name, info.size, info.min_size, info.pg_count)?;
+            let osds = Candidate::all(&map).len();
+            if info.size > before.size && osds < info.size as usize {
+                return Err(ClusterError::TooFewOsds { name: name.to_owned(), size: info.size, osds });
+            }
+            if info == before {
+                return Ok(info);
+            }
+            let txn = Txn::new()
+                .when(is_named)
+                .when(removed.unchanged())
+                .when(read.unchanged())
+                .then(Operation::put(&read.key, encode(&info)));
+            if self.commit(txn).await? {
+                return Ok(info);
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
     /// Removes a pool that holds no volumes.
     ///
     /// # Errors

@@ -156,6 +156,24 @@ async fn pools_that_cannot_be_are_refused_with_what_could() {
     assert!(matches!(cluster.create_pool("a/b", 3, 2, 8).await, Err(ClusterError::NameInvalid { .. })));
 }
 
+#[tokio::test]
+async fn a_pool_is_changed_only_to_what_can_be() {
+    let (_directory, cluster) = three().await;
+    let info = cluster.change_pool("default", Some(2), None).await.unwrap();
+    assert_eq!((info.size, info.min_size, info.pg_count), (2, 2, 64));
+    assert_eq!(cluster.map().await.unwrap().pools[&PoolId(1)], info);
+    assert_eq!(cluster.change_pool("default", None, Some(1)).await.unwrap().min_size, 1);
+    let error = cluster.change_pool("default", Some(4), None).await.unwrap_err();
+    assert!(matches!(error, ClusterError::TooFewOsds { size: 4, osds: 3, .. }), "{error}");
+    for (size, min_size) in [(Some(0), None), (None, Some(0)), (None, Some(3)), (Some(17), None)] {
+        let error = cluster.change_pool("default", size, min_size).await.unwrap_err();
+        assert!(matches!(error, ClusterError::PoolInvalid { .. }), "{size:?} {min_size:?}: {error}");
+    }
+    assert!(matches!(cluster.change_pool("d", Some(1), None).await, Err(ClusterError::NoSuchPool { .. })));
+    let left = cluster.map().await.unwrap().pools[&PoolId(1)].clone();
+    assert_eq!((left.size, left.min_size), (2, 1), "what was refused changed nothing");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_make_one_pool_one_succeeds_and_leaves_nothing_double() {
     let (_directory, cluster) = three().await;

@@ -3,7 +3,7 @@
 use super::life::Life;
 use super::node::Node;
 use super::world::{Process, SECOND};
-use base::{Epoch, ObjectKey, OsdId, PgId, crc32c};
+use base::{Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, crc32c};
 use std::collections::BTreeMap;
 
 /// A block of a node's drive that was spoiled.
@@ -137,6 +137,8 @@ impl Life {
             self.world.event(Some(Process(index)), "rot");
             self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
             self.world.has_damage = true;
+            let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
+            self.world.spoiled.insert((key.volume, in_volume));
             self.atlas.spots.push(Spot { node: index, key, block });
             if let Some(other) = in_sync.iter().map(|osd| osd.0 as usize).find(|other| *other != index)
                 && self.doomed.is_none()

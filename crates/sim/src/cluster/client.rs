@@ -204,9 +204,22 @@ impl ClientProcess {
             match &completion.outcome {
                 // What only one member has, or has a sound copy of, cannot be read while its drive does not let it be.
                 Outcome::Failed(ClientError::DeviceFailed { .. } | ClientError::Damaged { .. })
-                    if world.reads_fail_until > world.now =>
+                    if world.reads_fail_until > history.began_at(completion.token) =>
                 {
                     world.coverage.count("an operation fails for a drive");
+                }
+                Outcome::Failed(ClientError::Damaged { object, offset, .. })
+                    if may_be_lost(*object, *offset, completion.token, history, world) =>
+                {
+                    world.coverage.count("a block is lost: rotten here, half written there");
+                    if let Work::List(list) = &mut self.work {
+                        // As who uses the volume would do, before it is read again.
+                        let request = history.request(completion.token);
+                        list.extend([request, zeroing_of(&world.plan, request)]);
+                    }
+                }
+                Outcome::Failed(ClientError::NoSpace { .. }) if world.plan.is_tight => {
+                    world.coverage.count("a write is refused, for a drive is full");
                 }
                 Outcome::Failed(ClientError::TimedOut { .. }) => {
                     world.coverage.count("operations given up at their time limit");
@@ -328,13 +341,30 @@ fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
         Kind::Write
     };
     let volume = random.index(plan.volumes);
-    if kind == Kind::Zero {
-        // Only whole blocks of a drive can be zeroed.
-        let each = BLOCK_BYTES as u64 / plan.unit_bytes;
-        let (first, end) = (first_block / each * each, (first_block + blocks).div_ceil(each) * each);
-        return Request { kind, volume, first_block: first, blocks: end - first };
+    let mut request = Request { kind, volume, first_block, blocks };
+    if kind == Kind::Zero && plan.is_tight && random.one_in(3) {
+        // Makes room that who is away just now has not.
+        (request.first_block, request.blocks) = (start, plan.region_blocks);
     }
-    Request { kind, volume, first_block, blocks }
+    if kind == Kind::Zero { zeroing_of(plan, request) } else { request }
+}
+
+/// Zeroes the blocks of drives that a request touches: only whole ones can be.
+fn zeroing_of(plan: &Plan, request: Request) -> Request {
+    let each = BLOCK_BYTES as u64 / plan.unit_bytes;
+    let first_block = request.first_block / each * each;
+    let end = (request.first_block + request.blocks).div_ceil(each) * each;
+    Request { kind: Kind::Zero, volume: request.volume, first_block, blocks: end - first_block }
+}
+
+/// Whether a block that cannot be read has no sound copy although only one rotted: the other members may be about to
+/// write it, and whoever had begun may be gone before it told those whose copy is bad. No plan can avoid this one.
+fn may_be_lost(object: u32, offset: u32, operation: u64, history: &History, world: &World) -> bool {
+    let volume = history.request(operation).volume;
+    let block = (u64::from(object) * OBJECT_BYTES + u64::from(offset)) / BLOCK_BYTES as u64;
+    let bytes = block * BLOCK_BYTES as u64..(block + 1) * BLOCK_BYTES as u64;
+    world.spoiled.contains(&(VolumeId(volume as u64 + 1), block))
+        && history.has_unfinished_write(operation, &bytes)
 }
 
 /// Reads of everything that the load may have written.

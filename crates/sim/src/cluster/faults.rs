@@ -240,8 +240,7 @@ impl Life {
                     other.fail_reads(0);
                 }
                 self.nodes[node].fail_reads(self.world.now + outage);
-                // The word of a failure takes a while to its client.
-                self.world.reads_fail_until = self.world.now + outage + SECOND;
+                self.world.reads_fail_until = self.world.now + outage;
             }
             FaultKind::Scrub => {
                 let is_deep = self.world.random.percent(70);

@@ -8,6 +8,7 @@ use super::registry::POOL;
 use base::{BLOCK_BYTES, Buffer, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
 use client::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,31 @@ impl History {
 
     fn get(&self, number: u64) -> &Operation {
         &self.operations[number as usize - 1]
+    }
+
+    /// What an operation asks for.
+    pub(super) fn request(&self, number: u64) -> Request {
+        self.get(number).request
+    }
+
+    /// When it began.
+    pub(super) fn began_at(&self, number: u64) -> u64 {
+        self.get(number).invoked
+    }
+
+    /// Whether some of these bytes lie where a write other than `number` began of which nobody was told that it is done.
+    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>) -> bool {
+        let volume = self.get(number).request.volume;
+        (1..).zip(&self.operations).any(|(other, Operation { request, completed, .. })| {
+            let begin = request.first_block * self.unit_bytes as u64;
+            let end = begin + request.blocks * self.unit_bytes as u64;
+            other != number
+                && *completed == PENDING
+                && matches!(request.kind, Kind::Write | Kind::Zero)
+                && request.volume == volume
+                && begin < bytes.end
+                && bytes.start < end
+        })
     }
 
     /// An operation in words.

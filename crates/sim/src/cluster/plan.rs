@@ -86,6 +86,9 @@ pub const FAULT_KINDS: [FaultKind; 24] = [
     FaultKind::PrimaryCutOff,
 ];
 
+/// Of a hundred lives, in how many the drives fill up.
+const TIGHT_PERCENT: u64 = 6;
+
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -168,6 +171,8 @@ pub struct Plan {
     pub outage_max: u64,
     /// How long an OSD may be down before its data is placed elsewhere.
     pub out_after: u64,
+    /// Whether clients want to write more than the drives take.
+    pub is_tight: bool,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
 }
@@ -206,7 +211,7 @@ impl Plan {
         let per_slot = operations / (depth * clients) as u64 + 1;
         let unit_bytes = if random.percent(30) { SECTOR_BYTES as u64 } else { BLOCK_BYTES as u64 };
         let units = BLOCK_BYTES as u64 / unit_bytes;
-        Plan {
+        let mut plan = Plan {
             nodes,
             size,
             min_size: random.between(1, u64::from(size)) as u32,
@@ -247,8 +252,30 @@ impl Plan {
             coup_percent: random.choose(&[0, 0, 5, 20]),
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[8 * SECOND, 30 * SECOND, 600 * SECOND]),
+            is_tight: false,
             weights,
+        };
+        // Last, so that other seeds stand for what they stood for.
+        if random.percent(TIGHT_PERCENT) {
+            plan.fill_drives(random);
         }
+        plan
+    }
+
+    /// Gives clients more room than drives have. Every node holds everything: so the room of one is that of all, and who
+    /// comes back finds room for what it lacks as soon as it has let go of what it has too much.
+    fn fill_drives(&mut self, random: &mut Random) {
+        self.is_tight = true;
+        self.nodes = self.nodes.min(3);
+        self.size = self.nodes as u32;
+        self.segments = random.between(16, 20);
+        (self.volumes, self.regions, self.region_blocks) = (2, 3, 128);
+        (self.unit_bytes, self.operation_blocks_max) = (BLOCK_BYTES as u64, 16);
+        (self.read_percent, self.has_reader, self.allocated_percent) = (20, false, 0);
+        self.zero_percent = random.choose(&[5, 15, 40]);
+        self.operations = random.between(600, 1200);
+        // Who is away for long misses that much was deleted and something else written.
+        (self.min_size, self.outage_max) = (1, 20 * SECOND);
     }
 
     /// Leaves out what hurts drives and what moves data.

@@ -7,9 +7,9 @@ use super::plan::Plan;
 use crate::random::Random;
 use crate::trace::Trace;
 use base::map::{ClusterMap, PgConfig};
-use base::{Buffer, Epoch, LinkId, PgId};
+use base::{Buffer, Epoch, LinkId, PgId, VolumeId};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// Nanoseconds of a microsecond.
@@ -157,6 +157,8 @@ pub(super) struct World {
     pub(super) group_ends: Vec<u64>,
     /// Something has rotted, so members with sound copies stay.
     pub(super) has_damage: bool,
+    /// Blocks of volumes of which some copy has rotted at any time.
+    pub(super) spoiled: BTreeSet<(VolumeId, u64)>,
     /// The network is slow for a while, by this factor.
     pub(super) network_slowness: u64,
     /// The same of each drive.
@@ -179,6 +181,7 @@ impl World {
             reads_fail_until: 0,
             group_ends: vec![0; plan.pgs as usize],
             has_damage: false,
+            spoiled: BTreeSet::new(),
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
             events: BinaryHeap::new(),
