@@ -39,6 +39,10 @@ struct Awaited {
 impl Osd {
     /// A client has a fence set up.
     pub(crate) fn handle_client_fence(&mut self, link: LinkId, fence: &Fence, io: &mut impl Io) {
+        if self.map.revision == 0 {
+            // Who else is to know it is not known yet, nor what an earlier life of this OSD promised.
+            return io.close(link, "nothing is known of the cluster yet");
+        }
         if !self.take_fence(fence.volume, fence.generation) || self.fencing.len() >= FENCING_MAX {
             // It asks again.
             return io.close(link, "too many fences");

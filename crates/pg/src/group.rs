@@ -16,16 +16,24 @@ pub(crate) struct MemberPosition {
     pub(crate) osd: OsdId,
     pub(crate) last_sequence: Sequence,
     pub(crate) is_whole: bool,
+    pub(crate) is_incomplete: bool,
     pub(crate) may_lack_tail: bool,
     pub(crate) entries: Vec<LogEntry>,
 }
 
 impl MemberPosition {
+    /// Whether it started between what it was pushed last as a learner and its first epoch in sync: the end of its log may
+    /// be gone unnoticed, with pushes in it, of which no log tells.
+    pub(crate) fn may_lack_pushes(&self) -> bool {
+        self.is_incomplete && self.may_lack_tail
+    }
+
     pub(crate) fn told(osd: OsdId, position: &Position<'_>) -> MemberPosition {
         MemberPosition {
             osd,
             last_sequence: position.last_sequence,
             is_whole: position.is_whole,
+            is_incomplete: position.is_incomplete,
             may_lack_tail: position.may_lack_tail,
             entries: position.entries().collect(),
         }
@@ -63,7 +71,13 @@ pub(crate) enum GroupState {
     /// The primary has asked the members where they stand.
     Querying { positions: Vec<MemberPosition>, since: Instant },
     /// The primary brings the members to its own state: first the mark of the epoch, then the differences.
-    Repairing { queue: VecDeque<RepairRange>, current: Option<OperationId>, mark_is_due: bool },
+    Repairing {
+        queue: VecDeque<RepairRange>,
+        current: Option<OperationId>,
+        mark_is_due: bool,
+        /// The other members, those first whose logs are whole to their ends, and whether that is not sure.
+        others: Vec<(OsdId, bool)>,
+    },
     /// The primary serves.
     Active,
     /// It is no member any more, and deletes what it holds. First its log says so, then `is_marked`.
@@ -228,8 +242,6 @@ pub(crate) struct Group {
     /// Primary: when it was handed over last, and before when it is not again.
     pub(crate) handed_over_at: Option<Instant>,
     pub(crate) hand_over_after: Instant,
-    /// Primary: when it last let another member lead, for a block of its own was damaged.
-    pub(crate) stepped_down_at: Option<Instant>,
     /// This OSD was in no epoch of the group since it started: see `peering::who_lacks_less`.
     pub(crate) may_lack_tail: bool,
     /// How often it went from one state to another.
@@ -275,7 +287,6 @@ impl Group {
             learn_after: Instant::default(),
             handed_over_at: None,
             hand_over_after: Instant::default(),
-            stepped_down_at: None,
             may_lack_tail: true,
             transitions: [[0; STATES.len()]; STATES.len()],
         }

@@ -13,7 +13,7 @@ use crate::io::Io;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::Osd;
-use crate::request::REPAIR;
+use crate::request::{NAME, REPAIR, UNDONE};
 use crate::sabotage::Sabotage;
 use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c};
 use std::time::Duration;
@@ -25,6 +25,8 @@ use zerocopy::little_endian::U32;
 const FETCH_MAX: Duration = Duration::from_secs(2);
 /// Lost blocks that are remembered one by one.
 const LOST_MAX: usize = 4096;
+/// A drive that could not read a block for so long will not read it any more.
+const UNREADABLE_FOR: Duration = Duration::from_secs(60);
 /// How long members are not asked again for a block that nobody had.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,27 @@ pub(crate) enum MendReason {
     Outvoted(OsdId),
 }
 
+/// How sure it is that nobody has a block, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Absence {
+    /// A member that did not answer may have it.
+    Unknown,
+    /// Every member answered, and a drive could not read what it has.
+    Unreadable,
+    /// No member has a copy that verifies.
+    Certain,
+}
+
+impl Absence {
+    pub(crate) fn of(status: Status) -> Absence {
+        match status {
+            Status::NotActive => Absence::Unknown,
+            Status::DeviceFailed => Absence::Unreadable,
+            _ => Absence::Certain,
+        }
+    }
+}
+
 /// A block that another member was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetching {
@@ -46,8 +69,8 @@ pub(crate) struct Fetching {
     link: LinkId,
     /// How many members were asked so far.
     asked: usize,
-    /// All of those answered, and have no sound copy.
-    is_certain: bool,
+    /// What those and this OSD said.
+    absence: Absence,
     since: Instant,
 }
 
@@ -55,9 +78,11 @@ pub(crate) struct Fetching {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lost {
     location: Location,
+    /// When members were asked last.
     since: Instant,
-    /// Every member said so; else one that did not answer may have it.
-    is_certain: bool,
+    /// When they were asked for it first.
+    first_at: Instant,
+    absence: Absence,
 }
 
 /// What became of damage that was found.
@@ -140,7 +165,7 @@ impl Osd {
         self.look_up(id, &key, block, 1);
         let is_hole = self.operations.live(id).parts[0].location.is_none();
         match origin {
-            Origin::Mend(MendReason::Outvoted(osd)) => self.fetch_from(id, osd, 0, true, io),
+            Origin::Mend(MendReason::Outvoted(osd)) => self.fetch_from(id, osd, 0, Absence::Certain, io),
             Origin::Mend(MendReason::OtherDamaged) if is_hole => self.order_mended(id, None, io),
             // It was written anew since.
             _ if is_hole => self.end_mend(id, io),
@@ -153,9 +178,9 @@ impl Osd {
         let damage = self.first_damage(id);
         let operation = self.operations.live(id);
         match (damage, operation.origin) {
-            (Some(_), _) => {
+            (Some((_, status)), _) => {
                 self.release_parts(id);
-                self.fetch_next(id, 0, true, io);
+                self.fetch_next(id, 0, Absence::of(status), io);
             }
             (None, Origin::Mend(MendReason::OtherDamaged)) => {
                 let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
@@ -171,7 +196,7 @@ impl Osd {
     }
 
     /// Asks the next member for the one block that an operation needs.
-    pub(crate) fn fetch_next(&mut self, id: OperationId, asked: usize, is_certain: bool, io: &mut impl Io) {
+    pub(crate) fn fetch_next(&mut self, id: OperationId, asked: usize, absence: Absence, io: &mut impl Io) {
         let operation = self.operations.live(id);
         let group = &self.groups[operation.group as usize];
         let mut members: Vec<OsdId> = group.replicas(self.id).collect();
@@ -184,16 +209,25 @@ impl Osd {
         }
         let is_there = |osd: &OsdId| self.ready_link(*osd).is_some();
         let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
-        let is_certain = is_certain && skipped.clone().all(|osd| self.is_gone(osd));
+        let absence = if skipped.clone().all(|osd| self.is_gone(osd)) { absence } else { Absence::Unknown };
         let index = asked + skipped.count();
         match members.get(index) {
-            Some(osd) => self.fetch_from(id, *osd, index + 1, is_certain, io),
-            None => self.nobody_has(id, is_certain, io),
+            Some(osd) => self.fetch_from(id, *osd, index + 1, absence, io),
+            None => self.nobody_has(id, absence, io),
         }
     }
 
-    fn fetch_from(&mut self, id: OperationId, osd: OsdId, asked: usize, is_certain: bool, io: &mut impl Io) {
-        let Some(link) = self.ready_link(osd) else { return self.nobody_has(id, false, io) };
+    pub(crate) fn fetch_from(
+        &mut self,
+        id: OperationId,
+        osd: OsdId,
+        asked: usize,
+        absence: Absence,
+        io: &mut impl Io,
+    ) {
+        let Some(link) = self.ready_link(osd) else {
+            return self.fetch_instead(id, asked, Absence::Unknown, io);
+        };
         let operation = self.operations.live(id);
         operation.state = OperationState::Fetching;
         let inquiry = Inquiry {
@@ -203,7 +237,7 @@ impl Osd {
             first_block: operation.first_block,
             block_count: 1,
         };
-        self.fetching.push(Fetching { id, link, asked, is_certain, since: self.now });
+        self.fetching.push(Fetching { id, link, asked, absence, since: self.now });
         io.send(link, &encode::fetch(&inquiry));
     }
 
@@ -221,7 +255,7 @@ impl Osd {
             self.fetching.swap_remove(index);
             if is_alive {
                 self.milestones.pass(Milestone::FetchLate);
-                self.fetch_next(fetching.id, fetching.asked, false, io);
+                self.fetch_instead(fetching.id, fetching.asked, Absence::Unknown, io);
             }
         }
     }
@@ -241,8 +275,9 @@ impl Osd {
         let fetching = self.fetching.swap_remove(index);
         let id = fetching.id;
         let Some(operation) = self.operations.get(id) else { return };
-        let is_outvoted = matches!(operation.origin, Origin::Mend(MendReason::Outvoted(_)));
-        let expected = match (is_outvoted, checksums.first()) {
+        // What this one has is taken for right, whatever this OSD has.
+        let is_trusted = matches!(operation.origin, Origin::Mend(MendReason::Outvoted(_)) | Origin::Adoption);
+        let expected = match (is_trusted, checksums.first()) {
             (true, Some(theirs)) => theirs.get(),
             _ => operation.checksums[0].get(),
         };
@@ -251,7 +286,7 @@ impl Osd {
         if status == Status::Ok {
             let in_sync = &self.groups[operation.group as usize].config.in_sync;
             let is_learner = |osd: &OsdId| self.osd_links.get(osd) == Some(&link) && !in_sync.contains(osd);
-            if !verifies && !is_outvoted {
+            if !verifies && !is_trusted {
                 self.milestones.pass(Milestone::FetchedWrong);
             } else if self.osd_links.keys().any(is_learner) {
                 self.milestones.pass(Milestone::FetchedFromLearner);
@@ -259,30 +294,48 @@ impl Osd {
         }
         if status == Status::Ok && verifies {
             self.order_mended(id, Some(data), io);
-        } else if status == Status::Ok && data.is_empty() && is_outvoted {
+        } else if status == Status::Ok && data.is_empty() && is_trusted {
             self.order_mended(id, None, io);
         } else {
-            let is_certain = fetching.is_certain && status != Status::NotActive;
-            self.fetch_next(id, fetching.asked, is_certain, io);
+            self.fetch_instead(id, fetching.asked, fetching.absence.min(Absence::of(status)), io);
+        }
+    }
+
+    /// A member that was asked has no sound copy.
+    fn fetch_instead(&mut self, id: OperationId, asked: usize, absence: Absence, io: &mut impl Io) {
+        match self.operations.live(id).origin {
+            // Only what that one has is taken for right; the next scrub asks again.
+            Origin::Mend(MendReason::Outvoted(_)) => self.nobody_has(id, absence, io),
+            Origin::Adoption => self.adopt_next(id, asked, io),
+            _ => self.fetch_next(id, asked, absence, io),
         }
     }
 
     /// Orders what a block shall hold as a write to all members, `None` for zeros.
     fn order_mended(&mut self, id: OperationId, data: Option<&[u8]>, io: &mut impl Io) {
         let operation = self.operations.live(id);
-        let (group, origin) = (operation.group, operation.origin);
+        let group = operation.group;
         operation.state = OperationState::Reading;
+        match operation.origin {
+            Origin::Mend(_) => operation.tag = REPAIR,
+            Origin::Adoption => {
+                // The write on which members differ is not what its client will find.
+                operation.origin = Origin::Repair;
+                operation.tag |= if operation.tag & NAME == 0 { 0 } else { UNDONE };
+                self.milestones.pass(Milestone::Adopted);
+            }
+            _ => {}
+        }
+        let operation = self.operations.live(id);
+        let origin = operation.origin;
         let is_ordered = match data {
             Some(data) => {
                 operation.checksums.clear();
                 operation.checksums.push(U32::new(crc32c(data)));
-                if let Origin::Mend(_) = origin {
-                    operation.tag = REPAIR;
-                }
                 self.order_write(id, data, io)
             }
             None => {
-                (operation.kind, operation.tag) = (OperationKind::Zero, REPAIR);
+                operation.kind = OperationKind::Zero;
                 self.order_zero(id, io)
             }
         };
@@ -302,7 +355,7 @@ impl Osd {
     }
 
     /// No member has a copy that verifies.
-    fn nobody_has(&mut self, id: OperationId, is_certain: bool, io: &mut impl Io) {
+    fn nobody_has(&mut self, id: OperationId, absence: Absence, io: &mut impl Io) {
         let operation = self.operations.live(id);
         let (key, block, origin) = (operation.key, operation.first_block, operation.origin);
         if let Some(location) = self.location_of(key, block)
@@ -312,17 +365,21 @@ impl Osd {
                 self.lost.pop_first();
             }
             let since = self.now;
-            self.milestones.pass(match is_certain {
-                true => Milestone::LostCertain,
-                false => Milestone::LostUncertain,
+            self.milestones.pass(match absence {
+                Absence::Certain => Milestone::LostCertain,
+                Absence::Unreadable => Milestone::LostUnreadable,
+                Absence::Unknown => Milestone::LostUncertain,
             });
-            if self.lost.insert((key, block), Lost { location, since, is_certain }).is_none() {
+            let before = self.lost.get(&(key, block)).filter(|lost| lost.location == location);
+            let first_at = before.map_or(since, |lost| lost.first_at);
+            let lost = Lost { location, since, first_at, absence };
+            if self.lost.insert((key, block), lost).is_none() {
                 self.note(format!(
                     "no member that can be reached has a sound copy of block {block} of {key}"
                 ));
             }
         }
-        if origin == Origin::Repair { self.repair_is_impossible(id, io) } else { self.end_mend(id, io) }
+        if origin == Origin::Repair { self.adopt_next(id, 0, io) } else { self.end_mend(id, io) }
     }
 
     fn end_mend(&mut self, id: OperationId, io: &mut impl Io) {
@@ -355,14 +412,27 @@ impl Osd {
         self.lost.retain(|(key, _), _| key.pg != pg);
     }
 
-    /// Whether every member said that it has no sound copy of a block.
-    pub(crate) fn is_lost_for_certain(&self, key: ObjectKey, block: u16) -> bool {
-        self.lost.get(&(key, block)).is_some_and(|lost| lost.is_certain)
+    /// Whether every member said that it has no sound copy of a block, or cannot read the one it has now.
+    pub(crate) fn cannot_be_read(&self, key: ObjectKey, block: u16) -> bool {
+        self.lost.get(&(key, block)).is_some_and(|lost| lost.absence > Absence::Unknown)
+    }
+
+    /// Whether no member has a sound copy of a block, nor one that its drive may read another time.
+    pub(crate) fn is_lost_for_good(&self, key: ObjectKey, block: u16) -> bool {
+        self.lost.get(&(key, block)).is_some_and(|lost| self.is_for_good(lost))
+    }
+
+    fn is_for_good(&self, lost: &Lost) -> bool {
+        match lost.absence {
+            Absence::Unknown => false,
+            Absence::Unreadable => self.now.since(lost.first_at) >= UNREADABLE_FOR,
+            Absence::Certain => true,
+        }
     }
 
     /// The blocks of the groups this OSD is primary of that no member has a sound copy of, in order.
     pub fn lost_blocks(&mut self) -> Vec<LostBlock> {
-        let certain = self.lost.iter().filter(|(_, lost)| lost.is_certain);
+        let certain = self.lost.iter().filter(|(_, lost)| self.is_for_good(lost));
         let known: Vec<(ObjectKey, u16, Location)> =
             certain.map(|((key, block), lost)| (*key, *block, lost.location)).collect();
         let mut lost = Vec::new();

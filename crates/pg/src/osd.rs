@@ -578,6 +578,10 @@ impl Osd {
     /// A newer map.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Io) {
         self.now = now;
+        if map.revision < self.map.revision {
+            // It was overtaken by one that brought the answer to a proposal.
+            return;
+        }
         self.leases.start(now);
         for (id, info) in &map.volumes {
             let Some(pool) = map.pools.get(&info.pool) else { continue };

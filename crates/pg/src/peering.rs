@@ -14,6 +14,7 @@
 
 use crate::group::{Group, GroupState, MemberPosition, RepairRange};
 use crate::io::Io;
+use crate::mend::Absence;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
@@ -38,8 +39,6 @@ const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
 const CLAIM_PAUSE: Duration = Duration::from_millis(100);
 /// The pause after a claim that came to nothing.
 pub(crate) const CLAIM_PAUSE_LONG: Duration = Duration::from_secs(1);
-/// How long an OSD that let another one lead because of its own damage does not do that again.
-const STEP_DOWN_PAUSE: Duration = Duration::from_secs(60);
 /// Blocks repaired at a time.
 const REPAIR_BLOCKS: u16 = 64;
 
@@ -238,7 +237,10 @@ impl Osd {
         let is_reachable =
             |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || group.unfit == Some(*osd);
         let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
-        let gone = if absent.is_empty() && config.primary != self.id { vec![config.primary] } else { absent };
+        let mut gone = absent;
+        if config.primary != self.id && !gone.contains(&config.primary) {
+            gone.push(config.primary);
+        }
         // Fewer than that take no writes, so whoever is gone misses nothing as long as it may come back. One that
         // was taken out will not: those who are left are all there is, and bring others up to date.
         if in_sync.len() < min_size && gone.iter().any(|osd| !self.is_out(*osd)) {
@@ -399,12 +401,31 @@ impl Osd {
         }
         let pg = group.pg;
         let (entries, last_sequence, is_whole) = self.own_log(pg);
+        let is_incomplete = self.store.pg_is_incomplete(pg);
         let group = &mut self.groups[index as usize];
         let min_size = group.min_size;
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
         let may_lack_tail = group.may_lack_tail;
-        members.push(MemberPosition { osd: self.id, last_sequence, is_whole, may_lack_tail, entries });
+        members.push(MemberPosition {
+            osd: self.id,
+            last_sequence,
+            is_whole,
+            is_incomplete,
+            may_lack_tail,
+            entries,
+        });
+        if let Some(complete) = members.iter().find(|member| !member.is_incomplete).map(|member| member.osd)
+            && let Some(osd) = members.iter().find(|member| member.may_lack_pushes()).map(|member| member.osd)
+        {
+            self.milestones.pass(Milestone::ClaimMayLackPushes);
+            if osd == self.id {
+                let in_sync = self.groups[index as usize].config.in_sync.clone();
+                return self.propose_primary(index, complete, in_sync, io);
+            }
+            let reason = format!("{osd} started anew before it was in sync, and is compared again");
+            return self.do_without(index, osd, reason);
+        }
         let found = differences(pg, &members);
         if self.sabotage != Some(Sabotage::TrustTail)
             && found.as_ref().map_or(true, |ranges| !ranges.is_empty())
@@ -441,8 +462,13 @@ impl Osd {
                     }
                 }
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
+                let others = members.iter().filter(|member| member.osd != self.id);
+                let mut others: Vec<(OsdId, bool)> =
+                    others.map(|member| (member.osd, member.may_lack_tail)).collect();
+                others.sort_by_key(|(_, is_doubtful)| *is_doubtful);
                 group.next_sequence = last.next();
-                group.enter(GroupState::Repairing { queue: told, current: None, mark_is_due: true });
+                let (current, mark_is_due) = (None, true);
+                group.enter(GroupState::Repairing { queue: told, current, mark_is_due, others });
                 self.repair_next(index, io);
             }
             Err(behind) => {
@@ -453,22 +479,26 @@ impl Osd {
                      begins at {window_start})"
                 );
                 if osd != self.id && group.config.in_sync.len() > min_size {
-                    // It goes on as a learner, and is compared object by object.
-                    group.unfit = Some(osd);
-                    group.enter(GroupState::Waiting { reason });
-                    group.claim_after = self.now + CLAIM_PAUSE;
-                } else {
-                    group.enter(GroupState::Stopped { reason });
-                    group.claim_after = self.now + Duration::from_secs(10);
+                    return self.do_without(index, osd, reason);
                 }
+                group.enter(GroupState::Stopped { reason });
+                group.claim_after = self.now + Duration::from_secs(10);
             }
         }
+    }
+
+    /// A member goes on as a learner, and is compared object by object.
+    fn do_without(&mut self, index: u32, osd: OsdId, reason: String) {
+        let group = &mut self.groups[index as usize];
+        group.unfit = Some(osd);
+        group.enter(GroupState::Waiting { reason });
+        group.claim_after = self.now + CLAIM_PAUSE;
     }
 
     /// Stages the epoch's mark or the next repair; when nothing is left, the group serves.
     pub(crate) fn repair_next(&mut self, index: u32, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
-        let GroupState::Repairing { queue, current, mark_is_due } = &mut group.state else { return };
+        let GroupState::Repairing { queue, current, mark_is_due, .. } = &mut group.state else { return };
         if current.is_some() {
             return;
         }
@@ -538,13 +568,13 @@ impl Osd {
         let operation = self.operations.live(id);
         let (index, key) = (operation.group, operation.key);
         let (first_block, block_count, tag) = (operation.first_block, operation.block_count, operation.tag);
-        if let Some((block, _)) = damage {
+        if let Some((block, status)) = damage {
             self.release_parts(id);
             if block_count == 1 {
                 // Another member may have the same content in a sound copy.
                 self.met_damage(key, block);
                 self.milestones.pass(Milestone::MendOfRepair);
-                return self.fetch_next(id, 0, true, io);
+                return self.fetch_next(id, 0, Absence::of(status), io);
             }
             self.forget_operation(id);
             for block in (first_block..first_block + block_count).rev() {
@@ -580,25 +610,31 @@ impl Osd {
         self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }
 
-    /// No member has a sound copy of what the primary holds in a block on which they may differ. What another one
-    /// holds there instead may be sound: that one shall lead. When it went round, the block stays as it is, and reads
-    /// of it fail.
-    pub(crate) fn repair_is_impossible(&mut self, id: OperationId, io: &mut impl Io) {
-        let index = self.operations.live(id).group;
-        let group = &self.groups[index as usize];
-        let in_sync = &group.config.in_sync;
-        let at = in_sync.iter().position(|osd| *osd == self.id).unwrap_or_default();
-        let heir = in_sync[(at + 1) % in_sync.len()];
-        let went_round = group.stepped_down_at.is_some_and(|at| self.now.since(at) < STEP_DOWN_PAUSE);
-        if heir != self.id && !went_round {
-            let in_sync = in_sync.clone();
-            self.groups[index as usize].stepped_down_at = Some(self.now);
-            self.milestones.pass(Milestone::ClaimStepDown);
-            return self.propose_primary(index, heir, in_sync, io);
+    /// No member has a sound copy of what the primary holds in a block on which they may differ. Where one has a sound copy
+    /// of something else there, that becomes everybody's: the write that makes the difference was acknowledged to nobody,
+    /// for not all in sync had it. Unless that one's log ends too early because its end rotted: so its word counts last, and
+    /// only when the primary's own drive is out of the question for good. Where nobody has anything, the block stays as it
+    /// is, and reads of it fail.
+    pub(crate) fn adopt_next(&mut self, id: OperationId, asked: usize, io: &mut impl Io) {
+        let operation = self.operations.live(id);
+        let (index, key, block) = (operation.group, operation.key, operation.first_block);
+        let is_for_good = self.is_lost_for_good(key, block);
+        let GroupState::Repairing { others, .. } = &self.groups[index as usize].state else { return };
+        let mut candidates = others.iter().enumerate().skip(asked);
+        if let Some((at, (osd, _))) = candidates.find(|(_, (_, is_doubtful))| is_for_good || !is_doubtful) {
+            let osd = *osd;
+            self.operations.live(id).origin = Origin::Adoption;
+            return self.fetch_from(id, osd, at + 1, Absence::Certain, io);
         }
         self.forget_operation(id);
         self.set_current_repair(index, None);
-        self.repair_next(index, io);
+        if is_for_good {
+            return self.repair_next(index, io);
+        }
+        let reason =
+            format!("the drive of {} does not read what its members differ in; it tries again", self.id);
+        self.end_epoch(index, &reason, io);
+        self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }
 
     /// The store has no room right now for a repair.
@@ -664,11 +700,15 @@ pub(crate) struct Behind {
 /// Who of the members shall lead instead of the last of them, which would undo what its log lacks.
 ///
 /// Where the end of a log rotted before its OSD started, the log just seems to end earlier. So who was in an epoch since
-/// it started knows better what was done than who was not. If nobody was, whose log goes furthest has lost least.
+/// it started knows better what was done than who was not. If nobody was, whose log goes furthest has lost least: by what
+/// was ordered while an epoch served, for who had that had all before it. The mark of an epoch that never served, or its
+/// first repairs, may have gone to a member that lacks the rest.
 fn who_lacks_less(members: &[MemberPosition]) -> Option<OsdId> {
     let end = |member: &MemberPosition| {
-        let last = member.entries.last().map(|entry| (entry.epoch, entry.sequence));
-        (!member.may_lack_tail, last.unwrap_or((Epoch(0), member.last_sequence)))
+        let at = |entry: &LogEntry| (entry.epoch, entry.sequence);
+        let served = member.entries.iter().rev().find(|entry| tells_agreement(entry)).map(at);
+        let last = member.entries.last().map(at);
+        (!member.may_lack_tail, served, last.unwrap_or((Epoch(0), member.last_sequence)))
     };
     let (own, others) = members.split_last()?;
     let best = others.iter().reduce(|best, other| if end(other) > end(best) { other } else { best })?;
@@ -759,6 +799,7 @@ mod tests {
             osd: OsdId(osd),
             last_sequence,
             is_whole,
+            is_incomplete: false,
             may_lack_tail: false,
             entries: entries.to_vec(),
         }
@@ -813,6 +854,12 @@ mod tests {
             who_lacks_less(&[restarted(1, &log), restarted(2, &marked), restarted(0, &log)]),
             Some(OsdId(2))
         );
+        // The mark of an epoch that did not get far says nothing of what went before.
+        let mark = LogEntry { block_count: 0, ..entry(2, 3, 0) };
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 4, 10) };
+        let claimed = [log[0], mark, repair];
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &claimed)]), Some(OsdId(1)));
+        assert_eq!(who_lacks_less(&[restarted(1, &claimed), restarted(0, &log)]), None);
         assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log)]), None);
         assert_eq!(who_lacks_less(&[went_on, member(0, true, &log[..1])]), None);
         assert_eq!(who_lacks_less(&[restarted(0, &log)]), None);

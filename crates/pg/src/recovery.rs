@@ -192,8 +192,9 @@ impl Osd {
         }
         let (link, session) = (learner.link, learner.session);
         let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let may_lack_tail = false;
-        let own = MemberPosition { osd: self.id, last_sequence, is_whole, may_lack_tail, entries };
+        let (is_incomplete, may_lack_tail) = (false, false);
+        let own =
+            MemberPosition { osd: self.id, last_sequence, is_whole, is_incomplete, may_lack_tail, entries };
         let theirs = MemberPosition::told(osd, position);
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
         // first write are, and those that share an entry that members had only in agreement. The same numbers may
@@ -499,8 +500,8 @@ impl Osd {
         let Origin::Recovery { learner: osd, session, cost } = origin else {
             return self.forget_operation(id);
         };
-        if !self.is_lost_for_certain(key, block) {
-            // A member that is away may have it, and without it the learner would keep something old that looks sound.
+        if !self.is_lost_for_good(key, block) {
+            // A member that is away may have it, or a drive read it another time; and without it the learner would keep something old that looks sound.
             self.forget_operation(id);
             return self.give_up_learner(index, osd, LEARN_PAUSE_LONG);
         }

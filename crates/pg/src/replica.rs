@@ -239,6 +239,8 @@ impl Osd {
             Some(index) => {
                 let token = self.next_staged_token();
                 let staged = if join.is_some() {
+                    // What its log ended with when it started is no part of the one that begins now.
+                    self.groups[index as usize].may_lack_tail = false;
                     self.store.stage_join(pg, epoch, mark, token)
                 } else {
                     self.store.stage_mark(pg, epoch, mark, token)

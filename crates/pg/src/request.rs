@@ -60,7 +60,8 @@ impl Osd {
     /// As [`Self::admit`], for what changes something: that takes enough members.
     fn admit_change(&mut self, request: &Request) -> Result<u32, Refusal> {
         let group = self.admit(request)?;
-        if self.groups[group as usize].is_writable() {
+        // Without leases another OSD may be primary by now, and have learned that the client is fenced.
+        if self.groups[group as usize].is_writable() && self.has_leases(group) {
             return Ok(group);
         }
         Err((Status::NotActive, RefusalDetails { osd: self.id, ..RefusalDetails::default() }))
@@ -583,7 +584,7 @@ impl Osd {
         self.damage.found += 1;
         let operation = self.operations.live(id);
         let (key, origin) = (operation.key, operation.origin);
-        if !self.is_lost_for_certain(key, block) {
+        if !self.cannot_be_read(key, block) {
             // A member that is away may have a sound copy: the client waits for it.
             return self.refuse(origin, Status::NotActive, io);
         }
@@ -630,8 +631,8 @@ impl Osd {
 
 /// Bit of a log entry's origin: the write of that name was replaced by what was there before.
 pub(crate) const UNDONE: u64 = 1 << 63;
-/// Bit of a log entry's origin: it was ordered while an epoch began, to make the members agree.
-pub(crate) const REPAIR: u64 = 1 << 62;
+/// Bit of a log entry's origin: it was ordered while an epoch began, to make the members agree, or to mend a block.
+pub(crate) use store::REPAIR;
 /// The bits of an origin that are its name.
 pub(crate) const NAME: u64 = REPAIR - 1;
 

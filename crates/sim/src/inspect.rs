@@ -1,7 +1,7 @@
 //! Looks at a store from outside and compares it with the model and the drive.
 
 use crate::drive::SimDrive;
-use crate::model::{LOG_ENTRIES_KEPT, Model, Shown, agrees};
+use crate::model::{Model, Shown, agrees};
 use base::{OBJECT_BLOCKS, ObjectKey, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Store;
@@ -163,11 +163,10 @@ pub fn check_logs(store: &Store, model: &Model) -> Result<(), String> {
                 return Err(format!("pg {pg} has the log entry {found:?} where {entry:?} belongs"));
             }
         }
-        if log.count > 0 && store.pg_log_is_whole(*pg) != (log.count <= LOG_ENTRIES_KEPT as u64) {
+        if store.pg_log_is_whole(*pg) == log.is_cut {
             return Err(format!(
-                "pg {pg} had {} entries, and whether its log is whole is told as {}",
-                log.count,
-                store.pg_log_is_whole(*pg)
+                "pg {pg} has a log of which some was dropped: {}, and it says otherwise",
+                log.is_cut
             ));
         }
     }

@@ -81,17 +81,21 @@ pub struct Entry {
 pub struct Log {
     /// The newest entries, oldest first.
     pub entries: VecDeque<Entry>,
-    /// All entries ever.
-    pub count: u64,
+    /// Some were dropped to make room.
+    pub is_cut: bool,
 }
 
 impl Log {
     fn push(&mut self, entry: Entry) {
+        let is_mark = |entry: &Entry| entry.object.is_none();
+        if is_mark(&entry) {
+            self.entries.retain(|earlier| !is_mark(earlier));
+        }
         if self.entries.len() == LOG_ENTRIES_KEPT {
             self.entries.pop_front();
+            self.is_cut = true;
         }
         self.entries.push_back(entry);
-        self.count += 1;
     }
 
     /// The place of the newest entry.

@@ -127,8 +127,8 @@ pub struct BatchHeader {
     pub record_count: U16,
     /// Data blocks after the header block.
     pub data_blocks: U32,
-    /// Zeros.
-    pub reserved_too: [u8; 8],
+    /// The first batch of the opening it was written in; 0 if that was not noted.
+    pub mount_begin: U64,
 }
 const _: () = assert!(size_of::<BatchHeader>() == 64);
 

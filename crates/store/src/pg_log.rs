@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
 pub const PG_LOG_ENTRIES: usize = 1024;
 
+/// Bit of an entry's origin: it made members agree, and changed nothing that a client could tell.
+pub const REPAIR: u64 = 1 << 62;
+
 /// One write: what it changed, not to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
@@ -23,8 +26,38 @@ pub struct LogEntry {
     pub first_block: u16,
     /// How many; 0 for a mark.
     pub block_count: u16,
-    /// What its client calls it; 0 if it has none.
+    /// What its client calls it, with [`REPAIR`] and other bits of whoever ordered it; 0 if it has none.
     pub origin: u64,
+}
+
+impl LogEntry {
+    fn is_mark(&self) -> bool {
+        self.block_count == 0
+    }
+
+    fn is_repair(&self) -> bool {
+        !self.is_mark() && self.origin & REPAIR != 0
+    }
+
+    fn end(&self) -> u16 {
+        self.first_block + self.block_count
+    }
+
+    /// Whether both repair the same write.
+    fn repairs_the_same(&self, other: &LogEntry) -> bool {
+        let names = |entry: &LogEntry| (entry.volume, entry.object, entry.origin);
+        self.is_repair() && other.is_repair() && names(self) == names(other)
+    }
+
+    /// Whether a mark or a repair says all that an earlier one said.
+    fn supersedes(&self, earlier: &LogEntry) -> bool {
+        if self.is_mark() {
+            return earlier.is_mark();
+        }
+        self.repairs_the_same(earlier)
+            && self.first_block <= earlier.first_block
+            && self.end() >= earlier.end()
+    }
 }
 
 /// One group's log.
@@ -62,11 +95,23 @@ impl PgLogs {
         PgLogs { groups: Map::default(), entries_max }
     }
 
-    pub(crate) fn push(&mut self, pg: PgId, entry: LogEntry) {
+    /// Notes a write. What only makes members agree must not drive out what they have to agree about: of marks the last is
+    /// kept, and repairs of one write are one entry as far as they follow each other, in place of earlier attempts.
+    pub(crate) fn push(&mut self, pg: PgId, mut entry: LogEntry) {
         let log = self.groups.entry(pg).or_default();
         // Replay goes over entries that the checkpoint may hold already.
         if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
             return;
+        }
+        if let Some(last) = log.entries.back().copied() {
+            let goes_on =
+                entry.repairs_the_same(&last) && entry.epoch == last.epoch && entry.first_block == last.end();
+            if goes_on {
+                (entry.first_block, entry.block_count) = (last.first_block, entry.end() - last.first_block);
+            }
+        }
+        if entry.is_mark() || entry.is_repair() {
+            log.entries.retain(|earlier| !entry.supersedes(earlier));
         }
         // A checkpoint may hold more of them, made when more were kept.
         while log.entries.len() >= self.entries_max {
@@ -123,5 +168,46 @@ mod tests {
         let kept: Vec<u64> = logs.groups[&pg].entries.iter().map(|entry| entry.sequence.0).collect();
         assert_eq!(kept, [2, 3, 4]);
         assert!(logs.groups[&pg].is_cut);
+    }
+
+    #[test]
+    fn repairs_and_marks_do_not_drive_out_what_is_to_be_repaired() {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let entry = |epoch, sequence, first_block, block_count, origin| LogEntry {
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            volume: VolumeId(1),
+            object: 0,
+            first_block,
+            block_count,
+            origin,
+        };
+        let mut logs = PgLogs::new(8);
+        logs.push(pg, entry(1, 1, 0, 100, 7));
+        logs.push(pg, entry(1, 2, 200, 1, 8));
+        let mut sequence = 2;
+        let mut next = || {
+            sequence += 1;
+            sequence
+        };
+        // An epoch after the other begins, repairs block by block, and comes to an end before the last.
+        for epoch in 2..20 {
+            logs.push(pg, entry(epoch, next(), 0, 0, 0));
+            for block in 0..100 {
+                logs.push(pg, entry(epoch, next(), block, 1, REPAIR | 7));
+            }
+        }
+        let entries: Vec<LogEntry> = logs.groups[&pg].entries.iter().copied().collect();
+        assert_eq!(entries[..2], [entry(1, 1, 0, 100, 7), entry(1, 2, 200, 1, 8)]);
+        assert_eq!(
+            entries[2..],
+            [entry(19, sequence - 100, 0, 0, 0), entry(19, sequence, 0, 100, REPAIR | 7)]
+        );
+        assert!(!logs.groups[&pg].is_cut);
+        // A part of it again, elsewhere, and of another write: none says what the others say.
+        logs.push(pg, entry(20, sequence + 1, 0, 10, REPAIR | 7));
+        logs.push(pg, entry(20, sequence + 2, 20, 10, REPAIR | 7));
+        logs.push(pg, entry(20, sequence + 3, 30, 10, REPAIR | 9));
+        assert_eq!(logs.groups[&pg].entries.len(), 7);
     }
 }

@@ -17,7 +17,8 @@
 //! acknowledged and may contradict what was since. It is not: it carries a mount before M, and mounts do not
 //! go down along the log. M is in both superblocks, durably, before its first batch is written, so no two
 //! mounts have the same number. Of two candidates for one place, the later mount's counts, for it was written
-//! when the other had been given up.
+//! when the other had been given up. And should the new N rot, the old one does not stand in for it: every batch says
+//! with which its mount began, and what follows a batch of an earlier mount is that one.
 //!
 //! # Damage is not the end of the log
 //! When the chain ends, the rest of the open segments is searched for later batches that say that the missing
@@ -371,7 +372,10 @@ impl<'a, D: Device> Recovery<'a, D> {
                     && usize::from(header.stream) == stream
                     && block + 1 + header.data_blocks.get() <= self.segments.blocks_each;
                 let mount = header.mount.get();
-                let mount_fits = mount >= self.chain.mount && mount <= self.superblock.mount.get();
+                let begin = header.mount_begin.get();
+                let is_begin = begin == 0 || begin == header.sequence.get();
+                let mount_fits = mount == self.chain.mount
+                    || mount > self.chain.mount && mount <= self.superblock.mount.get() && is_begin;
                 let is_later = best.as_ref().is_none_or(|best| mount > best.header.mount.get());
                 if is_next && (mount_fits || self.sabotage == Some(Sabotage::IgnoreMount)) && is_later {
                     best = Some(Found { header, block: bytes.to_vec(), segment, block_number: block });

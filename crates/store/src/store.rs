@@ -76,6 +76,8 @@ pub struct Store {
     pub(crate) superblock: Superblock,
     pub(crate) salt: u64,
     pub(crate) mount: u64,
+    /// The sequence of the first batch written in this opening.
+    mount_begin: u64,
     pub(crate) segments: Segments,
     pub(crate) index: Index,
     pub(crate) logs: PgLogs,
@@ -147,6 +149,7 @@ impl Store {
         Store {
             identity: recovered.identity,
             mount: recovered.superblock.mount.get(),
+            mount_begin: end.sequence + 1,
             superblock: recovered.superblock,
             salt: recovered.salt,
             segments: recovered.segments,
@@ -735,6 +738,7 @@ impl Store {
             salt: self.salt.into(),
             sequence: sequence.into(),
             mount: self.mount.into(),
+            mount_begin: self.mount_begin.into(),
             durable_through: self.durable.sequence.into(),
             next_segment,
             stream: stream as u8,

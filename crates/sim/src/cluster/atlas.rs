@@ -155,7 +155,6 @@ impl Life {
     /// that it had acknowledged: all the others in sync have them, and it must never be alone with what it has. So nobody is
     /// out, for a group may go on without those, and no other drive fails.
     pub(super) fn rot_the_end_of_some_log(&mut self) {
-        let plan = &self.world.plan;
         let index = self.world.random.index(self.nodes.len());
         let is_in_sync = |osds: &[OsdId]| osds.iter().any(|osd| osd.0 as usize == index);
         let groups: Vec<(PgId, Epoch)> = (self.registry.map.pgs.iter())
@@ -174,7 +173,7 @@ impl Life {
         let fails_to_read = self.world.reads_fail_until > self.world.now;
         let is_in = |info: &base::map::OsdInfo| info.admission == base::map::Admission::In;
         let has_out = !self.registry.map.osds.values().all(is_in);
-        if plan.min_size < 2
+        if self.registry.pool().min_size < 2
             || is_alone
             || has_lost
             || has_out
@@ -191,6 +190,12 @@ impl Life {
             self.world.story(Some(Process(index)), || format!("block {location} of its drive rots"));
             self.world.has_damage = true;
             self.atlas.tail = Some(Tail { node: index, groups });
+            if self.world.random.percent(40) {
+                // Then nobody was in an epoch since it started, and none knows better than its log.
+                for other in 0..self.nodes.len() {
+                    self.stop_node(other, true, "power cut of all");
+                }
+            }
         }
     }
 }

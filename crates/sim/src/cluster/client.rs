@@ -342,8 +342,8 @@ fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
     };
     let volume = random.index(plan.volumes);
     let mut request = Request { kind, volume, first_block, blocks };
-    if kind == Kind::Zero && plan.is_tight && random.one_in(3) {
-        // Makes room that who is away just now has not.
+    if kind == Kind::Zero && plan.discards && random.one_in(3) {
+        // Makes room that who is away just now has not; and takes many repairs where blocks lie apart.
         (request.first_block, request.blocks) = (start, plan.region_blocks);
     }
     if kind == Kind::Zero { zeroing_of(plan, request) } else { request }

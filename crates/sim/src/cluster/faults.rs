@@ -199,7 +199,7 @@ impl Life {
                 self.stop_client(index);
             }
             // Whoever holds the last sound copy of something stays until it is mended.
-            FaultKind::Admission | FaultKind::MoveGroup | FaultKind::DriveLost
+            FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::DriveLost
                 if self.atlas.has_damage(&self.nodes, &self.served) => {}
             FaultKind::Admission => {
                 let node = self.some_node();
@@ -214,10 +214,14 @@ impl Life {
                 self.world.event(None, "a group moves");
                 self.registry.move_group(&mut self.world);
             }
+            FaultKind::ResizePool => {
+                self.world.event(None, "the pool is resized");
+                self.registry.resize_pool(&mut self.world);
+            }
             FaultKind::DriveLost => {
                 let node = self.some_node();
                 let is_there = !self.registry.is_lost(node);
-                if is_there && self.registry.can_lose(node, &self.world.plan) {
+                if is_there && self.registry.can_lose(node) {
                     self.world.event(Some(Process(node)), "drive lost");
                     self.registry.lose(node);
                     self.stop_node(node, true, "its process ends");

@@ -13,7 +13,8 @@ use super::{Report, Settings};
 use crate::random::Random;
 use crate::trace::Trace;
 use base::{Epoch, PgId};
-use std::collections::BTreeMap;
+use pg::ScrubReport;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a cluster may take to heal when nothing breaks any more.
 const HEALING_LIMIT: u64 = 60 * SECOND;
@@ -21,6 +22,8 @@ const HEALING_LIMIT: u64 = 60 * SECOND;
 const READING_LIMIT: u64 = 30 * SECOND;
 /// How long a scrub of everything may take.
 const SCRUB_LIMIT: u64 = 60 * SECOND;
+/// How often a scrub is asked for that was given up.
+const SCRUB_ATTEMPTS: usize = 5;
 /// How long it is left alone before it is looked over.
 const REST: u64 = 3 * SECOND;
 /// How long nothing happens then, so that leases of those at rest are renewed.
@@ -203,10 +206,38 @@ impl Life {
 
     /// A deep scrub of every group finds and mends what nobody read.
     fn scrub_everything(&mut self) -> Result<(), String> {
-        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
-        for pg in groups {
-            self.scrub(pg, true);
+        // One that began before the last fault may have gone past what broke after it.
+        self.scrubs_end()?;
+        let mut left: BTreeSet<PgId> = self.registry.map.pgs.keys().copied().collect();
+        for _ in 0..SCRUB_ATTEMPTS {
+            if left.is_empty() {
+                break;
+            }
+            // A message that comes late may break a connection still: then its groups begin anew.
+            self.run_until(self.world.now + HEALING_LIMIT, |life| life.has_healed())?;
+            for pg in &left {
+                self.scrub(*pg, true);
+            }
+            for report in self.scrubs_end()?.iter().filter(|report| report.is_deep) {
+                left.remove(&report.pg);
+            }
         }
+        if !left.is_empty() {
+            return Err(format!("scrubs of {left:?} come to nothing again and again: {}", self.troubles()));
+        }
+        // What they found is being mended.
+        self.run_until(self.world.now + SECOND, |_| false)?;
+        for index in 0..self.nodes.len() {
+            let Some(osd) = self.nodes[index].osd_mut() else { continue };
+            if let Some(lost) = osd.lost_blocks().first() {
+                return Err(format!("osd.{index} lost {lost:?}, and a sound copy was left"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no scrub is under way; what those that ended since the last call report.
+    fn scrubs_end(&mut self) -> Result<Vec<ScrubReport>, String> {
         let limit = self.world.now + SCRUB_LIMIT;
         let is_done = self.run_until(limit, |life| {
             life.living().all(|node| node.osd().is_some_and(|osd| osd.scrub_is_over()))
@@ -214,19 +245,15 @@ impl Life {
         if !is_done {
             return Err(format!("a scrub does not end: {}", self.troubles()));
         }
-        // What it found is being mended.
-        self.run_until(self.world.now + SECOND, |_| false)?;
-        for index in 0..self.nodes.len() {
-            let Some(osd) = self.nodes[index].osd_mut() else { continue };
-            for report in osd.take_scrub_reports() {
-                self.world.coverage.count("a scrub ends");
-                self.world.coverage.add("blocks found by scrubs", report.found);
-            }
-            if let Some(lost) = osd.lost_blocks().first() {
-                return Err(format!("osd.{index} lost {lost:?}, and a sound copy was left"));
-            }
+        let mut reports = Vec::new();
+        for node in &mut self.nodes {
+            reports.extend(node.osd_mut().into_iter().flat_map(pg::Osd::take_scrub_reports));
         }
-        Ok(())
+        for report in &reports {
+            self.world.coverage.count("a scrub ends");
+            self.world.coverage.add("blocks found by scrubs", report.found);
+        }
+        Ok(reports)
     }
 
     /// Handles events until `limit`, or until `is_reached`; answers whether that was so.

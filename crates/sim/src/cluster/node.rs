@@ -432,7 +432,10 @@ impl Node {
         }
         world.trace.count(2, submitted.token);
         let mut result = Ok(());
-        if self.read_errors_until > world.now && pg::reads_data(submitted.token) && world.random.percent(20) {
+        let fails = self.read_errors_until > world.now
+            && pg::reads_data(submitted.token)
+            && world.random.percent(world.plan.read_error_percent);
+        if fails {
             world.coverage.count("a read fails");
             result = Err("the medium cannot be read".to_owned());
         }

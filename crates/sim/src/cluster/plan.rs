@@ -45,6 +45,8 @@ pub enum FaultKind {
     Admission,
     /// A group shall lie elsewhere.
     MoveGroup,
+    /// The pool shall keep another number of copies.
+    ResizePool,
     /// A drive is lost for good.
     DriveLost,
     /// A block of a drive holds something else than was written there.
@@ -59,7 +61,7 @@ pub enum FaultKind {
 }
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 24] = [
+pub const FAULT_KINDS: [FaultKind; 25] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -84,6 +86,7 @@ pub const FAULT_KINDS: [FaultKind; 24] = [
     FaultKind::ReadErrors,
     FaultKind::Scrub,
     FaultKind::PrimaryCutOff,
+    FaultKind::ResizePool,
 ];
 
 /// Of a hundred lives, in how many the drives fill up.
@@ -94,9 +97,9 @@ const TIGHT_PERCENT: u64 = 6;
 pub struct Plan {
     /// Nodes, each with one OSD.
     pub nodes: usize,
-    /// Copies of each object.
+    /// Copies of each object at first.
     pub size: u32,
-    /// In-sync copies below which a group stops.
+    /// In-sync copies below which a group stops, at first.
     pub min_size: u32,
     /// Placement groups.
     pub pgs: u32,
@@ -171,6 +174,10 @@ pub struct Plan {
     pub outage_max: u64,
     /// How long an OSD may be down before its data is placed elsewhere.
     pub out_after: u64,
+    /// While a drive fails to read, of a hundred reads, how many fail.
+    pub read_error_percent: u64,
+    /// Whether clients zero whole regions now and then.
+    pub discards: bool,
     /// Whether clients want to write more than the drives take.
     pub is_tight: bool,
     /// The weight of each of [`FAULT_KINDS`].
@@ -184,7 +191,7 @@ impl Plan {
         let nodes = random.choose(&[2, 3, 3, 3, 4, 5]);
         let size = random.between(2, (nodes as u64).min(3)) as u32;
         let mut weights = [0u64; FAULT_KINDS.len()];
-        for weight in &mut weights {
+        for weight in weights.iter_mut().take(FAULT_KINDS.len() - 1) {
             // Some kinds are absent in some lives: a rare thing alone shows what a mixture hides.
             *weight = random.choose(&[0, 0, 1, 3, 8]);
         }
@@ -252,6 +259,8 @@ impl Plan {
             coup_percent: random.choose(&[0, 0, 5, 20]),
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[8 * SECOND, 30 * SECOND, 600 * SECOND]),
+            read_error_percent: random.choose(&[20, 20, 100]),
+            discards: random.percent(30),
             is_tight: false,
             weights,
         };
@@ -259,13 +268,17 @@ impl Plan {
         if random.percent(TIGHT_PERCENT) {
             plan.fill_drives(random);
         }
+        let resizes = random.choose(&[0, 0, 1, 3]);
+        if !is_still && !plan.is_tight {
+            plan.weights[FAULT_KINDS.len() - 1] = resizes;
+        }
         plan
     }
 
     /// Gives clients more room than drives have. Every node holds everything: so the room of one is that of all, and who
     /// comes back finds room for what it lacks as soon as it has let go of what it has too much.
     fn fill_drives(&mut self, random: &mut Random) {
-        self.is_tight = true;
+        (self.is_tight, self.discards) = (true, true);
         self.nodes = self.nodes.min(3);
         self.size = self.nodes as u32;
         self.segments = random.between(16, 20);
@@ -282,7 +295,10 @@ impl Plan {
     pub fn keep_drives_sound_and_data_still(&mut self) {
         for (kind, weight) in FAULT_KINDS.iter().zip(&mut self.weights) {
             let is_of_drives = matches!(kind, FaultKind::Rot | FaultKind::ReadErrors | FaultKind::DriveLost);
-            let is_of_data = matches!(kind, FaultKind::Admission | FaultKind::MoveGroup | FaultKind::Scrub);
+            let is_of_data = matches!(
+                kind,
+                FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::Scrub
+            );
             if is_of_drives || is_of_data {
                 *weight = 0;
             }

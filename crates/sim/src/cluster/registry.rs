@@ -117,10 +117,16 @@ impl Registry {
     }
 
     /// Whether every group keeps a member in sync when a node's drive is lost, and the pool finds members enough.
-    pub(super) fn can_lose(&self, node: usize, plan: &Plan) -> bool {
+    pub(super) fn can_lose(&self, node: usize) -> bool {
         let lives = |osd: &OsdId| osd.0 as usize != node && !self.is_lost[osd.0 as usize];
-        let left = (0..plan.nodes).filter(|index| *index != node && !self.is_lost[*index]).count();
-        left >= plan.min_size as usize && self.map.pgs.values().all(|config| config.in_sync.iter().any(lives))
+        let left = self.map.osds.keys().filter(|osd| lives(osd)).count();
+        let keeps_somebody = |(pg, config): (&PgId, &PgConfig)| {
+            let target = &self.map.targets[pg];
+            // Who is surplus may be dropped at any moment, and delete what it has.
+            let is_whole = target.iter().all(|osd| config.in_sync.contains(osd));
+            config.in_sync.iter().any(|osd| lives(osd) && (!is_whole || target.contains(osd)))
+        };
+        left >= self.pool().min_size as usize && self.map.pgs.iter().all(keeps_somebody)
     }
 
     /// A node's drive is lost. What its OSD asked for and was not heard yet is lost with it.
@@ -141,12 +147,33 @@ impl Registry {
         });
     }
 
+    /// The pool as it is now.
+    pub(super) fn pool(&self) -> &PoolInfo {
+        &self.map.pools[&POOL]
+    }
+
+    /// An operator has the pool keep more copies or fewer.
+    pub(super) fn resize_pool(&mut self, world: &mut World) {
+        let living = candidates(&self.map).into_iter().filter(|osd| !self.is_lost[osd.0 as usize]);
+        let most = living.count().clamp(1, 3) as u64;
+        // The one copy that is kept could be the one that was just lost.
+        let least = if self.is_lost.contains(&true) { most.min(2) } else { 1 };
+        let size = world.random.between(least, most) as u32;
+        let min_size = world.random.between(1, u64::from(size)) as u32;
+        world.story(None, || format!("the pool shall keep {size} copies, and {min_size} for writes"));
+        self.change(world, |map| {
+            let pool = map.pools.get_mut(&POOL).expect("there is one pool");
+            (pool.size, pool.min_size) = (size, min_size);
+            retarget(map);
+        });
+    }
+
     /// An operator, or the balancer, moves a group.
     pub(super) fn move_group(&mut self, world: &mut World) {
         let pgs: Vec<PgId> = self.map.pgs.keys().copied().collect();
         let pg = pgs[world.random.index(pgs.len())];
         let mut target = candidates(&self.map);
-        while target.len() > world.plan.size as usize {
+        while target.len() > self.pool().size as usize {
             target.remove(world.random.index(target.len()));
         }
         if target.is_empty() {
