@@ -5,11 +5,13 @@ mod common;
 use common::nbd::error;
 use common::pond::Pond;
 use common::random::Random;
-use common::whole::becomes_whole;
+use common::replicas::replicas_are_equal;
+use common::whole::{Frozen, becomes_whole, becomes_whole_within, node_of};
 use common::{names, path, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -342,4 +344,30 @@ fn a_full_cluster_says_so_and_can_be_trimmed_and_written_again() {
     pond.up();
     let door = pond.serve("v");
     assert!(door.client().read(0, MIB as u32).unwrap() == data, "after a restart: {}", path(&pond.dir()));
+}
+
+#[test]
+fn who_was_away_lets_go_of_what_was_deleted_before_it_is_filled() {
+    let pond = Pond::start("256MiB");
+    pond.volume("v", "1GiB");
+    let door = pond.serve("v");
+    let mut client = door.client();
+    let data = Random::seeded().bytes(MIB);
+    let written =
+        (0..256).find(|index| client.write(index << 20, &data).is_err()).expect("256 MiB cannot fit");
+    // One of three misses that all of it is deleted, and that nearly as much is written elsewhere.
+    let away = Frozen::new(node_of(&pond, 2));
+    client.trim(0, (written as u32) << 20).unwrap();
+    let other = 512..512 + written * 3 / 4;
+    for index in other.clone() {
+        wait_until("there is room", || client.write(index << 20, &data).is_ok());
+    }
+    drop(away);
+    becomes_whole_within(&pond, Duration::from_secs(180));
+    for index in other {
+        assert!(client.read(index << 20, MIB as u32).unwrap() == data, "MiB {index}");
+    }
+    drop(client);
+    drop(door);
+    replicas_are_equal(&pond, written * 3 / 4 * 256);
 }

@@ -40,7 +40,7 @@ const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
 /// Blocks that an OSD pushes while clients are served before it pauses: behind more of them, those wait longer.
 const BURST_BLOCKS: u32 = PUSH_BLOCKS as u32;
 /// How much longer than a burst the pause behind it is.
-const PAUSE_FACTOR_BUSY: u32 = 1;
+const PAUSE_FACTOR_BUSY: u32 = 2;
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
