@@ -35,10 +35,12 @@ use zerocopy::little_endian::U32;
 
 /// Blocks pushed at a time.
 const PUSH_BLOCKS: u16 = 64;
+/// The same while clients are served: what is behind a push in a queue waits for all of it.
+const PUSH_BLOCKS_BUSY: u16 = 16;
 /// Blocks on their way to one learner.
 const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
 /// Blocks that an OSD pushes while clients are served before it pauses: behind more of them, those wait longer.
-const BURST_BLOCKS: u32 = PUSH_BLOCKS as u32;
+const BURST_BLOCKS: u32 = 2 * PUSH_BLOCKS_BUSY as u32;
 /// How much longer than a burst the pause behind it is.
 const PAUSE_FACTOR_BUSY: u32 = 2;
 /// The longest such pause.
@@ -323,11 +325,19 @@ impl Osd {
         }
     }
 
+    fn serves_clients(&self) -> bool {
+        self.now.since(self.client_at) < BUSY_FOR
+    }
+
     /// Whether one more push may be started.
     fn may_push(&self) -> bool {
-        let is_busy = self.now.since(self.client_at) < BUSY_FOR;
         let is_pause = self.pace.next_at.is_some_and(|at| self.now < at);
-        !is_busy || self.pace.left > 0 && !is_pause
+        !self.serves_clients() || self.pace.left > 0 && !is_pause
+    }
+
+    /// How many blocks a push may have.
+    fn push_blocks(&self) -> u16 {
+        if self.serves_clients() { PUSH_BLOCKS_BUSY } else { PUSH_BLOCKS }
     }
 
     /// Ends a burst when all of it is on stable media, or nobody waits for it any more.
@@ -351,7 +361,7 @@ impl Osd {
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         loop {
-            let may_push = self.may_push();
+            let (may_push, push_blocks) = (self.may_push(), self.push_blocks());
             let group = &mut self.groups[index as usize];
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learner) = group.learner_mut(osd) else { return };
@@ -371,11 +381,12 @@ impl Osd {
             }
             match (work.pop_front(), comparison) {
                 (Some(Work::Range(range)), _) => {
-                    let cost = u32::from(cost_of(range.block_count.min(PUSH_BLOCKS)));
+                    let block_count = range.block_count.min(push_blocks);
+                    let cost = u32::from(cost_of(block_count));
                     *pushed += cost;
                     self.pace.left = self.pace.left.saturating_sub(cost);
                     self.pace.began.get_or_insert(self.now);
-                    self.push(index, osd, session, range, io);
+                    self.push(index, osd, session, range, block_count, io);
                 }
                 (Some(Work::Object(key)), _) => {
                     *blocks_awaited = Some(key);
@@ -423,10 +434,17 @@ impl Osd {
         self.next_tick = now;
     }
 
-    /// Starts a push, or puts it behind what is under way on its blocks.
-    fn push(&mut self, index: u32, learner: OsdId, session: u32, range: RepairRange, io: &mut impl Io) {
+    /// Starts a push of a range's first blocks, or puts it behind what is under way on them.
+    fn push(
+        &mut self,
+        index: u32,
+        learner: OsdId,
+        session: u32,
+        range: RepairRange,
+        block_count: u16,
+        io: &mut impl Io,
+    ) {
         let waiting = self.groups[index as usize].waiting.len();
-        let block_count = range.block_count.min(PUSH_BLOCKS);
         let (id, operation) = self.operations.add();
         operation.kind = OperationKind::Push;
         operation.origin = Origin::Recovery { learner, session, cost: cost_of(block_count) };

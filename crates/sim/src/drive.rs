@@ -161,6 +161,14 @@ impl SimDrive {
         Ok(())
     }
 
+    /// The blocks of the newest writes that have completed, so many of them.
+    #[must_use]
+    pub fn newest_blocks(&self, writes: u64) -> Vec<u32> {
+        let newest = self.written_by.iter().copied().max().unwrap_or_default();
+        let is_new = |number: &u64| *number > 0 && *number + writes > newest;
+        (0..).zip(&self.written_by).filter(|(_, number)| is_new(number)).map(|(block, _)| block).collect()
+    }
+
     /// Submits a flush. It will cover the writes that have completed by now.
     pub fn submit_flush(&mut self, token: u32) {
         self.flying.push(Flying::Flush { token, covers: self.serial });

@@ -156,13 +156,7 @@ impl Life {
     /// out, for a group may go on without those, and no other drive fails.
     pub(super) fn rot_the_end_of_some_log(&mut self) {
         let index = self.world.random.index(self.nodes.len());
-        let is_in_sync = |osds: &[OsdId]| osds.iter().any(|osd| osd.0 as usize == index);
-        let groups: Vec<(PgId, Epoch)> = (self.registry.map.pgs.iter())
-            .filter(|(_, config)| is_in_sync(&config.in_sync))
-            .map(|(pg, config)| (*pg, config.epoch))
-            .collect();
-        let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
-        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_lost(node));
+        let groups = self.groups_in_sync(index);
         let newest = self.nodes[index].osd().and_then(|osd| {
             let logs = groups
                 .iter()
@@ -170,6 +164,49 @@ impl Life {
             logs.filter(|(_, entry)| entry.block_count > 0).max_by_key(|(_, entry)| entry.sequence)
         });
         let Some((pg, entry)) = newest else { return };
+        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
+        let Some((_, location, true)) = look(&self.nodes[index], &key, entry.first_block) else { return };
+        if self.rot_end(index, groups, location) && self.world.random.percent(40) {
+            // Then nobody was in an epoch since it started, and none knows better than its log.
+            for other in 0..self.nodes.len() {
+                self.stop_node(other, true, "power cut of all");
+            }
+        }
+    }
+
+    /// A member that was taken in just now dies, and what it was pushed last has rotted when it starts again: its log does
+    /// not tell of that.
+    pub(super) fn rot_the_end_of_a_newcomer(&mut self, pg: PgId, epoch: Epoch) {
+        let before = self.registry.config_of(pg, Epoch(epoch.0 - 1)).map(|config| config.in_sync.clone());
+        let Some(before) = before else { return };
+        let in_sync = &self.registry.map.pgs[&pg].in_sync;
+        let Some(newcomer) = in_sync.iter().find(|osd| !before.contains(osd)) else { return };
+        let index = newcomer.0 as usize;
+        if !self.nodes[index].is_running() {
+            return;
+        }
+        let writes = self.world.random.between(1, 4);
+        let blocks = self.nodes[index].drive().newest_blocks(writes);
+        if !blocks.is_empty() {
+            let location = blocks[self.world.random.index(blocks.len())];
+            let groups = self.groups_in_sync(index);
+            self.rot_end(index, groups, location);
+        }
+    }
+
+    /// The groups that a node is in sync in, and their epochs.
+    fn groups_in_sync(&self, index: usize) -> Vec<(PgId, Epoch)> {
+        let is_in_sync = |osds: &[OsdId]| osds.iter().any(|osd| osd.0 as usize == index);
+        (self.registry.map.pgs.iter())
+            .filter(|(_, config)| is_in_sync(&config.in_sync))
+            .map(|(pg, config)| (*pg, config.epoch))
+            .collect()
+    }
+
+    /// A node's process dies, and a block at the end of its log rots, if no write can be lost for good by that.
+    fn rot_end(&mut self, index: usize, groups: Vec<(PgId, Epoch)>, location: u32) -> bool {
+        let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
+        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_lost(node));
         let fails_to_read = self.world.reads_fail_until > self.world.now;
         let is_in = |info: &base::map::OsdInfo| info.admission == base::map::Admission::In;
         let has_out = !self.registry.map.osds.values().all(is_in);
@@ -180,22 +217,16 @@ impl Life {
             || fails_to_read
             || self.atlas.has_damage(&self.nodes, &self.served)
         {
-            return;
+            return false;
         }
-        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
-        let Some((_, location, true)) = look(&self.nodes[index], &key, entry.first_block) else { return };
         self.stop_node(index, false, "crash");
-        if self.nodes[index].rot_end(location) {
+        let is_rotten = self.nodes[index].rot_end(location);
+        if is_rotten {
             self.world.event(Some(Process(index)), "the end of a log rots");
             self.world.story(Some(Process(index)), || format!("block {location} of its drive rots"));
             self.world.has_damage = true;
             self.atlas.tail = Some(Tail { node: index, groups });
-            if self.world.random.percent(40) {
-                // Then nobody was in an epoch since it started, and none knows better than its log.
-                for other in 0..self.nodes.len() {
-                    self.stop_node(other, true, "power cut of all");
-                }
-            }
         }
+        is_rotten
     }
 }

@@ -4,6 +4,7 @@ use super::life::Life;
 use super::plan::FaultKind;
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use base::map::Admission;
+use base::{Epoch, PgId};
 
 /// A node that dies with the next fault.
 #[derive(Debug)]
@@ -317,8 +318,11 @@ impl Life {
     }
 
     /// A node has an epoch: the worst moment to lose it is before all have agreed on it.
-    pub(super) fn epoch_was_claimed(&mut self, node: usize) {
+    pub(super) fn epoch_was_claimed(&mut self, node: usize, pg: PgId, epoch: Epoch) {
         let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        if !is_over && self.world.plan.drives_rot() && self.world.random.percent(30) {
+            self.rot_the_end_of_a_newcomer(pg, epoch);
+        }
         if is_over || self.doomed.is_some() || !self.world.random.percent(self.world.plan.coup_percent) {
             return;
         }

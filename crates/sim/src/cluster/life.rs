@@ -300,9 +300,9 @@ impl Life {
                 }
             }
             Event::Propose(proposal) => {
-                let node = proposal.process.0;
+                let (node, pg, epoch) = (proposal.process.0, proposal.pg, proposal.config.epoch);
                 if self.registry.propose(proposal, world)? {
-                    self.epoch_was_claimed(node);
+                    self.epoch_was_claimed(node, pg, epoch);
                 }
             }
             Event::ProposalLookUp(proposal) => self.registry.look_up(*proposal, world),

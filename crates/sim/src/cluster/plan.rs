@@ -308,8 +308,16 @@ impl Plan {
 
     /// Whether drives fail to give what they hold.
     pub fn drives_fail(&self) -> bool {
-        let kinds = FAULT_KINDS.iter().zip(&self.weights);
-        kinds.into_iter().any(|(kind, weight)| *kind == FaultKind::ReadErrors && *weight > 0)
+        self.has(FaultKind::ReadErrors)
+    }
+
+    /// Whether drives give something else than they were given.
+    pub fn drives_rot(&self) -> bool {
+        self.has(FaultKind::Rot)
+    }
+
+    fn has(&self, wanted: FaultKind) -> bool {
+        FAULT_KINDS.iter().zip(&self.weights).any(|(kind, weight)| *kind == wanted && *weight > 0)
     }
 
     /// Draws a kind of fault by weight.
