@@ -8,7 +8,8 @@ pub enum Sabotage {
     AcknowledgeEarly,
     /// A primary serves reads without leases.
     SkipLease,
-    /// Who takes over lets the old primary be, and members go on taking the writes of older epochs.
+    /// Who takes over lets the old primary be, which takes writes without leases, and members go on taking those of older
+    /// epochs.
     ForgetFence,
     /// What is pushed to a learner does not hold back newer writes.
     StalePush,

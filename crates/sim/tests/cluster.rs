@@ -118,18 +118,18 @@ fn one_seed_is_one_life() {
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
 const NOTICED_AT: [(Sabotage, u64); 14] = [
     (Sabotage::AcknowledgeEarly, 0),
-    (Sabotage::SkipLease, 1100),
-    (Sabotage::ForgetFence, 324),
-    (Sabotage::StalePush, 390),
+    (Sabotage::SkipLease, 1458),
+    (Sabotage::ForgetFence, 190),
+    (Sabotage::StalePush, 23),
     (Sabotage::CountLearner, 1),
-    (Sabotage::ReuseSequence, 78),
-    (Sabotage::ReadUncommitted, 46),
-    (Sabotage::SkipRepair, 10),
-    (Sabotage::ForgetOrigin, 35),
+    (Sabotage::ReuseSequence, 185),
+    (Sabotage::ReadUncommitted, 0),
+    (Sabotage::SkipRepair, 2),
+    (Sabotage::ForgetOrigin, 55),
     (Sabotage::KeepLog, 22),
     (Sabotage::StaleMend, 149),
-    (Sabotage::TrustFetched, 1038),
-    (Sabotage::TrustTail, 146),
+    (Sabotage::TrustFetched, 124),
+    (Sabotage::TrustTail, 84),
     (Sabotage::LeaveEarly, 17),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;

@@ -297,7 +297,7 @@ impl Life {
         config.primary.0 as usize
     }
 
-    /// A primary that its clients reach, and its replicas do not, dies a moment later. What it wrote meanwhile is on
+    /// A primary that its clients reach, and its replicas do not, mostly dies a moment later. What it wrote meanwhile is on
     /// its drive alone, and in no other order than its own.
     fn cut_off_some_primary(&mut self) {
         let groups = self.registry.map.pgs.len();
@@ -305,10 +305,18 @@ impl Life {
         let Some(config) = self.registry.map.pgs.values().nth(group) else { return };
         let node = config.primary.0 as usize;
         self.world.event(Some(Process(node)), "a primary is cut off");
-        let outage = self.world.random.between(SECOND, 3 * SECOND);
+        // For about as long as a lease lasts, so that it is heard again when another is about to take its place; or longer.
+        let lives = self.world.random.percent(40);
+        let outage = match lives {
+            true => self.world.random.between(700 * MILLISECOND, 1600 * MILLISECOND),
+            false => self.world.random.between(SECOND, 3 * SECOND),
+        };
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             self.world.cut(Process(node), Process(other), outage);
             self.world.cut(Process(other), Process(node), outage);
+        }
+        if lives {
+            return;
         }
         // The others go on no sooner than its leases have ended.
         let outage = self.world.random.between(SECOND, 8 * SECOND);
