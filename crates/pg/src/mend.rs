@@ -25,8 +25,10 @@ use zerocopy::little_endian::U32;
 const FETCH_MAX: Duration = Duration::from_secs(2);
 /// Lost blocks that are remembered one by one.
 const LOST_MAX: usize = 4096;
-/// A drive that could not read a block for so long will not read it any more.
+/// A drive that could not read a block for so long, whenever it was tried, will not read it any more.
 const UNREADABLE_FOR: Duration = Duration::from_secs(60);
+/// Two failures so far apart are not the same: in between nobody looked.
+const UNREADABLE_GAP: Duration = Duration::from_secs(30);
 /// How long members are not asked again for a block that nobody had.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -80,9 +82,20 @@ pub(crate) struct Lost {
     location: Location,
     /// When members were asked last.
     since: Instant,
-    /// When they were asked for it first.
+    /// When they were asked for it first, of the times that followed each other closely.
     first_at: Instant,
     absence: Absence,
+}
+
+impl Lost {
+    /// Whether no other time will show a sound copy.
+    fn is_for_good(&self) -> bool {
+        match self.absence {
+            Absence::Unknown => false,
+            Absence::Unreadable => self.since.since(self.first_at) >= UNREADABLE_FOR,
+            Absence::Certain => true,
+        }
+    }
 }
 
 /// What became of damage that was found.
@@ -189,6 +202,8 @@ impl Osd {
             }
             // It was written anew, or the drive thought better of it.
             (None, _) => {
+                let (key, block) = (operation.key, operation.first_block);
+                self.lost.remove(&(key, block));
                 self.release_parts(id);
                 self.end_mend(id, io);
             }
@@ -370,7 +385,9 @@ impl Osd {
                 Absence::Unreadable => Milestone::LostUnreadable,
                 Absence::Unknown => Milestone::LostUncertain,
             });
-            let before = self.lost.get(&(key, block)).filter(|lost| lost.location == location);
+            let is_same =
+                |lost: &&Lost| lost.location == location && since.since(lost.since) < UNREADABLE_GAP;
+            let before = self.lost.get(&(key, block)).filter(is_same);
             let first_at = before.map_or(since, |lost| lost.first_at);
             let lost = Lost { location, since, first_at, absence };
             if self.lost.insert((key, block), lost).is_none() {
@@ -419,20 +436,12 @@ impl Osd {
 
     /// Whether no member has a sound copy of a block, nor one that its drive may read another time.
     pub(crate) fn is_lost_for_good(&self, key: ObjectKey, block: u16) -> bool {
-        self.lost.get(&(key, block)).is_some_and(|lost| self.is_for_good(lost))
-    }
-
-    fn is_for_good(&self, lost: &Lost) -> bool {
-        match lost.absence {
-            Absence::Unknown => false,
-            Absence::Unreadable => self.now.since(lost.first_at) >= UNREADABLE_FOR,
-            Absence::Certain => true,
-        }
+        self.lost.get(&(key, block)).is_some_and(Lost::is_for_good)
     }
 
     /// The blocks of the groups this OSD is primary of that no member has a sound copy of, in order.
     pub fn lost_blocks(&mut self) -> Vec<LostBlock> {
-        let certain = self.lost.iter().filter(|(_, lost)| self.is_for_good(lost));
+        let certain = self.lost.iter().filter(|(_, lost)| lost.is_for_good());
         let known: Vec<(ObjectKey, u16, Location)> =
             certain.map(|((key, block), lost)| (*key, *block, lost.location)).collect();
         let mut lost = Vec::new();

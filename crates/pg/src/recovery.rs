@@ -519,7 +519,8 @@ impl Osd {
             return self.forget_operation(id);
         };
         if !self.is_lost_for_good(key, block) {
-            // A member that is away may have it, or a drive read it another time; and without it the learner would keep something old that looks sound.
+            // A member that is away may have it, or a drive read it another time. Without it the learner would keep
+            // something old that looks sound.
             self.forget_operation(id);
             return self.give_up_learner(index, osd, LEARN_PAUSE_LONG);
         }
