@@ -27,7 +27,7 @@ const TRANSITIONS: [(&str, u64); 33] = [
     ("learner: catches up by log", 40),
     ("learner: has everything", 50),
     ("mend: damaged here", 30),
-    ("mend: lost, unless who is away has it", 3),
+    ("mend: lost, unless a drive reads it another time", 2),
     ("operations given up at their time limit", 100),
     ("peering: members agree", 250),
     ("peering: members differ", 15),
