@@ -7,12 +7,12 @@ mod common;
 use pg::Sabotage;
 use sim::cluster::{self, Report, Settings};
 
-const FIXED_SEEDS: u64 = 100;
+const FIXED_SEEDS: u64 = 200;
 const FRESH_SEEDS: u64 = 30;
 
 /// What the protocol does when things break, and how often at least in the lives of the fixed seeds: a third of what was
 /// seen, for each change of the simulator makes other lives of them.
-const TRANSITIONS: [(&str, u64); 33] = [
+const TRANSITIONS: [(&str, u64); 34] = [
     ("claim: a member is removed", 30),
     ("claim: a member is taken in", 50),
     ("claim: came to nothing", 6),
@@ -28,6 +28,7 @@ const TRANSITIONS: [(&str, u64); 33] = [
     ("learner: has everything", 50),
     ("mend: damaged here", 30),
     ("mend: lost, unless a drive reads it another time", 2),
+    ("mend: lost, unless who is away has it", 3),
     ("operations given up at their time limit", 100),
     ("peering: members agree", 250),
     ("peering: members differ", 15),
