@@ -349,16 +349,17 @@ impl Osd {
             return;
         }
         let pg = group.pg;
-        let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let is_incomplete = self.store.pg_is_incomplete(pg);
-        let may_lack_tail = self.groups[index as usize].may_lack_tail;
+        let MemberPosition { last_sequence, is_whole, is_incomplete, may_lack_tail, entries, .. } =
+            self.own_position(index);
         let mut bytes = Vec::new();
         let state = encode::LogState { last_sequence, is_whole, is_incomplete, may_lack_tail };
         encode::position(&mut bytes, pg, epoch, state, entries.into_iter());
         io.send(link, &bytes);
     }
 
-    pub(crate) fn own_log(&self, pg: PgId) -> (Vec<LogEntry>, Sequence, bool) {
+    /// Where this OSD stands itself.
+    pub(crate) fn own_position(&self, index: u32) -> MemberPosition {
+        let Group { pg, may_lack_tail, .. } = self.groups[index as usize];
         let entries = self.store.pg_log(pg).map(|entry| LogEntry {
             epoch: entry.epoch,
             sequence: entry.sequence,
@@ -368,8 +369,14 @@ impl Osd {
             block_count: entry.block_count,
             origin: entry.origin,
         });
-        let last_sequence = self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
-        (entries.collect(), last_sequence, self.store.pg_log_is_whole(pg))
+        MemberPosition {
+            osd: self.id,
+            last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
+            is_whole: self.store.pg_log_is_whole(pg),
+            is_incomplete: self.store.pg_is_incomplete(pg),
+            may_lack_tail,
+            entries: entries.collect(),
+        }
     }
 
     /// A replica says where it stands.
@@ -400,21 +407,12 @@ impl Osd {
             return;
         }
         let pg = group.pg;
-        let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let is_incomplete = self.store.pg_is_incomplete(pg);
+        let own = self.own_position(index);
         let group = &mut self.groups[index as usize];
         let min_size = group.min_size;
         let GroupState::Querying { positions, .. } = &mut group.state else { return };
         let mut members = std::mem::take(positions);
-        let may_lack_tail = group.may_lack_tail;
-        members.push(MemberPosition {
-            osd: self.id,
-            last_sequence,
-            is_whole,
-            is_incomplete,
-            may_lack_tail,
-            entries,
-        });
+        members.push(own);
         if let Some(complete) = members.iter().find(|member| !member.is_incomplete).map(|member| member.osd)
             && let Some(osd) = members.iter().find(|member| member.may_lack_pushes()).map(|member| member.osd)
         {

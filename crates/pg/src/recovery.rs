@@ -164,12 +164,12 @@ impl Osd {
         }
         if group.learner_mut(osd).is_some_and(|learner| learner.session == session) {
             self.milestones.pass(Milestone::LearnerRefused);
-            let pause = match status {
-                Status::NoSpace => LEARN_PAUSE_LONG,
-                _ => LEARN_PAUSE,
-            };
-            if status == Status::NoSpace && !group.cramped.contains(&osd) {
-                group.cramped.push(osd);
+            let mut pause = LEARN_PAUSE;
+            if status == Status::NoSpace {
+                pause = LEARN_PAUSE_LONG;
+                if !group.cramped.contains(&osd) {
+                    group.cramped.push(osd);
+                }
             }
             self.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
             self.give_up_learner(index, osd, pause);
@@ -193,10 +193,8 @@ impl Osd {
             return;
         }
         let (link, session) = (learner.link, learner.session);
-        let (entries, last_sequence, is_whole) = self.own_log(pg);
-        let (is_incomplete, may_lack_tail) = (false, false);
-        let own =
-            MemberPosition { osd: self.id, last_sequence, is_whole, is_incomplete, may_lack_tail, entries };
+        let own = self.own_position(index);
+        let last_sequence = own.last_sequence;
         let theirs = MemberPosition::told(osd, position);
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
         // first write are, and those that share an entry that members had only in agreement. The same numbers may

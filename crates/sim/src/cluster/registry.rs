@@ -375,19 +375,12 @@ impl Registry {
 
 /// The OSDs that data may be placed on.
 fn candidates(map: &ClusterMap) -> Vec<OsdId> {
-    let is_in = |(_, info): &(&OsdId, &OsdInfo)| info.admission == Admission::In;
-    map.osds.iter().filter(is_in).map(|(osd, _)| *osd).collect()
+    Candidate::all(map).into_iter().map(|candidate| candidate.osd).collect()
 }
 
 /// What the manager does when OSDs or pools change.
 fn retarget(map: &mut ClusterMap) {
-    let is_in = |(_, info): &(&OsdId, &OsdInfo)| info.admission == Admission::In;
-    let candidates: Vec<Candidate> = map
-        .osds
-        .iter()
-        .filter(is_in)
-        .map(|(osd, info)| Candidate { osd: *osd, node: info.node, bytes: info.bytes })
-        .collect();
+    let candidates = Candidate::all(map);
     for (pool, info) in &map.pools {
         let pgs: Vec<PgId> = (0..info.pg_count).map(|index| PgId { pool: *pool, index }).collect();
         let present: Vec<Vec<OsdId>> =
