@@ -4,33 +4,19 @@
 //! [`run`] is a task of every node. One of them holds the leased key `millpond/manager` and decides; the others wait
 //! until it is gone. Everything it decides is written under the condition that what it was decided by still holds, so
 //! a manager that does not know yet that it is none any more does no harm, and a killed one costs its lease's time.
-//! It keeps nothing that the registry has not: its successor begins to count anew how long an OSD is away.
+//! What is decided, and by what rules, says [`Management`].
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
 //! its lease alive.
-//!
-//! # Who is taken out
-//!
-//! An OSD that has been down for `osd_out_after` is taken out only if its groups can be rebuilt elsewhere, as good as
-//! before ([`reason_to_stay`]):
-//! - The OSDs that are in and up are enough for the copies of every pool. If not, nothing could be rebuilt: its groups
-//!   go on with what they have anyway, and it would lose by being out, because it catches up by its log as long as it
-//!   is a member, and is filled anew once it was none.
-//! - They lie on as many nodes as the copies did before. Two copies of a group on one node are a risk that nobody chose,
-//!   and would be undone when the node is back.
-//! - They are more than half of those that are in. So many do not die by themselves: it is a switch or the power, and
-//!   what is left could hardly take it all.
-//!
-//! A person may take it out all the same: `millpond osd out`.
 
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
-use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
-use base::{NodeId, OsdId, PgId, PoolId};
+use base::NodeId;
+use base::map::ClusterMap;
 use registry::cluster::{
-    Away, Candidate, Cluster, ClusterError, Known, ManagerRecord, Settings, TargetChange, retarget,
+    Cluster, ClusterError, Known, Management, ManagerRecord, Moment, Settings, target_changes,
 };
 use registry::{LeaseId, RegistryError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -74,36 +60,13 @@ pub async fn run(cluster: Cluster, node: NodeId, maps: Maps, mut stop: watch::Re
     }
 }
 
-/// Since when an OSD that is in is known to be down.
-#[derive(Clone, Copy, Debug)]
-struct Down {
-    since: Instant,
-    /// The same, for people.
-    since_unix_seconds: u64,
-}
-
-/// What targets are decided by, and what was decided.
-#[derive(Clone, Debug, PartialEq)]
-struct Layout {
-    candidates: Vec<Candidate>,
-    pools: BTreeMap<PoolId, PoolInfo>,
-    targets: BTreeMap<PgId, Vec<OsdId>>,
-}
-
-impl Layout {
-    fn of(map: &ClusterMap) -> Layout {
-        let candidates = Candidate::all(map);
-        Layout { candidates, pools: map.pools.clone(), targets: map.targets.clone() }
-    }
-}
-
 struct Manager {
     cluster: Cluster,
     lease: LeaseId,
     record: ManagerRecord,
-    down: BTreeMap<OsdId, Down>,
-    /// What nothing is to be done about.
-    settled: Option<Layout>,
+    management: Management,
+    /// What its moments count from.
+    began: Instant,
 }
 
 impl Manager {
@@ -112,8 +75,9 @@ impl Manager {
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
         let record = ManagerRecord { node, pid: std::process::id(), away: BTreeMap::new() };
         if cluster.become_manager(&record, lease).await? {
-            let (cluster, down) = (cluster.clone(), BTreeMap::new());
-            return Ok(Some(Manager { cluster, lease, record, down, settled: None }));
+            let management = Management::new(cluster.clone());
+            let (cluster, began) = (cluster.clone(), Instant::now());
+            return Ok(Some(Manager { cluster, lease, record, management, began }));
         }
         cluster.registry().lease_revoke(lease).await?;
         Ok(None)
@@ -179,21 +143,15 @@ impl Manager {
         if map.revision == 0 {
             return Ok(Decided::Again { at: None });
         }
-        self.note_who_is_down(map);
-        for (&osd, info) in &map.osds {
-            if info.admission == Admission::OutWhileDown
-                && info.address.is_some()
-                && self.cluster.take_in_again(osd).await?
-            {
-                tracing::info!(%osd, "it is back, so it is in again");
-            }
-        }
-        let mut at = self.take_out(map, out_after).await?;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let moment = Moment { now: self.began.elapsed(), unix_seconds: unix.as_secs() };
+        let next = self.management.decide_who_is_in(map, moment, out_after).await?;
+        let mut at = next.map(|next| self.began + next);
         if !self.retarget(map).await? {
             let retry = Instant::now() + RETRY_PAUSE;
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
-        let away = self.away(map, out_after);
+        let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };
             if !self.cluster.publish_manager(&self.record, &now, self.lease).await? {
@@ -204,78 +162,19 @@ impl Manager {
         Ok(Decided::Again { at })
     }
 
-    fn note_who_is_down(&mut self, map: &ClusterMap) {
-        let is_down = |osd: &OsdId| {
-            map.osds.get(osd).is_some_and(|info| info.address.is_none() && info.admission == Admission::In)
-        };
-        self.down.retain(|osd, _| is_down(osd));
-        for osd in map.osds.keys().filter(|osd| is_down(osd)) {
-            self.down.entry(*osd).or_insert_with(|| {
-                let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Down { since: Instant::now(), since_unix_seconds: unix.as_secs() }
-            });
-        }
-    }
-
-    /// Takes out who has been away for long enough and can be. Answers when the next one will have been.
-    async fn take_out(
-        &mut self,
-        map: &ClusterMap,
-        out_after: Option<Duration>,
-    ) -> Result<Option<Instant>, ClusterError> {
-        let Some(out_after) = out_after else { return Ok(None) };
-        let mut next: Option<Instant> = None;
-        let mut map = map.clone();
-        for (&osd, down) in &self.down {
-            let at = down.since + out_after;
-            if at > Instant::now() {
-                next = Some(next.map_or(at, |next| next.min(at)));
-            } else if reason_to_stay(&map, osd).is_none() && self.cluster.take_out_while_down(osd).await? {
-                tracing::warn!(%osd, seconds = out_after.as_secs(), "it stayed away, so its data is placed elsewhere");
-                // What was allowed for the first one may not be for the second.
-                if let Some(info) = map.osds.get_mut(&osd) {
-                    info.admission = Admission::OutWhileDown;
-                }
-            }
-        }
-        Ok(next)
-    }
-
     /// Writes the targets that the map asks for. Says whether nothing is left to write.
     async fn retarget(&mut self, map: &Arc<ClusterMap>) -> Result<bool, ClusterError> {
-        let layout = Layout::of(map);
-        if self.settled.as_ref() == Some(&layout) {
+        if !self.management.must_retarget(map) {
             return Ok(true);
         }
         let decided_by = map.clone();
         // A large pool takes a while, and the leases of this node's OSDs are kept alive meanwhile.
-        let changes = tokio::task::spawn_blocking(move || changes(&decided_by)).await;
+        let changes = tokio::task::spawn_blocking(move || target_changes(&decided_by)).await;
         let changes = changes.unwrap_or_else(|error| {
             tracing::error!(%error, "targets could not be decided");
             Vec::new()
         });
-        if changes.is_empty() {
-            self.settled = Some(layout);
-            return Ok(true);
-        }
-        tracing::info!(groups = changes.len(), "placement groups get new targets");
-        // Their change shows in the map, which is looked at again.
-        self.cluster.change_targets(&changes).await
-    }
-
-    /// What becomes of those who are down, for people.
-    fn away(&self, map: &ClusterMap, out_after: Option<Duration>) -> BTreeMap<OsdId, Away> {
-        let becomes = |(&osd, down): (&OsdId, &Down)| {
-            let away = match (out_after, reason_to_stay(map, osd)) {
-                (None, _) => Away::In { reason: "--osd-out-after is never".to_owned() },
-                (_, Some(reason)) => Away::In { reason },
-                (Some(out_after), None) => {
-                    Away::Out { at_unix_seconds: down.since_unix_seconds.saturating_add(out_after.as_secs()) }
-                }
-            };
-            (osd, away)
-        };
-        self.down.iter().map(becomes).collect()
+        self.management.retarget(map, &changes).await
     }
 }
 
@@ -286,148 +185,12 @@ enum Decided {
     Again { at: Option<Instant> },
 }
 
-/// Why an OSD that is in and down is not taken out, however long it stays away. The rule and its reasons are in the
-/// module's documentation.
-fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
-    let within = || map.osds.iter().filter(|(_, info)| info.admission == Admission::In && info.bytes > 0);
-    let left = || within().filter(|(id, info)| info.address.is_some() && **id != osd);
-    let (within_count, left_count) = (within().count(), left().count());
-    let largest = map.pools.values().max_by_key(|pool| pool.size)?;
-    let copies = largest.size as usize;
-    if left_count < copies {
-        return Some(format!(
-            "pool {} wants {copies} copies, and only {left_count} other OSDs are in and up",
-            largest.name
-        ));
-    }
-    let nodes: BTreeSet<NodeId> = within().map(|(_, info)| info.node).collect();
-    let nodes_left: BTreeSet<NodeId> = left().map(|(_, info)| info.node).collect();
-    if nodes_left.len() < copies.min(nodes.len()) {
-        return Some(format!(
-            "the {copies} copies of pool {} would have to share the {} nodes that are left",
-            largest.name,
-            nodes_left.len()
-        ));
-    }
-    if left_count * 2 <= within_count {
-        return Some(format!(
-            "only {left_count} of the {within_count} OSDs that are in would be left, which looks like more than a \
-             lost drive"
-        ));
-    }
-    None
-}
-
-/// The targets that are to be others than they are.
-fn changes(map: &ClusterMap) -> Vec<TargetChange> {
-    let candidates = Candidate::all(map);
-    let mut changes = Vec::new();
-    for (&pool, info) in &map.pools {
-        let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
-        let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
-        let targets = retarget(pool, info.size, &present, &candidates);
-        for ((pg, present), target) in groups().zip(present).zip(targets) {
-            if target != present {
-                changes.push(TargetChange { pg, before: map.targets.get(&pg).cloned(), target });
-            }
-        }
-    }
-    changes
-}
-
-/// Where a group's replicas shall lie now: where its target says, else where its configuration has them.
-fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
-    if let Some(target) = map.targets.get(&pg) {
-        return target.clone();
-    }
-    let Some(PgConfig { primary, in_sync, .. }) = map.pgs.get(&pg) else { return Vec::new() };
-    let others = in_sync.iter().filter(|osd| *osd != primary);
-    std::iter::once(primary).chain(others).copied().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::OsdInfo;
-    use base::{Epoch, OsdUuid};
-
-    /// OSDs on these nodes, all in, and all up but the first `down`; one pool.
-    fn map(nodes: &[u32], down: usize, copies: u32) -> ClusterMap {
-        let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
-        for (osd, &node) in nodes.iter().enumerate() {
-            let address = (osd >= down).then(|| "127.0.0.1:7000".parse().unwrap());
-            let info = OsdInfo {
-                uuid: OsdUuid::default(),
-                node: NodeId(node),
-                bytes: 1 << 30,
-                address,
-                incarnation: 1,
-                admission: Admission::In,
-            };
-            map.osds.insert(OsdId(osd as u32), info);
-        }
-        let pool = PoolInfo { name: "p".into(), size: copies, min_size: 1, pg_count: 16 };
-        map.pools.insert(PoolId(1), pool);
-        map
-    }
-
-    fn stays_because(nodes: &[u32], down: usize, copies: u32) -> String {
-        reason_to_stay(&map(nodes, down, copies), OsdId(0)).unwrap_or_default()
-    }
-
-    #[test]
-    fn who_is_away_is_taken_out_only_if_its_groups_can_be_rebuilt_as_good_as_before() {
-        assert_eq!(stays_because(&[0, 1, 2, 3], 1, 3), "");
-        assert_eq!(stays_because(&[0, 0, 1, 1, 2, 2], 1, 3), "");
-        assert_eq!(stays_because(&[0, 0, 0, 0], 1, 3), "", "there is only one node anyway");
-        assert!(stays_because(&[0, 1, 2], 1, 3).contains("only 2 other OSDs"));
-        assert!(stays_because(&[0, 1, 2, 3], 2, 3).contains("only 2 other OSDs"));
-        assert!(stays_because(&[0, 0, 1, 1, 2, 2], 2, 3).contains("share the 2 nodes"));
-        assert!(stays_because(&[0, 1, 2, 3], 2, 2).contains("2 of the 4 OSDs"));
-    }
-
-    #[test]
-    fn an_osd_that_is_out_counts_for_nothing() {
-        let mut map = map(&[0, 1, 2, 3], 1, 3);
-        map.osds.get_mut(&OsdId(3)).unwrap().admission = Admission::Out;
-        assert!(reason_to_stay(&map, OsdId(0)).is_some());
-        // Of two pools the one with more copies decides.
-        let mut two = self::map(&[0, 1, 2], 1, 2);
-        assert_eq!(reason_to_stay(&two, OsdId(0)), None);
-        let pool = PoolInfo { name: "q".into(), size: 3, min_size: 2, pg_count: 16 };
-        two.pools.insert(PoolId(2), pool);
-        assert!(reason_to_stay(&two, OsdId(0)).unwrap().contains("pool q wants 3"));
-    }
-
-    #[test]
-    fn targets_change_with_the_osds_and_settle() {
-        let mut map = map(&[0, 1, 2, 3], 0, 3);
-        for change in changes(&map) {
-            map.targets.insert(change.pg, change.target);
-        }
-        assert_eq!(map.targets.len(), 16);
-        assert_eq!(changes(&map), []);
-        map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::OutWhileDown;
-        let away = changes(&map);
-        assert!(!away.is_empty() && away.iter().all(|change| !change.target.contains(&OsdId(2))));
-        assert!(away.iter().all(|change| change.before.as_ref() == map.targets.get(&change.pg)));
-    }
-
-    #[test]
-    fn a_group_without_a_target_keeps_what_it_has() {
-        let mut map = map(&[0, 1, 2], 0, 3);
-        let placed = changes(&map);
-        for change in &placed {
-            let config = PgConfig {
-                epoch: Epoch(1),
-                primary: change.target[0],
-                in_sync: change.target.iter().rev().copied().collect(),
-                learners: vec![],
-            };
-            map.pgs.insert(change.pg, config);
-        }
-        assert_eq!(changes(&map), []);
-    }
+    use base::map::Admission;
+    use base::{OsdId, OsdUuid};
+    use registry::cluster::Away;
 
     async fn see(maps: &mut Maps, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
         let waiting = tokio::time::timeout(Duration::from_secs(30), maps.wait_for(|map| condition(map)));

@@ -10,7 +10,7 @@
 //! - [`write`]: how a write is ordered, replicated and **acknowledged** (`Osd::member_has`).
 //! - [`replica`]: the other end of replication.
 //! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
-//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up;
+//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up, and [`pace`]: how fast;
 //!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
 //!   [`fence`]: whoever had a volume before is served no more;
 //!   [`placement`]: how a group moves to other OSDs.
@@ -32,6 +32,7 @@ pub mod mend;
 mod milestone;
 pub mod operation;
 pub mod osd;
+pub mod pace;
 pub mod peering;
 pub mod placement;
 pub mod recovery;

@@ -1,7 +1,7 @@
 //! One read, write or zeroing on its way through a primary.
 
 use crate::mend::MendReason;
-use base::{Buffer, Epoch, LinkId, ObjectKey, OsdId, Sequence};
+use base::{Buffer, Epoch, Instant, LinkId, ObjectKey, OsdId, Sequence};
 use store::{BatchId, Location};
 use zerocopy::little_endian::U32;
 
@@ -112,6 +112,8 @@ pub(crate) struct Operation {
     /// Members that do not have it on stable media yet.
     pub(crate) members_awaited: u8,
     pub(crate) sequence: Sequence,
+    /// When a write got that.
+    pub(crate) ordered_at: Instant,
     /// Of a read: the group's epoch when the index was looked at.
     pub(crate) epoch: Epoch,
     /// What its client calls it, 0 if it has none; and whether it was sent before.
@@ -146,6 +148,7 @@ impl Operation {
             block_count: 0,
             members_awaited: 0,
             sequence: Sequence(0),
+            ordered_at: Instant::default(),
             epoch: Epoch(0),
             tag: 0,
             is_again: false,

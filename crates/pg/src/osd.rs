@@ -8,8 +8,8 @@ use crate::lease::{LEASE, Leases};
 use crate::mend::{DamageCounts, Fetching, Lost};
 use crate::milestone::{Milestone, Milestones};
 use crate::operation::{OperationId, Operations};
+use crate::pace::Pace;
 use crate::placement::target_of;
-use crate::recovery::Pace;
 use crate::sabotage::Sabotage;
 use crate::scrub::Scrubs;
 use base::hash::Map;
@@ -290,8 +290,6 @@ pub struct Osd {
     pub(crate) learning: Vec<u32>,
     /// How fast they are brought up to date.
     pub(crate) pace: Pace,
-    /// When there last was something of a client's to do, here or as a replica.
-    pub(crate) client_at: Instant,
     /// Bytes that learners were sent since the start.
     pub(crate) pushed_bytes: u64,
     pub(crate) scrubs: Scrubs,
@@ -356,7 +354,6 @@ impl Osd {
             renewals: Renewals::default(),
             learning: Vec::new(),
             pace: Pace::default(),
-            client_at: Instant::default(),
             pushed_bytes: 0,
             scrubs: Scrubs::default(),
             fetching: Vec::new(),
@@ -661,7 +658,7 @@ impl Osd {
                     self.next_tick = now;
                 }
                 self.active_at = now;
-                self.client_at = now;
+                self.pace.client_came(now);
             }
             Peer::Unknown => {}
         }

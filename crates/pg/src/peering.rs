@@ -522,7 +522,7 @@ impl Osd {
         operation.tag = range.tag;
         self.set_current_repair(index, Some(id));
         let wanted = range.block_count.min(REPAIR_BLOCKS);
-        let (block_count, is_zeros) = self.look_up_run(id, wanted);
+        let (block_count, is_zeros) = self.look_up_run(id, wanted, 1);
         self.requeue_repair(index, range.behind(block_count));
         if !is_zeros {
             self.operations.live(id).state = OperationState::Reading;

@@ -23,32 +23,21 @@ use crate::io::Io;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Awaited, Osd, Outstanding, Peer};
+use crate::pace::PUSH_BLOCKS;
 use crate::peering::{agreement, differences};
 use crate::sabotage::Sabotage;
 use base::hash::mix;
-use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use wire::{Blocks, LogEntry, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Blocks pushed at a time.
-const PUSH_BLOCKS: u16 = 64;
-/// The same while clients are served: what is behind a push in a queue waits for all of it.
-const PUSH_BLOCKS_BUSY: u16 = 16;
 /// Blocks on their way to one learner.
 const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
-/// Blocks that an OSD pushes while clients are served before it pauses: behind more of them, those wait longer.
-const BURST_BLOCKS: u32 = 2 * PUSH_BLOCKS_BUSY as u32;
-/// How much longer than a burst the pause behind it is.
-const PAUSE_FACTOR_BUSY: u32 = 2;
-/// The longest such pause.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
 const PUSHED_LEAST: u16 = 16;
-/// Clients are served if there was something of theirs to do so shortly before.
-const BUSY_FOR: Duration = Duration::from_millis(200);
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
 /// Replicated messages that a learner may leave unacknowledged before it is given up for now.
@@ -66,24 +55,6 @@ pub(crate) enum Received {
     Mark,
     /// A push, and for how many blocks it counted.
     Push { cost: u16 },
-}
-
-/// How an OSD that serves clients spaces out what it pushes to its learners: in bursts, with pauses that get longer as
-/// everything takes longer.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    /// Blocks that may still be pushed in this burst.
-    left: u32,
-    /// When its first push was started.
-    began: Option<Instant>,
-    /// When the next burst begins.
-    pub(crate) next_at: Option<Instant>,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { left: BURST_BLOCKS, began: None, next_at: None }
-    }
 }
 
 fn cost_of(block_count: u16) -> u16 {
@@ -307,7 +278,7 @@ impl Osd {
     /// Goes on with the learners of other groups, one after the other in turn.
     fn recover_others(&mut self, index: u32, io: &mut impl Io) {
         self.learning.retain(|index| !self.groups[*index as usize].learners.is_empty());
-        if self.learning.is_empty() || !self.may_push() {
+        if self.learning.is_empty() || !self.pace.may_push(self.now) {
             return;
         }
         self.learning.sort_unstable_by_key(|other| (*other <= index, *other));
@@ -317,25 +288,10 @@ impl Osd {
                     self.recover_next(other, osd, io);
                 }
             }
-            if !self.may_push() {
+            if !self.pace.may_push(self.now) {
                 return;
             }
         }
-    }
-
-    fn serves_clients(&self) -> bool {
-        self.now.since(self.client_at) < BUSY_FOR
-    }
-
-    /// Whether one more push may be started.
-    fn may_push(&self) -> bool {
-        let is_pause = self.pace.next_at.is_some_and(|at| self.now < at);
-        !self.serves_clients() || self.pace.left > 0 && !is_pause
-    }
-
-    /// How many blocks a push may have.
-    fn push_blocks(&self) -> u16 {
-        if self.serves_clients() { PUSH_BLOCKS_BUSY } else { PUSH_BLOCKS }
     }
 
     /// Ends a burst when all of it is on stable media, or nobody waits for it any more.
@@ -344,22 +300,19 @@ impl Osd {
         if learners.map(Learner::pushed).sum::<u32>() > 0 {
             return;
         }
-        if let Some(began) = self.pace.began {
-            let pause = (self.now.since(began) * PAUSE_FACTOR_BUSY).min(PAUSE_MAX);
-            self.pace = Pace { next_at: Some(self.now + pause), ..Pace::default() };
-        }
+        self.pace.burst_ends(self.now);
     }
 
     /// The pause between two bursts is over.
     pub(crate) fn begin_burst(&mut self, io: &mut impl Io) {
-        self.pace.next_at = None;
+        self.pace.pause_ends();
         self.recover_others(u32::MAX, io);
     }
 
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         loop {
-            let (may_push, push_blocks) = (self.may_push(), self.push_blocks());
+            let (may_push, push_blocks) = (self.pace.may_push(self.now), self.pace.push_blocks(self.now));
             let group = &mut self.groups[index as usize];
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learner) = group.learner_mut(osd) else { return };
@@ -382,8 +335,7 @@ impl Osd {
                     let block_count = range.block_count.min(push_blocks);
                     let cost = u32::from(cost_of(block_count));
                     *pushed += cost;
-                    self.pace.left = self.pace.left.saturating_sub(cost);
-                    self.pace.began.get_or_insert(self.now);
+                    self.pace.push_begins(self.now, cost);
                     self.push(index, osd, session, range, block_count, io);
                 }
                 (Some(Work::Object(key)), _) => {
@@ -475,7 +427,7 @@ impl Osd {
         let operation = self.operations.live(id);
         let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
         let (index, origin) = (operation.group, operation.origin);
-        let (found, is_zeros) = self.look_up_run(id, block_count);
+        let (found, is_zeros) = self.look_up_run(id, block_count, usize::MAX);
         if let Origin::Recovery { learner, .. } = origin {
             self.requeue_push(index, learner, RepairRange { key, first_block, block_count, tag: 0 }, found);
         }
@@ -556,7 +508,6 @@ impl Osd {
             block_count: operation.block_count,
             origin: 0,
         };
-        let length = usize::from(operation.block_count) * BLOCK_BYTES;
         let origin = operation.origin;
         // Of what is lost there is nothing: what was read was given back.
         let (is_lost, is_zeros) = match operation.parts.first() {
@@ -579,9 +530,11 @@ impl Osd {
                 io.send(link, operation.checksums.as_bytes());
             }
             if !is_zeros && !is_lost {
-                let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
-                io.send_shared(link, buffer, 0..length);
-                self.pushed_bytes += length as u64;
+                for part in &mut operation.parts {
+                    let buffer = part.buffer.take().expect("it was read without damage");
+                    io.send_shared(link, buffer, 0..usize::from(part.block_count) * BLOCK_BYTES);
+                }
+                self.pushed_bytes += u64::from(operation.block_count) * BLOCK_BYTES as u64;
             }
         }
         self.release_parts(id);

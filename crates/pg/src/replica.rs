@@ -277,7 +277,7 @@ impl Osd {
         let (status, epoch) = match staged {
             Ok((group, Ok(()))) => {
                 if sequence.is_some() {
-                    self.client_at = self.now;
+                    self.pace.client_came(self.now);
                 }
                 if let Some(sequence) = sequence
                     && let GroupState::Replica { expected } | GroupState::Claiming { expected } =

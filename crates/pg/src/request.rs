@@ -399,15 +399,19 @@ impl Osd {
         }));
     }
 
-    /// As [`Self::look_up`], of at most `wanted` blocks from the operation's first, but only as far as they lie
-    /// together; so many the operation is about then. Answers how many, and whether they are zeros.
-    pub(crate) fn look_up_run(&mut self, id: OperationId, wanted: u16) -> (u16, bool) {
+    /// As [`Self::look_up`], of at most `wanted` blocks from the operation's first, but only as far as all of them have
+    /// data or none has, and lie in at most `parts_max` places of the drive; so many the operation is about then.
+    /// Answers how many, and whether they are zeros.
+    pub(crate) fn look_up_run(&mut self, id: OperationId, wanted: u16, parts_max: usize) -> (u16, bool) {
         let operation = self.operations.live(id);
         let (key, first_block) = (operation.key, operation.first_block);
         self.look_up(id, &key, first_block, wanted);
         let operation = self.operations.live(id);
-        operation.parts.truncate(1);
-        let (found, is_zeros) = (operation.parts[0].block_count, operation.parts[0].location.is_none());
+        let is_zeros = operation.parts[0].location.is_none();
+        let alike = operation.parts.iter().take_while(|part| part.location.is_none() == is_zeros);
+        let count = alike.take(parts_max).count();
+        operation.parts.truncate(count);
+        let found = operation.parts.iter().map(|part| part.block_count).sum();
         operation.block_count = found;
         operation.offset = u32::from(first_block) * BLOCK_BYTES as u32;
         operation.length = u32::from(found) * BLOCK_BYTES as u32;

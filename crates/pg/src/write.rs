@@ -95,6 +95,7 @@ impl Osd {
         let was_in_flight = operation.state == OperationState::Reading;
         operation.state = OperationState::Replicating;
         operation.sequence = group.next_sequence;
+        operation.ordered_at = self.now;
         operation.members_awaited = match self.sabotage {
             Some(Sabotage::AcknowledgeEarly) => 1,
             _ => group.config.in_sync.len() as u8,
@@ -266,7 +267,9 @@ impl Osd {
             return;
         }
         let (origin, group, is_narrowed) = (operation.origin, operation.group, operation.is_narrowed);
+        let ordered_at = operation.ordered_at;
         if let Origin::Client { link, request } = origin {
+            self.pace.write_ended(self.now, self.now.since(ordered_at));
             // The acknowledgement of a write: every in-sync member has it.
             match is_narrowed {
                 false => io.send(link, &encode::reply(request, Status::Ok, 0)),

@@ -1,8 +1,9 @@
 //! The registry: what the cluster must agree on, kept with etcd's semantics.
 //!
 //! [`Registry`] is the contract: keys with revisions, atomic transactions, leases, watches. Two
-//! implementations live here, [`EmbeddedRegistry`] on a file of this process, and [`RemoteRegistry`],
-//! which reaches any registry that a [`SocketServer`] exposes on a Unix socket. [`conformance`] is the
+//! implementations that people use live here, [`EmbeddedRegistry`] on a file of this process, and [`RemoteRegistry`],
+//! which reaches any registry that a [`SocketServer`] exposes on a Unix socket; [`MemoryRegistry`] is the first without
+//! its file and its clock. [`conformance`] is the
 //! contract as tests; an implementation is one that passes it unchanged. [`cluster`] is the schema that
 //! Millpond keeps in a registry, with a type for each operation on it.
 //!
@@ -26,7 +27,7 @@ mod request;
 mod socket;
 mod value;
 
-pub use embedded::{EmbeddedRegistry, OpenError};
+pub use embedded::{EmbeddedRegistry, MemoryRegistry, OpenError};
 pub use error::RegistryError;
 pub use interface::{
     BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, LeaseId,

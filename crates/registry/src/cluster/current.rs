@@ -4,7 +4,7 @@ use super::keys::{self, MapKey};
 use super::osds::{OsdRecord, OsdUp};
 use super::{ClusterError, decode};
 use crate::error::RegistryError;
-use crate::interface::{Event, Registry, Revision};
+use crate::interface::{Event, Registry, Revision, Watch};
 use crate::value::Value;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, OsdId, PgId, PoolId, VolumeId};
@@ -142,30 +142,57 @@ where
     }
 }
 
+/// The map, kept current by what a watch shows.
+pub struct MapFollower {
+    parts: MapParts,
+    changes: Box<dyn Watch>,
+}
+
+impl MapFollower {
+    /// Reads the map.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that makes no sense.
+    pub async fn begin(registry: &dyn Registry) -> Result<MapFollower, ClusterError> {
+        let parts = MapParts::read(registry).await?;
+        let changes = registry.watch(keys::MAP, parts.revision.next()).await?;
+        Ok(MapFollower { parts, changes })
+    }
+
+    /// The map as it was seen last, if there is a cluster.
+    #[must_use]
+    pub fn map(&self) -> Option<ClusterMap> {
+        self.parts.to_map()
+    }
+
+    /// Waits for changes, of one or more whole transactions.
+    ///
+    /// # Errors
+    /// Those of the registry: begin anew.
+    pub async fn next(&mut self) -> Result<(), ClusterError> {
+        let batch = self.changes.next().await?;
+        for event in &batch.events {
+            if let Err(error) = self.parts.apply(event) {
+                // The rest of the map is better than none; who needs this entry sees the older one.
+                tracing::error!(%error, "a change of the cluster map is passed over");
+            }
+        }
+        self.parts.revision = batch.revision;
+        Ok(())
+    }
+}
+
 /// Reads the map and follows its changes until the registry fails.
 async fn follow(
     registry: &dyn Registry,
     sender: &watch::Sender<Arc<ClusterMap>>,
 ) -> Result<Never, ClusterError> {
-    let mut parts = MapParts::read(registry).await?;
-    publish(&parts, sender);
-    let mut changes = registry.watch(keys::MAP, parts.revision.next()).await?;
+    let mut follower = MapFollower::begin(registry).await?;
     loop {
-        let batch = changes.next().await?;
-        for event in &batch.events {
-            if let Err(error) = parts.apply(event) {
-                // The rest of the map is better than none; who needs this entry sees the older one.
-                tracing::error!(%error, "a change of the cluster map is passed over");
-            }
+        if let Some(map) = follower.map() {
+            sender.send_replace(Arc::new(map));
         }
-        parts.revision = batch.revision;
-        publish(&parts, sender);
-    }
-}
-
-fn publish(parts: &MapParts, sender: &watch::Sender<Arc<ClusterMap>>) {
-    if let Some(map) = parts.to_map() {
-        sender.send_replace(Arc::new(map));
+        follower.next().await?;
     }
 }
 

@@ -42,6 +42,7 @@ mod attach;
 mod current;
 mod error;
 mod keys;
+mod management;
 mod manager;
 mod osds;
 mod placement;
@@ -55,8 +56,9 @@ mod tests;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
-pub use current::Known;
+pub use current::{Known, MapFollower};
 pub use error::ClusterError;
+pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
 pub use placement::{Candidate, retarget};
 pub use pools::check_pg;

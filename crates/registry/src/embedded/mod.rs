@@ -13,23 +13,26 @@
 
 mod file;
 mod history;
+mod memory;
 mod state;
+mod table;
 mod verify;
 
 pub use file::OpenError;
+pub use memory::MemoryRegistry;
 
 use crate::error::RegistryError;
-use crate::interface::{LeaseId, Range, Revision, Watch};
+use crate::interface::{LeaseId, Revision, Watch};
 use crate::request::{Answer, Caller, Request};
 use async_trait::async_trait;
 use base::ClusterId;
 use file::RegistryFile;
 use history::History;
 use state::{Changes, State};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use table::Table;
 use tokio::sync::{mpsc, oneshot};
 
 /// Requests that may wait for the registry's thread; further callers wait for room.
@@ -102,9 +105,9 @@ impl EmbeddedRegistry {
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(io_error)?;
         let engine = Engine {
             path: path.display().to_string(),
-            deadlines: state.leases().map(|(id, ttl)| (id, Instant::now() + ttl)).collect(),
             file,
-            state,
+            table: Table::new(state, Duration::ZERO),
+            began: Instant::now(),
             history: history.clone(),
             failed: None,
         };
@@ -157,10 +160,10 @@ impl Caller for EmbeddedRegistry {
 struct Engine {
     path: String,
     file: RegistryFile,
-    state: State,
+    table: Table,
+    /// What the table's times count from.
+    began: Instant,
     history: Arc<History>,
-    /// When each lease ends unless it is kept alive.
-    deadlines: BTreeMap<LeaseId, Instant>,
     /// Why the file could not be written, once it could not.
     failed: Option<RegistryError>,
 }
@@ -169,7 +172,7 @@ impl Engine {
     async fn run(mut self, mut requests: mpsc::Receiver<(Request, Reply)>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
-            let earliest = self.deadlines.values().min().copied();
+            let earliest = self.table.next_end().map(|end| self.began + end);
             let expiry = async {
                 match earliest {
                     Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -212,69 +215,13 @@ impl Engine {
     }
 
     fn apply(&mut self, request: Request, changes: &mut Changes) -> Result<Answer, RegistryError> {
-        match request {
-            Request::Get { key } => Ok(Answer::Got(self.state.get(&key).cloned())),
-            Request::Range { prefix } => {
-                let entries = self.state.range(&prefix);
-                Ok(Answer::Range(Range { revision: self.state.revision(), entries }))
-            }
-            Request::Txn(txn) => self.state.txn(&txn, changes).map(Answer::Txn),
-            Request::LeaseGrant { ttl_ms } => {
-                let ttl = Duration::from_millis(ttl_ms);
-                let id = self.unused_lease();
-                self.state.grant(id, ttl, changes);
-                self.deadlines.insert(id, Instant::now() + ttl);
-                Ok(Answer::Granted { lease: id, ttl_ms })
-            }
-            Request::LeaseKeepAlive { lease } => {
-                let ttl = self.state.lease_ttl(lease).ok_or(RegistryError::LeaseNotFound { lease })?;
-                self.deadlines.insert(lease, Instant::now() + ttl);
-                Ok(Answer::Done)
-            }
-            Request::LeaseRevoke { lease } => {
-                if !self.state.end_lease(lease, changes) {
-                    return Err(RegistryError::LeaseNotFound { lease });
-                }
-                self.deadlines.remove(&lease);
-                Ok(Answer::Done)
-            }
-            Request::Compact { revision } => {
-                // Of this batch nothing is in history yet, and history is bounded without it.
-                let shown = self.state.revision().0 - changes.transactions.len() as u64;
-                if revision.0 > shown && revision <= self.state.revision() {
-                    self.history.compact(Revision(shown))?;
-                } else {
-                    self.history.compact(revision)?;
-                }
-                Ok(Answer::Done)
-            }
-        }
-    }
-
-    /// Ids come from the system's random source, so that none returns after a reopening.
-    fn unused_lease(&self) -> LeaseId {
-        loop {
-            // etcd's ids are positive 64-bit signed numbers; so are these.
-            let id = LeaseId((uuid::Uuid::new_v4().as_u64_pair().1 << 2) >> 1);
-            if id.0 != 0 && self.state.lease_ttl(id).is_none() {
-                return id;
-            }
-        }
+        self.table.apply(request, self.began.elapsed(), random_lease, &self.history, changes)
     }
 
     fn expire(&mut self, grace: Duration) {
-        let now = Instant::now();
         let mut changes = Changes::default();
-        let ended: Vec<LeaseId> = self
-            .deadlines
-            .iter()
-            .filter(|(_, deadline)| **deadline + grace <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for lease in ended {
-            tracing::debug!(%lease, "a lease ended: it was not kept alive");
-            self.state.end_lease(lease, &mut changes);
-            self.deadlines.remove(&lease);
+        if let Some(at) = self.began.elapsed().checked_sub(grace) {
+            self.table.expire(at, &mut changes);
         }
         if let Err(error) = self.commit(changes) {
             tracing::error!(%error, "ended leases could not be written");
@@ -288,10 +235,10 @@ impl Engine {
         if changes.writes.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.file.commit(self.state.revision(), &changes.writes) {
+        if let Err(error) = self.file.commit(self.table.revision(), &changes.writes) {
             let error = RegistryError::Storage { path: self.path.clone(), reason: error.to_string() };
             self.failed = Some(error.clone());
-            self.deadlines.clear();
+            self.table.stop();
             return Err(error);
         }
         for (revision, events) in changes.transactions {
@@ -299,6 +246,12 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// From the system's random source, so that no id returns after a reopening.
+fn random_lease() -> LeaseId {
+    // etcd's ids are positive 64-bit signed numbers; so are these.
+    LeaseId((uuid::Uuid::new_v4().as_u64_pair().1 << 2) >> 1)
 }
 
 #[cfg(test)]

@@ -308,6 +308,10 @@ impl Life {
             Event::ProposalLookUp(proposal) => self.registry.look_up(*proposal, world),
             Event::ProposalAnswer { process, life, pg, accepted } => {
                 if world.is_alive(process, life) {
+                    if accepted.is_some() {
+                        // Whoever begins an epoch knows of every attach that was registered before its claim.
+                        self.registry.map_arrives(process, life, self.registry.map.clone(), world);
+                    }
                     world.tell(process, Input::Proposal { pg, accepted });
                 }
             }
@@ -391,6 +395,7 @@ impl Life {
         }
         if end == TurnEnd::Exits {
             self.stop_node(process.0, false, "shutdown done");
+            self.registry.withdraw(process.0, &mut self.world);
         }
         Ok(())
     }
@@ -428,12 +433,9 @@ impl Life {
         world.story(Some(process), || format!("lives for the {life}. time"));
         if process.0 < self.nodes.len() {
             self.registry.announce(process, world);
-        }
-        if process.0 < self.nodes.len() {
             self.node_came_back();
         }
-        let (map, world) = (self.registry.map.clone(), &mut self.world);
-        world.mailboxes[process.0].map_revision = map.revision;
+        let (map, world) = (self.registry.map_at_start(process), &mut self.world);
         if process.0 < self.nodes.len() {
             world.tell(process, Input::Map(map));
         } else {

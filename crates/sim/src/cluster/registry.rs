@@ -1,37 +1,59 @@
-//! The registry: the map and its changes, leases of nodes, and answers that come late or never.
+//! The registry, the manager, and how nodes use them: the real ones over a registry in memory, with answers that come
+//! late or never.
 
 use super::network::address_of;
 use super::plan::Plan;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
-use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
-use registry::cluster::Candidate;
+use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
+use base::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use registry::cluster::{
+    Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, TargetChange,
+    target_changes,
+};
+use registry::{LeaseId, MemoryRegistry, RegistryError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-/// How long a node counts as up without a sign of life.
-const LEASE: u64 = 6 * SECOND;
+/// How long a node counts as up, and a manager as such, without a sign of life.
+const LEASE: Duration = Duration::from_secs(6);
 /// How often it gives one.
 const HEARTBEAT: u64 = 2 * SECOND;
-/// How often leases are looked at.
+/// How often leases end, and whoever manages decides.
 const LEASE_CHECK: u64 = 500 * MILLISECOND;
 /// The one pool.
 pub(super) const POOL: PoolId = PoolId(1);
+/// Its name.
+const POOL_NAME: &str = "pool";
 /// The generation under which all clients attached.
-pub(super) const GENERATION: Generation = Generation(1);
+pub(super) const GENERATION: Generation = Generation(0);
 /// The objects of each volume.
 pub(super) const VOLUME_OBJECTS: u64 = 16;
 
+/// A process that takes itself for the manager.
+struct Manager {
+    life: u32,
+    lease: LeaseId,
+    record: ManagerRecord,
+    management: Management,
+}
+
 /// See the module's documentation.
-#[derive(Debug)]
 pub(super) struct Registry {
+    memory: Arc<MemoryRegistry>,
+    cluster: Cluster,
+    follower: MapFollower,
     pub(super) map: Arc<ClusterMap>,
+    /// By process: the newest map it was given.
+    maps: Vec<Arc<ClusterMap>>,
+    /// By node: the lease under which its OSD was announced.
+    leases: Vec<Option<LeaseId>>,
+    /// By node.
+    managers: Vec<Option<Manager>>,
     is_available: bool,
     outage: u64,
-    /// By node: when its lease ends.
-    leases: Vec<u64>,
-    /// By node: since when it has had no address.
-    down_since: Vec<Option<u64>>,
     /// By node: its drive is lost for good.
     is_lost: Vec<bool>,
     /// Every configuration there ever was.
@@ -40,57 +62,42 @@ pub(super) struct Registry {
     dispensable: BTreeSet<(PgId, OsdId)>,
 }
 
+/// What a registry in memory answers: it lets nobody wait.
+fn done<T>(future: impl Future<Output = T>) -> T {
+    poll(future).expect("a registry in memory answers at once")
+}
+
+/// What there is without waiting.
+fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
 impl Registry {
     pub(super) fn new(plan: &Plan) -> Registry {
-        let mut map =
-            ClusterMap { revision: 1, cluster: ClusterId::from_bytes([1; 16]), ..ClusterMap::default() };
-        for index in 0..plan.nodes {
-            map.osds.insert(
-                OsdId(index as u32),
-                OsdInfo {
-                    uuid: osd_uuid(index),
-                    node: NodeId(index as u32),
-                    bytes: 1 << 30,
-                    address: None,
-                    incarnation: 0,
-                    admission: Admission::In,
-                },
-            );
-        }
-        let (size, min_size) = (plan.size, plan.min_size);
-        let pool = PoolInfo { name: "pool".to_owned(), size, min_size, pg_count: plan.pgs };
-        map.pools.insert(POOL, pool);
-        let mut history = BTreeMap::new();
-        for index in 0..plan.pgs {
-            let in_sync: Vec<_> = (0..size).map(|copy| OsdId((index + copy) % plan.nodes as u32)).collect();
-            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: Vec::new() };
-            let pg = PgId { pool: POOL, index };
-            map.targets.insert(pg, config.in_sync.clone());
-            history.insert((pg, Epoch(1)), config.clone());
-            map.pgs.insert(pg, config);
-        }
-        for index in 0..plan.volumes {
-            map.volumes.insert(
-                VolumeId(index as u64 + 1),
-                VolumeInfo {
-                    name: format!("volume-{index}"),
-                    pool: POOL,
-                    bytes: VOLUME_OBJECTS * base::OBJECT_BYTES,
-                    generation: GENERATION,
-                    removed: false,
-                },
-            );
-        }
-        Registry {
-            map: Arc::new(map),
+        let memory = Arc::new(MemoryRegistry::new());
+        let cluster = Cluster::new(memory.clone());
+        done(create(&cluster, plan)).expect("a plan's cluster can be made");
+        let follower = done(MapFollower::begin(&*memory)).expect("a registry in memory can be read");
+        let processes = plan.nodes + plan.clients + 2;
+        let mut registry = Registry {
+            memory,
+            cluster,
+            map: Arc::new(follower.map().expect("the cluster was made")),
+            follower,
+            maps: vec![Arc::new(ClusterMap::default()); processes],
+            leases: vec![None; plan.nodes],
+            managers: (0..plan.nodes).map(|_| None).collect(),
             is_available: true,
             outage: 0,
-            leases: vec![0; plan.nodes],
-            down_since: vec![None; plan.nodes],
             is_lost: vec![false; plan.nodes],
-            history,
+            history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
-        }
+        };
+        registry.note_map();
+        registry
     }
 
     /// Whether a group was registered as whole without this OSD, which may delete what it holds of it then.
@@ -98,8 +105,10 @@ impl Registry {
         self.dispensable.contains(&(pg, osd))
     }
 
-    fn note_dispensable(&mut self) {
+    /// Keeps what checkers ask for later.
+    fn note_map(&mut self) {
         for (pg, config) in &self.map.pgs {
+            self.history.entry((*pg, config.epoch)).or_insert_with(|| config.clone());
             let target = &self.map.targets[pg];
             let size = self.map.pools[&pg.pool].size as usize;
             if target.len() < size || !target.iter().all(|osd| config.in_sync.contains(osd)) {
@@ -134,22 +143,21 @@ impl Registry {
         self.is_lost[node] = true;
     }
 
-    /// An operator, or the manager, says whether data is placed on an OSD.
-    pub(super) fn admit(&mut self, node: usize, admission: Admission, world: &mut World) {
-        let osd = OsdId(node as u32);
-        if self.map.osds.get(&osd).is_some_and(|info| info.admission == admission) {
-            return;
-        }
-        world.story(Some(Process(node)), || format!("is {admission:?}"));
-        self.change(world, |map| {
-            map.osds.get_mut(&osd).expect("every node is registered").admission = admission;
-            retarget(map);
-        });
-    }
-
     /// The pool as it is now.
     pub(super) fn pool(&self) -> &PoolInfo {
         &self.map.pools[&POOL]
+    }
+
+    /// An operator says whether data is placed on an OSD.
+    pub(super) fn admit(&mut self, node: usize, admission: Admission, world: &mut World) {
+        let osd = OsdId(node as u32);
+        if !self.is_available || self.map.osds.get(&osd).is_some_and(|info| info.admission == admission) {
+            return;
+        }
+        world.story(Some(Process(node)), || format!("is {admission:?}"));
+        self.set_clock(world);
+        done(self.cluster.set_admission(osd, admission)).expect("every node is registered");
+        self.show(world);
     }
 
     /// An operator has the pool keep more copies or fewer.
@@ -160,12 +168,17 @@ impl Registry {
         let least = if self.is_lost.contains(&true) { most.min(2) } else { 1 };
         let size = world.random.between(least, most) as u32;
         let min_size = world.random.between(1, u64::from(size)) as u32;
+        if !self.is_available {
+            return;
+        }
         world.story(None, || format!("the pool shall keep {size} copies, and {min_size} for writes"));
-        self.change(world, |map| {
-            let pool = map.pools.get_mut(&POOL).expect("there is one pool");
-            (pool.size, pool.min_size) = (size, min_size);
-            retarget(map);
-        });
+        self.set_clock(world);
+        match done(self.cluster.change_pool(POOL_NAME, Some(size), Some(min_size))) {
+            Ok(_) => {}
+            Err(ClusterError::TooFewOsds { .. }) => world.coverage.count("the pool is not resized: too few OSDs"),
+            Err(error) => panic!("the pool cannot be resized: {error}"),
+        }
+        self.show(world);
     }
 
     /// An operator, or the balancer, moves a group.
@@ -176,15 +189,16 @@ impl Registry {
         while target.len() > self.pool().size as usize {
             target.remove(world.random.index(target.len()));
         }
-        if target.is_empty() {
+        if target.is_empty() || !self.is_available {
             return;
         }
         let first = world.random.index(target.len());
         target.rotate_left(first);
         world.story(None, || format!("pg {pg} shall lie on {target:?}"));
-        self.change(world, |map| {
-            map.targets.insert(pg, target);
-        });
+        self.set_clock(world);
+        let change = TargetChange { pg, before: self.map.targets.get(&pg).cloned(), target };
+        done(self.cluster.change_targets(&[change])).expect("targets are in order");
+        self.show(world);
     }
 
     /// Nobody is out any more but those whose drives are lost.
@@ -206,13 +220,35 @@ impl Registry {
         self.is_available && !world.is_cut(process, registry) && !world.is_cut(registry, process)
     }
 
-    /// Changes the map, and sends it to everybody.
-    fn change(&mut self, world: &mut World, change: impl FnOnce(&mut ClusterMap)) {
-        let mut map = (*self.map).clone();
-        map.revision += 1;
-        change(&mut map);
-        self.map = Arc::new(map);
-        self.note_dispensable();
+    fn set_clock(&self, world: &World) {
+        self.memory.advance(Duration::from_nanos(world.now));
+    }
+
+    /// Sends the map to everybody, if it has changed.
+    fn show(&mut self, world: &mut World) {
+        let mut is_new = false;
+        while let Some(seen) = poll(self.follower.next()) {
+            is_new = true;
+            if seen.is_err() {
+                // The registry was opened anew: what a new reading shows has all of it.
+                world.coverage.count("the map is read anew");
+                self.follower =
+                    done(MapFollower::begin(&*self.memory)).expect("a registry in memory can be read");
+            }
+        }
+        if !is_new {
+            return;
+        }
+        let before = std::mem::replace(
+            &mut self.map,
+            Arc::new(self.follower.map().expect("the cluster does not go away")),
+        );
+        self.note_map();
+        for (osd, info) in &self.map.osds {
+            if info.address.is_none() && before.osds.get(osd).is_some_and(|before| before.address.is_some()) {
+                world.event(Some(Process(osd.0 as usize)), "lease ended");
+            }
+        }
         for index in 0..world.mailboxes.len() - 1 {
             if world.mailboxes[index].is_running {
                 let (process, life) = (Process(index), world.mailboxes[index].life);
@@ -223,28 +259,63 @@ impl Registry {
     }
 
     /// A map reaches a process, unless it cannot, or has a newer one.
-    pub(super) fn map_arrives(&self, process: Process, life: u32, map: Arc<ClusterMap>, world: &mut World) {
-        if !world.is_alive(process, life) || world.mailboxes[process.0].map_revision >= map.revision {
+    pub(super) fn map_arrives(
+        &mut self,
+        process: Process,
+        life: u32,
+        map: Arc<ClusterMap>,
+        world: &mut World,
+    ) {
+        if !world.is_alive(process, life) || self.maps[process.0].revision >= map.revision {
             return;
         }
         if !self.is_reachable(process, world) {
             let again = world.random.between(100 * MILLISECOND, SECOND);
             return world.after(again, Event::MapArrives { process, life, map });
         }
-        world.mailboxes[process.0].map_revision = map.revision;
+        self.maps[process.0] = map.clone();
         world.tell(process, Input::Map(map));
+    }
+
+    /// The newest map, as a process finds it when it starts.
+    pub(super) fn map_at_start(&mut self, process: Process) -> Arc<ClusterMap> {
+        self.maps[process.0] = self.map.clone();
+        self.map.clone()
     }
 
     /// A node announces where it serves.
     pub(super) fn announce(&mut self, process: Process, world: &mut World) {
+        self.announce_again(process, world);
         let life = world.mailboxes[process.0].life;
-        self.leases[process.0] = world.now + LEASE;
-        self.change(world, |map| {
-            let info = map.osds.get_mut(&OsdId(process.0 as u32)).expect("every node is registered");
-            info.address = Some(address_of(process, life));
-            info.incarnation += 1;
-        });
         world.after(HEARTBEAT, Event::Heartbeat { process, life });
+    }
+
+    fn announce_again(&mut self, process: Process, world: &mut World) {
+        let life = world.mailboxes[process.0].life;
+        self.set_clock(world);
+        let address = address_of(process, life);
+        let announced = done(async {
+            let osd = self.cluster.register_osd(osd_uuid(process.0), node_id(process.0), OSD_BYTES).await?;
+            let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
+            self.cluster.osd_up(osd, address, lease).await?;
+            Ok::<LeaseId, ClusterError>(lease)
+        });
+        self.leases[process.0] = Some(announced.expect("an OSD can be announced"));
+        self.show(world);
+    }
+
+    /// A node ends in good order, and says so.
+    pub(super) fn withdraw(&mut self, node: usize, world: &mut World) {
+        if !self.is_reachable(Process(node), world) {
+            return;
+        }
+        self.set_clock(world);
+        let manager = self.managers[node].take().map(|manager| manager.lease);
+        for lease in self.leases[node].take().into_iter().chain(manager) {
+            // It may have ended before.
+            let _ = done(self.cluster.registry().lease_revoke(lease));
+        }
+        self.show(world);
     }
 
     /// A node's sign of life, if it gets through.
@@ -252,53 +323,114 @@ impl Registry {
         if !world.is_alive(process, life) {
             return;
         }
-        let is_hung = world.mailboxes[process.0].hung_until > world.now;
-        if !is_hung && self.is_reachable(process, world) {
-            let is_announced =
-                self.map.osds.get(&OsdId(process.0 as u32)).is_some_and(|osd| osd.address.is_some());
-            if !is_announced {
+        if self.is_heard(process, world) {
+            self.set_clock(world);
+            if !self.keep_alive(self.leases[process.0]) {
                 world.event(Some(process), "lease lost and announced anew");
-                return self.announce(process, world);
+                self.announce_again(process, world);
             }
-            self.leases[process.0] = world.now + LEASE;
+            let manages = self.managers[process.0].as_ref().map(|manager| manager.lease);
+            if manages.is_some() && !self.keep_alive(manages) {
+                world.event(Some(process), "is the manager no longer");
+                self.managers[process.0] = None;
+            }
         }
         world.after(HEARTBEAT, Event::Heartbeat { process, life });
     }
 
-    /// Ends the leases of nodes that were silent for too long.
+    fn is_heard(&self, process: Process, world: &World) -> bool {
+        world.mailboxes[process.0].hung_until <= world.now && self.is_reachable(process, world)
+    }
+
+    /// Renews a lease. False if it has ended.
+    fn keep_alive(&self, lease: Option<LeaseId>) -> bool {
+        let Some(lease) = lease else { return false };
+        match done(self.cluster.registry().lease_keep_alive(lease)) {
+            Ok(()) => true,
+            Err(RegistryError::LeaseNotFound { .. }) => false,
+            Err(error) => panic!("a lease cannot be renewed: {error}"),
+        }
+    }
+
+    /// Leases of nodes that were silent for too long end, and whoever manages decides.
     pub(super) fn check_leases(&mut self, world: &mut World) {
         world.after(LEASE_CHECK, Event::LeaseCheck);
         if !self.is_available {
             return;
         }
-        for index in 0..self.leases.len() {
-            let osd = OsdId(index as u32);
-            let info = self.map.osds.get(&osd).expect("every node is registered");
-            let (is_up, admission) = (info.address.is_some(), info.admission);
-            // What the manager does.
-            let since = self.down_since[index].get_or_insert(world.now);
-            let is_overdue = world.now - *since >= world.plan.out_after;
-            if is_up {
-                self.down_since[index] = None;
+        self.set_clock(world);
+        self.show(world);
+        for node in 0..self.managers.len() {
+            let life = world.mailboxes[node].life;
+            if !world.is_alive(Process(node), life) || !self.is_heard(Process(node), world) {
+                continue;
             }
-            match admission {
-                Admission::In if !is_up && is_overdue && !world.has_damage => {
-                    self.admit(index, Admission::OutWhileDown, world)
-                }
-                Admission::OutWhileDown if is_up => self.admit(index, Admission::In, world),
-                _ => {}
+            if self.managers[node].as_ref().is_some_and(|manager| manager.life != life) {
+                self.managers[node] = None;
             }
-            if is_up && self.leases[index] <= world.now {
-                world.event(Some(Process(index)), "lease ended");
-                self.change(world, |map| {
-                    map.osds.get_mut(&osd).expect("every node is registered").address = None;
-                });
+            // Sometimes by a map that others have changed since.
+            if self.managers[node].is_some() && !world.random.one_in(4) {
+                self.decide(node, world);
+            } else if self.managers[node].is_none() {
+                self.elect(node, life, world);
             }
         }
     }
 
+    /// A node becomes the manager, if there is none.
+    fn elect(&mut self, node: usize, life: u32, world: &mut World) {
+        let elected = done(async {
+            if self.cluster.manager().await?.is_some() {
+                return Ok(None);
+            }
+            let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
+            let record = ManagerRecord { node: node_id(node), pid: life, away: BTreeMap::new() };
+            let is_elected = self.cluster.become_manager(&record, lease).await?;
+            Ok::<_, ClusterError>(is_elected.then_some((lease, record)))
+        });
+        if let Some((lease, record)) = elected.expect("a manager can be chosen") {
+            world.event(Some(Process(node)), "becomes the manager");
+            let management = Management::new(self.cluster.clone());
+            self.managers[node] = Some(Manager { life, lease, record, management });
+        }
+    }
+
+    /// A node that takes itself for the manager decides by the map that it has.
+    fn decide(&mut self, node: usize, world: &mut World) {
+        let map = self.maps[node].clone();
+        let Some(manager) = &mut self.managers[node] else { return };
+        // Whoever holds the last sound copy of something stays until it is mended.
+        let out_after = (!world.has_damage).then(|| Duration::from_nanos(world.plan.out_after));
+        let moment = Moment { now: Duration::from_nanos(world.now), unix_seconds: world.now / SECOND };
+        let is_manager = done(async {
+            manager.management.decide_who_is_in(&map, moment, out_after).await?;
+            if manager.management.must_retarget(&map) {
+                manager.management.retarget(&map, &target_changes(&map)).await?;
+            }
+            let away = manager.management.away(&map, out_after);
+            if away == manager.record.away {
+                return Ok::<bool, ClusterError>(true);
+            }
+            let record = ManagerRecord { away, ..manager.record.clone() };
+            let is_manager =
+                self.cluster.publish_manager(&manager.record, &record, manager.lease).await;
+            manager.record = record;
+            match is_manager {
+                Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) => Ok(false),
+                other => other,
+            }
+        });
+        if !is_manager.expect("what is decided can be written") {
+            world.event(Some(Process(node)), "is the manager no longer");
+            self.managers[node] = None;
+        }
+        self.show(world);
+    }
+
     /// The registry goes away for a while.
     pub(super) fn go_away(&mut self, duration: u64, world: &mut World) {
+        self.set_clock(world);
+        self.show(world);
         self.is_available = false;
         self.outage = world.next_serial();
         world.after(duration, Event::RegistryBack { serial: self.outage });
@@ -310,20 +442,23 @@ impl Registry {
             return;
         }
         self.is_available = true;
-        world.story(None, || "the registry is back".to_owned());
-        for lease in &mut self.leases {
-            // It knows nothing of what it did not hear meanwhile.
-            *lease = world.now + LEASE;
+        if world.random.percent(50) {
+            world.event(None, "the registry is started anew");
+            self.memory.reopen(Duration::from_nanos(world.now));
+        } else {
+            // It ran all the time, and heard from nobody.
+            world.event(None, "the registry can be reached again");
+            self.set_clock(world);
         }
+        self.show(world);
     }
 
     /// A proposal reaches the registry. Answers whether it was taken.
     ///
     /// # Errors
-    /// If it breaks the rules that the real registry checks.
+    /// If it breaks the registry's rules.
     pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
         let Proposal { process, pg, expected, ref config, .. } = *proposal;
-        registry::cluster::check_pg(pg, expected, config).map_err(|error| error.to_string())?;
         if self.is_lost[process.0] {
             return Ok(false);
         }
@@ -333,19 +468,16 @@ impl Registry {
             world.after(patience, Event::ProposalLookUp(proposal));
             return Ok(false);
         }
-        let present = self.map.pgs.get(&pg).map(|config| config.epoch);
-        let is_accepted = present == Some(expected);
+        self.set_clock(world);
+        let changed = done(self.cluster.change_pg(pg, expected, config.clone()));
+        let is_accepted = changed.map_err(|error| error.to_string())?;
         if is_accepted {
             world.coverage.count("proposal: accepted");
-            self.history.insert((pg, config.epoch), config.clone());
-            let config = config.clone();
             world.story(Some(process), || format!("begins {} of pg {pg}: {config:?}", config.epoch));
-            self.change(world, |map| {
-                map.pgs.insert(pg, config);
-            });
         } else {
             world.coverage.count("proposal: refused");
         }
+        self.show(world);
         if !world.is_calm && world.random.percent(world.plan.lost_answer_percent) {
             world.coverage.count("proposal: answer lost");
             let patience = world.random.between(10 * MILLISECOND, 10 * SECOND);
@@ -373,21 +505,30 @@ impl Registry {
     }
 }
 
+/// Bytes of each OSD, as far as placement is concerned.
+const OSD_BYTES: u64 = 1 << 30;
+
+/// A cluster, as `millpond up` and its users would make it.
+async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
+    cluster.create(ClusterId::from_bytes([1; 16])).await?;
+    for index in 0..plan.nodes {
+        cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES).await?;
+    }
+    cluster.create_pool(POOL_NAME, plan.size, plan.min_size, plan.pgs).await?;
+    for index in 0..plan.volumes {
+        let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
+        cluster.create_volume(&format!("volume-{index}"), POOL_NAME, bytes).await?;
+    }
+    Ok(())
+}
+
 /// The OSDs that data may be placed on.
 fn candidates(map: &ClusterMap) -> Vec<OsdId> {
     Candidate::all(map).into_iter().map(|candidate| candidate.osd).collect()
 }
 
-/// What the manager does when OSDs or pools change.
-fn retarget(map: &mut ClusterMap) {
-    let candidates = Candidate::all(map);
-    for (pool, info) in &map.pools {
-        let pgs: Vec<PgId> = (0..info.pg_count).map(|index| PgId { pool: *pool, index }).collect();
-        let present: Vec<Vec<OsdId>> =
-            pgs.iter().map(|pg| map.targets.get(pg).cloned().unwrap_or_default()).collect();
-        let targets = registry::cluster::retarget(*pool, info.size, &present, &candidates);
-        map.targets.extend(pgs.into_iter().zip(targets));
-    }
+fn node_id(index: usize) -> NodeId {
+    NodeId(index as u32)
 }
 
 /// The identity of a node's drive.

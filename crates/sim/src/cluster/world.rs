@@ -135,8 +135,6 @@ pub(super) struct Mailbox {
     pub(super) wake_at: Option<u64>,
     /// It takes no turn before then.
     pub(super) hung_until: u64,
-    /// The newest map it was given.
-    pub(super) map_revision: u64,
 }
 
 /// See the module's documentation.

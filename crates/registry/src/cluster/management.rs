@@ -1,0 +1,296 @@
+//! What the manager decides: where data shall lie when the OSDs or pools have changed, and that an OSD which stays away
+//! is no longer waited for.
+//!
+//! Whoever manages asks again whenever the map or the settings have changed, and when a decision says so. What is
+//! decided is written under the condition that what it was decided by still holds.
+//!
+//! # Who is taken out
+//!
+//! An OSD that has been down for `osd_out_after` is taken out only if its groups can be rebuilt elsewhere, as good as
+//! before ([`reason_to_stay`]):
+//! - The OSDs that are in and up are enough for the copies of every pool. If not, nothing could be rebuilt: its groups
+//!   go on with what they have anyway, and it would lose by being out, because it catches up by its log as long as it
+//!   is a member, and is filled anew once it was none.
+//! - They lie on as many nodes as the copies did before. Two copies of a group on one node are a risk that nobody chose,
+//!   and would be undone when the node is back.
+//! - They are more than half of those that are in. So many do not die by themselves: it is a switch or the power, and
+//!   what is left could hardly take it all.
+//!
+//! A person may take it out all the same: `millpond osd out`.
+
+use super::{Away, Candidate, Cluster, Result, TargetChange, retarget};
+use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
+use base::{NodeId, OsdId, PgId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A moment, by both clocks of the machine that manages.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// By the monotonic clock: since an arbitrary start.
+    pub now: Duration,
+    /// Seconds since 1970, for people.
+    pub unix_seconds: u64,
+}
+
+/// What targets are decided by, and what was decided.
+#[derive(Clone, Debug, PartialEq)]
+struct Layout {
+    candidates: Vec<Candidate>,
+    pools: BTreeMap<PoolId, PoolInfo>,
+    targets: BTreeMap<PgId, Vec<OsdId>>,
+}
+
+impl Layout {
+    fn of(map: &ClusterMap) -> Layout {
+        let candidates = Candidate::all(map);
+        Layout { candidates, pools: map.pools.clone(), targets: map.targets.clone() }
+    }
+}
+
+/// What one process that manages the cluster knows. It keeps nothing that the registry has not: its successor begins to
+/// count anew how long an OSD is away.
+pub struct Management {
+    cluster: Cluster,
+    /// Since when each OSD that is in is known to be down.
+    down: BTreeMap<OsdId, Moment>,
+    /// What nothing is to be done about.
+    settled: Option<Layout>,
+}
+
+impl Management {
+    /// For a process that has just become the manager.
+    #[must_use]
+    pub fn new(cluster: Cluster) -> Management {
+        Management { cluster, down: BTreeMap::new(), settled: None }
+    }
+
+    /// Takes in who is back, and out who has been away for `out_after` and can be; nobody, if there is none. Answers when
+    /// the next one will have been away for so long, by the monotonic clock.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn decide_who_is_in(
+        &mut self,
+        map: &ClusterMap,
+        moment: Moment,
+        out_after: Option<Duration>,
+    ) -> Result<Option<Duration>> {
+        self.note_who_is_down(map, moment);
+        for (&osd, info) in &map.osds {
+            if info.admission == Admission::OutWhileDown
+                && info.address.is_some()
+                && self.cluster.take_in_again(osd).await?
+            {
+                tracing::info!(%osd, "it is back, so it is in again");
+            }
+        }
+        let Some(out_after) = out_after else { return Ok(None) };
+        let mut next: Option<Duration> = None;
+        let mut map = map.clone();
+        for (&osd, down) in &self.down {
+            let at = down.now + out_after;
+            if at > moment.now {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            } else if reason_to_stay(&map, osd).is_none() && self.cluster.take_out_while_down(osd).await? {
+                tracing::warn!(%osd, seconds = out_after.as_secs(), "it stayed away, so its data is placed elsewhere");
+                // What was allowed for the first one may not be for the second.
+                if let Some(info) = map.osds.get_mut(&osd) {
+                    info.admission = Admission::OutWhileDown;
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    fn note_who_is_down(&mut self, map: &ClusterMap, moment: Moment) {
+        let is_down = |osd: &OsdId| {
+            map.osds.get(osd).is_some_and(|info| info.address.is_none() && info.admission == Admission::In)
+        };
+        self.down.retain(|osd, _| is_down(osd));
+        for osd in map.osds.keys().filter(|osd| is_down(osd)) {
+            self.down.entry(*osd).or_insert(moment);
+        }
+    }
+
+    /// Whether the map asks for targets that were not decided yet: see [`target_changes`].
+    #[must_use]
+    pub fn must_retarget(&self, map: &ClusterMap) -> bool {
+        self.settled.as_ref() != Some(&Layout::of(map))
+    }
+
+    /// Writes the targets that were decided by `map`. Says whether nothing is left to write; if not, look again.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn retarget(&mut self, map: &ClusterMap, changes: &[TargetChange]) -> Result<bool> {
+        if changes.is_empty() {
+            self.settled = Some(Layout::of(map));
+            return Ok(true);
+        }
+        tracing::info!(groups = changes.len(), "placement groups get new targets");
+        // Their change shows in the map, which is looked at again.
+        self.cluster.change_targets(changes).await
+    }
+
+    /// What becomes of those who are down, for people.
+    #[must_use]
+    pub fn away(&self, map: &ClusterMap, out_after: Option<Duration>) -> BTreeMap<OsdId, Away> {
+        let becomes = |(&osd, down): (&OsdId, &Moment)| {
+            let away = match (out_after, reason_to_stay(map, osd)) {
+                (None, _) => Away::In { reason: "--osd-out-after is never".to_owned() },
+                (_, Some(reason)) => Away::In { reason },
+                (Some(out_after), None) => {
+                    Away::Out { at_unix_seconds: down.unix_seconds.saturating_add(out_after.as_secs()) }
+                }
+            };
+            (osd, away)
+        };
+        self.down.iter().map(becomes).collect()
+    }
+}
+
+/// Why an OSD that is in and down is not taken out, however long it stays away. The rule and its reasons are in the
+/// module's documentation.
+fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
+    let within = || map.osds.iter().filter(|(_, info)| info.admission == Admission::In && info.bytes > 0);
+    let left = || within().filter(|(id, info)| info.address.is_some() && **id != osd);
+    let (within_count, left_count) = (within().count(), left().count());
+    let largest = map.pools.values().max_by_key(|pool| pool.size)?;
+    let copies = largest.size as usize;
+    if left_count < copies {
+        return Some(format!(
+            "pool {} wants {copies} copies, and only {left_count} other OSDs are in and up",
+            largest.name
+        ));
+    }
+    let nodes: BTreeSet<NodeId> = within().map(|(_, info)| info.node).collect();
+    let nodes_left: BTreeSet<NodeId> = left().map(|(_, info)| info.node).collect();
+    if nodes_left.len() < copies.min(nodes.len()) {
+        return Some(format!(
+            "the {copies} copies of pool {} would have to share the {} nodes that are left",
+            largest.name,
+            nodes_left.len()
+        ));
+    }
+    if left_count * 2 <= within_count {
+        return Some(format!(
+            "only {left_count} of the {within_count} OSDs that are in would be left, which looks like more than a \
+             lost drive"
+        ));
+    }
+    None
+}
+
+/// The targets that are to be others than they are. In a large pool this takes a while.
+#[must_use]
+pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
+    let candidates = Candidate::all(map);
+    let mut changes = Vec::new();
+    for (&pool, info) in &map.pools {
+        let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
+        let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
+        let targets = retarget(pool, info.size, &present, &candidates);
+        for ((pg, present), target) in groups().zip(present).zip(targets) {
+            if target != present {
+                changes.push(TargetChange { pg, before: map.targets.get(&pg).cloned(), target });
+            }
+        }
+    }
+    changes
+}
+
+/// Where a group's replicas shall lie now: where its target says, else where its configuration has them.
+fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
+    if let Some(target) = map.targets.get(&pg) {
+        return target.clone();
+    }
+    let Some(PgConfig { primary, in_sync, .. }) = map.pgs.get(&pg) else { return Vec::new() };
+    let others = in_sync.iter().filter(|osd| *osd != primary);
+    std::iter::once(primary).chain(others).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::OsdInfo;
+    use base::{Epoch, OsdUuid};
+
+    /// OSDs on these nodes, all in, and all up but the first `down`; one pool.
+    fn map(nodes: &[u32], down: usize, copies: u32) -> ClusterMap {
+        let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+        for (osd, &node) in nodes.iter().enumerate() {
+            let address = (osd >= down).then(|| "127.0.0.1:7000".parse().unwrap());
+            let info = OsdInfo {
+                uuid: OsdUuid::default(),
+                node: NodeId(node),
+                bytes: 1 << 30,
+                address,
+                incarnation: 1,
+                admission: Admission::In,
+            };
+            map.osds.insert(OsdId(osd as u32), info);
+        }
+        let pool = PoolInfo { name: "p".into(), size: copies, min_size: 1, pg_count: 16 };
+        map.pools.insert(PoolId(1), pool);
+        map
+    }
+
+    fn stays_because(nodes: &[u32], down: usize, copies: u32) -> String {
+        reason_to_stay(&map(nodes, down, copies), OsdId(0)).unwrap_or_default()
+    }
+
+    #[test]
+    fn who_is_away_is_taken_out_only_if_its_groups_can_be_rebuilt_as_good_as_before() {
+        assert_eq!(stays_because(&[0, 1, 2, 3], 1, 3), "");
+        assert_eq!(stays_because(&[0, 0, 1, 1, 2, 2], 1, 3), "");
+        assert_eq!(stays_because(&[0, 0, 0, 0], 1, 3), "", "there is only one node anyway");
+        assert!(stays_because(&[0, 1, 2], 1, 3).contains("only 2 other OSDs"));
+        assert!(stays_because(&[0, 1, 2, 3], 2, 3).contains("only 2 other OSDs"));
+        assert!(stays_because(&[0, 0, 1, 1, 2, 2], 2, 3).contains("share the 2 nodes"));
+        assert!(stays_because(&[0, 1, 2, 3], 2, 2).contains("2 of the 4 OSDs"));
+    }
+
+    #[test]
+    fn an_osd_that_is_out_counts_for_nothing() {
+        let mut map = map(&[0, 1, 2, 3], 1, 3);
+        map.osds.get_mut(&OsdId(3)).unwrap().admission = Admission::Out;
+        assert!(reason_to_stay(&map, OsdId(0)).is_some());
+        // Of two pools the one with more copies decides.
+        let mut two = self::map(&[0, 1, 2], 1, 2);
+        assert_eq!(reason_to_stay(&two, OsdId(0)), None);
+        let pool = PoolInfo { name: "q".into(), size: 3, min_size: 2, pg_count: 16 };
+        two.pools.insert(PoolId(2), pool);
+        assert!(reason_to_stay(&two, OsdId(0)).unwrap().contains("pool q wants 3"));
+    }
+
+    #[test]
+    fn targets_change_with_the_osds_and_settle() {
+        let mut map = map(&[0, 1, 2, 3], 0, 3);
+        for change in target_changes(&map) {
+            map.targets.insert(change.pg, change.target);
+        }
+        assert_eq!(map.targets.len(), 16);
+        assert_eq!(target_changes(&map), []);
+        map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::OutWhileDown;
+        let away = target_changes(&map);
+        assert!(!away.is_empty() && away.iter().all(|change| !change.target.contains(&OsdId(2))));
+        assert!(away.iter().all(|change| change.before.as_ref() == map.targets.get(&change.pg)));
+    }
+
+    #[test]
+    fn a_group_without_a_target_keeps_what_it_has() {
+        let mut map = map(&[0, 1, 2], 0, 3);
+        let placed = target_changes(&map);
+        for change in &placed {
+            let config = PgConfig {
+                epoch: Epoch(1),
+                primary: change.target[0],
+                in_sync: change.target.iter().rev().copied().collect(),
+                learners: vec![],
+            };
+            map.pgs.insert(change.pg, config);
+        }
+        assert_eq!(target_changes(&map), []);
+    }
+}
