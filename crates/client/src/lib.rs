@@ -14,7 +14,9 @@
 
 mod client;
 mod error;
+mod fence;
 mod route;
 
 pub use client::{Client, Completion, LinkError, Notice, Outcome, VolumeHandle};
 pub use error::ClientError;
+pub use fence::Fencing;

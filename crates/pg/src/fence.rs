@@ -11,6 +11,7 @@
 
 use crate::io::Io;
 use crate::osd::Osd;
+use crate::sabotage::Sabotage;
 use base::{Generation, LinkId, OsdId, VolumeId};
 use std::collections::BTreeSet;
 use wire::{Fence, encode};
@@ -51,6 +52,9 @@ impl Osd {
         others.extend(self.osd_links.keys());
         others.extend(self.leases.promised(self.now));
         others.remove(&self.id);
+        if self.sabotage == Some(Sabotage::FenceAlone) {
+            others.clear();
+        }
         let awaited = others.into_iter().map(|osd| Awaited { osd, told_on: None }).collect();
         self.fencing.push(Fencing { fence: *fence, client: link, awaited });
         self.advance_fences(io);

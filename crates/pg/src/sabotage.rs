@@ -33,11 +33,13 @@ pub enum Sabotage {
     LeaveEarly,
     /// A primary that restarted takes what it finds for the end of its log, whatever the others have.
     TrustTail,
+    /// Who is sent a client's fence answers without making sure of the other OSDs.
+    FenceAlone,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 14] = [
+    pub const ALL: [Sabotage; 15] = [
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
@@ -52,5 +54,6 @@ impl Sabotage {
         Sabotage::TrustFetched,
         Sabotage::LeaveEarly,
         Sabotage::TrustTail,
+        Sabotage::FenceAlone,
     ];
 }

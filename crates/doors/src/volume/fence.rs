@@ -1,8 +1,9 @@
 //! Sees to it that no OSD serves who had a volume before, ahead of its first use: one member in sync of each placement group
 //! is to know the new generation. Why that is enough is told in docs/protocol.md.
 
-use base::map::{ClusterMap, PgConfig};
-use base::{ClientId, Generation, OsdId, PgId, VolumeId};
+use base::map::ClusterMap;
+use base::{ClientId, Generation, OsdId, VolumeId};
+use client::Fencing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,24 +45,17 @@ pub(super) struct Order {
 /// After [`FENCE_LIMIT`], in words: which OSDs could not be made sure of, and why.
 pub(super) async fn set_up(mut maps: watch::Receiver<Arc<ClusterMap>>, order: Order) -> Result<(), String> {
     let first = maps.borrow_and_update().clone();
-    let Some(pool) = first.volumes.get(&order.volume).map(|volume| volume.pool) else {
+    let Some(mut fencing) = Fencing::new(&first, order.volume) else {
         return Err("the volume was removed".to_owned());
     };
-    let groups: BTreeMap<PgId, PgConfig> = first
-        .pgs
-        .iter()
-        .filter(|(pg, _)| pg.pool == pool)
-        .map(|(pg, config)| (*pg, config.clone()))
-        .collect();
     let (started, mut is_told) = (Instant::now(), false);
     let (sender, mut answers) = mpsc::channel::<Answer>(64);
     let mut tasks = JoinSet::new();
     let mut asked: BTreeSet<(OsdId, SocketAddr)> = BTreeSet::new();
-    let mut vouching: BTreeSet<OsdId> = BTreeSet::new();
     let mut troubles: BTreeMap<OsdId, String> = BTreeMap::new();
     loop {
         let map = maps.borrow_and_update().clone();
-        let open = unsettled(&groups, &map, &vouching);
+        let open = fencing.open(&map);
         if open.is_empty() {
             return Ok(());
         }
@@ -90,27 +84,13 @@ pub(super) async fn set_up(mut maps: watch::Receiver<Arc<ClusterMap>>, order: Or
         }
         tokio::select! {
             Some((osd, answer)) = answers.recv() => match answer {
-                Ok(()) => drop(vouching.insert(osd)),
+                Ok(()) => fencing.vouches(osd),
                 Err(reason) => drop(troubles.insert(osd, reason)),
             },
             Ok(()) = maps.changed() => {}
             () = tokio::time::sleep(left) => {}
         }
     }
-}
-
-/// The members in sync of groups that may still serve under an older generation. One of each would do. A group that began
-/// another epoch since the first map knows by its primary's.
-fn unsettled(
-    groups: &BTreeMap<PgId, PgConfig>,
-    map: &ClusterMap,
-    vouching: &BTreeSet<OsdId>,
-) -> BTreeSet<OsdId> {
-    let is_open = |(pg, config): &(&PgId, &PgConfig)| {
-        map.pgs.get(pg).is_some_and(|now| now.epoch == config.epoch)
-            && !config.in_sync.iter().any(|osd| vouching.contains(osd))
-    };
-    groups.iter().filter(is_open).flat_map(|(_, config)| config.in_sync.iter().copied()).collect()
 }
 
 fn in_words(open: &BTreeSet<OsdId>, troubles: &BTreeMap<OsdId, String>) -> String {

@@ -215,6 +215,7 @@ impl Life {
             || has_lost
             || has_out
             || fails_to_read
+            || !self.registry.is_settled()
             || self.atlas.has_damage(&self.nodes, &self.served)
         {
             return false;

@@ -1,21 +1,26 @@
 //! A client's process: the real client state machine under a random load, whose history is kept.
 
+use super::fencer::{Fencer, Progress};
 use super::history::{History, Kind};
 use super::node::Clock;
 use super::plan::Plan;
-use super::registry::{GENERATION, VOLUME_OBJECTS};
+use super::registry::VOLUME_OBJECTS;
 use super::world::{Input, MICROSECOND, MILLISECOND, Process, World};
 use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
-use base::{BLOCK_BYTES, Buffer, ClientId, LinkId, Network, VolumeId};
+use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LinkId, Network, VolumeId};
 use client::{Client, ClientError, Outcome, VolumeHandle};
+use registry::cluster::Attachment;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long after a failed read an OSD may still say that nobody has a block: for a second by its clock it does not ask again.
+const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
 
 /// What a client does next.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +44,7 @@ pub(super) enum Work {
 struct Running {
     client: Client,
     clock: Clock,
-    volumes: Vec<VolumeHandle>,
+    volumes: Vec<(VolumeHandle, Generation)>,
     /// When the slots without an operation begin their next.
     due: BinaryHeap<Reverse<u64>>,
     in_flight: usize,
@@ -50,14 +55,20 @@ struct Running {
 pub(super) struct ClientProcess {
     process: Process,
     random: Random,
+    /// Its id in its present life.
+    id: ClientId,
+    /// It makes sure of its volumes before it begins.
+    pub(super) fencer: Option<Fencer>,
     running: Option<Running>,
+    /// It was told that another has a volume now.
+    pub(super) is_fenced: bool,
     buffers: Vec<Buffer>,
     pub(super) work: Work,
 }
 
-struct ClientIo<'a> {
-    process: Process,
-    world: &'a mut World,
+pub(super) struct ClientIo<'a> {
+    pub(super) process: Process,
+    pub(super) world: &'a mut World,
 }
 
 impl Network for ClientIo<'_> {
@@ -80,18 +91,45 @@ impl Network for ClientIo<'_> {
 
 impl ClientProcess {
     pub(super) fn new(process: Process, random: Random, work: Work) -> ClientProcess {
-        ClientProcess { process, random, running: None, buffers: Vec::new(), work }
+        ClientProcess {
+            process,
+            random,
+            id: ClientId(0),
+            fencer: None,
+            running: None,
+            is_fenced: false,
+            buffers: Vec::new(),
+            work,
+        }
     }
 
-    /// Starts the process with the newest map.
-    pub(super) fn start(&mut self, map: Arc<ClusterMap>, world: &mut World) {
-        let id = ClientId(self.random.next_u64());
+    /// Draws the id of the next life.
+    pub(super) fn draw_id(&mut self) -> ClientId {
+        self.id = ClientId(self.random.next_u64());
+        self.id
+    }
+
+    /// The process starts, and makes sure of its volumes first.
+    pub(super) fn start_fencing(
+        &mut self,
+        volumes: Vec<Attachment>,
+        map: Arc<ClusterMap>,
+        world: &mut World,
+    ) {
+        self.fencer = Some(Fencer::new(self.id, volumes, map, world.now));
+        world.wake(self.process, world.now);
+    }
+
+    /// Begins to work under the generations that the volumes are attached with.
+    pub(super) fn begin(&mut self, generations: &[Generation], map: Arc<ClusterMap>, world: &mut World) {
+        let id = self.id;
         let mut client = Client::new(id, map);
         // Who reads everything in the end waits as long as it takes. By the id, for which chance was asked already.
         let has_limit = matches!(self.work, Work::Load) && id.0.is_multiple_of(4);
         client.set_timeout(has_limit.then(|| Duration::from_millis(500 + id.0 / 4 % 8192)));
-        let volumes = (0..world.plan.volumes as u64)
-            .map(|index| client.add_volume(VolumeId(index + 1), GENERATION))
+        let volumes = (1..)
+            .zip(generations)
+            .map(|(number, generation)| (client.add_volume(VolumeId(number), *generation), *generation))
             .collect();
         let clock = Clock::new(world.plan.drift_ppm_max, &mut world.random);
         let due =
@@ -102,11 +140,17 @@ impl ClientProcess {
 
     /// The process is gone; nobody will ever know how its operations ended.
     pub(super) fn stop(&mut self) {
-        self.running = None;
+        (self.running, self.fencer, self.is_fenced) = (None, None, false);
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() || self.fencer.is_some()
+    }
+
+    /// One turn of making sure of its volumes.
+    pub(super) fn fence(&mut self, world: &mut World) -> Progress {
+        let process = self.process;
+        self.fencer.as_mut().map_or(Progress::Done, |fencer| fencer.turn(process, world))
     }
 
     /// Whether nothing is under way and nothing will be.
@@ -204,7 +248,7 @@ impl ClientProcess {
             match &completion.outcome {
                 // What only one member has, or has a sound copy of, cannot be read while its drive does not let it be.
                 Outcome::Failed(ClientError::DeviceFailed { .. } | ClientError::Damaged { .. })
-                    if world.reads_fail_until > history.began_at(completion.token) =>
+                    if world.reads_fail_until + UNREADABLE_PAUSE > history.began_at(completion.token) =>
                 {
                     world.coverage.count("an operation fails for a drive");
                 }
@@ -217,6 +261,10 @@ impl ClientProcess {
                         let request = history.request(completion.token);
                         list.extend([request, zeroing_of(&world.plan, request)]);
                     }
+                }
+                Outcome::Failed(ClientError::Fenced { .. }) if world.plan.is_exclusive => {
+                    world.coverage.count("an operation is fenced");
+                    self.is_fenced = true;
                 }
                 Outcome::Failed(ClientError::NoSpace { .. }) if world.plan.is_tight => {
                     world.coverage.count("a write is refused, for a drive is full");
@@ -280,11 +328,11 @@ impl ClientProcess {
     fn submit(&mut self, request: Request, history: &mut History, world: &mut World) {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
-        let token = history.begin(process.0, request, world.now, &world.group_ends);
+        let (volume, generation) = running.volumes[request.volume];
+        let token = history.begin(process.0, generation, request, world.now, &world.group_ends);
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
         let now = running.clock.at(world.now);
-        let volume = running.volumes[request.volume];
         let (offset, length) =
             (request.first_block * world.plan.unit_bytes, request.blocks * world.plan.unit_bytes);
         let bytes = (world.plan.operation_blocks_max * world.plan.unit_bytes) as usize;

@@ -4,7 +4,7 @@ use super::life::Life;
 use super::plan::FaultKind;
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use base::map::Admission;
-use base::{Epoch, PgId};
+use base::{Epoch, OsdId, PgId};
 
 /// A node that dies with the next fault.
 #[derive(Debug)]
@@ -152,6 +152,9 @@ impl Life {
                     }
                 }
             }
+            FaultKind::Split if self.world.plan.is_exclusive && self.world.random.percent(60) => {
+                self.cut_off_the_holder();
+            }
             FaultKind::Split => {
                 let outage = self.outage();
                 self.world.event(None, "split");
@@ -205,7 +208,8 @@ impl Life {
             FaultKind::Admission => {
                 let node = self.some_node();
                 if !self.registry.is_lost(node) {
-                    let is_in = self.registry.map.osds.values().nth(node).map(|info| info.admission);
+                    let osd = OsdId(node as u32);
+                    let is_in = self.registry.map.osds.get(&osd).map(|info| info.admission);
                     let admission = if is_in == Some(Admission::In) { Admission::Out } else { Admission::In };
                     self.world.event(Some(Process(node)), "taken out or in");
                     self.registry.admit(node, admission, &mut self.world);
@@ -222,12 +226,13 @@ impl Life {
             FaultKind::DriveLost => {
                 let node = self.some_node();
                 let is_there = !self.registry.is_lost(node);
-                if is_there && self.registry.can_lose(node) {
+                if is_there && self.registry.is_settled() && self.registry.can_lose(node) {
                     self.world.event(Some(Process(node)), "drive lost");
                     self.registry.lose(node);
                     self.stop_node(node, true, "its process ends");
                 }
             }
+            FaultKind::Rot if !self.registry.is_settled() => {}
             FaultKind::Rot if self.world.random.percent(30) => self.rot_the_end_of_some_log(),
             FaultKind::Rot => {
                 let count = self.world.random.between(1, 4);
@@ -325,6 +330,26 @@ impl Life {
         self.armed = Some(self.world.random.below(60));
     }
 
+    /// The client that has the volumes and a primary hear nothing of the registry or of other clients, until another client
+    /// has attached: neither knows, and the other OSDs are there for both.
+    fn cut_off_the_holder(&mut self) {
+        let holder = self.clients.iter().position(|client| client.is_running() && client.fencer.is_none());
+        let group = self.world.random.index(self.registry.map.pgs.len());
+        let primary = self.registry.map.pgs.values().nth(group).map(|config| config.primary.0 as usize);
+        let (Some(holder), Some(primary)) = (holder, primary) else { return };
+        let holder = Process(self.nodes.len() + holder);
+        self.world.event(Some(holder), "the holder and a primary are cut off");
+        let outage = self.world.random.between(5 * SECOND, 12 * SECOND);
+        for one in [holder, Process(primary)] {
+            for other in (self.nodes.len()..self.world.mailboxes.len()).map(Process) {
+                if other != holder {
+                    self.world.cut(one, other, outage);
+                    self.world.cut(other, one, outage);
+                }
+            }
+        }
+    }
+
     /// A node has an epoch: the worst moment to lose it is before all have agreed on it.
     pub(super) fn epoch_was_claimed(&mut self, node: usize, pg: PgId, epoch: Epoch) {
         let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
@@ -401,7 +426,7 @@ impl Life {
         self.world.after(outage, Event::Start(process));
     }
 
-    fn stop_client(&mut self, index: usize) {
+    pub(super) fn stop_client(&mut self, index: usize) {
         if !self.clients[index].is_running() {
             return;
         }
@@ -414,7 +439,7 @@ impl Life {
         self.world.after(outage, Event::Start(process));
     }
 
-    fn end_process(&mut self, process: Process, is_power_cut: bool) {
+    pub(super) fn end_process(&mut self, process: Process, is_power_cut: bool) {
         let mailbox = &mut self.world.mailboxes[process.0];
         mailbox.is_running = false;
         mailbox.is_powered = !is_power_cut;

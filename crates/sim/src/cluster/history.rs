@@ -5,7 +5,7 @@ use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Request;
 use super::plan::Plan;
 use super::registry::POOL;
-use base::{BLOCK_BYTES, Buffer, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
+use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
 use client::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,6 +22,8 @@ pub(super) enum Kind {
 #[derive(Debug)]
 struct Operation {
     process: usize,
+    /// What its volume was attached with.
+    generation: Generation,
     request: Request,
     invoked: u64,
     /// [`PENDING`] until it has ended.
@@ -36,6 +38,8 @@ struct Operation {
 #[derive(Debug)]
 pub(super) struct History {
     operations: Vec<Operation>,
+    /// Since when which volumes are served to nobody under an older generation.
+    fences: Vec<(VolumeId, Generation, u64)>,
     /// Bytes of what this calls a block: the unit that clients read and write.
     unit_bytes: usize,
     /// Entries of each group's log.
@@ -45,7 +49,7 @@ pub(super) struct History {
 impl History {
     pub(super) fn new(plan: &Plan) -> History {
         let (unit_bytes, pg_log_entries) = (plan.unit_bytes as usize, plan.pg_log_entries as u64);
-        History { operations: Vec::new(), unit_bytes, pg_log_entries }
+        History { operations: Vec::new(), fences: Vec::new(), unit_bytes, pg_log_entries }
     }
 
     /// How many operations were begun.
@@ -54,9 +58,17 @@ impl History {
     }
 
     /// Notes that an operation begins, with the last sequence of each group; answers its number.
-    pub(super) fn begin(&mut self, process: usize, request: Request, now: u64, ends: &[u64]) -> u64 {
+    pub(super) fn begin(
+        &mut self,
+        process: usize,
+        generation: Generation,
+        request: Request,
+        now: u64,
+        ends: &[u64],
+    ) -> u64 {
         self.operations.push(Operation {
             process,
+            generation,
             request,
             invoked: now,
             completed: PENDING,
@@ -64,6 +76,11 @@ impl History {
             values: Vec::new(),
         });
         self.operations.len() as u64
+    }
+
+    /// Notes that a volume is served to nobody under an older generation from now on.
+    pub(super) fn fence(&mut self, volume: VolumeId, generation: Generation, now: u64) {
+        self.fences.push((volume, generation, now));
     }
 
     fn get(&self, number: u64) -> &Operation {
@@ -218,6 +235,7 @@ impl History {
     /// # Errors
     /// What cannot be, and the block's history.
     pub(super) fn check(&self) -> Result<(u64, u64), String> {
+        self.check_fences()?;
         let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
         let mut unchecked = BTreeSet::new();
         for (number, operation) in (1..).zip(&self.operations) {
@@ -255,6 +273,60 @@ impl History {
             })?;
         }
         Ok((blocks.len() as u64, unchecked.len() as u64))
+    }
+
+    /// Checks that nothing was done for whom a fence kept out: neither what began after the fence stood, nor, of what had
+    /// begun before, anything that the new holder's operations on the same block should have seen.
+    fn check_fences(&self) -> Result<(), String> {
+        let kept_out = |operation: &Operation| {
+            let volume = VolumeId(operation.request.volume as u64 + 1);
+            let fences = self.fences.iter().filter(move |(fenced, ..)| *fenced == volume);
+            let newer = fences.filter(|(_, generation, _)| *generation > operation.generation);
+            newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)
+        };
+        for (number, operation) in (1..).zip(&self.operations) {
+            if operation.completed != PENDING && kept_out(operation) {
+                return Err(format!("{} although a fence kept it out when it began", self.describe(number)));
+            }
+        }
+        if self.fences.is_empty() {
+            return Ok(());
+        }
+        let mut blocks: BTreeMap<(usize, u64), Vec<(&Operation, u64, usize)>> = BTreeMap::new();
+        let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
+        for (number, operation) in ended {
+            let Request { volume, first_block, blocks: count, .. } = operation.request;
+            for index in 0..count {
+                let here = blocks.entry((volume, first_block + index)).or_default();
+                here.push((operation, number, index as usize));
+            }
+        }
+        for ((volume, block), operations) in &blocks {
+            for (read, number, index) in operations.iter().filter(|(one, ..)| one.request.kind == Kind::Read)
+            {
+                let author = read.values[*index];
+                if author == ZEROS {
+                    continue;
+                }
+                let written_under = self.get(author).generation;
+                // Of what newer holders had done before this began, all is later than whatever an older one wrote.
+                let overlooked = operations.iter().find(|(other, _, at)| {
+                    let saw_it = other.request.kind == Kind::Read && other.values[*at] == author;
+                    other.generation > written_under
+                        && other.completed < read.invoked
+                        && !saw_it
+                        && other.request.kind != Kind::Allocated
+                });
+                if let Some((_, other, _)) = overlooked {
+                    return Err(format!(
+                        "volume {} block {block}: operation {number} read what operation {author} wrote under {written_under:?}, \
+                         after operation {other} of a later holder had done or seen something else",
+                        volume + 1
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Operations that have not ended.

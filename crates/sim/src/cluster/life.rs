@@ -3,6 +3,7 @@
 use super::atlas::{Atlas, Served};
 use super::client::{ClientProcess, Work, read_everything};
 use super::faults::Doomed;
+use super::fencer::Progress;
 use super::history::History;
 use super::inspect;
 use super::node::{Node, Started, TurnEnd};
@@ -12,7 +13,7 @@ use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::random::Random;
 use crate::trace::Trace;
-use base::{Epoch, PgId};
+use base::{Epoch, PgId, VolumeId};
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,8 +107,12 @@ impl Life {
 
     pub(super) fn live(&mut self) -> Result<Report, String> {
         self.world.story(None, || format!("{:?}", self.world.plan));
+        let added = self.nodes.len() - self.world.plan.late_nodes..self.nodes.len();
         for index in 0..self.nodes.len() + self.world.plan.clients {
-            let delay = self.world.random.below(50 * MILLISECOND);
+            let delay = match added.contains(&index) {
+                true => self.world.random.between(SECOND, self.world.plan.fault_time / 2),
+                false => self.world.random.below(50 * MILLISECOND),
+            };
             self.world.after(delay, Event::Start(Process(index)));
         }
         self.world.after(SECOND, Event::LeaseCheck);
@@ -147,6 +152,7 @@ impl Life {
         if epochs(self) != before {
             return Err(format!("epochs change at rest: {}", self.troubles()));
         }
+        self.remove_a_volume()?;
         let (blocks, unchecked) = self.history.check()?;
         self.world.coverage.add("blocks not checked: a write outlived the log", unchecked);
         inspect::check_stores(self.living())?;
@@ -170,6 +176,23 @@ impl Life {
             milliseconds: self.world.now / MILLISECOND,
             coverage: std::mem::take(&mut self.world.coverage),
         })
+    }
+
+    /// What a removed volume held goes, everywhere.
+    fn remove_a_volume(&mut self) -> Result<(), String> {
+        for index in 0..self.clients.len() {
+            self.clients[index].stop();
+            self.end_process(Process(self.nodes.len() + index), false);
+        }
+        let index = self.world.plan.volumes - 1;
+        let volume = VolumeId(index as u64 + 1);
+        self.registry.remove_volume(index, &mut self.world);
+        let is_gone = self.run_until(self.world.now + HEALING_LIMIT, |life| {
+            life.living().all(|node| {
+                node.osd().is_some_and(|osd| osd.store().objects().all(|key| key.volume != volume))
+            })
+        })?;
+        if is_gone { Ok(()) } else { Err(format!("a removed volume's data stays: {}", self.troubles())) }
     }
 
     /// Counts what a node's groups came through, before the process ends.
@@ -317,6 +340,12 @@ impl Life {
             }
             Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),
             Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
+            Event::ClientHeartbeat { process, life } => {
+                if world.is_alive(process, life) && !self.registry.client_heartbeat(process, life, world) {
+                    world.event(Some(process), "its volumes are no longer attached");
+                    self.stop_client(process.0 - self.nodes.len());
+                }
+            }
             Event::LeaseCheck => {
                 world.has_damage = self.atlas.has_damage(&self.nodes, &self.served);
                 self.registry.check_leases(world);
@@ -353,8 +382,39 @@ impl Life {
             let end = self.nodes[process.0].turn(world)?;
             self.turn_ended(process, end)
         } else {
-            self.clients[process.0 - self.nodes.len()].turn(&mut self.history, world)
+            self.client_turn(process)
         }
+    }
+
+    fn client_turn(&mut self, process: Process) -> Result<(), String> {
+        let (index, world) = (process.0 - self.nodes.len(), &mut self.world);
+        let client = &mut self.clients[index];
+        if client.fencer.is_some() {
+            match client.fence(world) {
+                Progress::UnderWay => return Ok(()),
+                // Its records stay, so that whoever attaches next must do the same.
+                Progress::Done if self.registry.is_reachable(process, world) => {}
+                Progress::Done | Progress::Failed => {
+                    world.event(Some(process), "attach: not made sure of");
+                    self.stop_client(index);
+                    return Ok(());
+                }
+            }
+            let Some(fencer) = client.fencer.take() else { return Ok(()) };
+            self.registry.fenced(&fencer.volumes, world);
+            let generations: Vec<_> = fencer.volumes.iter().map(|attached| attached.generation).collect();
+            for attached in fencer.volumes.iter().filter(|attached| !attached.unfenced.is_empty()) {
+                world.event(Some(process), "attach: the fence stands");
+                self.history.fence(attached.id, attached.generation, world.now);
+            }
+            client.begin(&generations, fencer.map(), world);
+            return Ok(());
+        }
+        client.turn(&mut self.history, world)?;
+        if client.is_fenced {
+            self.stop_client(index);
+        }
+        Ok(())
     }
 
     fn turn_ended(&mut self, process: Process, end: TurnEnd) -> Result<(), String> {
@@ -415,6 +475,17 @@ impl Life {
             world.after(again, Event::Start(process));
             return Ok(());
         }
+        let mut attached = None;
+        if let Some(index) = process.0.checked_sub(self.nodes.len())
+            && index < world.plan.clients
+        {
+            attached = self.registry.attach(process, self.clients[index].draw_id(), world);
+            if attached.is_none() {
+                let again = world.random.between(100 * MILLISECOND, SECOND);
+                world.after(again, Event::Start(process));
+                return Ok(());
+            }
+        }
         if process.0 < self.nodes.len() {
             let blows = !world.is_calm && world.now > 0 && world.random.percent(5);
             let fuse = blows.then(|| world.random.below(40));
@@ -438,8 +509,17 @@ impl Life {
         let (map, world) = (self.registry.map_at_start(process), &mut self.world);
         if process.0 < self.nodes.len() {
             world.tell(process, Input::Map(map));
-        } else {
-            self.clients[process.0 - self.nodes.len()].start(map, world);
+            return Ok(());
+        }
+        let client = &mut self.clients[process.0 - self.nodes.len()];
+        match attached {
+            Some(volumes) => client.start_fencing(volumes, map, world),
+            None => {
+                // Who reads everything in the end is no danger to anybody.
+                let generations: Vec<_> = map.volumes.values().map(|volume| volume.generation).collect();
+                client.draw_id();
+                client.begin(&generations, map, world);
+            }
         }
         Ok(())
     }

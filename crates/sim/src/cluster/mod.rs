@@ -30,6 +30,7 @@ pub mod checker;
 mod client;
 pub mod coverage;
 mod faults;
+mod fencer;
 mod history;
 mod inspect;
 mod life;

@@ -91,6 +91,10 @@ pub const FAULT_KINDS: [FaultKind; 25] = [
 
 /// Of a hundred lives, in how many the drives fill up.
 const TIGHT_PERCENT: u64 = 6;
+/// Of a hundred lives, in how many one client at a time has the volumes.
+const EXCLUSIVE_PERCENT: u64 = 30;
+/// Of a hundred lives with nodes enough, in how many one of them is added later.
+const LATE_PERCENT: u64 = 50;
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
 #[derive(Clone, Debug)]
@@ -180,6 +184,10 @@ pub struct Plan {
     pub discards: bool,
     /// Whether clients want to write more than the drives take.
     pub is_tight: bool,
+    /// Whether one client at a time has the volumes, and the others wait until it is gone.
+    pub is_exclusive: bool,
+    /// How many of the nodes, the last ones, are added while the others serve.
+    pub late_nodes: usize,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
 }
@@ -258,10 +266,12 @@ impl Plan {
             at_work_percent: random.choose(&[20, 60, 90]),
             coup_percent: random.choose(&[0, 0, 5, 20]),
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
-            out_after: random.choose(&[8 * SECOND, 30 * SECOND, 600 * SECOND]),
+            out_after: random.choose(&[2 * SECOND, 30 * SECOND, 600 * SECOND]),
             read_error_percent: random.choose(&[20, 20, 100]),
             discards: random.percent(30),
             is_tight: false,
+            is_exclusive: false,
+            late_nodes: 0,
             weights,
         };
         // Last, so that other seeds stand for what they stood for.
@@ -271,6 +281,12 @@ impl Plan {
         let resizes = random.choose(&[0, 0, 1, 3]);
         if !is_still && !plan.is_tight {
             plan.weights[FAULT_KINDS.len() - 1] = resizes;
+        }
+        if random.percent(EXCLUSIVE_PERCENT) {
+            (plan.is_exclusive, plan.has_reader) = (true, false);
+        }
+        if random.percent(LATE_PERCENT) && !is_still && plan.nodes > plan.size as usize {
+            plan.late_nodes = 1;
         }
         plan
     }
@@ -303,7 +319,7 @@ impl Plan {
                 *weight = 0;
             }
         }
-        self.out_after = u64::MAX;
+        (self.out_after, self.late_nodes) = (u64::MAX, 0);
     }
 
     /// Whether drives fail to give what they hold.

@@ -5,12 +5,12 @@ use super::network::address_of;
 use super::plan::Plan;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
-use base::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId};
 use registry::cluster::{
-    Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, TargetChange,
-    target_changes,
+    Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment,
+    TargetChange, target_changes,
 };
-use registry::{LeaseId, MemoryRegistry, RegistryError};
+use registry::{LeaseId, MemoryRegistry, RegistryError, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use std::time::Duration;
 const LEASE: Duration = Duration::from_secs(6);
 /// How often it gives one.
 const HEARTBEAT: u64 = 2 * SECOND;
+/// The same of clients that have volumes attached.
+const CLIENT_LEASE: Duration = Duration::from_secs(3);
+const CLIENT_HEARTBEAT: u64 = SECOND;
 /// How often leases end, and whoever manages decides.
 const LEASE_CHECK: u64 = 500 * MILLISECOND;
 /// The one pool.
 pub(super) const POOL: PoolId = PoolId(1);
 /// Its name.
 const POOL_NAME: &str = "pool";
-/// The generation under which all clients attached.
-pub(super) const GENERATION: Generation = Generation(0);
 /// The objects of each volume.
 pub(super) const VOLUME_OBJECTS: u64 = 16;
 
@@ -48,7 +49,7 @@ pub(super) struct Registry {
     pub(super) map: Arc<ClusterMap>,
     /// By process: the newest map it was given.
     maps: Vec<Arc<ClusterMap>>,
-    /// By node: the lease under which its OSD was announced.
+    /// By process: the lease under which its OSD was announced, or its volumes attached.
     leases: Vec<Option<LeaseId>>,
     /// By node.
     managers: Vec<Option<Manager>>,
@@ -88,7 +89,7 @@ impl Registry {
             map: Arc::new(follower.map().expect("the cluster was made")),
             follower,
             maps: vec![Arc::new(ClusterMap::default()); processes],
-            leases: vec![None; plan.nodes],
+            leases: vec![None; processes],
             managers: (0..plan.nodes).map(|_| None).collect(),
             is_available: true,
             outage: 0,
@@ -138,6 +139,12 @@ impl Registry {
         left >= self.pool().min_size as usize && self.map.pgs.iter().all(keeps_somebody)
     }
 
+    /// Whether the manager has nothing to change where data lies: members that nobody wants any more go soon, with what they
+    /// alone may hold.
+    pub(super) fn is_settled(&self) -> bool {
+        target_changes(&self.map).is_empty()
+    }
+
     /// A node's drive is lost. What its OSD asked for and was not heard yet is lost with it.
     pub(super) fn lose(&mut self, node: usize) {
         self.is_lost[node] = true;
@@ -151,12 +158,12 @@ impl Registry {
     /// An operator says whether data is placed on an OSD.
     pub(super) fn admit(&mut self, node: usize, admission: Admission, world: &mut World) {
         let osd = OsdId(node as u32);
-        if !self.is_available || self.map.osds.get(&osd).is_some_and(|info| info.admission == admission) {
+        if !self.is_available || self.map.osds.get(&osd).is_none_or(|info| info.admission == admission) {
             return;
         }
         world.story(Some(Process(node)), || format!("is {admission:?}"));
         self.set_clock(world);
-        done(self.cluster.set_admission(osd, admission)).expect("every node is registered");
+        done(self.cluster.set_admission(osd, admission)).expect("the map shows it");
         self.show(world);
     }
 
@@ -175,7 +182,9 @@ impl Registry {
         self.set_clock(world);
         match done(self.cluster.change_pool(POOL_NAME, Some(size), Some(min_size))) {
             Ok(_) => {}
-            Err(ClusterError::TooFewOsds { .. }) => world.coverage.count("the pool is not resized: too few OSDs"),
+            Err(ClusterError::TooFewOsds { .. }) => {
+                world.coverage.count("the pool is not resized: too few OSDs")
+            }
             Err(error) => panic!("the pool cannot be resized: {error}"),
         }
         self.show(world);
@@ -245,6 +254,10 @@ impl Registry {
         );
         self.note_map();
         for (osd, info) in &self.map.osds {
+            let was = before.osds.get(osd).map(|before| before.admission);
+            if info.admission == Admission::OutWhileDown && was == Some(Admission::In) {
+                world.event(Some(Process(osd.0 as usize)), "taken out, for it stayed away");
+            }
             if info.address.is_none() && before.osds.get(osd).is_some_and(|before| before.address.is_some()) {
                 world.event(Some(Process(osd.0 as usize)), "lease ended");
             }
@@ -293,6 +306,9 @@ impl Registry {
     fn announce_again(&mut self, process: Process, world: &mut World) {
         let life = world.mailboxes[process.0].life;
         self.set_clock(world);
+        if !self.map.osds.contains_key(&OsdId(process.0 as u32)) {
+            world.event(Some(process), "an OSD is added");
+        }
         let address = address_of(process, life);
         let announced = done(async {
             let osd = self.cluster.register_osd(osd_uuid(process.0), node_id(process.0), OSD_BYTES).await?;
@@ -302,6 +318,68 @@ impl Registry {
         });
         self.leases[process.0] = Some(announced.expect("an OSD can be announced"));
         self.show(world);
+    }
+
+    /// A client attaches every volume. `None` if another has one of them, or it is not told what came of it.
+    pub(super) fn attach(
+        &mut self,
+        process: Process,
+        client: ClientId,
+        world: &mut World,
+    ) -> Option<Vec<Attachment>> {
+        self.set_clock(world);
+        let is_shared = !world.plan.is_exclusive;
+        let names: Vec<String> = (0..world.plan.volumes).map(volume_name).collect();
+        let attached = done(async {
+            let lease = self.cluster.registry().lease_grant(CLIENT_LEASE).await?.id;
+            let mut attached = Vec::new();
+            for name in names {
+                let description = format!("process {}", process.0);
+                attached.push(self.cluster.attach(&name, client, lease, is_shared, description).await?);
+            }
+            Ok((lease, attached))
+        });
+        self.show(world);
+        match attached {
+            Ok(_) if !world.is_calm && world.random.percent(world.plan.lost_answer_percent) => {
+                world.event(Some(process), "attach: answer lost");
+                None
+            }
+            Ok((lease, attached)) => {
+                self.leases[process.0] = Some(lease);
+                let life = world.mailboxes[process.0].life + 1;
+                world.after(CLIENT_HEARTBEAT, Event::ClientHeartbeat { process, life });
+                Some(attached)
+            }
+            Err(ClusterError::Attached { .. }) => {
+                world.coverage.count("attach: another has it");
+                None
+            }
+            // The life is about to end.
+            Err(ClusterError::NoSuchVolume { .. }) => None,
+            Err(error) => panic!("a volume cannot be attached: {error}"),
+        }
+    }
+
+    /// Notes that nobody is served any more who had the volumes before.
+    pub(super) fn fenced(&mut self, volumes: &[Attachment], world: &mut World) {
+        self.set_clock(world);
+        for attached in volumes.iter().filter(|attached| !attached.unfenced.is_empty()) {
+            done(self.cluster.fenced(attached.id, &attached.unfenced)).expect("a fence can be noted");
+        }
+        self.show(world);
+    }
+
+    /// A client's sign of life, if it gets through. False if it has its volumes no longer.
+    pub(super) fn client_heartbeat(&mut self, process: Process, life: u32, world: &mut World) -> bool {
+        if self.is_heard(process, world) {
+            self.set_clock(world);
+            if !self.keep_alive(self.leases[process.0]) {
+                return false;
+            }
+        }
+        world.after(CLIENT_HEARTBEAT, Event::ClientHeartbeat { process, life });
+        true
     }
 
     /// A node ends in good order, and says so.
@@ -360,6 +438,7 @@ impl Registry {
         }
         self.set_clock(world);
         self.show(world);
+        self.remove_the_lost(world);
         for node in 0..self.managers.len() {
             let life = world.mailboxes[node].life;
             if !world.is_alive(Process(node), life) || !self.is_heard(Process(node), world) {
@@ -375,6 +454,36 @@ impl Registry {
                 self.elect(node, life, world);
             }
         }
+    }
+
+    /// An operator removes OSDs whose drives are lost, once they are out and no group needs them.
+    fn remove_the_lost(&mut self, world: &mut World) {
+        for node in 0..self.is_lost.len() {
+            let osd = OsdId(node as u32);
+            let is_out = self.map.osds.get(&osd).is_some_and(|info| info.admission != Admission::In);
+            if !self.is_lost[node] || !is_out || !world.random.one_in(4) {
+                continue;
+            }
+            match done(self.cluster.remove_osd(osd, Txn::new())) {
+                Ok(true) => world.event(Some(Process(node)), "a lost OSD is removed"),
+                Ok(false) | Err(ClusterError::OsdInUse { .. }) => {}
+                Err(error) => panic!("an OSD cannot be removed: {error}"),
+            }
+            self.show(world);
+        }
+    }
+
+    /// Clients part, each with nothing under way, and a volume is removed.
+    pub(super) fn remove_volume(&mut self, index: usize, world: &mut World) {
+        self.set_clock(world);
+        for process in self.is_lost.len()..self.leases.len() {
+            if let Some(lease) = self.leases[process].take() {
+                // It may have ended before.
+                let _ = done(self.cluster.registry().lease_revoke(lease));
+            }
+        }
+        done(self.cluster.remove_volume(&volume_name(index))).expect("nobody has it attached");
+        self.show(world);
     }
 
     /// A node becomes the manager, if there is none.
@@ -412,8 +521,7 @@ impl Registry {
                 return Ok::<bool, ClusterError>(true);
             }
             let record = ManagerRecord { away, ..manager.record.clone() };
-            let is_manager =
-                self.cluster.publish_manager(&manager.record, &record, manager.lease).await;
+            let is_manager = self.cluster.publish_manager(&manager.record, &record, manager.lease).await;
             manager.record = record;
             match is_manager {
                 Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) => Ok(false),
@@ -511,13 +619,13 @@ const OSD_BYTES: u64 = 1 << 30;
 /// A cluster, as `millpond up` and its users would make it.
 async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     cluster.create(ClusterId::from_bytes([1; 16])).await?;
-    for index in 0..plan.nodes {
+    for index in 0..plan.nodes - plan.late_nodes {
         cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES).await?;
     }
     cluster.create_pool(POOL_NAME, plan.size, plan.min_size, plan.pgs).await?;
     for index in 0..plan.volumes {
         let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
-        cluster.create_volume(&format!("volume-{index}"), POOL_NAME, bytes).await?;
+        cluster.create_volume(&volume_name(index), POOL_NAME, bytes).await?;
     }
     Ok(())
 }
@@ -525,6 +633,10 @@ async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
 /// The OSDs that data may be placed on.
 fn candidates(map: &ClusterMap) -> Vec<OsdId> {
     Candidate::all(map).into_iter().map(|candidate| candidate.osd).collect()
+}
+
+fn volume_name(index: usize) -> String {
+    format!("volume-{index}")
 }
 
 fn node_id(index: usize) -> NodeId {

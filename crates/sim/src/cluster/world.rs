@@ -62,6 +62,8 @@ pub(super) enum Event {
     MapArrives { process: Process, life: u32, map: Arc<ClusterMap> },
     /// A node gives the registry a sign of life.
     Heartbeat { process: Process, life: u32 },
+    /// The same of a client that has volumes attached.
+    ClientHeartbeat { process: Process, life: u32 },
     /// The registry looks for leases that have ended.
     LeaseCheck,
     /// The registry can be reached again.
