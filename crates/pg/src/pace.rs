@@ -3,7 +3,7 @@
 //!
 //! What hurts clients is what a burst adds to what they wait for anyway. On a drive that flushes in microseconds that is
 //! all of it, so bursts are small. On one whose flush takes milliseconds every write waits for that, whoever wrote, and
-//! larger bursts cost little: they grow as long as one of them takes about as long as clients' writes do.
+//! larger bursts cost little: they grow as long as one of them takes about as long as such flushes do.
 
 use base::Instant;
 use std::time::Duration;
@@ -13,13 +13,15 @@ pub(crate) const PUSH_BLOCKS: u16 = 64;
 /// The same while clients are served: what is behind a push in a queue waits for all of it.
 const PUSH_BLOCKS_BUSY: u16 = 16;
 /// Blocks of a burst: behind more of them, clients wait longer.
-const BURST_BLOCKS_MIN: u32 = 2 * PUSH_BLOCKS_BUSY as u32;
+const BURST_BLOCKS_MIN: u32 = PUSH_BLOCKS_BUSY as u32;
 /// The same where a burst takes no longer than clients wait for their writes anyway.
 const BURST_BLOCKS_MAX: u32 = 256;
-/// How many times as long as the fastest write of a client a burst may take before bursts get smaller.
+/// Bursts are small where the fastest write of a client takes no longer than this: it did not wait for a slow drive.
+const NO_WAIT: Duration = Duration::from_millis(1);
+/// How many times as long as such a write takes beyond that a burst may take before bursts get smaller.
 const BURST_WAITS: u32 = 2;
 /// How much longer than a burst the pause behind it is.
-const PAUSE_FACTOR: u32 = 2;
+const PAUSE_FACTOR: u32 = 4;
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Clients are served if there was something of theirs to do so shortly before.
@@ -120,7 +122,7 @@ impl Pace {
     pub(crate) fn burst_ends(&mut self, now: Instant) {
         let Some(began) = self.began.take() else { return };
         let took = now.since(began);
-        let limit = self.fastest.get(now).unwrap_or_default() * BURST_WAITS;
+        let limit = self.fastest.get(now).unwrap_or_default().saturating_sub(NO_WAIT) * BURST_WAITS;
         if took > limit {
             self.size = (self.size / 2).max(BURST_BLOCKS_MIN);
         } else if self.left == 0 {
@@ -174,10 +176,10 @@ mod tests {
     #[test]
     fn bursts_are_small_where_they_add_to_what_clients_wait_and_large_where_a_flush_is_slow() {
         let mut pace = Pace::default();
-        assert_eq!(after_bursts(&mut pace, 1000, 3, 1), (32, Duration::from_millis(6)));
-        assert_eq!(after_bursts(&mut pace, 4000, 12, 10), (256, Duration::from_millis(24)));
+        assert_eq!(after_bursts(&mut pace, 1000, 1, 1), (16, Duration::from_millis(4)));
+        assert_eq!(after_bursts(&mut pace, 4000, 12, 10), (256, Duration::from_millis(48)));
         // Slower than what clients wait for: it comes from the bursts themselves.
-        assert_eq!(after_bursts(&mut pace, 9000, 80, 10), (32, PAUSE_MAX));
+        assert_eq!(after_bursts(&mut pace, 9000, 80, 10), (16, PAUSE_MAX));
     }
 
     #[test]

@@ -117,21 +117,22 @@ fn one_seed_is_one_life() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 14] = [
+const NOTICED_AT: [(Sabotage, u64); 15] = [
     (Sabotage::AcknowledgeEarly, 0),
-    (Sabotage::SkipLease, 1458),
-    (Sabotage::ForgetFence, 190),
-    (Sabotage::StalePush, 23),
-    (Sabotage::CountLearner, 1),
-    (Sabotage::ReuseSequence, 185),
-    (Sabotage::ReadUncommitted, 0),
-    (Sabotage::SkipRepair, 2),
-    (Sabotage::ForgetOrigin, 55),
-    (Sabotage::KeepLog, 22),
-    (Sabotage::StaleMend, 149),
-    (Sabotage::TrustFetched, 124),
-    (Sabotage::TrustTail, 84),
-    (Sabotage::LeaveEarly, 17),
+    (Sabotage::SkipLease, 253),
+    (Sabotage::ForgetFence, 75),
+    (Sabotage::StalePush, 194),
+    (Sabotage::CountLearner, 0),
+    (Sabotage::ReuseSequence, 124),
+    (Sabotage::ReadUncommitted, 291),
+    (Sabotage::SkipRepair, 7),
+    (Sabotage::ForgetOrigin, 3),
+    (Sabotage::KeepLog, 1),
+    (Sabotage::StaleMend, 28),
+    (Sabotage::TrustFetched, 638),
+    (Sabotage::TrustTail, 86),
+    (Sabotage::LeaveEarly, 1),
+    (Sabotage::FenceAlone, 204),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -174,6 +175,9 @@ fn seeds_that_failed_once_do_not_fail_again() {
         1_795_348_004_888, // the answer to a read came long after the drive had failed it
         1_795_348_006_602, // a block was rotten on one member, and half written on the other when that one died
         9_003_189, // a primary that could not read a block left members different, and a write was done on one of them
+        41_002_563, // a block rotted while the pool was about to let go of the only other copy
+        42_002_848, // who could not read a block a moment ago is not asked again for a second
+        44_001_671, // a block rotted whose only other copy was on an OSD that was out
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
     ];
     for seed in seeds {

@@ -126,6 +126,8 @@ impl Life {
             let node = osd.0 as usize;
             node != index
                 && target.contains(osd)
+                // Who is out counts as gone when it is down.
+                && self.registry.is_in(*osd)
                 && !self.registry.is_lost(node)
                 && look(&self.nodes[node], &key, block)
                     .is_some_and(|(theirs, _, is_sound)| is_sound && theirs == checksum)

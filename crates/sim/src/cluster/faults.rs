@@ -156,14 +156,16 @@ impl Life {
                 self.cut_off_the_holder();
             }
             FaultKind::Split => {
-                let outage = self.outage();
+                let mut outage = self.outage();
                 self.world.event(None, "split");
                 let registry = self.world.registry();
                 let mut is_away: Vec<bool> = (0..self.world.mailboxes.len())
                     .map(|index| Process(index) != registry && self.world.random.percent(40))
                     .collect();
                 if self.world.random.percent(60) {
-                    // A primary and a client that reads there, neither of which hears of what the others decide.
+                    // A primary and a client that reads there, neither of which hears of what the others decide: for long
+                    // enough that they do.
+                    outage = self.world.random.between(1500 * MILLISECOND, 6 * SECOND);
                     let groups = self.registry.map.pgs.len();
                     let group = self.world.random.index(groups);
                     let primary =
@@ -205,6 +207,11 @@ impl Life {
             // Whoever holds the last sound copy of something stays until it is mended.
             FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::DriveLost
                 if self.atlas.has_damage(&self.nodes, &self.served) => {}
+            FaultKind::Admission if self.world.random.percent(30) => {
+                let node = self.some_node();
+                self.world.event(Some(Process(node)), "reweighed");
+                self.registry.reweigh(node, &mut self.world);
+            }
             FaultKind::Admission => {
                 let node = self.some_node();
                 if !self.registry.is_lost(node) {

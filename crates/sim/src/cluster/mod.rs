@@ -1,9 +1,10 @@
 //! A whole cluster's life from one number.
 //!
-//! The real [`store::Store`] in the real [`pg::Osd`], and the real [`::client::Client`], under one virtual clock,
-//! with a simulated network, simulated drives and a simulated registry. Things break for some time: processes
-//! die, power fails, nodes hang, links break, the network is cut, the registry is away, clocks drift. Then
-//! nothing breaks any more, and the cluster has to heal.
+//! The real [`store::Store`] in the real [`pg::Osd`], the real [`::client::Client`], and the real
+//! [`Cluster`](::registry::cluster::Cluster) and [`Management`](::registry::cluster::Management) on a registry in memory,
+//! under one virtual clock, with a simulated network and simulated drives. Things break for some time: processes
+//! die, power fails, nodes hang, links break, the network is cut, the registry is away, clocks drift, operators
+//! change their minds. Then nothing breaks any more, and the cluster has to heal.
 //!
 //! # What is checked
 //! 1. Every block is a linearizable register over what all clients asked for and were told, up to a last read of
@@ -13,12 +14,15 @@
 //! 4. Every store's accounting is exact.
 //! 5. When nothing breaks any more, every operation ends and every group serves within a minute.
 //! 6. Who was dropped from a group deletes nothing of it before its whole target was in sync without it.
-//! 7. Nothing under test panics.
+//! 7. Where one client at a time has the volumes, nothing is done for another that begins after the fence stood; and
+//!    what had begun before is done before anything of the new holder on the same block.
+//! 8. What a removed volume held is gone everywhere.
+//! 9. Nothing under test panics.
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
 //! - `faults`: what breaks how; `atlas`: what has rotted, so that a sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
-//! - `network`, `registry`, `node`, `client`: what they are named after.
+//! - `network`, `registry`, `node`, `client`: what they are named after. `fencer`: how a client takes a volume over.
 //! - `history`, [`checker`], `inspect`: the checks.
 //!
 //! # Determinism

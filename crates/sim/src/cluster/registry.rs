@@ -57,6 +57,8 @@ pub(super) struct Registry {
     outage: u64,
     /// By node: its drive is lost for good.
     is_lost: Vec<bool>,
+    /// By node: how much of the data shall lie there, as the size of its drive in bytes.
+    weights: Vec<u64>,
     /// Every configuration there ever was.
     history: BTreeMap<(PgId, Epoch), PgConfig>,
     /// By group: who was no member of it at some time when its whole target was in sync.
@@ -94,6 +96,7 @@ impl Registry {
             is_available: true,
             outage: 0,
             is_lost: vec![false; plan.nodes],
+            weights: vec![OSD_BYTES; plan.nodes],
             history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
         };
@@ -139,6 +142,11 @@ impl Registry {
         left >= self.pool().min_size as usize && self.map.pgs.iter().all(keeps_somebody)
     }
 
+    /// Whether data is placed on an OSD.
+    pub(super) fn is_in(&self, osd: OsdId) -> bool {
+        self.map.osds.get(&osd).is_some_and(|info| info.admission == Admission::In)
+    }
+
     /// Whether the manager has nothing to change where data lies: members that nobody wants any more go soon, with what they
     /// alone may hold.
     pub(super) fn is_settled(&self) -> bool {
@@ -164,6 +172,20 @@ impl Registry {
         world.story(Some(Process(node)), || format!("is {admission:?}"));
         self.set_clock(world);
         done(self.cluster.set_admission(osd, admission)).expect("the map shows it");
+        self.show(world);
+    }
+
+    /// An operator has more or less of the data lie on an OSD.
+    pub(super) fn reweigh(&mut self, node: usize, world: &mut World) {
+        self.weights[node] = OSD_BYTES << world.random.below(3);
+        let is_known = self.map.osds.contains_key(&OsdId(node as u32));
+        if !self.is_available || !is_known {
+            return;
+        }
+        world.story(Some(Process(node)), || format!("weighs {}", self.weights[node]));
+        self.set_clock(world);
+        let registered = self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node]);
+        done(registered).expect("it is known");
         self.show(world);
     }
 
@@ -311,7 +333,10 @@ impl Registry {
         }
         let address = address_of(process, life);
         let announced = done(async {
-            let osd = self.cluster.register_osd(osd_uuid(process.0), node_id(process.0), OSD_BYTES).await?;
+            let osd = self
+                .cluster
+                .register_osd(osd_uuid(process.0), node_id(process.0), self.weights[process.0])
+                .await?;
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
             self.cluster.osd_up(osd, address, lease).await?;
             Ok::<LeaseId, ClusterError>(lease)
