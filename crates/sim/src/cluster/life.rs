@@ -330,12 +330,15 @@ impl Life {
             }
             Event::ProposalLookUp(proposal) => self.registry.look_up(*proposal, world),
             Event::ProposalAnswer { process, life, pg, accepted } => {
-                if world.is_alive(process, life) {
-                    if accepted.is_some() {
-                        // Whoever begins an epoch knows of every attach that was registered before its claim.
-                        self.registry.map_arrives(process, life, self.registry.map.clone(), world);
-                    }
+                if !world.is_alive(process, life) {
+                    return Ok(());
+                }
+                // Whoever begins an epoch knows of every attach that was registered before its claim.
+                if accepted.is_none() || self.registry.shows_map(process, world) {
                     world.tell(process, Input::Proposal { pg, accepted });
+                } else {
+                    let again = world.random.between(100 * MILLISECOND, SECOND);
+                    world.after(again, Event::ProposalAnswer { process, life, pg, accepted });
                 }
             }
             Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),

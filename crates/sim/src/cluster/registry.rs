@@ -312,6 +312,15 @@ impl Registry {
         world.tell(process, Input::Map(map));
     }
 
+    /// Sees to it that a process has the newest map. False if that does not get through.
+    pub(super) fn shows_map(&mut self, process: Process, world: &mut World) -> bool {
+        let life = world.mailboxes[process.0].life;
+        if self.maps[process.0].revision < self.map.revision && self.is_reachable(process, world) {
+            self.map_arrives(process, life, self.map.clone(), world);
+        }
+        self.maps[process.0].revision >= self.map.revision
+    }
+
     /// The newest map, as a process finds it when it starts.
     pub(super) fn map_at_start(&mut self, process: Process) -> Arc<ClusterMap> {
         self.maps[process.0] = self.map.clone();
