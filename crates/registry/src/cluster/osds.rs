@@ -146,34 +146,32 @@ impl Cluster {
         Err(ClusterError::Contended { what: id.to_string() })
     }
 
-    /// Takes an OSD out until it is back, if it is in and down. Says whether.
+    /// Takes an OSD out until it is back, if it is there, in, and down. Says whether.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    /// Those of the registry.
     pub async fn take_out_while_down(&self, id: OsdId) -> Result<bool> {
-        let (read, record) = self.osd_record(id).await?;
-        if record.admission != Admission::In {
-            return Ok(false);
-        }
-        let record = OsdRecord { admission: Admission::OutWhileDown, ..record };
-        let txn = Txn::new()
-            .when(read.unchanged())
-            .when(Compare::Absent(keys::up(id)))
-            .then(Operation::put(&read.key, encode(&record)));
-        self.commit(txn).await
+        let is_down = Txn::new().when(Compare::Absent(keys::up(id)));
+        self.admit_instead(id, Admission::In, Admission::OutWhileDown, is_down).await
     }
 
-    /// Takes an OSD in again that was out only while it was down. Says whether.
+    /// Takes an OSD in again, if it is there and was out only while it was down. Says whether.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    /// Those of the registry.
     pub async fn take_in_again(&self, id: OsdId) -> Result<bool> {
-        let (read, record) = self.osd_record(id).await?;
-        if record.admission != Admission::OutWhileDown {
+        self.admit_instead(id, Admission::OutWhileDown, Admission::In, Txn::new()).await
+    }
+
+    /// Changes an admission from what it must be, under the conditions of `txn`.
+    async fn admit_instead(&self, id: OsdId, from: Admission, to: Admission, txn: Txn) -> Result<bool> {
+        let read: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
+        let Some(record) = read.value.clone().filter(|record| record.admission == from) else {
+            // Or it was removed: whoever decided this has a map from before.
             return Ok(false);
-        }
-        let record = OsdRecord { admission: Admission::In, ..record };
-        self.commit(Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&record)))).await
+        };
+        let record = OsdRecord { admission: to, ..record };
+        self.commit(txn.when(read.unchanged()).then(Operation::put(&read.key, encode(&record)))).await
     }
 
     /// Removes an OSD that is out and that no group needs, together with what `along` does under its own

@@ -539,6 +539,9 @@ async fn only_who_is_down_is_taken_out_for_it_and_only_such_a_one_comes_in_by_it
     assert!(cluster.take_in_again(osd).await.unwrap());
     cluster.set_admission(osd, Admission::Out).await.unwrap();
     assert!(!cluster.take_in_again(osd).await.unwrap(), "somebody took it out");
+    // Whoever decides by a map from before an OSD was removed is not stopped by it.
+    assert!(!cluster.take_out_while_down(OsdId(9)).await.unwrap());
+    assert!(!cluster.take_in_again(OsdId(9)).await.unwrap());
     assert_eq!(cluster.map().await.unwrap().osds[&osd].admission, Admission::Out);
 }
 
