@@ -46,7 +46,7 @@ mod tests {
     use base::map::{PoolInfo, VolumeInfo};
     use base::{Epoch, Generation, PoolId};
 
-    fn config(epoch: u64, in_sync: &[u32]) -> PgConfig {
+    fn config(epoch: u32, in_sync: &[u32]) -> PgConfig {
         let in_sync: Vec<OsdId> = in_sync.iter().map(|osd| OsdId(*osd)).collect();
         PgConfig { epoch: Epoch(epoch), primary: in_sync[0], in_sync, learners: vec![] }
     }

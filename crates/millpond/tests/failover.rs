@@ -9,7 +9,7 @@ use common::pond::Pond;
 use common::random::Random;
 use common::replicas::replicas_are_equal;
 use common::wait_until;
-use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, signal};
+use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, epochs, every_epoch_ends, groups, node_of, signal};
 use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -127,6 +127,42 @@ impl Reads {
         }
         refused
     }
+}
+
+/// Longer than any lease in the registry, several times.
+const REGISTRY_AWAY: Duration = Duration::from_secs(65);
+/// Then leases that nobody renewed would have ended.
+const LEASES_END: Duration = Duration::from_secs(15);
+
+#[test]
+fn the_registry_is_away_for_a_minute_and_clients_do_not_notice() {
+    let pond = Pond::start("512MiB");
+    pond.volume("v", "256MiB");
+    let mut door = pond.serve("v");
+    becomes_whole(&pond);
+    let before = (epochs(&pond), pond.node_pids());
+    let mut client = door.client();
+    let (mut stamp, mut longest) = (0, Duration::ZERO);
+    let mut works_for = |time: Duration| {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let began = Instant::now();
+            stamp += 1;
+            stamp_all(&mut client, stamp);
+            assert_eq!(Reads::send(&mut client).all_hold(&mut client, "the client", stamp), 0);
+            longest = longest.max(began.elapsed());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    // The registry is in this process, and nothing that operations need.
+    let frozen = Frozen::new(pond.up_pid().expect("the cluster is up"));
+    works_for(REGISTRY_AWAY);
+    drop(frozen);
+    works_for(LEASES_END);
+    eprintln!("{stamp} rounds, of which the longest took {longest:?}");
+    assert!(longest < Duration::from_secs(5), "operations waited for {longest:?}");
+    assert!(door.runs(), "the NBD server ended");
+    assert_eq!((epochs(&pond), pond.node_pids()), before, "groups or processes began anew");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub fn groups(pond: &Pond) -> Vec<Value> {
 }
 
 /// The epoch of each group.
-fn epochs(pond: &Pond) -> Vec<u64> {
+pub fn epochs(pond: &Pond) -> Vec<u64> {
     groups(pond).iter().map(|group| group["epoch"].as_u64().expect("an epoch is a number")).collect()
 }
 

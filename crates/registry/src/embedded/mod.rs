@@ -5,7 +5,8 @@
 //! the changes to watches. So a crowd of writers shares a flush, and nobody sees what could be lost.
 //!
 //! Leases run on the monotonic clock. Their remaining time is not written down: after a reopening each
-//! runs its full time anew, so the keys of a client that died meanwhile go then. History is kept in
+//! runs its full time anew, so the keys of a client that died meanwhile go then. The same after a time in
+//! which this process stood still: nobody could keep a lease alive then. History is kept in
 //! memory only: a watch from before a reopening ends in `Compacted`.
 //!
 //! When the file cannot be written, the state in memory may be ahead of it. The registry then answers
@@ -41,6 +42,8 @@ const QUEUED_MAX: usize = 1024;
 const BATCH_MAX: usize = 256;
 /// How long an ended lease may still be kept alive by a request that waits in the queue.
 const EXPIRY_GRACE: Duration = Duration::from_secs(1);
+/// A lease that is found to have ended so long ago was not looked at in time: this thread did not run.
+const HELD_UP: Duration = Duration::from_secs(2);
 
 type Reply = oneshot::Sender<Result<Answer, RegistryError>>;
 
@@ -219,8 +222,14 @@ impl Engine {
     }
 
     fn expire(&mut self, grace: Duration) {
+        let now = self.began.elapsed();
+        if self.table.next_end().is_some_and(|end| end + HELD_UP < now) {
+            tracing::warn!("the registry stood still for a while; all leases run anew");
+            self.table.renew_all(now);
+            return;
+        }
         let mut changes = Changes::default();
-        if let Some(at) = self.began.elapsed().checked_sub(grace) {
+        if let Some(at) = now.checked_sub(grace) {
             self.table.expire(at, &mut changes);
         }
         if let Err(error) = self.commit(changes) {

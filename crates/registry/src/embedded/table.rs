@@ -18,8 +18,10 @@ pub(super) struct Table {
 impl Table {
     /// Every lease of `state` runs its full time anew.
     pub(super) fn new(state: State, now: Duration) -> Table {
-        let deadlines = state.leases().map(|(id, ttl)| (id, now + ttl)).collect();
-        Table { state, deadlines }
+        let deadlines = state.leases().map(|(id, _)| (id, now)).collect();
+        let mut table = Table { state, deadlines };
+        table.renew_all(now);
+        table
     }
 
     pub(super) fn revision(&self) -> Revision {
@@ -94,6 +96,13 @@ impl Table {
             tracing::debug!(%lease, "a lease ended: it was not kept alive");
             self.state.end_lease(lease, changes);
             self.deadlines.remove(&lease);
+        }
+    }
+
+    /// Lets every lease run its full time anew.
+    pub(super) fn renew_all(&mut self, now: Duration) {
+        for (id, deadline) in &mut self.deadlines {
+            *deadline = now + self.state.lease_ttl(*id).unwrap_or_default();
         }
     }
 

@@ -551,6 +551,7 @@ impl Life {
             && self.living().all(|node| node.is_running() && !node.is_shutting_down())
             && self.registry.map.pgs.iter().all(is_whole)
             && self.all_groups_serve()
+            && self.registry.is_settled()
     }
 
     /// The nodes whose drives are not lost.
