@@ -34,6 +34,14 @@ struct Operation {
     values: Vec<u64>,
 }
 
+/// What an operation had to do with one block.
+struct Touch<'a> {
+    operation: &'a Operation,
+    number: u64,
+    /// Of a read: who wrote what it saw.
+    seen: Option<u64>,
+}
+
 /// See the module's documentation. Operations are named by numbers from 1, which are what they write.
 #[derive(Debug)]
 pub(super) struct History {
@@ -292,32 +300,28 @@ impl History {
         if self.fences.is_empty() {
             return Ok(());
         }
-        let mut blocks: BTreeMap<(usize, u64), Vec<(&Operation, u64, usize)>> = BTreeMap::new();
+        let mut blocks: BTreeMap<(usize, u64), Vec<Touch<'_>>> = BTreeMap::new();
         let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
         for (number, operation) in ended {
-            let Request { volume, first_block, blocks: count, .. } = operation.request;
+            let Request { kind, volume, first_block, blocks: count } = operation.request;
             for index in 0..count {
+                let seen = (kind == Kind::Read).then(|| operation.values[index as usize]);
                 let here = blocks.entry((volume, first_block + index)).or_default();
-                here.push((operation, number, index as usize));
+                here.push(Touch { operation, number, seen });
             }
         }
-        for ((volume, block), operations) in &blocks {
-            for (read, number, index) in operations.iter().filter(|(one, ..)| one.request.kind == Kind::Read)
-            {
-                let author = read.values[*index];
-                if author == ZEROS {
-                    continue;
-                }
+        for ((volume, block), touches) in &blocks {
+            for Touch { operation: read, number, seen } in touches {
+                let Some(author) = seen.filter(|author| *author != ZEROS) else { continue };
                 let written_under = self.get(author).generation;
                 // Of what newer holders had done before this began, all is later than whatever an older one wrote.
-                let overlooked = operations.iter().find(|(other, _, at)| {
-                    let saw_it = other.request.kind == Kind::Read && other.values[*at] == author;
+                let overlooked = touches.iter().find(|Touch { operation: other, seen, .. }| {
                     other.generation > written_under
                         && other.completed < read.invoked
-                        && !saw_it
+                        && *seen != Some(author)
                         && other.request.kind != Kind::Allocated
                 });
-                if let Some((_, other, _)) = overlooked {
+                if let Some(Touch { number: other, .. }) = overlooked {
                     return Err(format!(
                         "volume {} block {block}: operation {number} read what operation {author} wrote under {written_under:?}, \
                          after operation {other} of a later holder had done or seen something else",

@@ -90,7 +90,7 @@ impl Registry {
             cluster,
             map: Arc::new(follower.map().expect("the cluster was made")),
             follower,
-            maps: vec![Arc::new(ClusterMap::default()); processes],
+            maps: (0..processes).map(|_| Arc::default()).collect(),
             leases: vec![None; processes],
             managers: (0..plan.nodes).map(|_| None).collect(),
             is_available: true,
