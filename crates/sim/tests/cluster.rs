@@ -38,7 +38,7 @@ const TRANSITIONS: [(&str, u64); 34] = [
     ("sent again: was done", 25),
     ("sent again: was not done", 300),
     ("state: active to waiting", 150),
-    ("state: claiming to replica", 10),
+    ("state: claiming to replica", 2),
     ("state: claiming to waiting", 50),
     ("state: left to replica", 3),
     ("state: querying to waiting", 9),
@@ -90,6 +90,15 @@ fn clusters_survive_whatever_breaks() {
         ("damage: blocks mended", 5),
         ("drive lost", 2),
         ("the pool is resized", 10),
+        ("an OSD is added", 8),
+        ("a lost OSD is removed", 4),
+        ("reweighed", 8),
+        ("taken out, for it stayed away", 2),
+        ("becomes the manager", FIXED_SEEDS),
+        ("the registry is started anew", 25),
+        ("the registry can be reached again", 25),
+        ("attach: the fence stands", 25),
+        ("an operation is fenced", 1),
     ] {
         assert!(total.coverage.of(what) >= times, "{what}: only {}", total.coverage.of(what));
     }
