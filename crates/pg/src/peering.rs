@@ -459,6 +459,10 @@ impl Osd {
                         told.push_back(RepairRange { key, first_block, block_count, tag });
                     }
                 }
+                // Where ranges overlap, each repair brings what all of them leave there. Should the epoch end between
+                // two of them, a member whose log has an undone write must not take it for done by the content of the
+                // other: its log says so first.
+                told.make_contiguous().sort_by_key(|range| range.tag & UNDONE == 0);
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
                 let others = members.iter().filter(|member| member.osd != self.id);
                 let mut others: Vec<(OsdId, bool)> =
