@@ -111,7 +111,9 @@ impl PgLogs {
             }
         }
         if entry.is_mark() || entry.is_repair() {
-            log.entries.retain(|earlier| !entry.supersedes(earlier));
+            // The first entry of a log that was cut stays: it says how far the log reaches back.
+            let first = log.entries.front().filter(|_| log.is_cut).map(|first| first.sequence);
+            log.entries.retain(|earlier| Some(earlier.sequence) == first || !entry.supersedes(earlier));
         }
         // A checkpoint may hold more of them, made when more were kept.
         while log.entries.len() >= self.entries_max {
