@@ -8,6 +8,7 @@ pub mod checksum;
 pub mod geometry;
 pub mod hash;
 pub mod ids;
+pub mod log_entry;
 pub mod map;
 pub mod network;
 pub mod time;
@@ -20,5 +21,6 @@ pub use ids::{
     ClientId, ClusterId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
     Sequence, VolumeId,
 };
+pub use log_entry::LogEntry;
 pub use network::Network;
 pub use time::Instant;

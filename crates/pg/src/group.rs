@@ -2,9 +2,9 @@
 
 use crate::operation::OperationId;
 use base::map::PgConfig;
-use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, Sequence};
+use base::{Epoch, Instant, LinkId, LogEntry, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::VecDeque;
-use wire::{LogEntry, Position};
+use wire::Position;
 
 /// The most writes of one group that are ordered and not yet acknowledged. Below the length of the log that a
 /// store keeps (1,024), so that members' logs always overlap.
@@ -51,6 +51,10 @@ pub(crate) struct RepairRange {
 }
 
 impl RepairRange {
+    pub(crate) fn blocks(self) -> std::ops::Range<u16> {
+        self.first_block..self.first_block + self.block_count
+    }
+
     /// What is left of it behind its first `done` blocks.
     pub(crate) fn behind(self, done: u16) -> RepairRange {
         RepairRange { first_block: self.first_block + done, block_count: self.block_count - done, ..self }
@@ -75,8 +79,8 @@ pub(crate) enum GroupState {
         queue: VecDeque<RepairRange>,
         current: Option<OperationId>,
         mark_is_due: bool,
-        /// The other members, those first whose logs are whole to their ends, and whether that is not sure.
-        others: Vec<(OsdId, bool)>,
+        /// The other members, those first whose logs are surely whole to their ends.
+        others: Vec<MemberPosition>,
     },
     /// The primary serves.
     Active,

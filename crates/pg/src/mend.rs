@@ -13,8 +13,8 @@ use crate::io::Io;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::Osd;
-use crate::request::{NAME, REPAIR, UNDONE};
 use crate::sabotage::Sabotage;
+use base::log_entry::REPAIR;
 use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c};
 use std::time::Duration;
 use store::Location;
@@ -121,8 +121,13 @@ pub struct LostBlock {
 }
 
 impl Osd {
-    /// Starts to mend a block, unless that is under way. `false` when there is nothing to be done: it is known to be
-    /// lost, or the group does not serve. Else whoever needs the block waits behind the mend.
+    /// Whether a mend of a block may help: it is not known to be lost, and the group serves.
+    pub(crate) fn can_mend(&mut self, group: u32, key: ObjectKey, block: u16) -> bool {
+        self.groups[group as usize].is_active() && !self.is_lost(key, block)
+    }
+
+    /// Starts to mend a block, if that may help and is not under way, or puts the mend before all that waits: whoever
+    /// needs the block is among them.
     pub(crate) fn mend(
         &mut self,
         group: u32,
@@ -130,20 +135,25 @@ impl Osd {
         block: u16,
         reason: MendReason,
         io: &mut impl Io,
-    ) -> bool {
-        if !self.groups[group as usize].is_active() || self.is_lost(key, block) {
-            return false;
+    ) {
+        if !self.can_mend(group, key, block) {
+            return;
         }
-        let state = &self.groups[group as usize];
         let is_mend = |id: &OperationId| {
             self.operations
                 .get(*id)
                 .is_some_and(|other| other.kind == OperationKind::Mend && other.overlaps(&key, block, 1))
         };
-        if state.in_flight.iter().chain(&state.waiting).any(is_mend) {
-            return true;
+        let state = &mut self.groups[group as usize];
+        if state.in_flight.iter().any(is_mend) {
+            return;
         }
-        let has_conflict = self.has_conflict(group, &key, block, 1, state.waiting.len());
+        if let Some(at) = state.waiting.iter().position(is_mend) {
+            let waiting = state.waiting.remove(at).expect("it was found there");
+            state.waiting.push_front(waiting);
+            return;
+        }
+        let has_conflict = self.has_conflict(group, &key, block, 1, 0);
         let (id, operation) = self.operations.add();
         operation.kind = OperationKind::Mend;
         operation.origin = Origin::Mend(reason);
@@ -154,11 +164,10 @@ impl Osd {
         operation.offset = u32::from(block) * BLOCK_BYTES as u32;
         operation.length = BLOCK_BYTES as u32;
         if has_conflict {
-            self.groups[group as usize].waiting.push_back(id);
+            self.groups[group as usize].waiting.push_front(id);
         } else {
             self.start_mend(id, io);
         }
-        true
     }
 
     /// Its block is free: looks at what is there now.
@@ -291,7 +300,8 @@ impl Osd {
         let id = fetching.id;
         let Some(operation) = self.operations.get(id) else { return };
         // What this one has is taken for right, whatever this OSD has.
-        let is_trusted = matches!(operation.origin, Origin::Mend(MendReason::Outvoted(_)) | Origin::Adoption);
+        let is_trusted =
+            matches!(operation.origin, Origin::Mend(MendReason::Outvoted(_)) | Origin::Adoption(_));
         let expected = match (is_trusted, checksums.first()) {
             (true, Some(theirs)) => theirs.get(),
             _ => operation.checksums[0].get(),
@@ -321,7 +331,7 @@ impl Osd {
         match self.operations.live(id).origin {
             // Only what that one has is taken for right; the next scrub asks again.
             Origin::Mend(MendReason::Outvoted(_)) => self.nobody_has(id, absence, io),
-            Origin::Adoption => self.adopt_next(id, asked, io),
+            Origin::Adoption(_) => self.adopt_next(id, asked, io),
             _ => self.fetch_next(id, asked, absence, io),
         }
     }
@@ -333,11 +343,9 @@ impl Osd {
         operation.state = OperationState::Reading;
         match operation.origin {
             Origin::Mend(_) => operation.tag = REPAIR,
-            Origin::Adoption => {
-                // The write on which members differ is not what its client will find.
+            Origin::Adoption(osd) => {
                 operation.origin = Origin::Repair;
-                operation.tag |= if operation.tag & NAME == 0 { 0 } else { UNDONE };
-                self.milestones.pass(Milestone::Adopted);
+                self.adopted(id, osd);
             }
             _ => {}
         }

@@ -60,8 +60,8 @@ pub(crate) enum Origin {
     },
     /// A difference between members being removed while the group peers.
     Repair,
-    /// The same of a block that the primary cannot read: another member's content is to become everybody's.
-    Adoption,
+    /// The same of a block that the primary cannot read: this member's content is to become everybody's.
+    Adoption(OsdId),
     /// An object of a removed volume being deleted.
     Deletion,
     /// A damaged block being replaced.

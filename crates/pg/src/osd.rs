@@ -221,6 +221,11 @@ impl StagedRecord {
 }
 
 /// What a device operation was for.
+/// Blocks of a buffer of the small pool: whatever fits one.
+const SMALL_BLOCKS: usize = 1;
+/// Blocks of a buffer of the large pool: whatever a message has.
+const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
+
 const TOKEN_SHIFT: u32 = 56;
 const TOKEN_STORE_WRITE: u64 = 1;
 const TOKEN_STORE_FLUSH: u64 = 2;
@@ -334,8 +339,8 @@ impl Osd {
             deferred: Vec::new(),
             sessions: 0,
             promotions: Vec::new(),
-            small: BufferPool::new(options.small_buffers, BLOCK_BYTES),
-            large: BufferPool::new(options.large_buffers, wire::BLOCKS_PER_MESSAGE_MAX * BLOCK_BYTES),
+            small: BufferPool::new(options.small_buffers, SMALL_BLOCKS * BLOCK_BYTES),
+            large: BufferPool::new(options.large_buffers, LARGE_BLOCKS * BLOCK_BYTES),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
             staged: VecDeque::new(),
             staged_token: 0,
@@ -1126,7 +1131,10 @@ impl Osd {
 
 /// Memory for when a pool is empty. Of a size that no pool has, so that none takes it in.
 pub(crate) fn spare_buffer(bytes: usize) -> Buffer {
-    Buffer::new(bytes + 2 * BLOCK_BYTES)
+    let is_pooled = |blocks: &usize| [SMALL_BLOCKS, LARGE_BLOCKS].contains(blocks);
+    let blocks = bytes.div_ceil(BLOCK_BYTES);
+    let blocks = (blocks..).find(|blocks| !is_pooled(blocks)).expect("two sizes are taken");
+    Buffer::new(blocks * BLOCK_BYTES)
 }
 
 /// Whether a drive operation reads data for somebody, and not for the store itself.
@@ -1134,4 +1142,18 @@ pub(crate) fn spare_buffer(bytes: usize) -> Buffer {
 #[must_use]
 pub fn reads_data(token: u64) -> bool {
     token >> TOKEN_SHIFT == TOKEN_PART
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pool_takes_in_spare_memory() {
+        for blocks in 1..=LARGE_BLOCKS {
+            let size = spare_buffer(blocks * BLOCK_BYTES).size();
+            assert!(size >= blocks * BLOCK_BYTES);
+            assert!(size != SMALL_BLOCKS * BLOCK_BYTES && size != LARGE_BLOCKS * BLOCK_BYTES, "{blocks} blocks");
+        }
+    }
 }

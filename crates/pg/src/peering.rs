@@ -18,14 +18,15 @@ use crate::mend::Absence;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
-use crate::request::{NAME, REPAIR, UNDONE, done_runs};
+use crate::request::done_runs;
 use crate::sabotage::Sabotage;
+use base::log_entry::{NAME, REPAIR, UNDONE};
 use base::map::PgConfig;
-use base::{BLOCK_BYTES, Epoch, Instant, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
+use base::{BLOCK_BYTES, Epoch, Instant, LinkId, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use store::StageError;
-use wire::{LogEntry, Position, Status, encode};
+use wire::{Position, Status, encode};
 
 /// How long the members may take to say where they stand.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -360,22 +361,13 @@ impl Osd {
     /// Where this OSD stands itself.
     pub(crate) fn own_position(&self, index: u32) -> MemberPosition {
         let Group { pg, may_lack_tail, .. } = self.groups[index as usize];
-        let entries = self.store.pg_log(pg).map(|entry| LogEntry {
-            epoch: entry.epoch,
-            sequence: entry.sequence,
-            volume: entry.volume,
-            object: entry.object,
-            first_block: entry.first_block,
-            block_count: entry.block_count,
-            origin: entry.origin,
-        });
         MemberPosition {
             osd: self.id,
             last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
             is_whole: self.store.pg_log_is_whole(pg),
             is_incomplete: self.store.pg_is_incomplete(pg),
             may_lack_tail,
-            entries: entries.collect(),
+            entries: self.store.pg_log(pg).collect(),
         }
     }
 
@@ -443,34 +435,20 @@ impl Osd {
                 if self.sabotage == Some(Sabotage::SkipRepair) {
                     queue.clear();
                 }
-                // Its own content is what counts now: a write that it has is done, one that it lacks is undone, and
-                // every member's log says so.
-                let mut told: VecDeque<RepairRange> = VecDeque::new();
-                for range in queue {
-                    let RepairRange { key, tag, .. } = range;
-                    for (first_block, block_count, was_done) in
-                        done_runs(&self.store, &key, range.first_block, range.block_count, tag)
-                    {
-                        let is_undone = tag != 0 && !was_done;
-                        if is_undone {
-                            self.milestones.pass(Milestone::PeeringUndone);
-                        }
-                        let tag = tag | REPAIR | if is_undone { UNDONE } else { 0 };
-                        told.push_back(RepairRange { key, first_block, block_count, tag });
-                    }
-                }
-                // Where ranges overlap, each repair brings what all of them leave there. Should the epoch end between
-                // two of them, a member whose log has an undone write must not take it for done by the content of the
-                // other: its log says so first.
-                told.make_contiguous().sort_by_key(|range| range.tag & UNDONE == 0);
                 let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
-                let others = members.iter().filter(|member| member.osd != self.id);
-                let mut others: Vec<(OsdId, bool)> =
-                    others.map(|member| (member.osd, member.may_lack_tail)).collect();
-                others.sort_by_key(|(_, is_doubtful)| *is_doubtful);
                 group.next_sequence = last.next();
+                // Its own content is what counts now, and every member's log says so.
+                let own = members.pop().expect("this OSD is the last of the members");
+                let mut queue: VecDeque<RepairRange> =
+                    queue.into_iter().flat_map(|range| as_told_by(&own, range)).collect();
+                if queue.iter().any(|range| range.tag & UNDONE != 0) {
+                    self.milestones.pass(Milestone::PeeringUndone);
+                }
+                undone_first(&mut queue);
+                let mut others = members;
+                others.sort_by_key(|member| member.may_lack_tail);
                 let (current, mark_is_due) = (None, true);
-                group.enter(GroupState::Repairing { queue: told, current, mark_is_due, others });
+                group.enter(GroupState::Repairing { queue, current, mark_is_due, others });
                 self.repair_next(index, io);
             }
             Err(behind) => {
@@ -623,9 +601,9 @@ impl Osd {
         let is_for_good = self.is_lost_for_good(key, block);
         let GroupState::Repairing { others, .. } = &self.groups[index as usize].state else { return };
         let mut candidates = others.iter().enumerate().skip(asked);
-        if let Some((at, (osd, _))) = candidates.find(|(_, (_, is_doubtful))| is_for_good || !is_doubtful) {
-            let osd = *osd;
-            self.operations.live(id).origin = Origin::Adoption;
+        if let Some((at, member)) = candidates.find(|(_, member)| is_for_good || !member.may_lack_tail) {
+            let osd = member.osd;
+            self.operations.live(id).origin = Origin::Adoption(osd);
             return self.fetch_from(id, osd, at + 1, Absence::Certain, io);
         }
         self.forget_operation(id);
@@ -637,6 +615,32 @@ impl Osd {
             format!("the drive of {} does not read what its members differ in; it tries again", self.id);
         self.end_epoch(index, &reason, io);
         self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
+    }
+
+    /// A block gets another member's content: which writes of it are done, that one's log tells.
+    pub(crate) fn adopted(&mut self, id: OperationId, osd: OsdId) {
+        self.milestones.pass(Milestone::Adopted);
+        let operation = self.operations.live(id);
+        let GroupState::Repairing { queue, others, .. } = &mut self.groups[operation.group as usize].state
+        else {
+            return;
+        };
+        let Some(member) = others.iter().find(|member| member.osd == osd) else { return };
+        let (key, block) = (operation.key, operation.first_block);
+        let adopted = RepairRange { key, first_block: block, block_count: 1, tag: operation.tag };
+        operation.tag = as_told_by(member, adopted).map(|range| range.tag).next().unwrap_or(operation.tag);
+        for range in std::mem::take(queue) {
+            if range.key != key || !range.blocks().contains(&block) {
+                queue.push_back(range);
+                continue;
+            }
+            let there = RepairRange { first_block: block, block_count: 1, ..range };
+            let before = RepairRange { block_count: block - range.first_block, ..range };
+            let behind = range.behind(before.block_count + 1);
+            let parts = [before, behind].into_iter().chain(as_told_by(member, there));
+            queue.extend(parts.filter(|part| part.block_count > 0));
+        }
+        undone_first(queue);
     }
 
     /// The store has no room right now for a repair.
@@ -735,6 +739,24 @@ pub(crate) fn agreement(members: &[MemberPosition]) -> Option<Sequence> {
         |entry: &&LogEntry| others.iter().all(|other| other.contains(&(entry.sequence, entry.epoch)));
     let entries = first.entries.iter().rev();
     entries.filter(|entry| tells_agreement(entry)).find(is_common).map(|entry| entry.sequence)
+}
+
+/// The repairs of a range that bring a member's content: a write that its log has is done, one that it lacks is undone.
+fn as_told_by(member: &MemberPosition, range: RepairRange) -> impl Iterator<Item = RepairRange> + use<> {
+    let RepairRange { key, first_block, block_count, tag } = range;
+    let name = tag & NAME;
+    let runs = done_runs(member.entries.iter().copied(), &key, first_block, block_count, name);
+    runs.into_iter().map(move |(first_block, block_count, was_done)| {
+        let undone = if name != 0 && !was_done { UNDONE } else { 0 };
+        RepairRange { key, first_block, block_count, tag: name | REPAIR | undone }
+    })
+}
+
+/// Puts repairs of undone writes before others. Where ranges overlap, each repair brings what all of them leave there.
+/// Should the epoch end between two of them, a member whose log has an undone write must not take it for done by the
+/// content of the other: its log says so first.
+fn undone_first(queue: &mut VecDeque<RepairRange>) {
+    queue.make_contiguous().sort_by_key(|range| range.tag & UNDONE == 0);
 }
 
 /// The blocks whose content members may disagree about: those touched by log entries that not all have.

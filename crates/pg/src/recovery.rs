@@ -27,10 +27,10 @@ use crate::pace::PUSH_BLOCKS;
 use crate::peering::{agreement, differences};
 use crate::sabotage::Sabotage;
 use base::hash::mix;
-use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, LinkId, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wire::{Blocks, LogEntry, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
+use wire::{Blocks, OBJECTS_MAX, ObjectDigest, Objects, Position, Replicate, Status, encode};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 

@@ -6,11 +6,12 @@ use crate::milestone::Milestone;
 use crate::osd::{Awaited, Handled, LinkError, Osd, StagedRecord};
 use crate::peering::CLAIM_PAUSE_LONG;
 use crate::recovery::Received;
-use crate::request::{REPAIR, payload_verifies};
+use crate::request::payload_verifies;
 use crate::sabotage::Sabotage;
-use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
+use base::log_entry::REPAIR;
+use base::{Epoch, LinkId, LogEntry, ObjectKey, PgId, Sequence};
 use store::{StageError, WriteRecord};
-use wire::{Checksums, LogEntry, Message, Replicate, Status, encode};
+use wire::{Checksums, Message, Replicate, Status, encode};
 use zerocopy::little_endian::U32;
 
 /// What a learner is told that blocks hold.

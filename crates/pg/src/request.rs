@@ -8,7 +8,8 @@ use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part}
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use crate::sabotage::Sabotage;
 use base::geometry::VOLUME_BYTES_MAX;
-use base::{BLOCK_BYTES, Buffer, Generation, LinkId, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
+use base::log_entry::{NAME, UNDONE};
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
 use wire::{Checksums, Inquiry, Request, Status};
@@ -135,7 +136,8 @@ impl Osd {
     /// Of which blocks of an operation an earlier attempt was done, in runs: `(block, block count, is_done)`.
     fn done_before(&self, id: OperationId) -> Vec<(u16, u16, bool)> {
         let Some(operation) = self.operations.get(id) else { return Vec::new() };
-        done_runs(&self.store, &operation.key, operation.first_block, operation.block_count, operation.tag)
+        let log = self.store.pg_log(operation.key.pg);
+        done_runs(log, &operation.key, operation.first_block, operation.block_count, operation.tag)
     }
 
     /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
@@ -564,15 +566,19 @@ impl Osd {
     }
 
     /// Lets an operation that met damage wait until the block is mended. `false` when it cannot be.
+    ///
+    /// It waits before whatever came after it: its client may be fenced by now, and what the next holder of the volume
+    /// does to the same blocks must find it done.
     pub(crate) fn wait_for_mend(&mut self, id: OperationId, block: u16, io: &mut impl Io) -> bool {
         let operation = self.operations.live(id);
         let (group, key) = (operation.group, operation.key);
-        if !self.mend(group, key, block, MendReason::Damaged, io) {
+        if !self.can_mend(group, key, block) {
             return false;
         }
         self.met_damage(key, block);
         self.operations.live(id).state = OperationState::Waiting;
-        self.groups[group as usize].waiting.push_back(id);
+        self.groups[group as usize].waiting.push_front(id);
+        self.mend(group, key, block, MendReason::Damaged, io);
         // The mend may have come to nothing at once.
         self.look_again(group);
         true
@@ -634,37 +640,25 @@ impl Osd {
     }
 }
 
-/// Bit of a log entry's origin: the write of that name was replaced by what was there before.
-pub(crate) const UNDONE: u64 = 1 << 63;
-/// Bit of a log entry's origin: it was ordered while an epoch began, to make the members agree, or to mend a block.
-pub(crate) use store::REPAIR;
-/// The bits of an origin that are its name.
-pub(crate) const NAME: u64 = REPAIR - 1;
-
-/// Whether a write that its client sends again was done by an earlier attempt: then doing it again could undo what
-/// followed it. Nothing of it is in flight. A log is finite: what more than 1,024 writes of its group followed is
-/// not known any more.
+/// Whether a write that its client sends again was done by an earlier attempt, as a group's log tells, oldest entry
+/// first: then doing it again could undo what followed it. Nothing of it is in flight. A log is finite: what more than
+/// 1,024 writes of its group followed is not known any more.
 ///
 /// Members agree on a write run by run, and whoever leads may change in between: so this is asked of each block. The
 /// answer is in runs: `(block, block count, was_done)`.
 pub(crate) fn done_runs(
-    store: &store::Store,
+    log: impl DoubleEndedIterator<Item = LogEntry>,
     key: &ObjectKey,
     first_block: u16,
     block_count: u16,
     tag: u64,
 ) -> Vec<(u16, u16, bool)> {
-    let is_meant = |entry: &store::LogEntry| {
-        entry.origin & NAME == tag && (entry.volume, entry.object) == (key.volume, key.object)
-    };
-    let entries: Vec<store::LogEntry> = match tag {
+    let entries: Vec<LogEntry> = match tag {
         0 => Vec::new(),
-        _ => store.pg_log(key.pg).rev().filter(is_meant).collect(),
+        _ => log.rev().filter(|entry| entry.is_of(key, tag)).collect(),
     };
     let was_done = |block: u16| {
-        let covers = |entry: &&store::LogEntry| {
-            (entry.first_block..entry.first_block + entry.block_count).contains(&block)
-        };
+        let covers = |entry: &&LogEntry| (entry.first_block..entry.end()).contains(&block);
         entries.iter().find(covers).is_some_and(|entry| entry.origin & UNDONE == 0)
     };
     let mut runs: Vec<(u16, u16, bool)> = Vec::new();

@@ -371,7 +371,7 @@ mod tests {
     use crate::OsdOptions;
     use crate::group::GroupState;
     use crate::osd::OsdLink;
-    use crate::request::REPAIR;
+    use base::log_entry::REPAIR;
     use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
     use base::{
         ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,

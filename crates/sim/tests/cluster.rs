@@ -190,6 +190,9 @@ fn seeds_that_failed_once_do_not_fail_again() {
         20_261_122_511_362, // an undone write was taken for done, for an epoch had ended between two repairs of its blocks
         20_261_122_714_106, // the mark of a learner's join left its log, which seemed to begin later than it did
         20_261_122_301_001, // the manager decided by a map from before an OSD was removed
+        20_261_122_700_178, // a write was told undone, and its content was what another member's copy brought
+        1_795_381_500_910, // a fenced client's write met damage, and was done after a write of the next holder
+        1_795_381_510_923, // memory that was made for want of a pool's came back to the pool
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
     ];
     for seed in seeds {

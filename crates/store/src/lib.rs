@@ -40,7 +40,7 @@ pub use actions::{
 };
 pub use device::{Device, DeviceError};
 pub use error::{FormatError, OpenError};
-pub use pg_log::{LogEntry, PG_LOG_ENTRIES, REPAIR};
+pub use pg_log::PG_LOG_ENTRIES;
 pub use recovery::identify;
 pub use store::Store;
 pub use superblock::{DEVICE_BYTES_MIN, format};

@@ -2,62 +2,26 @@
 
 use crate::layout::{GROUP_IS_INCOMPLETE, GROUP_LOG_IS_WHOLE};
 use base::hash::Map;
-use base::{Epoch, PgId, Sequence, VolumeId};
+use base::{Epoch, LogEntry, PgId, Sequence};
 use std::collections::VecDeque;
 
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
 pub const PG_LOG_ENTRIES: usize = 1024;
 
-/// Bit of an entry's origin: it made members agree, and changed nothing that a client could tell.
-pub const REPAIR: u64 = 1 << 62;
-
-/// One write: what it changed, not to what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// The epoch in which it was ordered.
-    pub epoch: Epoch,
-    /// Its place in the group's order.
-    pub sequence: Sequence,
-    /// The volume.
-    pub volume: VolumeId,
-    /// The 4 MiB piece of it.
-    pub object: u32,
-    /// The first block it changed.
-    pub first_block: u16,
-    /// How many; 0 for a mark.
-    pub block_count: u16,
-    /// What its client calls it, with [`REPAIR`] and other bits of whoever ordered it; 0 if it has none.
-    pub origin: u64,
+/// Whether both repair the same write.
+fn repair_the_same(one: &LogEntry, other: &LogEntry) -> bool {
+    let names = |entry: &LogEntry| (entry.volume, entry.object, entry.origin);
+    one.is_repair() && other.is_repair() && names(one) == names(other)
 }
 
-impl LogEntry {
-    fn is_mark(&self) -> bool {
-        self.block_count == 0
+/// Whether a mark or a repair says all that an earlier one said.
+fn supersedes(entry: &LogEntry, earlier: &LogEntry) -> bool {
+    if entry.is_mark() {
+        return earlier.is_mark();
     }
-
-    fn is_repair(&self) -> bool {
-        !self.is_mark() && self.origin & REPAIR != 0
-    }
-
-    fn end(&self) -> u16 {
-        self.first_block + self.block_count
-    }
-
-    /// Whether both repair the same write.
-    fn repairs_the_same(&self, other: &LogEntry) -> bool {
-        let names = |entry: &LogEntry| (entry.volume, entry.object, entry.origin);
-        self.is_repair() && other.is_repair() && names(self) == names(other)
-    }
-
-    /// Whether a mark or a repair says all that an earlier one said.
-    fn supersedes(&self, earlier: &LogEntry) -> bool {
-        if self.is_mark() {
-            return earlier.is_mark();
-        }
-        self.repairs_the_same(earlier)
-            && self.first_block <= earlier.first_block
-            && self.end() >= earlier.end()
-    }
+    repair_the_same(entry, earlier)
+        && entry.first_block <= earlier.first_block
+        && entry.end() >= earlier.end()
 }
 
 /// One group's log.
@@ -104,8 +68,9 @@ impl PgLogs {
             return;
         }
         if let Some(last) = log.entries.back().copied() {
-            let goes_on =
-                entry.repairs_the_same(&last) && entry.epoch == last.epoch && entry.first_block == last.end();
+            let goes_on = repair_the_same(&entry, &last)
+                && entry.epoch == last.epoch
+                && entry.first_block == last.end();
             if goes_on {
                 (entry.first_block, entry.block_count) = (last.first_block, entry.end() - last.first_block);
             }
@@ -113,7 +78,7 @@ impl PgLogs {
         if entry.is_mark() || entry.is_repair() {
             // The first entry of a log that was cut stays: it says how far the log reaches back.
             let first = log.entries.front().filter(|_| log.is_cut).map(|first| first.sequence);
-            log.entries.retain(|earlier| Some(earlier.sequence) == first || !entry.supersedes(earlier));
+            log.entries.retain(|earlier| Some(earlier.sequence) == first || !supersedes(&entry, earlier));
         }
         // A checkpoint may hold more of them, made when more were kept.
         while log.entries.len() >= self.entries_max {
@@ -145,7 +110,8 @@ impl PgLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PoolId;
+    use base::log_entry::REPAIR;
+    use base::{PoolId, VolumeId};
 
     #[test]
     fn a_log_keeps_the_newest_entries_and_says_that_it_was_cut() {

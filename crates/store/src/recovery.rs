@@ -33,11 +33,11 @@ use crate::layout::{
     BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind, RootEntry, RootGroup, RootHeader,
     RootObject, STREAMS, Superblock,
 };
-use crate::pg_log::{LogEntry, PgLogs};
+use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
 use crate::store::{LogEnd, Recovered, Store, apply};
 use crate::{checkpoint, superblock};
-use base::{BLOCK_BYTES, Buffer, Epoch, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, Buffer, Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 

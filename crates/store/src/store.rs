@@ -12,9 +12,9 @@ use crate::index::{Entry, Index, Page};
 use crate::layout::{
     BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, Record, RecordKind, STREAMS, Superblock,
 };
-use crate::pg_log::{LogEntry, PgLogs};
+use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
-use base::{BLOCK_BYTES, Buffer, Epoch, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C, crc32c};
+use base::{BLOCK_BYTES, Buffer, Epoch, LogEntry, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::VecDeque;
 use zerocopy::little_endian::U32;
 

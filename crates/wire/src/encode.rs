@@ -5,10 +5,12 @@ use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
     FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
     FLAG_LOG_IS_WHOLE, FLAG_MAY_LACK_TAIL, Fence, Findings, FindingsBody, Hello, HelloBody, Inquiry,
-    LOG_ENTRIES_MAX, Lease, LogEntry, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest,
-    REASON_BYTES_MAX, Replicate, Request, Role,
+    LOG_ENTRIES_MAX, Lease, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX,
+    Replicate, Request, Role,
 };
-use base::{BLOCK_BYTES, Epoch, Generation, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{
+    BLOCK_BYTES, Epoch, Generation, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId,
+};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 

@@ -14,8 +14,8 @@ pub mod message;
 pub use header::{HEADER_BYTES, Header, Kind, Status};
 pub use message::{
     BLOCKS_PER_MESSAGE_MAX, Blocks, CHECK_BLOCKS_MAX, Checksums, Fence, Findings, Hello, Inquiry,
-    LEASE_MS_MAX, Lease, LogEntry, Message, OBJECTS_MAX, ObjectDigest, Objects, PAYLOAD_BYTES_MAX, Position,
-    Replicate, Reply, Request, Role, WireError, parse,
+    LEASE_MS_MAX, Lease, Message, OBJECTS_MAX, ObjectDigest, Objects, PAYLOAD_BYTES_MAX, Position, Replicate,
+    Reply, Request, Role, WireError, parse,
 };
 
 /// The version of this protocol. A peer with another one is refused, with both numbers in the reason.

@@ -4,8 +4,8 @@ use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use base::geometry::blocks_touched;
 use base::{
-    BLOCK_BYTES, ClientId, ClusterId, Epoch, Generation, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId,
-    PoolId, Sequence, VolumeId,
+    BLOCK_BYTES, ClientId, ClusterId, Epoch, Generation, LogEntry, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey,
+    OsdId, PgId, PoolId, Sequence, VolumeId,
 };
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -200,25 +200,6 @@ pub struct Replicate {
     /// The first block of the object it changes.
     pub first_block: u16,
     /// How many blocks it changes; not 0.
-    pub block_count: u16,
-    /// What its client calls it; 0 if it has none.
-    pub origin: u64,
-}
-
-/// One write in a group's log: what was changed, not to what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// The epoch in which it was ordered.
-    pub epoch: Epoch,
-    /// Its place.
-    pub sequence: Sequence,
-    /// The object.
-    pub volume: VolumeId,
-    /// The 4 MiB piece of the volume.
-    pub object: u32,
-    /// The first block it changed.
-    pub first_block: u16,
-    /// How many it changed; 0 for an entry that changed none.
     pub block_count: u16,
     /// What its client calls it; 0 if it has none.
     pub origin: u64,

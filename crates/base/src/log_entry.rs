@@ -1,0 +1,55 @@
+//! What a placement group's log says of one write.
+
+use crate::{Epoch, ObjectKey, Sequence, VolumeId};
+
+/// Bit of an entry's origin: it made members agree, and changed nothing that a client could tell.
+pub const REPAIR: u64 = 1 << 62;
+/// Bit of an entry's origin: the write of that name was replaced by what was there before.
+pub const UNDONE: u64 = 1 << 63;
+/// The bits of an origin that are its name.
+pub const NAME: u64 = REPAIR - 1;
+
+/// One write in a group's log: what it changed, not to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// The epoch in which it was ordered.
+    pub epoch: Epoch,
+    /// Its place in the group's order.
+    pub sequence: Sequence,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The 4 MiB piece of it.
+    pub object: u32,
+    /// The first block it changed.
+    pub first_block: u16,
+    /// How many; 0 for a mark.
+    pub block_count: u16,
+    /// What its client calls it, with [`REPAIR`] and [`UNDONE`]; 0 if it has none.
+    pub origin: u64,
+}
+
+impl LogEntry {
+    /// Whether it begins an epoch or a log, and changed nothing.
+    #[must_use]
+    pub fn is_mark(&self) -> bool {
+        self.block_count == 0
+    }
+
+    /// Whether it made members agree on blocks.
+    #[must_use]
+    pub fn is_repair(&self) -> bool {
+        !self.is_mark() && self.origin & REPAIR != 0
+    }
+
+    /// The first block behind it.
+    #[must_use]
+    pub fn end(&self) -> u16 {
+        self.first_block + self.block_count
+    }
+
+    /// Whether it is of the write that a client calls `name`, or of a repair of it.
+    #[must_use]
+    pub fn is_of(&self, key: &ObjectKey, name: u64) -> bool {
+        self.origin & NAME == name && (self.volume, self.object) == (key.volume, key.object)
+    }
+}
