@@ -15,13 +15,18 @@ pub(crate) const IN_FLIGHT_MAX: usize = 256;
 pub(crate) struct MemberPosition {
     pub(crate) osd: OsdId,
     pub(crate) last_sequence: Sequence,
-    pub(crate) is_whole: bool,
+    pub(crate) log_begins: Sequence,
     pub(crate) is_incomplete: bool,
     pub(crate) may_lack_tail: bool,
     pub(crate) entries: Vec<LogEntry>,
 }
 
 impl MemberPosition {
+    /// Whether its log goes back to the group's first write.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.log_begins == Sequence(0)
+    }
+
     /// Whether it started between what it was pushed last as a learner and its first epoch in sync: the end of its log may
     /// be gone unnoticed, with pushes in it, of which no log tells.
     pub(crate) fn may_lack_pushes(&self) -> bool {
@@ -32,7 +37,7 @@ impl MemberPosition {
         MemberPosition {
             osd,
             last_sequence: position.last_sequence,
-            is_whole: position.is_whole,
+            log_begins: position.log_begins,
             is_incomplete: position.is_incomplete,
             may_lack_tail: position.may_lack_tail,
             entries: position.entries().collect(),

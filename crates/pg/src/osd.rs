@@ -1153,7 +1153,10 @@ mod tests {
         for blocks in 1..=LARGE_BLOCKS {
             let size = spare_buffer(blocks * BLOCK_BYTES).size();
             assert!(size >= blocks * BLOCK_BYTES);
-            assert!(size != SMALL_BLOCKS * BLOCK_BYTES && size != LARGE_BLOCKS * BLOCK_BYTES, "{blocks} blocks");
+            assert!(
+                size != SMALL_BLOCKS * BLOCK_BYTES && size != LARGE_BLOCKS * BLOCK_BYTES,
+                "{blocks} blocks"
+            );
         }
     }
 }

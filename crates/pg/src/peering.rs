@@ -350,10 +350,10 @@ impl Osd {
             return;
         }
         let pg = group.pg;
-        let MemberPosition { last_sequence, is_whole, is_incomplete, may_lack_tail, entries, .. } =
+        let MemberPosition { last_sequence, log_begins, is_incomplete, may_lack_tail, entries, .. } =
             self.own_position(index);
         let mut bytes = Vec::new();
-        let state = encode::LogState { last_sequence, is_whole, is_incomplete, may_lack_tail };
+        let state = encode::LogState { last_sequence, log_begins, is_incomplete, may_lack_tail };
         encode::position(&mut bytes, pg, epoch, state, entries.into_iter());
         io.send(link, &bytes);
     }
@@ -364,7 +364,7 @@ impl Osd {
         MemberPosition {
             osd: self.id,
             last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
-            is_whole: self.store.pg_log_is_whole(pg),
+            log_begins: self.store.pg_log_begins(pg),
             is_incomplete: self.store.pg_is_incomplete(pg),
             may_lack_tail,
             entries: self.store.pg_log(pg).collect(),
@@ -765,13 +765,7 @@ fn undone_first(queue: &mut VecDeque<RepairRange>) {
 /// When a member's log ends before another's begins: its gap is larger than a log can tell.
 pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, Behind> {
     // Entries before this sequence are gone from some log; every member must reach up to it.
-    let logs_begin = members
-        .iter()
-        .filter(|member| !member.is_whole)
-        .filter_map(|member| member.entries.first())
-        .map(|entry| entry.sequence)
-        .max()
-        .unwrap_or_default();
+    let logs_begin = members.iter().map(|member| member.log_begins).max().unwrap_or_default();
     let window_start = agreement(members).map_or(logs_begin, Sequence::next);
     if let Some(behind) = members.iter().find(|member| member.last_sequence.next() < window_start) {
         let (osd, last_sequence) = (behind.osd, behind.last_sequence);
@@ -819,10 +813,11 @@ mod tests {
 
     fn member(osd: u32, is_whole: bool, entries: &[LogEntry]) -> MemberPosition {
         let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
+        let first = entries.first().map_or(Sequence(0), |entry| entry.sequence);
         MemberPosition {
             osd: OsdId(osd),
             last_sequence,
-            is_whole,
+            log_begins: if is_whole { Sequence(0) } else { first },
             is_incomplete: false,
             may_lack_tail: false,
             entries: entries.to_vec(),

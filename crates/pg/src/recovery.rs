@@ -170,7 +170,7 @@ impl Osd {
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
         // first write are, and those that share an entry that members had only in agreement. The same numbers may
         // stand for other writes.
-        let is_whole = own.is_whole && theirs.is_whole;
+        let is_whole = own.is_whole() && theirs.is_whole();
         let members = [own, theirs];
         let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
         let by_log = if tells && !is_cramped { differences(pg, &members).ok() } else { None };
@@ -179,7 +179,7 @@ impl Osd {
             None if is_cramped => Milestone::LearnerFrees,
             None => Milestone::LearnerByDigest,
         });
-        let [MemberPosition { entries, .. }, _] = members;
+        let [MemberPosition { entries, log_begins, .. }, _] = members;
         let mut work: VecDeque<Work> = VecDeque::new();
         let comparison = match by_log {
             Some(ranges) => {
@@ -221,8 +221,8 @@ impl Osd {
         };
         let group = &mut self.groups[index as usize];
         let from = group.next_sequence;
-        let first = entries.first().map_or(from, |entry| entry.sequence);
-        let mark = Sequence(first.0.saturating_sub(1));
+        // Its log begins where this one does.
+        let mark = Sequence(log_begins.0.saturating_sub(1));
         let learner = group.learner_mut(osd).expect("it was there a moment ago");
         learner.heard_at = now;
         learner.state =

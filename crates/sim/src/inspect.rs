@@ -163,11 +163,9 @@ pub fn check_logs(store: &Store, model: &Model) -> Result<(), String> {
                 return Err(format!("pg {pg} has the log entry {found:?} where {entry:?} belongs"));
             }
         }
-        if store.pg_log_is_whole(*pg) == log.is_cut {
-            return Err(format!(
-                "pg {pg} has a log of which some was dropped: {}, and it says otherwise",
-                log.is_cut
-            ));
+        let begins = store.pg_log_begins(*pg);
+        if begins != log.begins {
+            return Err(format!("pg {pg} has a log that begins at {}, and it says {begins}", log.begins));
         }
     }
     Ok(())

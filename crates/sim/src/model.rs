@@ -81,8 +81,8 @@ pub struct Entry {
 pub struct Log {
     /// The newest entries, oldest first.
     pub entries: VecDeque<Entry>,
-    /// Some were dropped to make room.
-    pub is_cut: bool,
+    /// What came before was dropped to make room; 0 if nothing was.
+    pub begins: Sequence,
 }
 
 impl Log {
@@ -92,8 +92,7 @@ impl Log {
             self.entries.retain(|earlier| !is_mark(earlier));
         }
         if self.entries.len() == LOG_ENTRIES_KEPT {
-            self.entries.pop_front();
-            self.is_cut = true;
+            self.begins = self.entries.pop_front().map_or(self.begins, |dropped| dropped.sequence.next());
         }
         self.entries.push_back(entry);
     }

@@ -15,8 +15,8 @@
 use crate::actions::Action;
 use crate::index::Page;
 use crate::layout::{
-    ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, RootPiece,
-    SUPERBLOCK_OFFSETS, Superblock,
+    GROUP_IS_INCOMPLETE, ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject,
+    RootPiece, SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::store::{COLD, COLD_IN_FLIGHT_MAX, FLUSH_SUPERBLOCK, LogEnd, Store, TOKEN_SUPERBLOCK};
 use crate::superblock;
@@ -320,8 +320,9 @@ impl Store {
             let group = RootGroup {
                 pool: pg.pool.0.into(),
                 pg_index: pg.index.into(),
-                flags: log.flags().into(),
+                flags: if log.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 }.into(),
                 entry_count: (log.entries.len() as u32).into(),
+                log_begins: log.begins.0.into(),
             };
             bytes.extend_from_slice(group.as_bytes());
             for entry in &log.entries {

@@ -320,12 +320,14 @@ pub struct RootGroup {
     pub pool: U32,
     /// Its number.
     pub pg_index: U32,
-    /// Bit 0: its log reaches back to its first write. Bit 1: it was catching up when its log began.
+    /// Bit 1: it was catching up when its log began.
     pub flags: U32,
     /// Entries that follow.
     pub entry_count: U32,
+    /// From this sequence on the log lacks nothing; 0 if it reaches back to the group's first write.
+    pub log_begins: U64,
 }
-const _: () = assert!(size_of::<RootGroup>() == 16);
+const _: () = assert!(size_of::<RootGroup>() == 24);
 
 /// A log entry in a checkpoint's root.
 #[repr(C)]
@@ -350,7 +352,5 @@ pub struct RootEntry {
 }
 const _: () = assert!(size_of::<RootEntry>() == 40);
 
-/// Bit of [`RootGroup::flags`].
-pub(crate) const GROUP_LOG_IS_WHOLE: u32 = 1;
 /// Bit of [`RootGroup::flags`].
 pub(crate) const GROUP_IS_INCOMPLETE: u32 = 2;

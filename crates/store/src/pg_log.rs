@@ -1,6 +1,5 @@
 //! What the newest writes of each placement group were, for members to compare.
 
-use crate::layout::{GROUP_IS_INCOMPLETE, GROUP_LOG_IS_WHOLE};
 use base::hash::Map;
 use base::{Epoch, LogEntry, PgId, Sequence};
 use std::collections::VecDeque;
@@ -28,22 +27,11 @@ fn supersedes(entry: &LogEntry, earlier: &LogEntry) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PgLog {
     pub(crate) entries: VecDeque<LogEntry>,
-    /// Older entries were dropped.
-    pub(crate) is_cut: bool,
+    /// Nothing from here on was dropped for its age; 0 if nothing ever was. The first entry may be a later one: marks and
+    /// repairs go when others say the same.
+    pub(crate) begins: Sequence,
     /// The log began while the member was catching up: it does not tell what the member has.
     pub(crate) is_incomplete: bool,
-}
-
-impl PgLog {
-    pub(crate) fn flags(&self) -> u32 {
-        let whole = if self.is_cut { 0 } else { GROUP_LOG_IS_WHOLE };
-        whole | if self.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 }
-    }
-
-    pub(crate) fn set_flags(&mut self, flags: u32) {
-        self.is_cut |= flags & GROUP_LOG_IS_WHOLE == 0;
-        self.is_incomplete = flags & GROUP_IS_INCOMPLETE != 0;
-    }
 }
 
 /// All groups' logs.
@@ -76,14 +64,11 @@ impl PgLogs {
             }
         }
         if entry.is_mark() || entry.is_repair() {
-            // The first entry of a log that was cut stays: it says how far the log reaches back.
-            let first = log.entries.front().filter(|_| log.is_cut).map(|first| first.sequence);
-            log.entries.retain(|earlier| Some(earlier.sequence) == first || !supersedes(&entry, earlier));
+            log.entries.retain(|earlier| !supersedes(&entry, earlier));
         }
         // A checkpoint may hold more of them, made when more were kept.
         while log.entries.len() >= self.entries_max {
-            log.entries.pop_front();
-            log.is_cut = true;
+            log.begins = log.entries.pop_front().map_or(log.begins, |dropped| dropped.sequence.next());
         }
         log.entries.push_back(entry);
     }
@@ -92,7 +77,7 @@ impl PgLogs {
     pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
         let log = self.groups.entry(pg).or_default();
         log.entries.clear();
-        log.is_cut = true;
+        log.begins = entry.sequence.next();
         log.is_incomplete = true;
         log.entries.push_back(entry);
     }
@@ -114,7 +99,7 @@ mod tests {
     use base::{PoolId, VolumeId};
 
     #[test]
-    fn a_log_keeps_the_newest_entries_and_says_that_it_was_cut() {
+    fn a_log_keeps_the_newest_entries_and_says_where_it_begins() {
         let pg = PgId { pool: PoolId(1), index: 0 };
         let entry = |sequence| LogEntry {
             epoch: Epoch(1),
@@ -128,14 +113,21 @@ mod tests {
         let mut logs = PgLogs::new(3);
         for sequence in 1..=3 {
             logs.push(pg, entry(sequence));
-            assert!(!logs.groups[&pg].is_cut);
+            assert_eq!(logs.groups[&pg].begins, Sequence(0));
         }
         logs.push(pg, entry(4));
         // Replay goes over what is there.
         logs.push(pg, entry(4));
         let kept: Vec<u64> = logs.groups[&pg].entries.iter().map(|entry| entry.sequence.0).collect();
         assert_eq!(kept, [2, 3, 4]);
-        assert!(logs.groups[&pg].is_cut);
+        assert_eq!(logs.groups[&pg].begins, Sequence(2));
+        // Marks that follow each other are one, and what lies before them still counts as known.
+        let mark = |sequence| LogEntry { block_count: 0, ..entry(sequence) };
+        logs.restart(pg, mark(10));
+        logs.push(pg, mark(20));
+        let log = &logs.groups[&pg];
+        assert_eq!((log.begins, log.entries.len()), (Sequence(11), 1));
+        assert!(log.is_incomplete);
     }
 
     #[test]
@@ -171,7 +163,7 @@ mod tests {
             entries[2..],
             [entry(19, sequence - 100, 0, 0, 0), entry(19, sequence, 0, 100, REPAIR | 7)]
         );
-        assert!(!logs.groups[&pg].is_cut);
+        assert_eq!(logs.groups[&pg].begins, Sequence(0));
         // A part of it again, elsewhere, and of another write: none says what the others say.
         logs.push(pg, entry(20, sequence + 1, 0, 10, REPAIR | 7));
         logs.push(pg, entry(20, sequence + 2, 20, 10, REPAIR | 7));

@@ -30,8 +30,8 @@ use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex, Page};
 use crate::layout::{
-    BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind, RootEntry, RootGroup, RootHeader,
-    RootObject, STREAMS, Superblock,
+    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind, RootEntry,
+    RootGroup, RootHeader, RootObject, STREAMS, Superblock,
 };
 use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
@@ -263,6 +263,9 @@ impl<'a, D: Device> Recovery<'a, D> {
             };
             rest = after;
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
+            let log = self.logs.groups.entry(pg).or_default();
+            log.begins = Sequence(group.log_begins.get());
+            log.is_incomplete = group.flags.get() & GROUP_IS_INCOMPLETE != 0;
             for entry in entries {
                 self.logs.push(
                     pg,
@@ -277,7 +280,6 @@ impl<'a, D: Device> Recovery<'a, D> {
                     },
                 );
             }
-            self.logs.groups.entry(pg).or_default().set_flags(group.flags.get());
         }
         Ok(Some(()))
     }

@@ -478,10 +478,10 @@ impl Store {
         self.logs.groups.get(&pg).map_or(NONE, |log| &log.entries).iter().copied()
     }
 
-    /// Whether [`Self::pg_log`] goes back to the group's first entry.
+    /// From where on [`Self::pg_log`] lacks nothing; 0 if it goes back to the group's first entry.
     #[must_use]
-    pub fn pg_log_is_whole(&self, pg: PgId) -> bool {
-        self.logs.groups.get(&pg).is_none_or(|log| !log.is_cut)
+    pub fn pg_log_begins(&self, pg: PgId) -> Sequence {
+        self.logs.groups.get(&pg).map_or(Sequence(0), |log| log.begins)
     }
 
     /// Whether this member was catching up when the group's log began, and may lack what came before.

@@ -4,9 +4,8 @@ use crate::PROTOCOL_VERSION;
 use crate::header::{HEADER_BYTES, Header, Kind, Status};
 use crate::message::{
     FLAG_AFTER, FLAG_AGAIN, FLAG_ALL_ZEROS, FLAG_DEEP, FLAG_FULL, FLAG_IS_INCOMPLETE, FLAG_JOIN, FLAG_LAST,
-    FLAG_LOG_IS_WHOLE, FLAG_MAY_LACK_TAIL, Fence, Findings, FindingsBody, Hello, HelloBody, Inquiry,
-    LOG_ENTRIES_MAX, Lease, LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX,
-    Replicate, Request, Role,
+    FLAG_MAY_LACK_TAIL, Fence, Findings, FindingsBody, Hello, HelloBody, Inquiry, LOG_ENTRIES_MAX, Lease,
+    LogEntryBody, MAGIC, OBJECTS_MAX, ObjectBody, ObjectDigest, REASON_BYTES_MAX, Replicate, Request, Role,
 };
 use base::{
     BLOCK_BYTES, Epoch, Generation, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId,
@@ -409,8 +408,8 @@ fn about_fence(kind: Kind, fence: &Fence) -> Header {
 pub struct LogState {
     /// The last write the member has, 0 if none.
     pub last_sequence: Sequence,
-    /// The entries go back to the group's first write.
-    pub is_whole: bool,
+    /// From here on the entries lack nothing; 0 if they go back to the group's first write.
+    pub log_begins: Sequence,
     /// The member was catching up when its log began, and does not have what came before.
     pub is_incomplete: bool,
     /// The member was in no epoch of the group since it started.
@@ -423,21 +422,23 @@ pub fn position(
     pg: PgId,
     epoch: Epoch,
     state: LogState,
-    entries: impl ExactSizeIterator<Item = LogEntry>,
+    mut entries: impl ExactSizeIterator<Item = LogEntry>,
 ) {
     let skipped = entries.len().saturating_sub(LOG_ENTRIES_MAX);
     let sent = entries.len() - skipped;
-    let whole = if state.is_whole && skipped == 0 { FLAG_LOG_IS_WHOLE } else { 0 };
+    let last_skipped = entries.by_ref().take(skipped).last();
+    let log_begins = last_skipped.map_or(state.log_begins, |entry| entry.sequence.next());
     let incomplete = if state.is_incomplete { FLAG_IS_INCOMPLETE } else { 0 };
     let tail = if state.may_lack_tail { FLAG_MAY_LACK_TAIL } else { 0 };
     let header = Header {
-        flags: whole | incomplete | tail,
+        flags: incomplete | tail,
         body_bytes: ((sent * size_of::<LogEntryBody>()) as u32).into(),
         sequence: state.last_sequence.0.into(),
+        request: log_begins.0.into(),
         ..about_pg(Kind::Position, pg, epoch)
     };
     bytes.extend_from_slice(header.sealed().as_bytes());
-    for entry in entries.skip(skipped) {
+    for entry in entries {
         let body = LogEntryBody {
             sequence: entry.sequence.0.into(),
             volume: entry.volume.0.into(),

@@ -32,8 +32,6 @@ pub(crate) const MAGIC: [u8; 8] = *b"MILLPOND";
 
 /// Bit of [`Header::flags`] in a reply: every byte asked for is zero, and none is sent.
 pub(crate) const FLAG_ALL_ZEROS: u8 = 1;
-/// Bit of [`Header::flags`] in a position: the log goes back to the group's first write.
-pub(crate) const FLAG_LOG_IS_WHOLE: u8 = 1;
 /// Bit of [`Header::flags`] in a position: the member was catching up, and does not have what its log says.
 pub(crate) const FLAG_IS_INCOMPLETE: u8 = 2;
 /// Bit of [`Header::flags`] in a position: the member was in no epoch since it started.
@@ -214,8 +212,8 @@ pub struct Position<'a> {
     pub epoch: Epoch,
     /// The last write it has, 0 if none.
     pub last_sequence: Sequence,
-    /// The entries go back to the group's first write: there was nothing before them.
-    pub is_whole: bool,
+    /// From here on the entries lack nothing; 0 if they go back to the group's first write.
+    pub log_begins: Sequence,
     /// The member was catching up when its log began, and does not have what came before.
     pub is_incomplete: bool,
     /// The member was in no epoch of the group since it started: the end of its log may have rotted before that, which
@@ -826,7 +824,7 @@ impl<'a> Parser<'a> {
             pg: self.pg(),
             epoch: Epoch(self.header.epoch.get()),
             last_sequence: Sequence(self.header.sequence.get()),
-            is_whole: self.header.flags & FLAG_LOG_IS_WHOLE != 0,
+            log_begins: Sequence(self.header.request.get()),
             is_incomplete: self.header.flags & FLAG_IS_INCOMPLETE != 0,
             may_lack_tail: self.header.flags & FLAG_MAY_LACK_TAIL != 0,
             entries,
@@ -938,13 +936,13 @@ mod tests {
             })
             .collect();
         let mut bytes = Vec::new();
-        let last_sequence = Sequence(3);
-        let state =
-            encode::LogState { last_sequence, is_whole: true, is_incomplete: false, may_lack_tail: true };
+        let (last_sequence, log_begins) = (Sequence(3), Sequence(1));
+        let state = encode::LogState { last_sequence, log_begins, is_incomplete: false, may_lack_tail: true };
         encode::position(&mut bytes, pg, Epoch(8), state, entries.iter().copied());
         let Some((Message::Position(position), _)) = parse(&bytes).unwrap() else { panic!() };
         assert_eq!((position.pg, position.epoch, position.last_sequence), (pg, Epoch(8), Sequence(3)));
-        assert!(position.is_whole && !position.is_incomplete && position.may_lack_tail);
+        assert_eq!(position.log_begins, log_begins);
+        assert!(!position.is_incomplete && position.may_lack_tail);
         assert_eq!(position.entries().collect::<Vec<_>>(), entries);
     }
 }
