@@ -35,6 +35,7 @@ pub mod osd;
 pub mod pace;
 pub mod peering;
 pub mod placement;
+pub mod presence;
 pub mod recovery;
 pub mod replica;
 pub mod request;
