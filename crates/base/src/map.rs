@@ -19,7 +19,7 @@ pub enum Admission {
 }
 
 /// One OSD as the cluster knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdInfo {
     /// The formatting of its drive, so that a foreign drive is not taken for it.
     pub uuid: OsdUuid,

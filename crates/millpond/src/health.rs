@@ -312,7 +312,7 @@ mod tests {
     use super::*;
     use crate::view::{self, Reports, Statuses};
     use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo};
-    use base::{Epoch, OsdUuid, PgId, PoolId};
+    use base::{Epoch, PgId, PoolId};
     use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
 
     fn healthy() -> (ClusterMap, Statuses) {
@@ -321,14 +321,7 @@ mod tests {
         let members: Vec<OsdId> = (0..3).map(OsdId).collect();
         for (index, osd) in (0u32..).zip(&members) {
             let address = Some(format!("127.0.0.1:{}", 7000 + index).parse().unwrap());
-            let info = OsdInfo {
-                uuid: OsdUuid::default(),
-                node: NodeId(index),
-                bytes: 1 << 30,
-                address,
-                incarnation: 1,
-                admission: base::map::Admission::In,
-            };
+            let info = OsdInfo { node: NodeId(index), bytes: 1 << 30, address, ..OsdInfo::default() };
             map.osds.insert(*osd, info);
             statuses.insert(*osd, OsdStatus { usable_bytes: 1 << 30, ..OsdStatus::default() });
         }

@@ -67,20 +67,13 @@ pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdVi
 mod tests {
     use super::*;
     use crate::view::{self, Reports};
-    use base::map::{Admission, ClusterMap, OsdInfo, VolumeInfo};
-    use base::{Generation, NodeId, OsdId, OsdUuid, PoolId, VolumeId};
+    use base::map::{ClusterMap, OsdInfo, VolumeInfo};
+    use base::{Generation, OsdId, PoolId, VolumeId};
     use registry::cluster::{LostRange, OsdStatus};
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
-        let info = OsdInfo {
-            uuid: OsdUuid::default(),
-            node: NodeId(0),
-            bytes: 1 << 30,
-            address: None,
-            incarnation: 1,
-            admission: Admission::In,
-        };
+        let info = OsdInfo { bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(OsdId(0), info);
         let volume = VolumeInfo {
             name: "disk".into(),

@@ -310,20 +310,13 @@ async fn remove_from(
 mod tests {
     use super::*;
     use base::map::{OsdInfo, PoolInfo};
-    use base::{NodeId, OsdUuid, PoolId};
+    use base::{NodeId, PoolId};
 
     #[test]
     fn taking_out_one_of_as_many_as_copies_is_told() {
         let mut map = ClusterMap::default();
         for osd in 0..4 {
-            let info = OsdInfo {
-                uuid: OsdUuid::default(),
-                node: NodeId(osd),
-                bytes: 1 << 30,
-                address: None,
-                incarnation: 1,
-                admission: Admission::In,
-            };
+            let info = OsdInfo { node: NodeId(osd), bytes: 1 << 30, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd), info);
         }
         let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, pg_count: 64 };

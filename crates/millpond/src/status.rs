@@ -231,19 +231,12 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
 mod tests {
     use super::*;
     use base::map::{OsdInfo, PoolInfo};
-    use base::{OsdId, OsdUuid, PoolId};
+    use base::{OsdId, PoolId};
 
     #[test]
     fn an_unreported_figure_is_unavailable_and_not_zero() {
         let mut map = ClusterMap::default();
-        let info = OsdInfo {
-            uuid: OsdUuid::default(),
-            node: NodeId(0),
-            bytes: 1 << 30,
-            address: None,
-            incarnation: 1,
-            admission: base::map::Admission::In,
-        };
+        let info = OsdInfo { bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(OsdId(0), info);
         let text = render(&Status::of(&map, &Reports::default()));
         assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");

@@ -372,10 +372,9 @@ mod tests {
     use crate::group::GroupState;
     use crate::osd::OsdLink;
     use base::log_entry::REPAIR;
-    use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+    use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
     use base::{
-        ClusterId, Generation, Instant, LinkId, Network, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
-        VolumeId,
+        ClusterId, Generation, Instant, LinkId, Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, VolumeId,
     };
     use std::sync::Arc;
     use std::time::Duration;
@@ -533,14 +532,7 @@ mod tests {
     fn map() -> ClusterMap {
         let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
         let osd = OsdId(0);
-        let info = OsdInfo {
-            uuid: OsdUuid::from_bytes([2; 16]),
-            node: NodeId(0),
-            bytes: 1 << 30,
-            address: None,
-            incarnation: 1,
-            admission: Admission::In,
-        };
+        let info = OsdInfo { uuid: OsdUuid::from_bytes([2; 16]), bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(osd, info);
         let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: 1 };
         map.pools.insert(PG.pool, pool);

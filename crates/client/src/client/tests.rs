@@ -1,8 +1,8 @@
 //! The client against an OSD that the tests play.
 
 use super::*;
-use base::map::{Admission, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{Epoch, NodeId, OsdUuid};
+use base::Epoch;
+use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use std::ops::Range;
 use wire::header::Kind;
 
@@ -64,14 +64,7 @@ impl TestIo {
 pub(super) fn map() -> ClusterMap {
     let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
     let address = Some("127.0.0.1:7000".parse().unwrap());
-    let osd = OsdInfo {
-        uuid: OsdUuid::default(),
-        node: NodeId(0),
-        bytes: 1 << 30,
-        address,
-        incarnation: 1,
-        admission: Admission::In,
-    };
+    let osd = OsdInfo { bytes: 1 << 30, address, ..OsdInfo::default() };
     map.osds.insert(OSD, osd);
     map.pools.insert(PoolId(1), PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4 });
     for index in 0..4 {

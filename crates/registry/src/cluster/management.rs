@@ -213,22 +213,15 @@ fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Epoch;
     use base::map::OsdInfo;
-    use base::{Epoch, OsdUuid};
 
     /// OSDs on these nodes, all in, and all up but the first `down`; one pool.
     fn map(nodes: &[u32], down: usize, copies: u32) -> ClusterMap {
         let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
         for (osd, &node) in nodes.iter().enumerate() {
             let address = (osd >= down).then(|| "127.0.0.1:7000".parse().unwrap());
-            let info = OsdInfo {
-                uuid: OsdUuid::default(),
-                node: NodeId(node),
-                bytes: 1 << 30,
-                address,
-                incarnation: 1,
-                admission: Admission::In,
-            };
+            let info = OsdInfo { node: NodeId(node), bytes: 1 << 30, address, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd as u32), info);
         }
         let pool = PoolInfo { name: "p".into(), size: copies, min_size: 1, pg_count: 16 };
