@@ -101,6 +101,12 @@ impl BufferPool {
         }
     }
 
+    /// How many there are, lent or not.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// How many could be taken now.
     #[must_use]
     pub fn available(&self) -> usize {

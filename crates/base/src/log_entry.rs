@@ -47,6 +47,12 @@ impl LogEntry {
         self.first_block + self.block_count
     }
 
+    /// Whether it changed a block.
+    #[must_use]
+    pub fn covers(&self, block: u16) -> bool {
+        (self.first_block..self.end()).contains(&block)
+    }
+
     /// Whether it is of the write that a client calls `name`, or of a repair of it.
     #[must_use]
     pub fn is_of(&self, key: &ObjectKey, name: u64) -> bool {

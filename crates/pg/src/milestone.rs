@@ -45,6 +45,7 @@ milestones! {
     LearnerRefused = "learner: refuses",
     LearnerIsWhole = "learner: has everything",
     LeaseEnded = "read: refused, for a lease ended",
+    ReadDivided = "read: failed, and is tried block by block",
     SentAgainDone = "sent again: was done",
     SentAgainUndone = "sent again: was undone",
     SentAgainInPart = "sent again: was done in part",

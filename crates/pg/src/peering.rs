@@ -18,11 +18,11 @@ use crate::mend::Absence;
 use crate::milestone::Milestone;
 use crate::operation::{OperationId, OperationKind, OperationState, Origin};
 use crate::osd::{Osd, Peer};
-use crate::request::done_runs;
+use crate::request::{done_runs, runs_alike};
 use crate::sabotage::Sabotage;
 use base::log_entry::{NAME, REPAIR, UNDONE};
 use base::map::PgConfig;
-use base::{BLOCK_BYTES, Epoch, Instant, LinkId, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence};
+use base::{BLOCK_BYTES, Epoch, Instant, LinkId, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use store::StageError;
@@ -439,13 +439,17 @@ impl Osd {
                 group.next_sequence = last.next();
                 // Its own content is what counts now, and every member's log says so.
                 let own = members.pop().expect("this OSD is the last of the members");
-                let mut queue: VecDeque<RepairRange> =
+                let queue: VecDeque<RepairRange> =
                     queue.into_iter().flat_map(|range| as_told_by(&own, range)).collect();
                 if queue.iter().any(|range| range.tag & UNDONE != 0) {
                     self.milestones.pass(Milestone::PeeringUndone);
                 }
-                undone_first(&mut queue);
+                // Of their logs, what a block that is adopted may be about.
+                let names: BTreeSet<u64> = queue.iter().map(|range| range.tag & NAME).collect();
                 let mut others = members;
+                for member in &mut others {
+                    member.entries.retain(|entry| names.contains(&(entry.origin & NAME)));
+                }
                 others.sort_by_key(|member| member.may_lack_tail);
                 let (current, mark_is_due) = (None, true);
                 group.enter(GroupState::Repairing { queue, current, mark_is_due, others });
@@ -617,30 +621,17 @@ impl Osd {
         self.groups[index as usize].claim_after = self.now + CLAIM_PAUSE_LONG;
     }
 
-    /// A block gets another member's content: which writes of it are done, that one's log tells.
+    /// A block gets another member's content: whether the write on which they differ is done, that one's log tells.
     pub(crate) fn adopted(&mut self, id: OperationId, osd: OsdId) {
         self.milestones.pass(Milestone::Adopted);
         let operation = self.operations.live(id);
-        let GroupState::Repairing { queue, others, .. } = &mut self.groups[operation.group as usize].state
-        else {
+        let GroupState::Repairing { others, .. } = &self.groups[operation.group as usize].state else {
             return;
         };
         let Some(member) = others.iter().find(|member| member.osd == osd) else { return };
-        let (key, block) = (operation.key, operation.first_block);
-        let adopted = RepairRange { key, first_block: block, block_count: 1, tag: operation.tag };
+        let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
+        let adopted = RepairRange { key, first_block, block_count, tag: operation.tag };
         operation.tag = as_told_by(member, adopted).map(|range| range.tag).next().unwrap_or(operation.tag);
-        for range in std::mem::take(queue) {
-            if range.key != key || !range.blocks().contains(&block) {
-                queue.push_back(range);
-                continue;
-            }
-            let there = RepairRange { first_block: block, block_count: 1, ..range };
-            let before = RepairRange { block_count: block - range.first_block, ..range };
-            let behind = range.behind(before.block_count + 1);
-            let parts = [before, behind].into_iter().chain(as_told_by(member, there));
-            queue.extend(parts.filter(|part| part.block_count > 0));
-        }
-        undone_first(queue);
     }
 
     /// The store has no room right now for a repair.
@@ -724,7 +715,7 @@ fn who_lacks_less(members: &[MemberPosition]) -> Option<OsdId> {
 
 /// Whether an entry was ordered while its epoch served: when all members agreed on everything before it.
 fn tells_agreement(entry: &LogEntry) -> bool {
-    entry.block_count > 0 && entry.origin & REPAIR == 0
+    !entry.is_mark() && !entry.is_repair()
 }
 
 /// The newest entry that all members have and that tells that they agreed on everything before it. Members apply
@@ -752,13 +743,6 @@ fn as_told_by(member: &MemberPosition, range: RepairRange) -> impl Iterator<Item
     })
 }
 
-/// Puts repairs of undone writes before others. Where ranges overlap, each repair brings what all of them leave there.
-/// Should the epoch end between two of them, a member whose log has an undone write must not take it for done by the
-/// content of the other: its log says so first.
-fn undone_first(queue: &mut VecDeque<RepairRange>) {
-    queue.make_contiguous().sort_by_key(|range| range.tag & UNDONE == 0);
-}
-
 /// The blocks whose content members may disagree about: those touched by log entries that not all have.
 ///
 /// # Errors
@@ -782,8 +766,7 @@ pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeq
     }
     let ranges: BTreeSet<RepairRange> = holders
         .into_values()
-        .filter(|(entry, count)| *count < members.len() && entry.block_count > 0)
-        .filter(|(entry, _)| usize::from(entry.first_block) + usize::from(entry.block_count) <= OBJECT_BLOCKS)
+        .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
         .map(|(entry, _)| RepairRange {
             key: ObjectKey { pg, volume: entry.volume, object: entry.object },
             first_block: entry.first_block,
@@ -791,7 +774,42 @@ pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeq
             tag: entry.origin & NAME,
         })
         .collect();
-    Ok(ranges.into_iter().collect())
+    let words: Vec<Words> = members.iter().map(words_of).collect();
+    Ok(ranges.into_iter().flat_map(|range| unsettled(&words, range)).collect())
+}
+
+/// What a member's log says of each write that has a name, by volume, object and name, oldest first.
+type Words = BTreeMap<(VolumeId, u32, u64), Vec<LogEntry>>;
+
+fn words_of(member: &MemberPosition) -> Words {
+    let mut words = Words::new();
+    for entry in member.entries.iter().filter(|entry| !entry.is_mark()) {
+        words.entry((entry.volume, entry.object, entry.origin & NAME)).or_default().push(*entry);
+    }
+    words
+}
+
+/// The parts of a range on which the members' newest words of its write differ. Where all have the same, an epoch that
+/// began since made them agree: its repair brought everybody the same content, whatever they had before.
+fn unsettled(words: &[Words], range: RepairRange) -> Vec<RepairRange> {
+    let RepairRange { key, tag, .. } = range;
+    if tag == 0 {
+        return vec![range];
+    }
+    let words: Vec<&[LogEntry]> = words
+        .iter()
+        .map(|words| words.get(&(key.volume, key.object, tag)).map_or(&[][..], Vec::as_slice))
+        .collect();
+    let differ = |block: u16| {
+        let mut newest = words.iter().map(|words| {
+            let entry = words.iter().rev().find(|entry| entry.covers(block));
+            entry.map(|entry| (entry.sequence, entry.epoch))
+        });
+        let first = newest.next().flatten();
+        first.is_none() || newest.any(|other| other != first)
+    };
+    let runs = runs_alike(range.blocks(), differ).into_iter().filter(|(.., differs)| *differs);
+    runs.map(|(first_block, block_count, _)| RepairRange { first_block, block_count, ..range }).collect()
 }
 
 #[cfg(test)]
@@ -856,6 +874,49 @@ mod tests {
         let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
         let behind = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
         assert_eq!((behind.osd, behind.window_start), (OsdId(1), Sequence(11)));
+    }
+
+    #[test]
+    fn what_an_epoch_made_the_same_everywhere_is_no_difference_any_more() {
+        // One member never had the write; an epoch began, and its repair was the same on both. Then came another write of
+        // the same block, which one has: that is all they differ in, and its repair tells of both content and write.
+        let first = LogEntry { origin: 7, ..entry(1, 2, 10) };
+        let repair = LogEntry { origin: 7 | REPAIR | UNDONE, ..entry(2, 4, 10) };
+        let second = LogEntry { origin: 8, ..entry(2, 5, 10) };
+        let had = [entry(1, 1, 9), first, repair, second];
+        let lacked = [entry(1, 1, 9), repair];
+        let members = [member(0, true, &had), member(1, true, &lacked)];
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let found = differences(pg, &members).unwrap();
+        assert_eq!(found.iter().map(|range| (range.first_block, range.tag)).collect::<Vec<_>>(), [(10, 8)]);
+        // Before that repair was on both, the write was a difference. A part of it that only one repaired is one still.
+        let wide = LogEntry { block_count: 3, ..first };
+        let of_one = LogEntry { origin: 7 | REPAIR, ..entry(2, 5, 11) };
+        let members = [
+            member(0, true, &[entry(1, 1, 9), wide, repair, of_one]),
+            member(1, true, &[entry(1, 1, 9), repair]),
+        ];
+        let found = differences(pg, &members).unwrap();
+        let parts: Vec<_> = found.iter().map(|range| (range.first_block, range.block_count)).collect();
+        assert_eq!(parts, [(11, 2), (11, 1)]);
+    }
+
+    #[test]
+    fn a_repair_tells_what_the_log_of_the_content_tells() {
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let range = |tag| RepairRange { key, first_block: 10, block_count: 2, tag };
+        let told = |entries: &[LogEntry], tag| -> Vec<(u16, u64)> {
+            let parts = as_told_by(&member(0, true, entries), range(tag));
+            parts.map(|part| (part.first_block, part.tag)).collect()
+        };
+        let write = LogEntry { origin: 7, block_count: 2, ..entry(1, 1, 10) };
+        assert_eq!(told(&[write], 7), [(10, 7 | REPAIR)]);
+        assert_eq!(told(&[write], 8), [(10, 8 | REPAIR | UNDONE)]);
+        let undone = LogEntry { origin: 7 | REPAIR | UNDONE, ..entry(2, 2, 11) };
+        assert_eq!(told(&[write, undone], 7), [(10, 7 | REPAIR), (11, 7 | REPAIR | UNDONE)]);
+        assert_eq!(told(&[write], 0), [(10, REPAIR)], "a write without a name is never told undone");
+        // What was told before counts no more: another member's content is told by that one's log.
+        assert_eq!(told(&[write], 7 | REPAIR | UNDONE), [(10, 7 | REPAIR)]);
     }
 
     #[test]

@@ -38,6 +38,8 @@ use zerocopy::little_endian::U32;
 const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
 /// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
 const PUSHED_LEAST: u16 = 16;
+/// A push is from so many places of the drive at most: that many reads stand before what clients want read.
+const PUSH_PARTS_MAX: usize = 16;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
 /// Replicated messages that a learner may leave unacknowledged before it is given up for now.
@@ -427,7 +429,7 @@ impl Osd {
         let operation = self.operations.live(id);
         let (key, first_block, block_count) = (operation.key, operation.first_block, operation.block_count);
         let (index, origin) = (operation.group, operation.origin);
-        let (found, is_zeros) = self.look_up_run(id, block_count, usize::MAX);
+        let (found, is_zeros) = self.look_up_run(id, block_count, PUSH_PARTS_MAX);
         if let Origin::Recovery { learner, .. } = origin {
             self.requeue_push(index, learner, RepairRange { key, first_block, block_count, tag: 0 }, found);
         }

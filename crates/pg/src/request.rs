@@ -10,6 +10,7 @@ use crate::sabotage::Sabotage;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::{NAME, UNDONE};
 use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
+use std::ops::Range;
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
 use wire::{Checksums, Inquiry, Request, Status};
@@ -151,7 +152,7 @@ impl Osd {
     /// are the first blocks that it did not reach; its bytes, if it has any, are held.
     fn is_done_already(&mut self, id: OperationId, io: &mut impl Io) -> bool {
         let operation = self.operations.live(id);
-        let (origin, tag, pg) = (operation.origin, operation.tag, operation.key.pg);
+        let (origin, tag, key) = (operation.origin, operation.tag, operation.key);
         if !operation.is_again || self.sabotage == Some(Sabotage::ForgetOrigin) {
             return false;
         }
@@ -161,7 +162,7 @@ impl Osd {
                 self.operations.live(id).narrow(*first_block, *block_count);
                 self.milestones.pass(Milestone::SentAgainInPart);
             } else {
-                let is_known = self.store.pg_log(pg).any(|entry| entry.origin & NAME == tag);
+                let is_known = self.store.pg_log(key.pg).any(|entry| entry.is_of(&key, tag));
                 self.milestones.pass(match is_known {
                     true => Milestone::SentAgainUndone,
                     false => Milestone::SentAgainUnknown,
@@ -421,15 +422,18 @@ impl Osd {
         (found, is_zeros)
     }
 
-    /// Issues the reads of an operation's parts. The memory was checked to be there, or is made.
+    /// Issues the reads of an operation's parts, of those that were not read yet. For what clients ask the memory was
+    /// checked to be there; whatever else is read leaves them half of it, and has other memory made.
     pub(crate) fn read_parts(&mut self, id: OperationId, io: &mut impl Io) {
         let operation = self.operations.live(id);
+        let is_for_client = matches!(operation.origin, Origin::Client { .. });
         let mut awaited = 0;
         for (index, part) in operation.parts.iter().enumerate() {
-            let Some(location) = part.location else { continue };
+            let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
             let length = usize::from(part.block_count) * BLOCK_BYTES;
             let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
-            let buffer = pool.take().unwrap_or_else(|| spare_buffer(length));
+            let lent = if is_for_client || pool.available() > pool.count() / 2 { pool.take() } else { None };
+            let buffer = lent.unwrap_or_else(|| spare_buffer(length));
             self.store.pin(location);
             awaited += 1;
             io.read(part_token(id, index), u64::from(location.0) * BLOCK_BYTES as u64, buffer, length);
@@ -472,6 +476,10 @@ impl Osd {
             self.release_parts(id);
             return self.forget_operation(id);
         }
+        // A repair is divided by whoever orders it.
+        if origin != Origin::Repair && self.divide_failed(id) {
+            return self.read_parts(id, io);
+        }
         match (kind, origin) {
             (OperationKind::Read, Origin::Peer { .. }) => self.fetch_was_read(id, io),
             (OperationKind::Read, _) => self.finish_read(id, io),
@@ -481,6 +489,31 @@ impl Osd {
             (_, Origin::Repair) => self.repair_was_read(id, io),
             _ => self.edges_were_read(id, io),
         }
+    }
+
+    /// Divides the parts that the drive did not give into single blocks, for it may be one of them that it cannot read.
+    /// Answers whether there are any.
+    fn divide_failed(&mut self, id: OperationId) -> bool {
+        let parts = &mut self.operations.live(id).parts;
+        let has_failed =
+            |part: &Part| part.location.is_some() && part.buffer.is_none() && part.block_count > 1;
+        if !parts.iter().any(has_failed) {
+            return false;
+        }
+        self.milestones.pass(Milestone::ReadDivided);
+        for part in std::mem::take(parts) {
+            let (Some(Location(location)), true) = (part.location, has_failed(&part)) else {
+                parts.push(part);
+                continue;
+            };
+            parts.extend((0..part.block_count).map(|number| Part {
+                first_block: part.first_block + number,
+                block_count: 1,
+                location: Some(Location(location + u32::from(number))),
+                buffer: None,
+            }));
+        }
+        true
     }
 
     /// The first block of an operation's parts that does not verify, and why.
@@ -658,15 +691,19 @@ pub(crate) fn done_runs(
         _ => log.rev().filter(|entry| entry.is_of(key, tag)).collect(),
     };
     let was_done = |block: u16| {
-        let covers = |entry: &&LogEntry| (entry.first_block..entry.end()).contains(&block);
-        entries.iter().find(covers).is_some_and(|entry| entry.origin & UNDONE == 0)
+        entries.iter().find(|entry| entry.covers(block)).is_some_and(|entry| entry.origin & UNDONE == 0)
     };
+    runs_alike(first_block..first_block + block_count, was_done)
+}
+
+/// Blocks in runs of which the same is true: `(block, block count, is_so)`.
+pub(crate) fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16, bool)> {
     let mut runs: Vec<(u16, u16, bool)> = Vec::new();
-    for block in first_block..first_block + block_count {
-        let is_done = was_done(block);
+    for block in blocks {
+        let is_so = is_so(block);
         match runs.last_mut() {
-            Some((_, count, last)) if *last == is_done => *count += 1,
-            _ => runs.push((block, 1, is_done)),
+            Some((_, count, last)) if *last == is_so => *count += 1,
+            _ => runs.push((block, 1, is_so)),
         }
     }
     runs

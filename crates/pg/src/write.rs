@@ -403,11 +403,14 @@ mod tests {
         }
     }
 
-    /// A drive on which everything succeeds, a network that leads nowhere, and a registry that agrees to everything.
+    /// A drive on which everything succeeds but reads of its bad place, a network that leads nowhere, and a registry that
+    /// agrees to everything.
     #[derive(Default)]
     struct Surroundings {
         sent: Vec<u8>,
-        drive: Vec<(u64, Option<Buffer>)>,
+        disk: Vec<u8>,
+        bad: Option<u64>,
+        drive: Vec<(u64, Option<Buffer>, Result<(), String>)>,
         proposals: Vec<(PgId, PgConfig)>,
     }
 
@@ -426,14 +429,21 @@ mod tests {
     }
 
     impl Io for Surroundings {
-        fn read(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
-            self.drive.push((token, Some(buffer)));
+        fn read(&mut self, token: u64, offset: u64, mut buffer: Buffer, length: usize) {
+            let place = offset as usize..offset as usize + length;
+            let result = match self.bad {
+                Some(bad) if place.contains(&(bad as usize)) => Err("a bad place".to_owned()),
+                _ => Ok(()),
+            };
+            buffer.bytes_mut().unwrap()[..length].copy_from_slice(&self.disk[place]);
+            self.drive.push((token, Some(buffer), result));
         }
-        fn write(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
-            self.drive.push((token, Some(buffer)));
+        fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+            self.disk[offset as usize..][..length].copy_from_slice(&buffer.bytes()[..length]);
+            self.drive.push((token, Some(buffer), Ok(())));
         }
         fn flush(&mut self, token: u64) {
-            self.drive.push((token, None));
+            self.drive.push((token, None, Ok(())));
         }
         fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
             self.proposals.push((pg, config));
@@ -460,8 +470,8 @@ mod tests {
                 .unwrap();
             let store = store::Store::open(&mut drive, &store::Expected::default(), options).unwrap();
             let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
-            let mut alone =
-                Alone { osd, io: Surroundings::default(), now: Instant { nanoseconds: 1_000_000_000 } };
+            let io = Surroundings { disk: drive.0, ..Surroundings::default() };
+            let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
             alone.osd.handle_map(alone.now, Arc::new(map()), &mut alone.io);
             alone.run();
             assert!(alone.osd.groups[0].is_active());
@@ -472,8 +482,8 @@ mod tests {
         fn run(&mut self) {
             for _ in 0..100 {
                 self.now = self.now + Duration::from_millis(50);
-                for (token, buffer) in std::mem::take(&mut self.io.drive) {
-                    self.osd.handle_file(self.now, token, buffer, Ok(()), &mut self.io);
+                for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
+                    self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
                 }
                 for (pg, config) in std::mem::take(&mut self.io.proposals) {
                     self.osd.handle_proposal(self.now, pg, Some(config), &mut self.io);
@@ -574,6 +584,36 @@ mod tests {
         let mut checksums = Vec::new();
         alone.osd.store.lookup(&key, 10, 3, &mut Vec::new(), &mut checksums);
         assert_eq!(checksums, [10, 11, 12].map(|byte| crc32c(&[byte; BLOCK_BYTES])));
+    }
+
+    #[test]
+    fn a_long_read_of_one_bad_place_comes_to_an_end_and_names_the_place() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.order(key, 10, 3, 0);
+        let mut extents = Vec::new();
+        alone.osd.store.lookup(&key, 10, 3, &mut extents, &mut Vec::new());
+        assert_eq!(extents.len(), 1, "one read of the drive brings all three");
+        let location = extents[0].location.unwrap();
+        alone.io.bad = Some(u64::from(location.0 + 1) * BLOCK_BYTES as u64);
+        let request = wire::Request {
+            request: 1,
+            key,
+            offset: 10 * BLOCK_BYTES as u32,
+            length: 3 * BLOCK_BYTES as u32,
+            epoch: alone.osd.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        };
+        alone.io.sent.clear();
+        alone.osd.handle_read_request(LinkId(7), &request, &mut alone.io);
+        alone.run();
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().expect("it is answered").0 else {
+            panic!("by a reply")
+        };
+        assert_eq!((reply.status, reply.offset), (Status::DeviceFailed, 11 * BLOCK_BYTES as u32));
+        assert_eq!(alone.osd.operations_in_flight(), 0);
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         41_002_563, // a block rotted while the pool was about to let go of the only other copy
         42_002_848, // who could not read a block a moment ago is not asked again for a second
         44_001_671, // a block rotted whose only other copy was on an OSD that was out
-        20_261_122_511_362, // an undone write was taken for done, for an epoch had ended between two repairs of its blocks
+        20_261_122_511_362, // what an epoch had settled was repaired again, and that brought half of another write
         20_261_122_714_106, // the mark of a learner's join left its log, which seemed to begin later than it did
         20_261_122_301_001, // the manager decided by a map from before an OSD was removed
         20_261_122_700_178, // a write was told undone, and its content was what another member's copy brought

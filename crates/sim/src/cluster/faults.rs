@@ -110,6 +110,10 @@ impl Life {
                     self.stop_node(node, is_power_cut, what);
                 }
             }
+            FaultKind::Shutdown if self.world.plan.has_rolling_restarts && self.world.random.percent(50) => {
+                self.world.event(None, "a rolling restart");
+                self.roll(0);
+            }
             FaultKind::Shutdown => {
                 let node = self.some_node();
                 if self.nodes[node].shut_down(&mut self.world) {
@@ -196,7 +200,9 @@ impl Life {
             }
             FaultKind::PrimaryCutOff => self.cut_off_some_primary(),
             FaultKind::RegistryDown => {
-                let outage = self.outage();
+                let drawn = self.outage();
+                // It is back when everything calms down.
+                let outage = if self.world.plan.registry_stays_away { 600 * SECOND } else { drawn };
                 self.world.event(None, "registry outage");
                 self.registry.go_away(outage, &mut self.world);
             }
@@ -292,6 +298,20 @@ impl Life {
                 self.world.after(outage, Event::SpellEnds { serial });
             }
         }
+    }
+
+    /// An operator shuts a node down as soon as the one before it is back, then the next one.
+    pub(super) fn roll(&mut self, node: usize) {
+        if self.world.is_calm || node >= self.nodes.len() {
+            return;
+        }
+        let is_back = node == 0 || self.nodes[node - 1].is_running() || self.registry.is_lost(node - 1);
+        let next = if is_back { node + 1 } else { node };
+        if is_back && self.nodes[node].shut_down(&mut self.world) {
+            self.world.event(Some(Process(node)), "its turn in a rolling restart");
+        }
+        let pause = self.world.random.between(500 * MILLISECOND, 3 * SECOND);
+        self.world.after(pause, Event::Roll { node: next });
     }
 
     /// The primary of a group of which somebody lacks something, if there is one; sometimes the other one who has all

@@ -357,6 +357,7 @@ impl Life {
             Event::Start(process) => return self.start(process),
             Event::Fault { serial } => self.fault(serial),
             Event::Heal { from, to, serial } => world.heal(from, to, serial),
+            Event::Roll { node } => self.roll(node),
             Event::SpellEnds { serial } => {
                 if serial == self.spell {
                     world.network_slowness = 1;

@@ -7,8 +7,9 @@ use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
 use crate::drive::{Completion, SimDrive};
 use crate::plan::LOG_OFFSET_BYTES;
 use crate::random::Random;
+use base::hash::mix;
 use base::map::PgConfig;
-use base::{Buffer, ClusterId, Epoch, Instant, LinkId, Network, OsdId, PgId};
+use base::{BLOCK_BYTES, Buffer, ClusterId, Epoch, Instant, LinkId, Network, OsdId, PgId};
 use pg::{Io, Osd, OsdOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -55,7 +56,18 @@ impl Clock {
 struct Submitted {
     token: u64,
     buffer: Option<Buffer>,
+    /// In bytes from the drive's start.
+    offset: u64,
     length: usize,
+}
+
+impl Submitted {
+    /// Whether a read meets a bad place, if of a hundred blocks so many are bad; another `outage` has other bad ones.
+    fn meets_a_bad_place(&self, percent: u64, outage: u64) -> bool {
+        let first = self.offset / BLOCK_BYTES as u64;
+        let blocks = first..first + self.length.div_ceil(BLOCK_BYTES) as u64;
+        blocks.into_iter().any(|block| mix(block ^ mix(outage)) % 100 < percent)
+    }
 }
 
 /// A drive, and what the OSD wants of it.
@@ -186,19 +198,19 @@ impl NodeIo<'_> {
 
 impl Io for NodeIo<'_> {
     fn read(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
-        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer), length });
+        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer), offset, length });
         let result = self.bay.drive.submit_read(slot, offset, length);
         self.bay.note(result);
         self.submitted();
     }
     fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
-        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer.clone()), length });
+        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer.clone()), offset, length });
         let result = self.bay.drive.submit_write(slot, offset, buffer, length);
         self.bay.note(result);
         self.submitted();
     }
     fn flush(&mut self, token: u64) {
-        let slot = self.bay.slot(Submitted { token, buffer: None, length: 0 });
+        let slot = self.bay.slot(Submitted { token, buffer: None, offset: 0, length: 0 });
         self.bay.drive.submit_flush(slot);
         self.submitted();
     }
@@ -434,7 +446,10 @@ impl Node {
         let mut result = Ok(());
         let fails = self.read_errors_until > world.now
             && pg::reads_data(submitted.token)
-            && world.random.percent(world.plan.read_error_percent);
+            && match world.plan.read_errors_have_places {
+                true => submitted.meets_a_bad_place(world.plan.read_error_percent, self.read_errors_until),
+                false => world.random.percent(world.plan.read_error_percent),
+            };
         if fails {
             world.coverage.count("a read fails");
             result = Err("the medium cannot be read".to_owned());

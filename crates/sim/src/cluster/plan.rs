@@ -180,6 +180,12 @@ pub struct Plan {
     pub out_after: u64,
     /// While a drive fails to read, of a hundred reads, how many fail.
     pub read_error_percent: u64,
+    /// Whether the same places of the drive fail all the time then, or any read by chance.
+    pub read_errors_have_places: bool,
+    /// Whether operators restart one node after the other.
+    pub has_rolling_restarts: bool,
+    /// Whether the registry, once it is away, is away until nothing else breaks.
+    pub registry_stays_away: bool,
     /// Whether clients zero whole regions now and then.
     pub discards: bool,
     /// Whether clients want to write more than the drives take.
@@ -268,6 +274,9 @@ impl Plan {
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[2 * SECOND, 30 * SECOND, 600 * SECOND]),
             read_error_percent: random.choose(&[20, 20, 100]),
+            read_errors_have_places: false,
+            has_rolling_restarts: false,
+            registry_stays_away: false,
             discards: random.percent(30),
             is_tight: false,
             is_exclusive: false,
@@ -287,6 +296,13 @@ impl Plan {
         }
         if random.percent(LATE_PERCENT) && !is_still && plan.nodes > plan.size as usize {
             plan.late_nodes = 1;
+        }
+        plan.read_errors_have_places = random.percent(50);
+        plan.has_rolling_restarts = random.percent(50);
+        plan.registry_stays_away = random.percent(10);
+        if random.percent(20) {
+            // As far as leases are made for.
+            plan.drift_ppm_max = 30_000;
         }
         plan
     }

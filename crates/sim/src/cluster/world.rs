@@ -74,6 +74,8 @@ pub(super) enum Event {
     Fault { serial: u64 },
     /// A partition ends.
     Heal { from: Process, to: Process, serial: u64 },
+    /// A rolling restart comes to this node.
+    Roll { node: usize },
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
 }
