@@ -9,7 +9,9 @@ use common::pond::Pond;
 use common::random::Random;
 use common::replicas::replicas_are_equal;
 use common::wait_until;
-use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, epochs, every_epoch_ends, groups, node_of, signal};
+use common::whole::{
+    BLOCK, Frozen, OSDS, becomes_whole, epochs, every_epoch_ends, groups, node_of, signal, some_epoch_ends,
+};
 use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -26,7 +28,7 @@ fn a_node_that_is_killed_comes_back_and_catches_up_while_fio_verifies() {
 }
 
 #[test]
-fn a_node_that_stands_still_for_four_seconds_catches_up_while_fio_verifies() {
+fn nodes_that_stand_still_one_by_one_or_together_catch_up_while_fio_verifies() {
     fio_notices_nothing_of(&Pond::start("3GiB"), |pond| {
         for osd in 0..OSDS {
             every_epoch_ends(pond, || {
@@ -35,6 +37,17 @@ fn a_node_that_stands_still_for_four_seconds_catches_up_while_fio_verifies() {
                 drop(frozen);
             });
             becomes_whole(pond);
+        }
+        // Too few are left to go on without them; then nobody is, for longer than the registry holds them for up.
+        for (osds, still) in [(0..2, Duration::from_secs(4)), (0..OSDS, Duration::from_secs(10))] {
+            let pids: Vec<i32> = osds.map(|osd| node_of(pond, osd)).collect();
+            some_epoch_ends(pond, || {
+                let frozen: Vec<Frozen> = pids.iter().map(|pid| Frozen::new(*pid)).collect();
+                std::thread::sleep(still);
+                drop(frozen);
+            });
+            becomes_whole(pond);
+            assert!(pids.iter().all(|pid| pond.node_pids().contains(pid)), "a node was started anew");
         }
     });
 }
@@ -131,8 +144,10 @@ impl Reads {
 
 /// Longer than any lease in the registry, several times.
 const REGISTRY_AWAY: Duration = Duration::from_secs(65);
+/// Nodes' leases last 6 s and are renewed each 2 s.
+const REGISTRY_AWAY_FIRST: Duration = Duration::from_millis(6500);
 /// Then leases that nobody renewed would have ended.
-const LEASES_END: Duration = Duration::from_secs(15);
+const LEASES_END: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_registry_is_away_for_a_minute_and_clients_do_not_notice() {
@@ -154,11 +169,14 @@ fn the_registry_is_away_for_a_minute_and_clients_do_not_notice() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    // The registry is in this process, and nothing that operations need.
-    let frozen = Frozen::new(pond.up_pid().expect("the cluster is up"));
-    works_for(REGISTRY_AWAY);
-    drop(frozen);
-    works_for(LEASES_END);
+    // The registry is in this process, and nothing that operations need. First for so long that leases have ended just
+    // now when it goes on, and renewals wait to be heard.
+    for away in [REGISTRY_AWAY_FIRST, REGISTRY_AWAY] {
+        let frozen = Frozen::new(pond.up_pid().expect("the cluster is up"));
+        works_for(away);
+        drop(frozen);
+        works_for(LEASES_END);
+    }
     eprintln!("{stamp} rounds, of which the longest took {longest:?}");
     assert!(longest < Duration::from_secs(5), "operations waited for {longest:?}");
     assert!(door.runs(), "the NBD server ended");

@@ -42,8 +42,8 @@ const QUEUED_MAX: usize = 1024;
 const BATCH_MAX: usize = 256;
 /// How long an ended lease may still be kept alive by a request that waits in the queue.
 const EXPIRY_GRACE: Duration = Duration::from_secs(1);
-/// A lease that is found to have ended so long ago was not looked at in time: this thread did not run.
-const HELD_UP: Duration = Duration::from_secs(2);
+/// When a lease that should be looked at is looked at so much later, this process did not run.
+const STOOD_STILL: Duration = Duration::from_millis(500);
 
 type Reply = oneshot::Sender<Result<Answer, RegistryError>>;
 
@@ -175,10 +175,11 @@ impl Engine {
     async fn run(mut self, mut requests: mpsc::Receiver<(Request, Reply)>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
-            let earliest = self.table.next_end().map(|end| self.began + end);
+            // Not before now: what came before, a slow commit, is not a time in which nobody was heard.
+            let due = self.table.next_end().map(|end| end.max(self.began.elapsed()));
             let expiry = async {
-                match earliest {
-                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                match due {
+                    Some(due) => tokio::time::sleep_until((self.began + due).into()).await,
                     None => std::future::pending().await,
                 }
             };
@@ -190,12 +191,16 @@ impl Engine {
                     if received == 0 {
                         return;
                     }
+                    self.notice_a_stop(due);
                     self.serve(&mut batch);
                     // Under a load that never pauses leases must end too, but not one whose renewal
                     // may be waiting in the queue.
                     self.expire(EXPIRY_GRACE);
                 }
-                () = expiry => self.expire(Duration::ZERO),
+                () = expiry => {
+                    self.notice_a_stop(due);
+                    self.expire(Duration::ZERO);
+                }
             }
         }
     }
@@ -221,15 +226,18 @@ impl Engine {
         self.table.apply(request, self.began.elapsed(), random_lease, &self.history, changes)
     }
 
-    fn expire(&mut self, grace: Duration) {
+    /// Lets all leases run anew if it woke much later than it wanted: nobody could keep one alive meanwhile.
+    fn notice_a_stop(&mut self, due: Option<Duration>) {
         let now = self.began.elapsed();
-        if self.table.next_end().is_some_and(|end| end + HELD_UP < now) {
+        if due.is_some_and(|due| now > due + STOOD_STILL) {
             tracing::warn!("the registry stood still for a while; all leases run anew");
             self.table.renew_all(now);
-            return;
         }
+    }
+
+    fn expire(&mut self, grace: Duration) {
         let mut changes = Changes::default();
-        if let Some(at) = now.checked_sub(grace) {
+        if let Some(at) = self.began.elapsed().checked_sub(grace) {
             self.table.expire(at, &mut changes);
         }
         if let Err(error) = self.commit(changes) {
