@@ -71,6 +71,24 @@ fn two_corrupt_superblocks_are_an_error_that_says_so() {
 }
 
 #[test]
+fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
+    for (version, advice) in [(1u32, "use the older program"), (3, "use the newer program")] {
+        let mut drive = machine(1).shut_down();
+        for copy in [0, SECOND_SUPERBLOCK] {
+            let offset = u64::from(copy) * BLOCK_BYTES as u64;
+            let mut block = vec![0; BLOCK_BYTES];
+            drive.read(offset, &mut block).unwrap();
+            block[12..16].copy_from_slice(&version.to_le_bytes());
+            let checksum = crc32c(&block[4..]);
+            block[..4].copy_from_slice(&checksum.to_le_bytes());
+            drive.write(offset, &block).unwrap();
+        }
+        let error = open_error(drive).to_string();
+        assert!(error.contains(&format!("version {version}")) && error.contains(advice), "{error}");
+    }
+}
+
+#[test]
 fn a_running_store_writes_everything_anew_that_a_start_needs() {
     let spoil = |machine: &mut Machine| {
         // Whatever holds no data of the index: superblocks, headers, and the pages and root of a checkpoint.

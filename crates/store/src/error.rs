@@ -58,6 +58,17 @@ pub enum OpenError {
         /// The newest this program knows.
         known: u32,
     },
+    /// Made by an older program, whose format is not read any more.
+    #[error(
+        "has format version {found}, this program knows {known} only; use the older program, or wipe it and let the other \
+         replicas bring its data back"
+    )]
+    OlderFormat {
+        /// Its version.
+        found: u32,
+        /// The one this program knows.
+        known: u32,
+    },
     /// Both copies are damaged.
     #[error(
         "both superblocks (at 0 and 1MiB) are damaged; the data of this OSD cannot be read, the other replicas have it: \

@@ -90,6 +90,9 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblock>, OpenE
         Some(found) if found.version.get() > FORMAT_VERSION => {
             Err(OpenError::NewerFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
+        Some(found) if found.version.get() < FORMAT_VERSION => {
+            Err(OpenError::OlderFormat { found: found.version.get(), known: FORMAT_VERSION })
+        }
         newest => Ok(newest),
     }
 }
