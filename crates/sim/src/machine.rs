@@ -48,8 +48,19 @@ impl Machine {
     ///
     /// # Errors
     /// Why it cannot be opened, with the drive.
-    pub fn open(mut drive: SimDrive, options: &Options) -> Result<Machine, (Box<SimDrive>, OpenError)> {
-        let identity = Machine::identity();
+    pub fn open(drive: SimDrive, options: &Options) -> Result<Machine, (Box<SimDrive>, OpenError)> {
+        Machine::open_of(drive, &Machine::identity(), options)
+    }
+
+    /// Opens somebody's store on `drive`.
+    ///
+    /// # Errors
+    /// As [`Machine::open`].
+    pub fn open_of(
+        mut drive: SimDrive,
+        identity: &Identity,
+        options: &Options,
+    ) -> Result<Machine, (Box<SimDrive>, OpenError)> {
         let expected = Expected { cluster: Some(identity.cluster), osd_uuid: Some(identity.osd_uuid) };
         match Store::open(&mut drive, &expected, options.clone()) {
             Ok(store) => Ok(Machine {
@@ -103,6 +114,26 @@ impl Machine {
         if let Err(StageError::Busy) = self.store.stage_damaged(&record, checksum.into()) {
             self.settle();
             self.store.stage_damaged(&record, checksum.into())?;
+        }
+        self.next_token += 1;
+        Ok(())
+    }
+
+    /// Stages content for one block, `None` for zeros, of which no group's log tells.
+    ///
+    /// # Errors
+    /// As the store's `stage_write` and `stage_zero`.
+    pub fn forge(
+        &mut self,
+        key: ObjectKey,
+        block: u16,
+        content: Option<&[u8; BLOCK_BYTES]>,
+    ) -> Result<(), StageError> {
+        let sequence = Sequence(0);
+        let record = WriteRecord { key, sequence, ..self.record(0, block, 1, Role::Housekeeping) };
+        match content {
+            Some(data) => self.store.stage_write(&record, &[U32::new(crc32c(data))], data).map(|_| ())?,
+            None => self.store.stage_zero(&record)?,
         }
         self.next_token += 1;
         Ok(())

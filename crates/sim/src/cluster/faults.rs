@@ -441,7 +441,7 @@ impl Life {
         }
     }
 
-    fn stop_node_for(&mut self, node: usize, is_power_cut: bool, what: &'static str, outage: u64) {
+    pub(super) fn stop_node_for(&mut self, node: usize, is_power_cut: bool, what: &'static str, outage: u64) {
         if !self.nodes[node].is_running() {
             return;
         }

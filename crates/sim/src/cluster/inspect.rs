@@ -87,7 +87,7 @@ fn members_of<'a>(nodes: &'a [Node], config: &PgConfig) -> Result<Vec<&'a Node>,
     }
 }
 
-fn objects_of<'a>(node: &'a Node, pg: &'a PgId) -> impl Iterator<Item = ObjectKey> + 'a {
+pub(super) fn objects_of<'a>(node: &'a Node, pg: &'a PgId) -> impl Iterator<Item = ObjectKey> + 'a {
     node.osd().into_iter().flat_map(|osd| osd.store().objects()).filter(|key| key.pg == *pg)
 }
 
@@ -101,7 +101,7 @@ fn check_positions(pg: &PgId, members: &[&Node]) -> Result<(), String> {
 }
 
 /// The checksums of an object's blocks in one member's index.
-fn checksums(node: &Node, key: &ObjectKey) -> Vec<u32> {
+pub(super) fn checksums(node: &Node, key: &ObjectKey) -> Vec<u32> {
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     if let Some(osd) = node.osd() {
         osd.store().lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);

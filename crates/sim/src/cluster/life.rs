@@ -13,7 +13,7 @@ use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::random::Random;
 use crate::trace::Trace;
-use base::{Epoch, PgId, VolumeId};
+use base::{BLOCK_BYTES, Epoch, ObjectKey, OsdId, PgId, VolumeId, ZERO_BLOCK_CRC32C};
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -135,7 +135,10 @@ impl Life {
         self.read_back()?;
         // Before a scrub would make them agree: no fault that a drive can have makes sound copies differ.
         inspect::check_agreement(&self.nodes, &self.registry.map)?;
-        self.scrub_everything()?;
+        if self.world.plan.members_differ {
+            self.find_a_forged_copy()?;
+        }
+        self.scrub_everything(true)?;
         let rest_until = self.world.now + REST;
         self.run_until(rest_until, |_| false)?;
         // A message that was delayed before the peace may still arrive late, and a lease run out meanwhile.
@@ -227,8 +230,50 @@ impl Life {
         }
     }
 
-    /// A deep scrub of every group finds and mends what nobody read.
-    fn scrub_everything(&mut self) -> Result<(), String> {
+    /// A copy of a block differs in silence, as no fault of a drive makes it. A scrub of either kind finds it, and what most
+    /// members hold is right; of two, what the primary holds.
+    fn find_a_forged_copy(&mut self) -> Result<(), String> {
+        let group = self.world.random.index(self.registry.map.pgs.len());
+        let Some((&pg, config)) = self.registry.map.pgs.iter().nth(group) else { return Ok(()) };
+        // Where two others agree, the primary's own copy may be the wrong one.
+        let may_be = |osd: &&OsdId| config.in_sync.len() > 2 || **osd != config.primary;
+        let victims: Vec<OsdId> = config.in_sync.iter().filter(may_be).copied().collect();
+        let Some(victim) = victims.get(self.world.random.index(victims.len().max(1))).copied() else {
+            return Ok(());
+        };
+        let Some(witness) = config.in_sync.iter().find(|osd| **osd != victim) else { return Ok(()) };
+        let (victim, witness) = (victim.0 as usize, witness.0 as usize);
+        let objects: BTreeSet<ObjectKey> = inspect::objects_of(&self.nodes[witness], &pg).collect();
+        let index = self.world.random.index(objects.len().max(1));
+        let Some(&key) = objects.iter().nth(index) else { return Ok(()) };
+        let right = inspect::checksums(&self.nodes[witness], &key);
+        let block = self.world.random.index(right.len()) as u16;
+        let filled = (0..).zip(&right).filter(|(_, checksum)| **checksum != ZERO_BLOCK_CRC32C);
+        let filled: Vec<u16> = filled.map(|(block, _)| block).collect();
+        let content = [0x5a; BLOCK_BYTES];
+        // Other content, content where there is none, or none where there is some.
+        let (block, content) = match self.world.random.below(3) {
+            0 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], None),
+            1 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], Some(&content)),
+            _ => (block, Some(&content)),
+        };
+        self.stop_node_for(victim, false, "a copy is forged", SECOND);
+        self.nodes[victim].forge(key, block, content)?;
+        let limit = self.world.now + HEALING_LIMIT;
+        if !self.run_until(limit, |life| life.has_healed())? {
+            return Err(format!("a node with a forged copy does not come back: {}", self.troubles()));
+        }
+        let is_deep = self.world.random.percent(50);
+        self.scrub_everything(is_deep)?;
+        inspect::check_agreement(&self.nodes, &self.registry.map)?;
+        if inspect::checksums(&self.nodes[witness], &key) != right {
+            return Err(format!("a forged copy of block {block} of {key} was taken for right"));
+        }
+        Ok(())
+    }
+
+    /// A scrub of every group finds and mends what nobody read.
+    fn scrub_everything(&mut self, is_deep: bool) -> Result<(), String> {
         // One that began before the last fault may have gone past what broke after it.
         self.scrubs_end()?;
         let mut left: BTreeSet<PgId> = self.registry.map.pgs.keys().copied().collect();
@@ -239,9 +284,9 @@ impl Life {
             // A message that comes late may break a connection still: then its groups begin anew.
             self.run_until(self.world.now + HEALING_LIMIT, |life| life.has_healed())?;
             for pg in &left {
-                self.scrub(*pg, true);
+                self.scrub(*pg, is_deep);
             }
-            for report in self.scrubs_end()?.iter().filter(|report| report.is_deep) {
+            for report in self.scrubs_end()?.iter().filter(|report| report.is_deep == is_deep) {
                 left.remove(&report.pg);
             }
         }

@@ -5,11 +5,12 @@ use super::plan::Plan;
 use super::registry::osd_uuid;
 use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
 use crate::drive::{Completion, SimDrive};
+use crate::machine::Machine;
 use crate::plan::LOG_OFFSET_BYTES;
 use crate::random::Random;
 use base::hash::mix;
 use base::map::PgConfig;
-use base::{BLOCK_BYTES, Buffer, ClusterId, Epoch, Instant, LinkId, Network, OsdId, PgId};
+use base::{BLOCK_BYTES, Buffer, ClusterId, Epoch, Instant, LinkId, Network, ObjectKey, OsdId, PgId};
 use pg::{Io, Osd, OsdOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -321,6 +322,23 @@ impl Node {
         let [Ok(before), Ok(after)] = opened else { return None };
         let has_moved = before.objects().any(|key| before.pg_position(key.pg) != after.pg_position(key.pg));
         Some(has_moved || after.statistics().live_bytes != before.statistics().live_bytes)
+    }
+
+    /// While the process does not run: a block is made to hold something else, or nothing, in silence.
+    ///
+    /// # Errors
+    /// If the store does not open, or has no room.
+    pub(super) fn forge(
+        &mut self,
+        key: ObjectKey,
+        block: u16,
+        content: Option<&[u8; BLOCK_BYTES]>,
+    ) -> Result<(), String> {
+        let machine = Machine::open_of(self.bay.drive.copy(), &self.identity, &self.options);
+        let mut machine = machine.map_err(|(_, error)| format!("a store does not open: {error}"))?;
+        machine.forge(key, block, content).map_err(|error| format!("a block cannot be forged: {error}"))?;
+        self.bay.drive = machine.shut_down();
+        Ok(())
     }
 
     /// Some reads of data fail until then.

@@ -184,6 +184,8 @@ pub struct Plan {
     pub read_errors_have_places: bool,
     /// Whether operators restart one node after the other.
     pub has_rolling_restarts: bool,
+    /// Whether a copy differs in silence in the end, and a scrub has to find it.
+    pub members_differ: bool,
     /// Whether the registry, once it is away, is away until nothing else breaks.
     pub registry_stays_away: bool,
     /// Whether clients zero whole regions now and then.
@@ -277,6 +279,7 @@ impl Plan {
             read_errors_have_places: false,
             has_rolling_restarts: false,
             registry_stays_away: false,
+            members_differ: false,
             discards: random.percent(30),
             is_tight: false,
             is_exclusive: false,
@@ -300,6 +303,7 @@ impl Plan {
         plan.read_errors_have_places = random.percent(50);
         plan.has_rolling_restarts = random.percent(50);
         plan.registry_stays_away = random.percent(10);
+        plan.members_differ = random.percent(25);
         if random.percent(20) {
             // As far as leases are made for.
             plan.drift_ppm_max = 30_000;
