@@ -208,12 +208,12 @@ impl StagedRecord {
     }
 }
 
-/// What a device operation was for.
 /// Blocks of a buffer of the small pool: whatever fits one.
 const SMALL_BLOCKS: usize = 1;
 /// Blocks of a buffer of the large pool: whatever a message has.
 const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
 
+// What a device operation was for.
 const TOKEN_SHIFT: u32 = 56;
 const TOKEN_STORE_WRITE: u64 = 1;
 const TOKEN_STORE_FLUSH: u64 = 2;

@@ -349,12 +349,15 @@ impl Osd {
         if epoch != group.epoch {
             return;
         }
-        let pg = group.pg;
-        let MemberPosition { last_sequence, log_begins, is_incomplete, may_lack_tail, entries, .. } =
-            self.own_position(index);
+        let (pg, may_lack_tail) = (group.pg, group.may_lack_tail);
+        let state = encode::LogState {
+            last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
+            log_begins: self.store.pg_log_begins(pg),
+            is_incomplete: self.store.pg_is_incomplete(pg),
+            may_lack_tail,
+        };
         let mut bytes = Vec::new();
-        let state = encode::LogState { last_sequence, log_begins, is_incomplete, may_lack_tail };
-        encode::position(&mut bytes, pg, epoch, state, entries.into_iter());
+        encode::position(&mut bytes, pg, epoch, state, self.store.pg_log(pg));
         io.send(link, &bytes);
     }
 

@@ -12,7 +12,7 @@ const FRESH_SEEDS: u64 = 30;
 
 /// What the protocol does when things break, and how often at least in the lives of the fixed seeds: a third of what was
 /// seen, for each change of the simulator makes other lives of them.
-const TRANSITIONS: [(&str, u64); 34] = [
+const TRANSITIONS: [(&str, u64); 37] = [
     ("claim: a member is removed", 30),
     ("claim: a member is taken in", 50),
     ("claim: came to nothing", 6),
@@ -29,12 +29,15 @@ const TRANSITIONS: [(&str, u64); 34] = [
     ("mend: damaged here", 30),
     ("mend: lost, unless a drive reads it another time", 2),
     ("mend: lost, unless who is away has it", 3),
+    ("mend: outvoted", 1),
     ("operations given up at their time limit", 100),
     ("peering: members agree", 250),
     ("peering: members differ", 15),
     ("placement: deletes what it held", 15),
     ("placement: is a member again before it deleted everything", 2),
+    ("read: failed, and is tried block by block", 8),
     ("read: refused, for a lease ended", 4),
+    ("scrub: members differ", 12),
     ("sent again: was done", 25),
     ("sent again: was not done", 300),
     ("state: active to waiting", 150),
@@ -99,6 +102,11 @@ fn clusters_survive_whatever_breaks() {
         ("the registry can be reached again", 25),
         ("attach: the fence stands", 25),
         ("an operation is fenced", 1),
+        ("its turn in a rolling restart", 20),
+        ("a copy is forged", 15),
+        ("slow network", 10),
+        ("slow drives", 10),
+        ("blocks cleaned", 100),
     ] {
         assert!(total.coverage.of(what) >= times, "{what}: only {}", total.coverage.of(what));
     }
@@ -145,9 +153,11 @@ const NOTICED_AT: [(Sabotage, u64); 15] = [
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
+/// Whether some life notices the sabotage, and is sound without it.
 fn is_noticed(settings: Settings, hint: u64) -> bool {
-    let seeds = std::iter::once(hint).chain(0..SABOTAGE_SEEDS_MAX);
-    seeds.into_iter().any(|seed| cluster::run_guarded(seed, settings).is_err())
+    let mut seeds = std::iter::once(hint).chain(0..SABOTAGE_SEEDS_MAX);
+    let noticed = seeds.find(|seed| cluster::run_guarded(*seed, settings).is_err());
+    noticed.inspect(|seed| drop(assert_survives(*seed))).is_some()
 }
 
 #[test]

@@ -416,25 +416,25 @@ pub struct LogState {
     pub may_lack_tail: bool,
 }
 
-/// Appends a whole position to `bytes`. Of more entries than fit, the newest are sent.
+/// Appends a whole position to `bytes`.
+///
+/// # Panics
+/// If there are more than 1,024 entries.
 pub fn position(
     bytes: &mut Vec<u8>,
     pg: PgId,
     epoch: Epoch,
     state: LogState,
-    mut entries: impl ExactSizeIterator<Item = LogEntry>,
+    entries: impl ExactSizeIterator<Item = LogEntry>,
 ) {
-    let skipped = entries.len().saturating_sub(LOG_ENTRIES_MAX);
-    let sent = entries.len() - skipped;
-    let last_skipped = entries.by_ref().take(skipped).last();
-    let log_begins = last_skipped.map_or(state.log_begins, |entry| entry.sequence.next());
+    assert!(entries.len() <= LOG_ENTRIES_MAX, "a log of {} entries does not fit", entries.len());
     let incomplete = if state.is_incomplete { FLAG_IS_INCOMPLETE } else { 0 };
     let tail = if state.may_lack_tail { FLAG_MAY_LACK_TAIL } else { 0 };
     let header = Header {
         flags: incomplete | tail,
-        body_bytes: ((sent * size_of::<LogEntryBody>()) as u32).into(),
+        body_bytes: ((entries.len() * size_of::<LogEntryBody>()) as u32).into(),
         sequence: state.last_sequence.0.into(),
-        request: log_begins.0.into(),
+        request: state.log_begins.0.into(),
         ..about_pg(Kind::Position, pg, epoch)
     };
     bytes.extend_from_slice(header.sealed().as_bytes());

@@ -62,10 +62,9 @@ impl MemoryRegistry {
     pub fn reopen(&self, now: Duration) {
         let mut inner = self.lock();
         inner.now = inner.now.max(now);
-        let table = std::mem::replace(&mut inner.table, Table::new(State::default(), Duration::ZERO));
-        let state = table.into_state();
-        inner.history = Arc::new(History::new(state.revision(), history::TRANSACTIONS_MAX));
-        inner.table = Table::new(state, inner.now);
+        let now = inner.now;
+        inner.table.renew_all(now);
+        inner.history = Arc::new(History::new(inner.table.revision(), history::TRANSACTIONS_MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

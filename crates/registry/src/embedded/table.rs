@@ -18,19 +18,13 @@ pub(super) struct Table {
 impl Table {
     /// Every lease of `state` runs its full time anew.
     pub(super) fn new(state: State, now: Duration) -> Table {
-        let deadlines = state.leases().map(|(id, _)| (id, now)).collect();
-        let mut table = Table { state, deadlines };
+        let mut table = Table { state, deadlines: BTreeMap::new() };
         table.renew_all(now);
         table
     }
 
     pub(super) fn revision(&self) -> Revision {
         self.state.revision()
-    }
-
-    /// The state, with its leases at whatever they have left.
-    pub(super) fn into_state(self) -> State {
-        self.state
     }
 
     /// Performs a request. `draw` gives ids for leases until one is unused.
@@ -101,9 +95,7 @@ impl Table {
 
     /// Lets every lease run its full time anew.
     pub(super) fn renew_all(&mut self, now: Duration) {
-        for (id, deadline) in &mut self.deadlines {
-            *deadline = now + self.state.lease_ttl(*id).unwrap_or_default();
-        }
+        self.deadlines = self.state.leases().map(|(id, ttl)| (id, now + ttl)).collect();
     }
 
     /// Nothing can be changed any more, so no lease ends either.
