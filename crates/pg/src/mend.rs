@@ -1,9 +1,9 @@
 //! How damage is repaired: a block that does not verify here is fetched from another member and written anew.
 //!
 //! Whoever meets damage while it reads (a client's read, the edges of an unaligned write, a push, a repair, a scrub)
-//! starts a *mend* of that block and waits behind it. A mend is an operation on its block like any other: it waits for
-//! those before it and holds back those behind it. So no write is in flight on the block, every member in sync has the
-//! same content, and what another one answers is right if it matches the checksum in this OSD's index. It is ordered
+//! starts a *mend* of that block and waits behind it. A mend is an operation on its block, and first in line: it waits for
+//! what is under way there, and holds back all that waits. So no write is in flight on the block, every member in sync has
+//! the same content, and what another one answers is right if it matches the checksum in this OSD's index. It is ordered
 //! as a write to all members, which puts it at a new place of every drive.
 //!
 //! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.

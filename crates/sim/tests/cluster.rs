@@ -137,19 +137,19 @@ fn one_seed_is_one_life() {
 const NOTICED_AT: [(Sabotage, u64); 15] = [
     (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 253),
-    (Sabotage::ForgetFence, 75),
-    (Sabotage::StalePush, 194),
+    (Sabotage::ForgetFence, 107),
+    (Sabotage::StalePush, 1856),
     (Sabotage::CountLearner, 0),
     (Sabotage::ReuseSequence, 124),
     (Sabotage::ReadUncommitted, 291),
     (Sabotage::SkipRepair, 7),
-    (Sabotage::ForgetOrigin, 3),
+    (Sabotage::ForgetOrigin, 23),
     (Sabotage::KeepLog, 1),
-    (Sabotage::StaleMend, 28),
-    (Sabotage::TrustFetched, 638),
+    (Sabotage::StaleMend, 98),
+    (Sabotage::TrustFetched, 246),
     (Sabotage::TrustTail, 86),
     (Sabotage::LeaveEarly, 1),
-    (Sabotage::FenceAlone, 204),
+    (Sabotage::FenceAlone, 332),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 

@@ -69,6 +69,9 @@ pub struct Summary {
     pub rounds: Rounds,
 }
 
+/// The latency that 99 % of a client's operations do not exceed grows by less than half beside recovery.
+const RECOVERY_P99_GROWTH_MUST: f64 = 1.5;
+
 fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(f64::max)
 }
@@ -262,21 +265,47 @@ impl Summary {
     }
 
     fn write_worst(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "\n{:<24}{:>10}{:>10}{:>12}", "during, by before", "p99", "IOPS", "machine µs")?;
+        writeln!(
+            formatter,
+            "\n{:<24}{:>10}{:>9}{:>10}{:>10}{:>12}",
+            "during, by before", "p99", "must", "", "IOPS", "machine µs"
+        )?;
         let backfills = self.rounds.backfills.values().flatten().filter_map(|result| result.clients.as_ref());
+        let catch_ups = || self.rounds.catch_ups.iter();
+        let p99_growth = |result: &CatchUpResult| Some(p99_us(&result.during)? / p99_us(&result.before)?);
+        let iops_kept = |result: &CatchUpResult| result.during.iops / result.before.iops;
         let lines = [
+            (
+                "catching up",
+                largest(catch_ups().filter_map(p99_growth)),
+                Some(RECOVERY_P99_GROWTH_MUST),
+                smallest(catch_ups().map(iops_kept)),
+                None,
+            ),
             (
                 "a new OSD is filled",
                 self.backfill_p99_growth,
+                Some(RECOVERY_P99_GROWTH_MUST),
                 smallest(backfills.filter_map(Impact::iops_kept)),
                 None,
             ),
-            ("a deep scrub", self.scrub_p99_growth, self.scrub_iops_kept, self.scrub_cpu_growth),
+            ("a deep scrub", self.scrub_p99_growth, None, self.scrub_iops_kept, self.scrub_cpu_growth),
         ];
-        for (name, p99, iops, cpu) in lines {
+        for (name, p99, must, iops, cpu) in lines {
             // What is not measured is not a figure that could not be.
             let cpu = cpu.map_or_else(|| "-".to_owned(), |cpu| times(Some(cpu)));
-            writeln!(formatter, "{name:<24}{:>10}{:>10}{cpu:>12}", times(p99), times(iops))?;
+            let limit = must.map_or_else(String::new, |must| format!("< {must:.1}x"));
+            let verdict = match (p99, must) {
+                (Some(p99), Some(must)) if p99 < must => "met",
+                (Some(_), Some(_)) => "MISSED",
+                _ => "",
+            };
+            writeln!(
+                formatter,
+                "{name:<24}{:>10}{limit:>9}{verdict:>10}{:>10}{cpu:>12}",
+                times(p99),
+                times(iops)
+            )?;
         }
         Ok(())
     }
