@@ -374,6 +374,12 @@ impl Osd {
     fn learner_is_whole(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         let Some(link) = self.ready_link(osd) else { return };
         self.milestones.pass(Milestone::LearnerIsWhole);
+        let group = &mut self.groups[index as usize];
+        let (pg, epoch) = (group.pg, group.epoch);
+        if let Some(session) = group.learner_mut(osd).map(|learner| learner.session) {
+            let awaited = Awaited::Learning { group: index, session };
+            self.send_to_learner(link, awaited, &encode::whole(pg, epoch), io);
+        }
         self.end_epoch(index, &format!("{osd} has caught up"), io);
         // From here on nothing more is acknowledged. What was, it was sent.
         let through = self.osd_link_mut(link).map_or(0, |peer| peer.sent);

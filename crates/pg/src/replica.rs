@@ -35,6 +35,7 @@ impl Osd {
             }
             Message::ReplicateZero(replicate) => Ok(self.apply_write(link, &replicate, None, io)),
             Message::Activate { pg, epoch, mark, join } => Ok(self.activate(link, pg, epoch, mark, join, io)),
+            Message::Whole { pg, epoch } => Ok(self.apply_whole(link, pg, epoch, io)),
             Message::PushEntry { pg, epoch, entry } => Ok(self.apply_entry(link, pg, epoch, &entry, io)),
             Message::PushWrite(push, checksums, data) => {
                 Ok(self.apply_push(link, &push, Pushed::Data(checksums, data), io))
@@ -203,6 +204,16 @@ impl Osd {
         };
         let staged = match self.joined_group(pg, epoch) {
             Some(group) => Ok((group, self.store.stage_entry(&record))),
+            None => Err((Status::NotActive, epoch)),
+        };
+        self.applied(link, None, staged, io)
+    }
+
+    /// This learner has everything. That it has what it was pushed, of which no log tells, is told by this: should the end of
+    /// what was sent to it ever be missing, this is missing too.
+    fn apply_whole(&mut self, link: LinkId, pg: PgId, epoch: Epoch, io: &mut impl Io) -> Handled {
+        let staged = match self.joined_group(pg, epoch) {
+            Some(group) => Ok((group, self.store.stage_whole(pg, epoch, self.next_staged_token()))),
             None => Err((Status::NotActive, epoch)),
         };
         self.applied(link, None, staged, io)

@@ -203,6 +203,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         20_261_122_700_178, // a write was told undone, and its content was what another member's copy brought
         1_795_381_500_910, // a fenced client's write met damage, and was done after a write of the next holder
         1_795_381_510_923, // memory that was made for want of a pool's came back to the pool
+        1_795_500_006_188, // a learner that had caught up was left out by a member that had lost the end of its log
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
     ];
     for seed in seeds {

@@ -280,7 +280,7 @@ impl Store {
     }
 
     /// Appends a mark with which the group's log begins anew, because this member is catching up: until the
-    /// next ordinary mark, [`Self::pg_is_incomplete`].
+    /// next ordinary mark or [`Self::stage_whole`], [`Self::pg_is_incomplete`].
     ///
     /// # Errors
     /// When the OSD is busy or has failed.
@@ -292,6 +292,14 @@ impl Store {
         token: u64,
     ) -> Result<(), StageError> {
         self.stage_place(RecordKind::Join, pg, epoch, sequence, token)
+    }
+
+    /// Appends the word that this member has caught up: its log tells what it has from here on.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_whole(&mut self, pg: PgId, epoch: Epoch, token: u64) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Mark, pg, epoch, Sequence(0), token)
     }
 
     /// Appends an entry to a group's log, of a write whose content is or comes here by other records.
@@ -923,6 +931,9 @@ pub(crate) fn apply(
     }
     let (epoch, sequence) = view.record.position();
     let is_placed = sequence > Sequence(0) || view.kind == RecordKind::Join;
+    if view.kind == RecordKind::Mark {
+        logs.completed(key.pg);
+    }
     if view.kind != RecordKind::Relocate && is_placed {
         let origin = match view.kind {
             RecordKind::Write | RecordKind::Zero | RecordKind::Entry => view.record.origin(),
@@ -932,12 +943,7 @@ pub(crate) fn apply(
         let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
         match view.kind {
             RecordKind::Join => logs.restart(key.pg, entry),
-            kind => {
-                logs.push(key.pg, entry);
-                if kind == RecordKind::Mark {
-                    logs.completed(key.pg);
-                }
-            }
+            _ => logs.push(key.pg, entry),
         }
     }
     freed

@@ -239,6 +239,12 @@ pub fn serves(pg: PgId, epoch: Epoch) -> HeaderBytes {
     bytes_of(about_pg(Kind::Serves, pg, epoch))
 }
 
+/// A whole word that a learner has everything.
+#[must_use]
+pub fn whole(pg: PgId, epoch: Epoch) -> HeaderBytes {
+    bytes_of(about_pg(Kind::Whole, pg, epoch))
+}
+
 /// A whole activation.
 #[must_use]
 pub fn activate(pg: PgId, epoch: Epoch, mark: Sequence) -> HeaderBytes {

@@ -140,6 +140,9 @@ codes! {
         PushLost = 30,
         /// Primary to replica: the epoch has begun, you have everything that was ordered before it.
         Serves = 31,
+        /// A learner has everything that was sent to it before, and that is all there is: its log tells what it has.
+        /// Counts as a replicated message.
+        Whole = 32,
     }
 }
 

@@ -393,6 +393,13 @@ pub enum Message<'a> {
         /// what is ordered from this sequence on.
         join: Option<Sequence>,
     },
+    /// See [`Kind::Whole`].
+    Whole {
+        /// The group.
+        pg: PgId,
+        /// The epoch in which it was brought up to date.
+        epoch: Epoch,
+    },
     /// See [`Kind::Serves`].
     Serves {
         /// The group.
@@ -571,6 +578,7 @@ impl<'a> Parser<'a> {
             | Kind::ReplicateRefused
             | Kind::Query
             | Kind::Serves
+            | Kind::Whole
             | Kind::Activate => body_bytes == 0,
         };
         if fits { Ok(()) } else { Err(self.wrong("body length", body_bytes as u64)) }
@@ -613,6 +621,7 @@ impl<'a> Parser<'a> {
                 epoch: Epoch(header.epoch.get()),
             },
             Kind::Query => Message::Query { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
+            Kind::Whole => Message::Whole { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
             Kind::Serves => Message::Serves { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
             Kind::Position => Message::Position(self.position(body)?),
             Kind::Activate => Message::Activate {
