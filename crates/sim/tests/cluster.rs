@@ -137,19 +137,19 @@ fn one_seed_is_one_life() {
 const NOTICED_AT: [(Sabotage, u64); 15] = [
     (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 253),
-    (Sabotage::ForgetFence, 107),
-    (Sabotage::StalePush, 1856),
+    (Sabotage::ForgetFence, 322),
+    (Sabotage::StalePush, 32),
     (Sabotage::CountLearner, 0),
     (Sabotage::ReuseSequence, 124),
-    (Sabotage::ReadUncommitted, 291),
-    (Sabotage::SkipRepair, 7),
+    (Sabotage::ReadUncommitted, 0),
+    (Sabotage::SkipRepair, 16),
     (Sabotage::ForgetOrigin, 23),
-    (Sabotage::KeepLog, 1),
+    (Sabotage::KeepLog, 8),
     (Sabotage::StaleMend, 98),
     (Sabotage::TrustFetched, 246),
     (Sabotage::TrustTail, 86),
-    (Sabotage::LeaveEarly, 1),
-    (Sabotage::FenceAlone, 332),
+    (Sabotage::LeaveEarly, 41),
+    (Sabotage::FenceAlone, 519),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
