@@ -66,10 +66,10 @@ pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdVi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{self, Reports};
+    use crate::view::{self, PgHealth, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
-    use base::{Generation, OsdId, PoolId, VolumeId};
-    use registry::cluster::{LostRange, OsdStatus};
+    use base::{Epoch, Generation, OsdId, PgId, PoolId, VolumeId};
+    use registry::cluster::{LostRange, OsdStatus, RecoveryProgress};
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
@@ -85,6 +85,29 @@ mod tests {
         map.volumes.insert(VolumeId(7), volume);
         let reports = Reports { statuses: [(OsdId(0), status)].into(), ..Reports::default() };
         view::osds(&map, &reports).remove(0)
+    }
+
+    #[test]
+    fn what_is_left_of_catching_up_is_told_with_an_estimate_as_soon_as_there_is_a_rate() {
+        let group = |recovery| PgView {
+            pg: PgId { pool: PoolId(1), index: 0 },
+            state: PgHealth::Active,
+            reason: None,
+            epoch: Epoch(1),
+            primary: OsdId(0),
+            in_sync: vec![OsdId(0)],
+            learners: vec![OsdId(1)],
+            target: vec![OsdId(0), OsdId(1)],
+            objects: Some(9),
+            recovery,
+        };
+        let left = |objects_left, bytes_left| Some(RecoveryProgress { objects_left, bytes_left });
+        let osds = |rate| vec![osd_with(OsdStatus { recovery_bytes_per_s: rate, ..OsdStatus::default() }); 2];
+        assert_eq!(what_is_left(&[group(None)], &osds(1 << 20)), "");
+        let groups = [group(left(3, 60 << 20)), group(None), group(left(4, 60 << 20))];
+        let known = "; 7 objects, of them 120MiB known to differ, are left";
+        assert_eq!(what_is_left(&groups, &osds(0)), known);
+        assert_eq!(what_is_left(&groups, &osds(1 << 20)), format!("{known}, about 60 s at 2MiB/s"));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use common::nbd::error;
 use common::pond::Pond;
 use common::random::Random;
 use common::replicas::replicas_are_equal;
-use common::whole::{Frozen, becomes_whole, becomes_whole_within, node_of};
+use common::whole::{Frozen, becomes_whole, becomes_whole_within, groups, node_of};
 use common::{names, path, wait_until};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -180,6 +181,45 @@ fn a_deep_scrub_finds_and_mends_what_nobody_reads() {
     assert_eq!(scrub_all(), 3);
     assert_eq!(scrub_all(), 0, "what was found is mended");
     assert!(pond.serve("v").client().read(12 << 20, 3 * 4096).unwrap() == data);
+}
+
+#[test]
+fn a_scrub_is_asked_for_by_group_pool_or_osd() {
+    let pond = Pond::start("256MiB");
+    pond.run(&["pool", "create", "single", "--size", "1", "--pg-count", "8"]);
+    wait_until("every group serves", || groups(&pond).iter().all(|group| group["state"] == "active"));
+    let lights = || -> BTreeMap<String, u64> {
+        let of = |scrub: &serde_json::Value| {
+            let pg = scrub["pg"].as_str().expect("a group has a name").to_owned();
+            (pg, scrub["light_ms"].as_u64().expect("a time"))
+        };
+        scrubs(&pond).iter().map(of).collect()
+    };
+    // Those on osd.1 of the pool with one copy, and all of the pool with three.
+    let on_osd = |osd: u64| -> BTreeSet<String> {
+        let of = |group: &serde_json::Value| group["pg"].as_str().expect("a group has a name").to_owned();
+        let holds = |group: &&serde_json::Value| group["in_sync"].to_string().contains(&osd.to_string());
+        groups(&pond).iter().filter(holds).map(of).collect()
+    };
+    let all: BTreeSet<String> = lights().into_keys().collect();
+    let of_pool = |prefix: &str| -> BTreeSet<String> {
+        all.iter().filter(|pg| pg.starts_with(prefix)).cloned().collect()
+    };
+    let cases = [
+        (vec!["--pg", "2.3", "--pg", "1.7"], BTreeSet::from(["1.7".to_owned(), "2.3".to_owned()])),
+        (vec!["--pool", "single"], of_pool("2.")),
+        (vec!["--osd", "1"], on_osd(1)),
+    ];
+    assert!(cases.iter().all(|(_, meant)| !meant.is_empty() && meant.len() < all.len()));
+    for (selector, meant) in cases {
+        let before = lights();
+        pond.run(&[&["scrub", "start"][..], &selector].concat());
+        let changed = || -> BTreeSet<String> {
+            lights().into_iter().filter(|(pg, at)| *at > before[pg]).map(|(pg, _)| pg).collect()
+        };
+        wait_until("what was meant is scrubbed", || changed().is_superset(&meant));
+        assert_eq!(changed(), meant, "{selector:?}");
+    }
 }
 
 fn scrubs(pond: &Pond) -> Vec<serde_json::Value> {
