@@ -136,9 +136,20 @@ impl Osd {
         reason: MendReason,
         io: &mut impl Io,
     ) {
-        if !self.can_mend(group, key, block) {
-            return;
+        if self.can_mend(group, key, block) {
+            self.begin_mend(group, key, block, reason, io);
         }
+    }
+
+    /// The same where it was found that it may help.
+    pub(crate) fn begin_mend(
+        &mut self,
+        group: u32,
+        key: ObjectKey,
+        block: u16,
+        reason: MendReason,
+        io: &mut impl Io,
+    ) {
         let is_mend = |id: &OperationId| {
             self.operations
                 .get(*id)

@@ -349,29 +349,28 @@ impl Osd {
         if epoch != group.epoch {
             return;
         }
-        let (pg, may_lack_tail) = (group.pg, group.may_lack_tail);
-        let state = encode::LogState {
+        let pg = group.pg;
+        let mut bytes = Vec::new();
+        encode::position(&mut bytes, pg, epoch, self.log_state(index), self.store.pg_log(pg));
+        io.send(link, &bytes);
+    }
+
+    fn log_state(&self, index: u32) -> encode::LogState {
+        let Group { pg, may_lack_tail, .. } = self.groups[index as usize];
+        encode::LogState {
             last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
             log_begins: self.store.pg_log_begins(pg),
             is_incomplete: self.store.pg_is_incomplete(pg),
             may_lack_tail,
-        };
-        let mut bytes = Vec::new();
-        encode::position(&mut bytes, pg, epoch, state, self.store.pg_log(pg));
-        io.send(link, &bytes);
+        }
     }
 
     /// Where this OSD stands itself.
     pub(crate) fn own_position(&self, index: u32) -> MemberPosition {
-        let Group { pg, may_lack_tail, .. } = self.groups[index as usize];
-        MemberPosition {
-            osd: self.id,
-            last_sequence: self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
-            log_begins: self.store.pg_log_begins(pg),
-            is_incomplete: self.store.pg_is_incomplete(pg),
-            may_lack_tail,
-            entries: self.store.pg_log(pg).collect(),
-        }
+        let encode::LogState { last_sequence, log_begins, is_incomplete, may_lack_tail } =
+            self.log_state(index);
+        let entries = self.store.pg_log(self.groups[index as usize].pg).collect();
+        MemberPosition { osd: self.id, last_sequence, log_begins, is_incomplete, may_lack_tail, entries }
     }
 
     /// A replica says where it stands.

@@ -611,7 +611,7 @@ impl Osd {
         self.met_damage(key, block);
         self.operations.live(id).state = OperationState::Waiting;
         self.groups[group as usize].waiting.push_front(id);
-        self.mend(group, key, block, MendReason::Damaged, io);
+        self.begin_mend(group, key, block, MendReason::Damaged, io);
         // The mend may have come to nothing at once.
         self.look_again(group);
         true

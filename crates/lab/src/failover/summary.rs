@@ -271,15 +271,15 @@ impl Summary {
             "during, by before", "p99", "must", "", "IOPS", "machine µs"
         )?;
         let backfills = self.rounds.backfills.values().flatten().filter_map(|result| result.clients.as_ref());
-        let catch_ups = || self.rounds.catch_ups.iter();
-        let p99_growth = |result: &CatchUpResult| Some(p99_us(&result.during)? / p99_us(&result.before)?);
-        let iops_kept = |result: &CatchUpResult| result.during.iops / result.before.iops;
+        let impact =
+            |result: &CatchUpResult| Impact { before: result.before.clone(), during: result.during.clone() };
+        let catch_ups: Vec<Impact> = self.rounds.catch_ups.iter().map(impact).collect();
         let lines = [
             (
                 "catching up",
-                largest(catch_ups().filter_map(p99_growth)),
+                largest(catch_ups.iter().filter_map(Impact::p99_growth)),
                 Some(RECOVERY_P99_GROWTH_MUST),
-                smallest(catch_ups().map(iops_kept)),
+                smallest(catch_ups.iter().filter_map(Impact::iops_kept)),
                 None,
             ),
             (
