@@ -126,7 +126,7 @@ async fn list(cluster: &Cluster) -> anyhow::Result<Vec<ScrubView>> {
     let view = |pg: &PgId| {
         let none = ScrubState::default();
         let scrub = states.get(pg).unwrap_or(&none);
-        let state = match (running.contains(pg), scrub.pending_wish()) {
+        let state = match (running.contains(pg), scrub.wish.map(|wish| wish.deep)) {
             (true, _) => "running",
             (false, Some(true)) => "deep wished",
             (false, Some(false)) => "wished",

@@ -297,11 +297,9 @@ async fn control_osd(
                     status_is_due = true;
                 }
                 Report::Scrubbed(report) => {
-                    let began_ms = schedule.ended(report.pg);
                     tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
-                    let counts = (report.objects, report.bytes, report.found);
                     // What is not noted is done again.
-                    let _ = cluster.scrub_done(report.pg, began_ms, report.is_deep, counts).await;
+                    let _ = cluster.scrub_done(report.pg, &schedule.ended(&report)).await;
                 }
                 Report::Ready { .. } => {}
             },

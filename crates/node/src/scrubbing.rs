@@ -5,7 +5,8 @@
 
 use base::PgId;
 use base::hash::mix;
-use registry::cluster::{Cluster, OsdStatus, PgState, ScrubState};
+use pg::ScrubReport;
+use registry::cluster::{Cluster, OsdStatus, PgState, ScrubResult, ScrubState, ScrubWish};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
@@ -23,8 +24,16 @@ const REPEAT_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(crate) struct Schedule {
     started_ms: u64,
-    /// What was begun, when, by both clocks.
-    begun: BTreeMap<PgId, (Instant, u64)>,
+    begun: BTreeMap<PgId, Begun>,
+}
+
+/// A scrub under way.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// When, by both clocks.
+    at: Instant,
+    at_ms: u64,
+    wish: Option<ScrubWish>,
 }
 
 /// Milliseconds since 1970.
@@ -49,24 +58,33 @@ impl Schedule {
         let Ok(states) = cluster.scrubs().await else { return Vec::new() };
         let now = Instant::now();
         let now_ms = now_ms();
-        self.begun.retain(|_, (at, _)| now.duration_since(*at) < REPEAT_AFTER);
+        self.begun.retain(|_, begun| now.duration_since(begun.at) < REPEAT_AFTER);
         let none = ScrubState::default();
         let mut due = Vec::new();
         for pg in active {
             if self.begun.contains_key(&pg) {
                 continue;
             }
-            if let Some(deep) = what_is_due(pg, states.get(&pg).unwrap_or(&none), self.started_ms, now_ms) {
-                self.begun.insert(pg, (now, now_ms));
+            let state = states.get(&pg).unwrap_or(&none);
+            if let Some(deep) = what_is_due(pg, state, self.started_ms, now_ms) {
+                self.begun.insert(pg, Begun { at: now, at_ms: now_ms, wish: state.wish });
                 due.push((pg, deep));
             }
         }
         due
     }
 
-    /// A scrub ended: when it had begun.
-    pub(crate) fn ended(&mut self, pg: PgId) -> u64 {
-        self.begun.remove(&pg).map_or_else(now_ms, |(_, began_ms)| began_ms)
+    /// A scrub ended: what is to be noted of it.
+    pub(crate) fn ended(&mut self, report: &ScrubReport) -> ScrubResult {
+        let begun = self.begun.remove(&report.pg);
+        ScrubResult {
+            began_ms: begun.map_or_else(now_ms, |begun| begun.at_ms),
+            deep: report.is_deep,
+            objects: report.objects,
+            bytes: report.bytes,
+            found: report.found,
+            wish: begun.and_then(|begun| begun.wish),
+        }
     }
 }
 
@@ -82,17 +100,17 @@ fn what_is_due(pg: PgId, state: &ScrubState, started_ms: u64, now_ms: u64) -> Op
         let done_ms = if done_ms == 0 { started_ms } else { done_ms };
         turn(now_ms, every) > turn(done_ms, every)
     };
-    if state.pending_wish() == Some(true) || is_over(state.record.deep_ms, DEEP_EVERY) {
+    if state.wish.is_some_and(|wish| wish.deep) || is_over(state.record.deep_ms, DEEP_EVERY) {
         return Some(true);
     }
-    (state.pending_wish() == Some(false) || is_over(state.record.light_ms, LIGHT_EVERY)).then_some(false)
+    (state.wish.is_some() || is_over(state.record.light_ms, LIGHT_EVERY)).then_some(false)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use base::PoolId;
-    use registry::cluster::{ScrubRecord, ScrubWish};
+    use registry::cluster::ScrubRecord;
 
     const HOUR_MS: u64 = 3_600_000;
     const START: u64 = 1_000_000 * HOUR_MS;
@@ -128,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_fulfilled_by_a_scrub_that_began_later_and_was_as_deep() {
-        let wish = Some(ScrubWish { at_ms: START + 10, deep: true });
+    fn what_is_wished_is_due_whatever_the_clock_of_whoever_wishes_it_says() {
         let record = ScrubRecord { light_ms: START + 20, deep_ms: START, ..ScrubRecord::default() };
-        let mut state = ScrubState { record, wish };
-        assert_eq!(what_is_due(pg(0), &state, START, START + 30), Some(true));
-        state.record.deep_ms = START + 20;
-        assert_eq!(what_is_due(pg(0), &state, START, START + 30), None);
-        state.wish = Some(ScrubWish { at_ms: START + 25, deep: false });
-        assert_eq!(what_is_due(pg(0), &state, START, START + 30), Some(false));
+        for at_ms in [START - HOUR_MS, START + HOUR_MS] {
+            for deep in [false, true] {
+                let state = ScrubState { record: record.clone(), wish: Some(ScrubWish { at_ms, deep }) };
+                assert_eq!(what_is_due(pg(0), &state, START, START + 30), Some(deep));
+            }
+        }
+        assert_eq!(what_is_due(pg(0), &ScrubState { record, wish: None }, START, START + 30), None);
     }
 }

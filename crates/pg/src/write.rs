@@ -369,7 +369,7 @@ fn complete_edges(operation: &mut crate::operation::Operation) {
 mod tests {
     use super::*;
     use crate::OsdOptions;
-    use crate::group::GroupState;
+    use crate::group::{Group, GroupState};
     use crate::osd::OsdLink;
     use base::log_entry::REPAIR;
     use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
@@ -459,6 +459,10 @@ mod tests {
 
     impl Alone {
         fn new() -> Alone {
+            Alone::with_groups(1)
+        }
+
+        fn with_groups(groups: u32) -> Alone {
             let options = store::Options {
                 segment_bytes: Some(SEGMENT_BYTES),
                 batch_bytes_max: 300 << 10,
@@ -472,9 +476,9 @@ mod tests {
             let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
             let io = Surroundings { disk: drive.0, ..Surroundings::default() };
             let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
-            alone.osd.handle_map(alone.now, Arc::new(map()), &mut alone.io);
+            alone.osd.handle_map(alone.now, Arc::new(map(groups)), &mut alone.io);
             alone.run();
-            assert!(alone.osd.groups[0].is_active());
+            assert!(alone.osd.groups.iter().all(Group::is_active));
             alone
         }
 
@@ -539,16 +543,18 @@ mod tests {
         (data, checksums)
     }
 
-    fn map() -> ClusterMap {
+    fn map(groups: u32) -> ClusterMap {
         let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
         let osd = OsdId(0);
         let info = OsdInfo { uuid: OsdUuid::from_bytes([2; 16]), bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(osd, info);
-        let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: 1 };
+        let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: groups };
         map.pools.insert(PG.pool, pool);
         let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
-        map.pgs.insert(PG, config);
-        map.targets.insert(PG, vec![osd]);
+        for index in 0..groups {
+            map.pgs.insert(PgId { index, ..PG }, config.clone());
+            map.targets.insert(PgId { index, ..PG }, vec![osd]);
+        }
         let volume = VolumeInfo {
             name: "volume".to_owned(),
             pool: PG.pool,
@@ -558,6 +564,28 @@ mod tests {
         };
         map.volumes.insert(VOLUME, volume);
         map
+    }
+
+    #[test]
+    fn the_most_degraded_groups_are_brought_up_to_date_first() {
+        let mut alone = Alone::with_groups(3);
+        let osd = &mut alone.osd;
+        for other in 1..4 {
+            let link = LinkId(10 + u64::from(other));
+            let mut peer = OsdLink::new(OsdId(other), false, alone.now);
+            peer.is_ready = true;
+            osd.osd_links.insert(OsdId(other), link);
+            osd.peers.insert(link, Peer::Osd(peer));
+        }
+        for (group, in_sync) in osd.groups.iter_mut().zip([3, 1, 2]) {
+            group.target = (0..4).map(OsdId).collect();
+            group.config.in_sync = (0..in_sync).map(OsdId).collect();
+        }
+        osd.advance_recovery(&mut alone.io);
+        let begun: Vec<usize> = osd.groups.iter().map(|group| group.learners.len()).collect();
+        // Four at a time: all three that the group of one copy lacks, one of the two of the next.
+        assert_eq!(begun, [0, 3, 1]);
+        assert_eq!(osd.learning, [1, 2]);
     }
 
     #[test]
@@ -638,7 +666,7 @@ mod tests {
         alone.osd.osd_links.insert(primary, link);
         // Others hold the group now. Before a map says that this OSD shall hold it again, the primary asks it.
         let epoch = Epoch(9);
-        let mut map = map();
+        let mut map = map(1);
         let in_sync = vec![primary, other];
         map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
         map.targets.insert(PG, in_sync.clone());
@@ -667,7 +695,7 @@ mod tests {
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
         assert!(alone.holds(key));
-        let mut map = map();
+        let mut map = map(1);
         map.volumes.get_mut(&VOLUME).unwrap().removed = true;
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.run();

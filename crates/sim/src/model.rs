@@ -7,9 +7,6 @@
 use base::{Epoch, OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
 use std::collections::VecDeque;
 
-/// How many entries of a placement group's log a store keeps at least.
-pub const LOG_ENTRIES_KEPT: usize = 1024;
-
 /// The version of one block: the operation that wrote it, 0 when it reads as zeros, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
@@ -83,6 +80,8 @@ pub struct Log {
     pub entries: VecDeque<Entry>,
     /// What came before was dropped to make room; 0 if nothing was.
     pub begins: Sequence,
+    /// How many entries are kept.
+    entries_max: usize,
 }
 
 impl Log {
@@ -91,7 +90,7 @@ impl Log {
         if is_mark(&entry) {
             self.entries.retain(|earlier| !is_mark(earlier));
         }
-        if self.entries.len() == LOG_ENTRIES_KEPT {
+        if self.entries.len() == self.entries_max {
             self.begins = self.entries.pop_front().map_or(self.begins, |dropped| dropped.sequence.next());
         }
         self.entries.push_back(entry);
@@ -132,9 +131,9 @@ pub struct Model {
 }
 
 impl Model {
-    /// Nothing is written yet.
+    /// Nothing is written yet; of each group's log so many entries are kept.
     #[must_use]
-    pub fn new(pgs: Vec<PgId>, keys: Vec<ObjectKey>) -> Model {
+    pub fn new(pgs: Vec<PgId>, keys: Vec<ObjectKey>, log_entries_max: usize) -> Model {
         let pg_of = keys
             .iter()
             .map(|key| {
@@ -143,7 +142,7 @@ impl Model {
             .collect();
         Model {
             blocks: vec![vec![Version::default(); OBJECT_BLOCKS]; keys.len()],
-            logs: vec![Log::default(); pgs.len()],
+            logs: vec![Log { entries_max: log_entries_max, ..Log::default() }; pgs.len()],
             staged: VecDeque::new(),
             pgs,
             keys,
@@ -294,7 +293,7 @@ mod tests {
 
     fn model() -> Model {
         let pg = PgId { pool: PoolId(1), index: 0 };
-        Model::new(vec![pg], vec![ObjectKey { pg, volume: VolumeId(1), object: 0 }])
+        Model::new(vec![pg], vec![ObjectKey { pg, volume: VolumeId(1), object: 0 }], 1024)
     }
 
     fn write(token: u64, first_block: u16, checksums: &[u32], batch: u64) -> Operation {

@@ -6,6 +6,11 @@ use base::BLOCK_BYTES;
 /// Where the log begins on a drive: the superblocks have the space before it to themselves.
 pub const LOG_OFFSET_BYTES: u64 = 4 << 20;
 
+/// Bytes of an entry of a group's log in a checkpoint.
+const ENTRY_BYTES: u64 = 48;
+/// The part of the drive that all logs take in a checkpoint, at most: one in so many.
+const LOGS_PART: u64 = 40;
+
 /// The parameters of one simulated life, all drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -21,6 +26,8 @@ pub struct Plan {
     pub checkpoint_interval_bytes: Option<u64>,
     /// Placement groups.
     pub pgs: usize,
+    /// Entries of each group's log: of all of them together, a checkpoint leaves most of the drive to clients.
+    pub pg_log_entries: usize,
     /// Objects.
     pub objects: usize,
     /// How much the objects could hold, in percent of what the store says is usable.
@@ -64,6 +71,7 @@ impl Plan {
             batch_bytes_max,
             checkpoint_interval_bytes: (interval > 0).then_some(interval * u64::from(segment_bytes)),
             pgs: random.between(1, 3) as usize,
+            pg_log_entries: 0,
             objects: random.between(1, 6) as usize,
             demand_percent: random.choose(&[10, 30, 60, 80, 95, 130]),
             write_blocks_max: random.between(1, (batch_blocks_max - 2).min(65)),
@@ -80,6 +88,9 @@ impl Plan {
         if random.percent(15) {
             plan.hasten();
         }
+        let log_bytes = plan.segments * u64::from(plan.segment_bytes) / LOGS_PART;
+        plan.pg_log_entries = (log_bytes / ENTRY_BYTES) as usize / plan.pgs;
+        plan.pg_log_entries = plan.pg_log_entries.min(store::PG_LOG_ENTRIES);
         plan
     }
 

@@ -218,8 +218,8 @@ impl Life {
             batch_bytes_max: plan.batch_bytes_max,
             segment_bytes: Some(plan.segment_bytes),
             checkpoint_interval_bytes: plan.checkpoint_interval_bytes,
+            pg_log_entries: plan.pg_log_entries,
             sabotage: settings.sabotage,
-            ..Options::default()
         };
         let mut life = Life {
             drive: SimDrive::new(plan.drive_bytes(), plan.volatile_cache, random.fork()),
@@ -230,7 +230,7 @@ impl Life {
             },
             next_sequence: vec![1; pgs.len()],
             epochs: vec![1; pgs.len()],
-            model: Model::new(pgs, keys),
+            model: Model::new(pgs, keys, plan.pg_log_entries),
             trace: Trace::new(settings.print),
             report: Report::default(),
             random,

@@ -97,6 +97,11 @@ impl Checkpoint {
         self.phase == Phase::Idle
     }
 
+    /// Pages that are still counted, and that no root will point at: first blocks and how many.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.replaced.iter().chain(&self.replaced_later).copied()
+    }
+
     /// An object is gone, or has a newer page: its old one is needed until the next root is in force.
     pub(crate) fn page_was_replaced(&mut self, page: Page) {
         let list = match self.phase {

@@ -5,7 +5,7 @@ use crate::actions::{
     WriteRecord,
 };
 use crate::batch::{OpenBatch, RecordView, header_of, records};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, old_root};
 use crate::cleaner::Cleaner;
 use crate::device::DeviceError;
 use crate::index::{Entry, Index, Page};
@@ -543,6 +543,11 @@ impl Store {
                     page.blocks();
             }
         }
+        // While a checkpoint is under way, what it has written of its root is counted too.
+        let is_exact = self.checkpoint.is_idle();
+        for (location, blocks) in old_root(&self.superblock).chain(self.checkpoint.replaced()) {
+            pages[self.segments.of(location).ok_or("a checkpoint lies in no segment")? as usize] += blocks;
+        }
         if blocks != self.index.block_count {
             return Err(format!("the index counts {} blocks and has {blocks}", self.index.block_count));
         }
@@ -553,7 +558,7 @@ impl Store {
                     segment.live, live[index]
                 ));
             }
-            if segment.pages < pages[index] {
+            if segment.pages < pages[index] || is_exact && segment.pages > pages[index] {
                 return Err(format!(
                     "segment {index} counts {} page blocks and has {}",
                     segment.pages, pages[index]
@@ -562,6 +567,13 @@ impl Store {
             if segment.state == SegmentState::Free && (segment.live > 0 || segment.pages > 0) {
                 return Err(format!("segment {index} is free and holds {} live blocks", segment.live));
             }
+        }
+        let counted: u64 = self.segments.all.iter().map(|segment| u64::from(segment.pages)).sum();
+        if self.pages_blocks != counted {
+            return Err(format!(
+                "{} page blocks are counted, and the segments have {counted}",
+                self.pages_blocks
+            ));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
-//! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until its pool is removed |
+//! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
 //! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
@@ -62,7 +62,7 @@ pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
 pub use placement::{Candidate, retarget};
 pub use pools::check_pg;
-pub use scrubs::{ScrubRecord, ScrubState, ScrubWish, ScrubWishes};
+pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 pub use targets::TargetChange;

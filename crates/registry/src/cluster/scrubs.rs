@@ -2,7 +2,7 @@
 
 use super::{Cluster, Result, encode, keys};
 use crate::error::RegistryError;
-use crate::interface::{Operation, Registry, Txn};
+use crate::interface::{Compare, Operation, Registry, Txn};
 use base::PgId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,13 +30,30 @@ pub struct ScrubRecord {
     pub found_ever: u64,
 }
 
-/// That an operator wants a group scrubbed.
+/// That an operator wants a group scrubbed. It stands until a scrub that began with it in view has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubWish {
-    /// When it was wished: a scrub that began later fulfils it.
+    /// When it was wished, by the clock of whoever did: it tells one wish from another, and no clock is compared with it.
     pub at_ms: u64,
     /// Whether drives are to be read.
     pub deep: bool,
+}
+
+/// A scrub that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrubResult {
+    /// When it began, as in [`ScrubRecord`].
+    pub began_ms: u64,
+    /// Whether drives were read.
+    pub deep: bool,
+    /// Objects that it looked at.
+    pub objects: u64,
+    /// Bytes that it read of each member's drive.
+    pub bytes: u64,
+    /// Blocks that did not verify or differed.
+    pub found: u64,
+    /// What was wished when it began.
+    pub wish: Option<ScrubWish>,
 }
 
 /// What is known of a group's scrubs.
@@ -44,18 +61,8 @@ pub struct ScrubWish {
 pub struct ScrubState {
     /// When it was done.
     pub record: ScrubRecord,
-    /// What is wished.
+    /// What is wished and was not fulfilled yet.
     pub wish: Option<ScrubWish>,
-}
-
-impl ScrubState {
-    /// The scrub that is wished and was not begun since, if any: whether it is deep.
-    #[must_use]
-    pub fn pending_wish(&self) -> Option<bool> {
-        let wish = self.wish?;
-        let done_ms = if wish.deep { self.record.deep_ms } else { self.record.light_ms };
-        (done_ms < wish.at_ms).then_some(wish.deep)
-    }
 }
 
 /// Tells when somebody wishes a scrub.
@@ -124,17 +131,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes what a scrub of a group found that began at `began_ms`. Only the group's primary does.
+    /// Notes what a scrub of a group found, and that the wish it began with is fulfilled; a newer one stays. Only the
+    /// group's primary does.
     ///
     /// # Errors
     /// Those of the registry.
-    pub async fn scrub_done(
-        &self,
-        pg: PgId,
-        began_ms: u64,
-        deep: bool,
-        (objects, bytes, found): (u64, u64, u64),
-    ) -> Result<()> {
+    pub async fn scrub_done(&self, pg: PgId, result: &ScrubResult) -> Result<()> {
+        let ScrubResult { began_ms, deep, objects, bytes, found, wish } = *result;
         let key = keys::scrub(pg);
         let before: ScrubRecord = self.read(&key).await?.value.unwrap_or_default();
         let record = ScrubRecord {
@@ -146,6 +149,11 @@ impl Cluster {
             found_ever: before.found_ever + found,
         };
         self.registry.txn(Txn::new().then(Operation::put(key, encode(&record)))).await?;
+        if let Some(wish) = wish.filter(|wish| deep || !wish.deep) {
+            let key = keys::scrub_wish(pg);
+            let is_same = Compare::Value(key.clone(), encode(&wish));
+            self.registry.txn(Txn::new().when(is_same).then(Operation::delete(key))).await?;
+        }
         Ok(())
     }
 

@@ -845,3 +845,26 @@ async fn settings_are_defaults_until_they_are_changed() {
         .unwrap()
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_wish_for_a_scrub_stands_until_one_that_began_with_it_has_ended() {
+    let (_directory, cluster) = three().await;
+    let pg = *cluster.map().await.unwrap().pgs.keys().next().unwrap();
+    let wish_of = async || cluster.scrubs().await.unwrap().get(&pg).and_then(|state| state.wish);
+    let done = async |deep: bool, wish: Option<ScrubWish>| {
+        let result = ScrubResult { began_ms: 7, deep, objects: 2, bytes: 8192, found: 1, wish };
+        cluster.scrub_done(pg, &result).await.unwrap();
+    };
+    // Whoever wishes has a clock far behind.
+    let (light, deep) = (ScrubWish { at_ms: 1, deep: false }, ScrubWish { at_ms: 2, deep: true });
+    cluster.wish_scrubs([pg], light).await.unwrap();
+    done(true, None).await;
+    assert_eq!(wish_of().await, Some(light), "a scrub that began before it fulfilled it");
+    cluster.wish_scrubs([pg], deep).await.unwrap();
+    done(false, Some(light)).await;
+    assert_eq!(wish_of().await, Some(deep), "a newer wish went with an older one");
+    done(true, Some(deep)).await;
+    assert_eq!(wish_of().await, None);
+    let record = cluster.scrubs().await.unwrap()[&pg].record.clone();
+    assert_eq!((record.light_ms, record.deep_ms, record.objects, record.found_ever), (7, 7, 2, 3));
+}

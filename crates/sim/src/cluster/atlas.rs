@@ -2,9 +2,11 @@
 
 use super::life::Life;
 use super::node::Node;
-use super::world::{Process, SECOND};
-use base::{Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, crc32c};
+use super::registry::POOL;
+use super::world::{MILLISECOND, Process, SECOND};
+use base::{Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A block of a node's drive that was spoiled.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,8 @@ struct Tail {
 /// Who served which group in which epoch: the node, and which of its lives.
 pub(super) type Served = BTreeMap<(PgId, Epoch), (usize, u32)>;
 
+/// How long after a failed read an OSD may still say that nobody has a block: for a second by its clock it does not ask again.
+const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
@@ -68,6 +72,40 @@ impl Atlas {
 }
 
 impl Life {
+    /// Whether an operation that was refused just now for want of a readable, sound copy may have met none: of some of these
+    /// blocks, counted from its volume's start.
+    pub(super) fn may_be_unreadable(&self, operation: u64, blocks: Range<u64>) -> bool {
+        let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
+        // What was known a moment before the operation began may have been the answer.
+        let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
+        self.nodes.iter().any(|node| !node.reads_since(since))
+            && blocks.into_iter().any(|block| !self.was_readable(volume, block, since))
+    }
+
+    /// Whether a member in sync had for sure a sound copy of a block of a volume all the time since then, on a drive that
+    /// could be read.
+    fn was_readable(&self, volume: VolumeId, block: u64, since: u64) -> bool {
+        let (object, first) = (block / OBJECT_BLOCKS as u64, block % OBJECT_BLOCKS as u64);
+        let pg = PgId::of_object(POOL, self.world.plan.pgs, volume, object as u32);
+        let (key, first) = (ObjectKey { pg, volume, object: object as u32 }, first as u16);
+        let config = &self.registry.map.pgs[&pg];
+        let primary = &self.nodes[config.primary.0 as usize];
+        // In another epoch others were asked.
+        let is_settled =
+            self.serving_since.get(&pg).is_some_and(|(epoch, at)| *epoch == config.epoch && *at <= since);
+        if !is_settled || !primary.is_running() || self.world.spoiled.contains(&(volume, block)) {
+            return false;
+        }
+        let Some((wanted, ..)) = look(primary, &key, first) else { return true };
+        config.in_sync.iter().any(|osd| {
+            let node = &self.nodes[osd.0 as usize];
+            let copy = look(node, &key, first);
+            self.registry.is_in(*osd)
+                && node.reads_since(since)
+                && copy.is_some_and(|(checksum, _, is_sound)| is_sound && checksum == wanted)
+        })
+    }
+
     /// A block of one member in sync.
     fn some_block(&mut self, pg: PgId, index: usize) -> Option<(ObjectKey, u16)> {
         let osd = self.nodes[index].osd()?;
@@ -128,7 +166,7 @@ impl Life {
                 && target.contains(osd)
                 // Who is out counts as gone when it is down.
                 && self.registry.is_in(*osd)
-                && !self.registry.is_lost(node)
+                && !self.registry.is_gone(node)
                 && look(&self.nodes[node], &key, block)
                     .is_some_and(|(theirs, _, is_sound)| is_sound && theirs == checksum)
         };
@@ -208,8 +246,8 @@ impl Life {
     /// A node's process dies, and a block at the end of its log rots, if no write can be lost for good by that.
     fn rot_end(&mut self, index: usize, groups: Vec<(PgId, Epoch)>, location: u32) -> bool {
         let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
-        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_lost(node));
-        let fails_to_read = self.world.reads_fail_until > self.world.now;
+        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_gone(node));
+        let fails_to_read = self.nodes.iter().any(|node| !node.reads_since(self.world.now));
         let is_in = |info: &base::map::OsdInfo| info.admission == base::map::Admission::In;
         let has_out = !self.registry.map.osds.values().all(is_in);
         if self.registry.pool().min_size < 2

@@ -19,9 +19,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after a failed read an OSD may still say that nobody has a block: for a second by its clock it does not ask again.
-const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
-
 /// What a client does next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
@@ -38,6 +35,13 @@ pub(super) enum Work {
     Load,
     /// These, then nothing more.
     List(Vec<Request>),
+}
+
+/// An operation that was refused for a reason which the cluster has to have.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) operation: u64,
+    pub(super) error: ClientError,
 }
 
 #[derive(Debug)]
@@ -64,6 +68,8 @@ pub(super) struct ClientProcess {
     pub(super) is_fenced: bool,
     buffers: Vec<Buffer>,
     pub(super) work: Work,
+    /// What it was refused in this turn.
+    pub(super) refusals: Vec<Refusal>,
 }
 
 pub(super) struct ClientIo<'a> {
@@ -100,6 +106,7 @@ impl ClientProcess {
             is_fenced: false,
             buffers: Vec::new(),
             work,
+            refusals: Vec::new(),
         }
     }
 
@@ -246,25 +253,13 @@ impl ClientProcess {
             world.story(Some(process), || history.describe(completion.token));
             done.map_err(|error| format!("{}: {error}", world.name(process)))?;
             match &completion.outcome {
-                // What only one member has, or has a sound copy of, cannot be read while its drive does not let it be.
-                Outcome::Failed(ClientError::DeviceFailed { .. } | ClientError::Damaged { .. })
-                    if world.reads_fail_until + UNREADABLE_PAUSE > history.began_at(completion.token) =>
-                {
-                    world.coverage.count("an operation fails for a drive");
-                }
-                Outcome::Failed(ClientError::Damaged { object, offset, .. })
-                    if may_be_lost(*object, *offset, completion.token, history, world) =>
-                {
-                    world.coverage.count("a block is lost: rotten here, half written there");
-                    if let Work::List(list) = &mut self.work {
-                        // As who uses the volume would do, before it is read again.
-                        let request = history.request(completion.token);
-                        list.extend([request, zeroing_of(&world.plan, request)]);
-                    }
-                }
-                Outcome::Failed(ClientError::Fenced { .. }) if world.plan.is_exclusive => {
-                    world.coverage.count("an operation is fenced");
-                    self.is_fenced = true;
+                Outcome::Failed(
+                    error @ (ClientError::DeviceFailed { .. }
+                    | ClientError::Damaged { .. }
+                    | ClientError::Fenced { .. }),
+                ) => {
+                    self.is_fenced |= matches!(error, ClientError::Fenced { .. });
+                    self.refusals.push(Refusal { operation: completion.token, error: error.clone() });
                 }
                 Outcome::Failed(ClientError::NoSpace { .. }) if world.plan.is_tight => {
                     world.coverage.count("a write is refused, for a drive is full");
@@ -403,16 +398,6 @@ fn zeroing_of(plan: &Plan, request: Request) -> Request {
     let first_block = request.first_block / each * each;
     let end = (request.first_block + request.blocks).div_ceil(each) * each;
     Request { kind: Kind::Zero, volume: request.volume, first_block, blocks: end - first_block }
-}
-
-/// Whether a block that cannot be read has no sound copy although only one rotted: the other members may be about to
-/// write it, and whoever had begun may be gone before it told those whose copy is bad. No plan can avoid this one.
-fn may_be_lost(object: u32, offset: u32, operation: u64, history: &History, world: &World) -> bool {
-    let volume = history.request(operation).volume;
-    let block = (u64::from(object) * OBJECT_BYTES + u64::from(offset)) / BLOCK_BYTES as u64;
-    let bytes = block * BLOCK_BYTES as u64..(block + 1) * BLOCK_BYTES as u64;
-    world.spoiled.contains(&(VolumeId(volume as u64 + 1), block))
-        && history.has_unfinished_write(operation, &bytes)
 }
 
 /// Reads of everything that the load may have written.

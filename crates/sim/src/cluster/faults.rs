@@ -1,6 +1,7 @@
 //! What breaks when, and how it becomes whole again.
 
 use super::life::Life;
+use super::node::StoreWork;
 use super::plan::FaultKind;
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use base::map::Admission;
@@ -14,7 +15,14 @@ pub(super) struct Doomed {
     outage: u64,
     /// Of a hundred clients, how many die with it, so that nobody asks again for what it had begun.
     clients_percent: u64,
+    /// Of a hundred of these deaths, how many take the power with them.
+    power_cut_percent: u64,
 }
+
+/// Of a hundred deaths at the worst moment for a group, how many are power cuts.
+const POWER_CUT_PERCENT: u64 = 30;
+/// The same of those at the worst moment for a drive.
+const POWER_CUT_PERCENT_AT_THE_STORE: u64 = 70;
 
 impl Life {
     /// Something breaks now, and the next thing later.
@@ -199,6 +207,13 @@ impl Life {
                 self.armed = Some(self.world.random.below(60));
             }
             FaultKind::PrimaryCutOff => self.cut_off_some_primary(),
+            FaultKind::RegistryDown
+                if self.world.plan.registry_loses_leases && self.world.random.percent(50) =>
+            {
+                let process = self.some_process();
+                self.world.event(Some(process), "its lease is lost");
+                self.registry.lose_a_lease(process, &mut self.world);
+            }
             FaultKind::RegistryDown => {
                 let drawn = self.outage();
                 // It is back when everything calms down.
@@ -220,7 +235,7 @@ impl Life {
             }
             FaultKind::Admission => {
                 let node = self.some_node();
-                if !self.registry.is_lost(node) {
+                if !self.registry.is_gone(node) && !self.registry.retires(node) {
                     let osd = OsdId(node as u32);
                     let is_in = self.registry.map.osds.get(&osd).map(|info| info.admission);
                     let admission = if is_in == Some(Admission::In) { Admission::Out } else { Admission::In };
@@ -238,7 +253,7 @@ impl Life {
             }
             FaultKind::DriveLost => {
                 let node = self.some_node();
-                let is_there = !self.registry.is_lost(node);
+                let is_there = !self.registry.is_gone(node);
                 if is_there && self.registry.is_settled() && self.registry.can_lose(node) {
                     self.world.event(Some(Process(node)), "drive lost");
                     self.registry.lose(node);
@@ -260,10 +275,9 @@ impl Life {
                 let outage = self.outage();
                 self.world.event(Some(Process(node)), "read errors");
                 for other in &mut self.nodes {
-                    other.fail_reads(0);
+                    other.read_again(self.world.now);
                 }
                 self.nodes[node].fail_reads(self.world.now + outage);
-                self.world.reads_fail_until = self.world.now + outage;
             }
             FaultKind::Scrub => {
                 let is_deep = self.world.random.percent(70);
@@ -300,12 +314,27 @@ impl Life {
         }
     }
 
+    /// An operator wants to take some OSD away that lives.
+    pub(super) fn retire_somebody(&mut self) {
+        if self.world.is_calm {
+            return;
+        }
+        let node = self.some_node();
+        // Whoever holds the last sound copy of something stays until it is mended.
+        let may_go = !self.atlas.has_damage(&self.nodes, &self.served);
+        if may_go && self.registry.retire(node, &mut self.world) {
+            self.world.event(Some(Process(node)), "shall be drained and removed");
+        } else {
+            self.world.after(SECOND, Event::Retire);
+        }
+    }
+
     /// An operator shuts a node down as soon as the one before it is back, then the next one.
     pub(super) fn roll(&mut self, node: usize) {
         if self.world.is_calm || node >= self.nodes.len() {
             return;
         }
-        let is_back = node == 0 || self.nodes[node - 1].is_running() || self.registry.is_lost(node - 1);
+        let is_back = node == 0 || self.nodes[node - 1].is_running() || self.registry.is_gone(node - 1);
         let next = if is_back { node + 1 } else { node };
         if is_back && self.nodes[node].shut_down(&mut self.world) {
             self.world.event(Some(Process(node)), "its turn in a rolling restart");
@@ -353,7 +382,7 @@ impl Life {
         // The others go on no sooner than its leases have ended.
         let outage = self.world.random.between(SECOND, 8 * SECOND);
         let clients_percent = self.world.random.choose(&[0, 50, 100]);
-        self.doomed = Some(Doomed { node, outage, clients_percent });
+        self.doomed = Some(Doomed { node, outage, clients_percent, power_cut_percent: POWER_CUT_PERCENT });
         self.armed = Some(self.world.random.below(60));
     }
 
@@ -390,9 +419,32 @@ impl Life {
         self.doom(node, outage);
     }
 
+    /// A node's store writes a checkpoint or cleans: the worst moment for a drive to lose its power is before that has ended.
+    pub(super) fn store_is_at_work(&mut self, node: usize) {
+        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        let Some(work) = self.nodes[node].store_work() else { return };
+        let percent = match work {
+            StoreWork::Checkpoint => self.world.plan.store_coup_percent,
+            // Few drives ever fill up so far.
+            StoreWork::Cleaning => 10 * self.world.plan.store_coup_percent,
+        };
+        if is_over || self.doomed.is_some() || !self.world.random.percent(percent) {
+            return;
+        }
+        let what = match work {
+            StoreWork::Checkpoint => "to die while a checkpoint is written",
+            StoreWork::Cleaning => "to die while blocks are cleaned",
+        };
+        self.world.event(Some(Process(node)), what);
+        let outage = self.outage();
+        let power_cut_percent = POWER_CUT_PERCENT_AT_THE_STORE;
+        self.doomed = Some(Doomed { node, outage, clients_percent: 0, power_cut_percent });
+        self.armed = Some(self.world.random.below(20));
+    }
+
     /// A node dies with one of the next messages or drive operations.
     pub(super) fn doom(&mut self, node: usize, outage: u64) {
-        self.doomed = Some(Doomed { node, outage, clients_percent: 0 });
+        self.doomed = Some(Doomed { node, outage, clients_percent: 0, power_cut_percent: POWER_CUT_PERCENT });
         self.armed = Some(self.world.random.below(60));
     }
 
@@ -407,7 +459,7 @@ impl Life {
     }
 
     fn die(&mut self, doomed: &Doomed) {
-        let is_power_cut = self.world.random.percent(30);
+        let is_power_cut = self.world.random.percent(doomed.power_cut_percent);
         self.stop_node_for(doomed.node, is_power_cut, "a death at the worst moment", doomed.outage);
         for client in 0..self.world.plan.clients {
             if self.world.random.percent(doomed.clients_percent) {
@@ -502,7 +554,7 @@ impl Life {
             }
         }
         for node in 0..self.nodes.len() {
-            self.nodes[node].fail_reads(0);
+            self.nodes[node].read_again(self.world.now);
             self.nodes[node].disarm_stall();
             if self.nodes[node].is_running() {
                 let life = self.world.mailboxes[node].life;

@@ -100,24 +100,22 @@ impl History {
         self.get(number).request
     }
 
+    /// The blocks of drives that it touches, counted from its volume's start.
+    pub(super) fn blocks_of(&self, number: u64) -> Range<u64> {
+        let request = self.request(number);
+        let unit_bytes = self.unit_bytes as u64;
+        let end = (request.first_block + request.blocks) * unit_bytes;
+        request.first_block * unit_bytes / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// What its volume was attached with.
+    pub(super) fn generation(&self, number: u64) -> Generation {
+        self.get(number).generation
+    }
+
     /// When it began.
     pub(super) fn began_at(&self, number: u64) -> u64 {
         self.get(number).invoked
-    }
-
-    /// Whether some of these bytes lie where a write other than `number` began of which nobody was told that it is done.
-    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>) -> bool {
-        let volume = self.get(number).request.volume;
-        (1..).zip(&self.operations).any(|(other, Operation { request, completed, .. })| {
-            let begin = request.first_block * self.unit_bytes as u64;
-            let end = begin + request.blocks * self.unit_bytes as u64;
-            other != number
-                && *completed == PENDING
-                && matches!(request.kind, Kind::Write | Kind::Zero)
-                && request.volume == volume
-                && begin < bytes.end
-                && bytes.start < end
-        })
     }
 
     /// An operation in words.

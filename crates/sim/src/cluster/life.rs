@@ -1,7 +1,7 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
 use super::atlas::{Atlas, Served};
-use super::client::{ClientProcess, Work, read_everything};
+use super::client::{ClientProcess, Refusal, Work, read_everything};
 use super::faults::Doomed;
 use super::fencer::Progress;
 use super::history::History;
@@ -13,7 +13,8 @@ use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::random::Random;
 use crate::trace::Trace;
-use base::{BLOCK_BYTES, Epoch, ObjectKey, OsdId, PgId, Sequence, VolumeId, ZERO_BLOCK_CRC32C};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, VolumeId, ZERO_BLOCK_CRC32C};
+use client::ClientError;
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +57,8 @@ pub(super) struct Life {
     /// What rotted where.
     pub(super) atlas: Atlas,
     pub(super) served: Served,
+    /// The epoch in which somebody began to serve a group last, and when.
+    pub(super) serving_since: BTreeMap<PgId, (Epoch, u64)>,
     events: u64,
 }
 
@@ -96,6 +99,7 @@ impl Life {
             spell: 0,
             atlas: Atlas::default(),
             served: BTreeMap::new(),
+            serving_since: BTreeMap::new(),
             events: 0,
         }
     }
@@ -118,6 +122,10 @@ impl Life {
         self.world.after(SECOND, Event::LeaseCheck);
         let first = self.world.random.between(100 * MILLISECOND, 3 * SECOND);
         self.schedule_fault(first);
+        if self.world.plan.retires_somebody {
+            let at = self.world.random.between(SECOND, self.world.plan.fault_time);
+            self.world.after(at, Event::Retire);
+        }
         let peace_at = self.world.plan.fault_time;
         self.run_until(peace_at, |_| false)?;
         self.calm_down();
@@ -396,7 +404,12 @@ impl Life {
                     world.after(again, Event::ProposalAnswer { process, life, pg, accepted });
                 }
             }
-            Event::MapArrives { process, life, map } => self.registry.map_arrives(process, life, map, world),
+            Event::MapArrives { process, life, map } => {
+                self.registry.map_arrives(process, life, map, world);
+                if self.registry.knows_of_its_removal(process) && self.nodes[process.0].shut_down(world) {
+                    world.event(Some(process), "it was removed, so it ends");
+                }
+            }
             Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
             Event::ClientHeartbeat { process, life } => {
                 if world.is_alive(process, life) && !self.registry.client_heartbeat(process, life, world) {
@@ -413,6 +426,7 @@ impl Life {
             Event::Fault { serial } => self.fault(serial),
             Event::Heal { from, to, serial } => world.heal(from, to, serial),
             Event::Roll { node } => self.roll(node),
+            Event::Retire => self.retire_somebody(),
             Event::SpellEnds { serial } => {
                 if serial == self.spell {
                     world.network_slowness = 1;
@@ -470,9 +484,40 @@ impl Life {
             return Ok(());
         }
         client.turn(&mut self.history, world)?;
-        if client.is_fenced {
+        for refusal in std::mem::take(&mut client.refusals) {
+            self.check_refusal(process, &refusal)?;
+        }
+        if self.clients[index].is_fenced {
             self.stop_client(index);
         }
+        Ok(())
+    }
+
+    /// A client was refused something: that must have a reason.
+    fn check_refusal(&mut self, process: Process, refusal: &Refusal) -> Result<(), String> {
+        let Refusal { operation, ref error } = *refusal;
+        let (is_right, what) = match *error {
+            ClientError::Fenced { .. } => {
+                let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
+                let newest = self.registry.map.volumes[&volume].generation;
+                (newest > self.history.generation(operation), "an operation is fenced")
+            }
+            ClientError::Damaged { object, offset, .. } => {
+                let byte = u64::from(object) * OBJECT_BYTES + u64::from(offset);
+                let block = byte / BLOCK_BYTES as u64;
+                (self.may_be_unreadable(operation, block..block + 1), "an operation fails for a drive")
+            }
+            ClientError::DeviceFailed { .. } => {
+                let blocks = self.history.blocks_of(operation);
+                (self.may_be_unreadable(operation, blocks), "an operation fails for a drive")
+            }
+            _ => (false, "an operation fails"),
+        };
+        if !is_right {
+            let (name, operation) = (self.world.name(process), self.history.describe(operation));
+            return Err(format!("{name}: {operation}: {error}"));
+        }
+        self.world.coverage.count(what);
         Ok(())
     }
 
@@ -483,6 +528,9 @@ impl Life {
                 *end = (*end).max(position.map_or(0, |(_, sequence)| sequence.0));
             }
         }
+        if self.world.plan.store_coup_percent > 0 {
+            self.store_is_at_work(process.0);
+        }
         for (pg, epoch, trouble) in self.nodes[process.0].changes() {
             let Some(epoch) = epoch else {
                 let trouble = trouble.unwrap_or_default();
@@ -490,6 +538,7 @@ impl Life {
                 continue;
             };
             self.world.coverage.count("a group begins to serve");
+            self.serving_since.insert(pg, (epoch, self.world.now));
             self.world.story(Some(process), || format!("serves pg {pg} in {epoch}"));
             let server = (process.0, self.world.mailboxes[process.0].life);
             let first = *self.served.entry((pg, epoch)).or_insert(server);
@@ -525,7 +574,7 @@ impl Life {
         if world.mailboxes[process.0].is_running {
             return Ok(());
         }
-        if process.0 < self.nodes.len() && self.registry.is_lost(process.0) {
+        if process.0 < self.nodes.len() && self.registry.is_gone(process.0) {
             return Ok(());
         }
         world.mailboxes[process.0].is_powered = true;
@@ -608,14 +657,15 @@ impl Life {
             && self.registry.map.pgs.iter().all(is_whole)
             && self.all_groups_serve()
             && self.registry.is_settled()
+            && self.registry.has_removed_all()
     }
 
-    /// The nodes whose drives are not lost.
+    /// The nodes that are not gone for good.
     fn living(&self) -> impl Iterator<Item = &Node> {
         self.nodes
             .iter()
             .enumerate()
-            .filter(|(index, _)| !self.registry.is_lost(*index))
+            .filter(|(index, _)| !self.registry.is_gone(*index))
             .map(|(_, node)| node)
     }
 

@@ -130,6 +130,8 @@ struct Running {
     shutdown_limit: Option<Instant>,
     /// By group: the epoch it serves in.
     serving: BTreeMap<PgId, Option<Epoch>>,
+    /// What the store had written of checkpoints and moved by cleaning, in blocks.
+    store_work: [u64; 2],
 }
 
 /// How a start ended.
@@ -138,6 +140,15 @@ pub(super) enum Started {
     Yes,
     /// The power failed meanwhile.
     PowerFailed,
+}
+
+/// What a store does beside clients' work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreWork {
+    /// It writes pages or the root of a checkpoint.
+    Checkpoint,
+    /// It moves blocks.
+    Cleaning,
 }
 
 /// How a turn ended.
@@ -156,7 +167,7 @@ pub(super) struct Node {
     options: Options,
     osd_options: OsdOptions,
     bay: Bay,
-    /// Until then some reads of data fail.
+    /// Until then some reads of data fail, or failed.
     read_errors_until: u64,
     running: Option<Running>,
 }
@@ -346,6 +357,16 @@ impl Node {
         self.read_errors_until = until;
     }
 
+    /// All reads succeed from now on.
+    pub(super) fn read_again(&mut self, now: u64) {
+        self.read_errors_until = self.read_errors_until.min(now);
+    }
+
+    /// Whether no read of data failed since then.
+    pub(super) fn reads_since(&self, then: u64) -> bool {
+        self.read_errors_until <= then
+    }
+
     /// The OSD, while the process runs, to be told something by an operator.
     pub(super) fn osd_mut(&mut self) -> Option<&mut Osd> {
         self.running.as_mut().map(|running| &mut running.osd)
@@ -400,6 +421,7 @@ impl Node {
             stall_armed: None,
             shutdown_limit: None,
             serving: BTreeMap::new(),
+            store_work: [0; 2],
         });
         Ok(Started::Yes)
     }
@@ -637,6 +659,18 @@ impl Node {
                 world.close(link, "it never said who it is");
             }
         }
+    }
+
+    /// What the store did in the last turn beside clients' work, if anything.
+    pub(super) fn store_work(&mut self) -> Option<StoreWork> {
+        let running = self.running.as_mut()?;
+        let statistics = running.osd.store().statistics();
+        let work = [statistics.checkpoint_blocks, statistics.cleaned_blocks];
+        let before = std::mem::replace(&mut running.store_work, work);
+        if work[1] > before[1] {
+            return Some(StoreWork::Cleaning);
+        }
+        (work[0] > before[0]).then_some(StoreWork::Checkpoint)
     }
 
     /// Which groups began or ceased to be served in the last turn: `(group, epoch or None, why not)`.

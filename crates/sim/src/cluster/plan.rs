@@ -174,6 +174,8 @@ pub struct Plan {
     pub at_work_percent: u64,
     /// Of a hundred OSDs that asked the registry for an epoch, how many die before they got far with it.
     pub coup_percent: u64,
+    /// Of a hundred turns in which a store writes at a checkpoint or cleans, after how many the node dies.
+    pub store_coup_percent: u64,
     /// How long a fault lasts, at most.
     pub outage_max: u64,
     /// How long an OSD may be down before its data is placed elsewhere.
@@ -188,6 +190,10 @@ pub struct Plan {
     pub members_differ: bool,
     /// Whether the registry, once it is away, is away until nothing else breaks.
     pub registry_stays_away: bool,
+    /// Whether the registry ends leases of whom it hears.
+    pub registry_loses_leases: bool,
+    /// Whether an operator takes an OSD away that lives.
+    pub retires_somebody: bool,
     /// Whether clients zero whole regions now and then.
     pub discards: bool,
     /// Whether clients want to write more than the drives take.
@@ -273,12 +279,15 @@ impl Plan {
             rapid_percent: random.choose(&[0, 30, 60]),
             at_work_percent: random.choose(&[20, 60, 90]),
             coup_percent: random.choose(&[0, 0, 5, 20]),
+            store_coup_percent: 0,
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[2 * SECOND, 30 * SECOND, 600 * SECOND]),
             read_error_percent: random.choose(&[20, 20, 100]),
             read_errors_have_places: false,
             has_rolling_restarts: false,
             registry_stays_away: false,
+            registry_loses_leases: false,
+            retires_somebody: false,
             members_differ: false,
             discards: random.percent(30),
             is_tight: false,
@@ -308,6 +317,9 @@ impl Plan {
             // As far as leases are made for.
             plan.drift_ppm_max = 30_000;
         }
+        plan.registry_loses_leases = random.percent(30);
+        plan.retires_somebody = random.percent(50) && !is_still && plan.nodes > plan.size as usize;
+        plan.store_coup_percent = random.choose(&[0, 0, 5, 25]);
         plan
     }
 
@@ -339,7 +351,7 @@ impl Plan {
                 *weight = 0;
             }
         }
-        (self.out_after, self.late_nodes) = (u64::MAX, 0);
+        (self.out_after, self.late_nodes, self.retires_somebody) = (u64::MAX, 0, false);
     }
 
     /// Whether drives fail to give what they hold.

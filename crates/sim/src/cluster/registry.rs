@@ -57,6 +57,10 @@ pub(super) struct Registry {
     outage: u64,
     /// By node: its drive is lost for good.
     is_lost: Vec<bool>,
+    /// By node: an operator wants to take it away once nothing needs it.
+    retires: Vec<bool>,
+    /// By node: that was done, while it ran or not.
+    is_removed: Vec<bool>,
     /// By node: how much of the data shall lie there, as the size of its drive in bytes.
     weights: Vec<u64>,
     /// Every configuration there ever was.
@@ -96,6 +100,8 @@ impl Registry {
             is_available: true,
             outage: 0,
             is_lost: vec![false; plan.nodes],
+            retires: vec![false; plan.nodes],
+            is_removed: vec![false; plan.nodes],
             weights: vec![OSD_BYTES; plan.nodes],
             history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
@@ -124,15 +130,50 @@ impl Registry {
         }
     }
 
-    /// Whether a node's drive is lost for good.
-    pub(super) fn is_lost(&self, node: usize) -> bool {
-        self.is_lost[node]
+    /// Whether a node is gone for good: its drive is lost, or its OSD was removed.
+    pub(super) fn is_gone(&self, node: usize) -> bool {
+        self.is_lost[node] || self.is_removed[node]
+    }
+
+    /// Whether an operator wants to take a node away.
+    pub(super) fn retires(&self, node: usize) -> bool {
+        self.retires[node]
+    }
+
+    /// Whether a process goes by a map without the OSD that it had.
+    pub(super) fn knows_of_its_removal(&self, process: Process) -> bool {
+        let Process(node) = process;
+        self.is_removed.get(node) == Some(&true) && !self.maps[node].osds.contains_key(&OsdId(node as u32))
+    }
+
+    /// Whether whoever shall be taken away is.
+    pub(super) fn has_removed_all(&self) -> bool {
+        (0..self.retires.len()).all(|node| !self.retires[node] || self.is_gone(node))
+    }
+
+    /// An operator wants to take a node away: no data is placed there from now on. False where the pool would be left with
+    /// too few others for its copies.
+    pub(super) fn retire(&mut self, node: usize, world: &mut World) -> bool {
+        let is_known = self.map.osds.contains_key(&OsdId(node as u32));
+        if self.is_gone(node) || !self.is_available || !is_known || !self.can_do_without(node) {
+            return false;
+        }
+        self.retires[node] = true;
+        self.admit(node, Admission::Out, world);
+        true
+    }
+
+    /// Whether the pool finds members enough among the other nodes that stay.
+    fn can_do_without(&self, node: usize) -> bool {
+        let stays = |other: usize| other != node && !self.is_gone(other) && !self.retires[other];
+        let others = candidates(&self.map).into_iter().filter(|osd| stays(osd.0 as usize));
+        others.count() >= self.pool().size as usize
     }
 
     /// Whether every group keeps a member in sync when a node's drive is lost, and the pool finds members enough.
     pub(super) fn can_lose(&self, node: usize) -> bool {
-        let lives = |osd: &OsdId| osd.0 as usize != node && !self.is_lost[osd.0 as usize];
-        let left = self.map.osds.keys().filter(|osd| lives(osd)).count();
+        let lives = |osd: &OsdId| osd.0 as usize != node && !self.is_gone(osd.0 as usize);
+        let left = self.map.osds.keys().filter(|osd| lives(osd) && !self.retires[osd.0 as usize]).count();
         let keeps_somebody = |(pg, config): (&PgId, &PgConfig)| {
             let target = &self.map.targets[pg];
             // Who is surplus may be dropped at any moment, and delete what it has.
@@ -191,7 +232,7 @@ impl Registry {
 
     /// An operator has the pool keep more copies or fewer.
     pub(super) fn resize_pool(&mut self, world: &mut World) {
-        let living = candidates(&self.map).into_iter().filter(|osd| !self.is_lost[osd.0 as usize]);
+        let living = candidates(&self.map).into_iter().filter(|osd| !self.is_gone(osd.0 as usize));
         let most = living.count().clamp(1, 3) as u64;
         // The one copy that is kept could be the one that was just lost.
         let least = if self.is_lost.contains(&true) { most.min(2) } else { 1 };
@@ -232,12 +273,27 @@ impl Registry {
         self.show(world);
     }
 
-    /// Nobody is out any more but those whose drives are lost.
+    /// Nobody is out any more but those whose drives are lost, and those that shall be taken away and can be.
     pub(super) fn admit_all(&mut self, world: &mut World) {
         for node in 0..self.is_lost.len() {
-            let admission = if self.is_lost[node] { Admission::Out } else { Admission::In };
-            self.admit(node, admission, world);
+            let is_out = self.is_lost[node] || self.retires[node];
+            self.admit(node, if is_out { Admission::Out } else { Admission::In }, world);
         }
+        for node in 0..self.is_lost.len() {
+            if self.retires[node] && !self.is_gone(node) && !self.can_do_without(node) {
+                self.retires[node] = false;
+                self.admit(node, Admission::In, world);
+            }
+        }
+    }
+
+    /// The registry forgets that an OSD or a client is alive, which is heard all the time.
+    pub(super) fn lose_a_lease(&mut self, process: Process, world: &mut World) {
+        let Some(lease) = self.leases[process.0].filter(|_| self.is_available) else { return };
+        self.set_clock(world);
+        // It may have ended before.
+        let _ = done(self.cluster.registry().lease_revoke(lease));
+        self.show(world);
     }
 
     /// Who was primary of a group in an epoch, and with whom.
@@ -432,7 +488,8 @@ impl Registry {
 
     /// A node's sign of life, if it gets through.
     pub(super) fn heartbeat(&mut self, process: Process, life: u32, world: &mut World) {
-        if !world.is_alive(process, life) {
+        // A drive whose OSD was removed is announced no more.
+        if !world.is_alive(process, life) || self.is_removed[process.0] {
             return;
         }
         if self.is_heard(process, world) {
@@ -472,7 +529,7 @@ impl Registry {
         }
         self.set_clock(world);
         self.show(world);
-        self.remove_the_lost(world);
+        self.remove_who_goes(world);
         for node in 0..self.managers.len() {
             let life = world.mailboxes[node].life;
             if !world.is_alive(Process(node), life) || !self.is_heard(Process(node), world) {
@@ -490,16 +547,28 @@ impl Registry {
         }
     }
 
-    /// An operator removes OSDs whose drives are lost, once they are out and no group needs them.
-    fn remove_the_lost(&mut self, world: &mut World) {
+    /// An operator removes OSDs whose drives are lost, and those that shall be taken away, once they are out and no group
+    /// needs them.
+    fn remove_who_goes(&mut self, world: &mut World) {
         for node in 0..self.is_lost.len() {
             let osd = OsdId(node as u32);
             let is_out = self.map.osds.get(&osd).is_some_and(|info| info.admission != Admission::In);
-            if !self.is_lost[node] || !is_out || !world.random.one_in(4) {
+            let goes = self.is_lost[node] || self.retires[node];
+            if !goes || !is_out || !world.random.one_in(4) {
                 continue;
             }
             match done(self.cluster.remove_osd(osd, Txn::new())) {
-                Ok(true) => world.event(Some(Process(node)), "a lost OSD is removed"),
+                Ok(true) => {
+                    self.is_removed[node] = true;
+                    // No group needs it, or the registry would have refused.
+                    self.dispensable.extend(self.map.pgs.keys().map(|pg| (*pg, osd)));
+                    let what = match (self.is_lost[node], world.mailboxes[node].is_running) {
+                        (true, _) => "a lost OSD is removed",
+                        (false, true) => "a drained OSD is removed while it runs",
+                        (false, false) => "a drained OSD is removed while it is away",
+                    };
+                    world.event(Some(Process(node)), what);
+                }
                 Ok(false) | Err(ClusterError::OsdInUse { .. }) => {}
                 Err(error) => panic!("an OSD cannot be removed: {error}"),
             }
@@ -601,7 +670,7 @@ impl Registry {
     /// If it breaks the registry's rules.
     pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
         let Proposal { process, pg, expected, ref config, .. } = *proposal;
-        if self.is_lost[process.0] {
+        if self.is_gone(process.0) {
             return Ok(false);
         }
         if !self.is_reachable(process, world) {

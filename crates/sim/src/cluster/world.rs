@@ -76,6 +76,8 @@ pub(super) enum Event {
     Heal { from: Process, to: Process, serial: u64 },
     /// A rolling restart comes to this node.
     Roll { node: usize },
+    /// An operator wants to take some OSD away.
+    Retire,
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
 }
@@ -153,8 +155,6 @@ pub(super) struct World {
     pub(super) links: Links,
     /// Faults are over.
     pub(super) is_calm: bool,
-    /// Until then some reads of some drive fail.
-    pub(super) reads_fail_until: u64,
     /// By group: the last sequence of any member's log.
     pub(super) group_ends: Vec<u64>,
     /// Something has rotted, so members with sound copies stay.
@@ -180,7 +180,6 @@ impl World {
             mailboxes: (0..processes).map(|_| Mailbox { is_powered: true, ..Mailbox::default() }).collect(),
             links: Links::new(processes),
             is_calm: false,
-            reads_fail_until: 0,
             group_ends: vec![0; plan.pgs as usize],
             has_damage: false,
             spoiled: BTreeSet::new(),
