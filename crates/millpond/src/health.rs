@@ -239,7 +239,17 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
             let next = match (back.is_empty(), away.is_empty()) {
                 (false, true) => {
                     let left = integrity::what_is_left(lacking.iter().copied(), osds);
-                    format!("wait: {} is catching up by itself{left}", names(&back))
+                    let is_full = |osd: &&OsdView| back.contains(&osd.osd) && osd.full == Some(true);
+                    let full: Vec<OsdId> = osds.iter().filter(is_full).map(|osd| osd.osd).collect();
+                    let room = match full.is_empty() {
+                        true => String::new(),
+                        false => format!(
+                            "; but {} is full and may have no room for what it lacks: add OSDs, or remove or trim data: \
+                             {HOW_TO_MAKE_ROOM}",
+                            names(&full)
+                        ),
+                    };
+                    format!("wait: {} is catching up by itself{left}{room}", names(&back))
                 }
                 (_, false) => format!(
                     "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
@@ -386,6 +396,14 @@ mod tests {
              is back, and loses nothing"
         );
         assert_eq!(health.problems[0].next, "wait: osd.1 is catching up by itself");
+        statuses.get_mut(&OsdId(1)).unwrap().full = true;
+        let next = &verdict(&map, &statuses)
+            .problems
+            .into_iter()
+            .find(|it| it.next.starts_with("wait"))
+            .unwrap()
+            .next;
+        assert!(next.contains("osd.1 is full and may have no room for what it lacks: add OSDs"), "{next}");
         map.osds.get_mut(&OsdId(1)).unwrap().address = None;
         let health = verdict(&map, &statuses);
         let degraded = health.problems.iter().find(|problem| problem.what.contains("2 of 3 copies")).unwrap();

@@ -25,12 +25,13 @@ pub use wake::Waker;
 
 use base::Instant;
 
-/// The monotonic clock that shard loops hand to their state machines.
+/// The monotonic clock that shard loops hand to their state machines. It goes on while the machine is suspended: leases are
+/// over when it wakes up.
 #[must_use]
 pub fn now() -> Instant {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid, writable timespec for the duration of the call.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    assert_eq!(result, 0, "every Linux has CLOCK_MONOTONIC");
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    assert_eq!(result, 0, "every Linux has CLOCK_BOOTTIME");
     Instant { nanoseconds: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
 }
