@@ -4,7 +4,7 @@ use super::life::Life;
 use super::node::Node;
 use super::registry::POOL;
 use super::world::{MILLISECOND, Process, SECOND};
-use base::{Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -29,6 +29,10 @@ pub(super) type Served = BTreeMap<(PgId, Epoch), (usize, u32)>;
 
 /// How long after a failed read an OSD may still say that nobody has a block: for a second by its clock it does not ask again.
 const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
+/// Why a block is lost although only one copy rotted: a member in sync died with a write of it that the others do not have,
+/// and what they have of it rotted. See "What is not there yet" in `docs/protocol.md`.
+pub(super) const LOST_HALF_WRITTEN: &str = "a block is lost: rotten here, half written there";
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
@@ -72,14 +76,24 @@ impl Atlas {
 }
 
 impl Life {
-    /// Whether an operation that was refused just now for want of a readable, sound copy may have met none: of some of these
-    /// blocks, counted from its volume's start.
-    pub(super) fn may_be_unreadable(&self, operation: u64, blocks: Range<u64>) -> bool {
+    /// Why an operation that was refused just now may have found no sound copy to read of one of some blocks of its volume,
+    /// if there is a reason.
+    pub(super) fn why_unreadable(&self, operation: u64, blocks: Range<u64>) -> Option<&'static str> {
         let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
         // What was known a moment before the operation began may have been the answer.
         let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
-        self.nodes.iter().any(|node| !node.reads_since(since))
-            && blocks.into_iter().any(|block| !self.was_readable(volume, block, since))
+        if blocks.clone().all(|block| self.was_readable(volume, block, since)) {
+            return None;
+        }
+        if self.nodes.iter().any(|node| !node.reads_since(since)) {
+            return Some("an operation fails for a drive");
+        }
+        let is_half_written = |block: u64| {
+            let bytes = block * BLOCK_BYTES as u64..(block + 1) * BLOCK_BYTES as u64;
+            self.world.spoiled.contains(&(volume, block))
+                && self.history.has_unfinished_write(operation, &bytes)
+        };
+        blocks.into_iter().any(is_half_written).then_some(LOST_HALF_WRITTEN)
     }
 
     /// Whether a member in sync had for sure a sound copy of a block of a volume all the time since then, on a drive that
@@ -96,13 +110,14 @@ impl Life {
         if !is_settled || !primary.is_running() || self.world.spoiled.contains(&(volume, block)) {
             return false;
         }
-        let Some((wanted, ..)) = look(primary, &key, first) else { return true };
+        let wanted = look(primary, &key, first).map(|(checksum, ..)| checksum);
         config.in_sync.iter().any(|osd| {
             let node = &self.nodes[osd.0 as usize];
-            let copy = look(node, &key, first);
-            self.registry.is_in(*osd)
-                && node.reads_since(since)
-                && copy.is_some_and(|(checksum, _, is_sound)| is_sound && checksum == wanted)
+            let is_right = match look(node, &key, first) {
+                Some((checksum, _, is_sound)) => is_sound && Some(checksum) == wanted,
+                None => wanted.is_none(),
+            };
+            is_right && node.is_running() && node.reads_since(since) && self.registry.is_in(*osd)
         })
     }
 

@@ -237,6 +237,16 @@ impl ClientProcess {
         Ok(())
     }
 
+    /// A block of an operation is lost: what reads everything writes zeros over it, and reads it again.
+    pub(super) fn write_off(&mut self, operation: u64, history: &History, world: &mut World) {
+        if let Work::List(list) = &mut self.work {
+            let request = history.request(operation);
+            list.extend([request, zeroing_of(&world.plan, request)]);
+            self.running.iter_mut().for_each(|running| running.due.push(Reverse(world.now)));
+            world.wake(self.process, world.now);
+        }
+    }
+
     fn poll_completions(&mut self, history: &mut History, world: &mut World) -> Result<(), String> {
         let (process, random) = (self.process, &mut self.random);
         let Some(running) = &mut self.running else { return Ok(()) };

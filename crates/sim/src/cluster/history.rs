@@ -118,6 +118,21 @@ impl History {
         self.get(number).invoked
     }
 
+    /// Whether some of these bytes lie where a write other than `number` began of which nobody was told that it is done.
+    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>) -> bool {
+        let volume = self.get(number).request.volume;
+        (1..).zip(&self.operations).any(|(other, Operation { request, completed, .. })| {
+            let begin = request.first_block * self.unit_bytes as u64;
+            let end = begin + request.blocks * self.unit_bytes as u64;
+            other != number
+                && *completed == PENDING
+                && matches!(request.kind, Kind::Write | Kind::Zero)
+                && request.volume == volume
+                && begin < bytes.end
+                && bytes.start < end
+        })
+    }
+
     /// An operation in words.
     pub(super) fn describe(&self, number: u64) -> String {
         let operation = self.get(number);

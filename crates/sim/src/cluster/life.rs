@@ -1,6 +1,6 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
-use super::atlas::{Atlas, Served};
+use super::atlas::{Atlas, LOST_HALF_WRITTEN, Served};
 use super::client::{ClientProcess, Refusal, Work, read_everything};
 use super::faults::Doomed;
 use super::fencer::Progress;
@@ -485,7 +485,7 @@ impl Life {
         }
         client.turn(&mut self.history, world)?;
         for refusal in std::mem::take(&mut client.refusals) {
-            self.check_refusal(process, &refusal)?;
+            self.check_refusal(process, index, &refusal)?;
         }
         if self.clients[index].is_fenced {
             self.stop_client(index);
@@ -494,30 +494,33 @@ impl Life {
     }
 
     /// A client was refused something: that must have a reason.
-    fn check_refusal(&mut self, process: Process, refusal: &Refusal) -> Result<(), String> {
+    fn check_refusal(&mut self, process: Process, index: usize, refusal: &Refusal) -> Result<(), String> {
         let Refusal { operation, ref error } = *refusal;
-        let (is_right, what) = match *error {
+        let reason = match *error {
             ClientError::Fenced { .. } => {
                 let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
                 let newest = self.registry.map.volumes[&volume].generation;
-                (newest > self.history.generation(operation), "an operation is fenced")
+                (newest > self.history.generation(operation)).then_some("an operation is fenced")
             }
             ClientError::Damaged { object, offset, .. } => {
                 let byte = u64::from(object) * OBJECT_BYTES + u64::from(offset);
                 let block = byte / BLOCK_BYTES as u64;
-                (self.may_be_unreadable(operation, block..block + 1), "an operation fails for a drive")
+                self.why_unreadable(operation, block..block + 1)
             }
             ClientError::DeviceFailed { .. } => {
-                let blocks = self.history.blocks_of(operation);
-                (self.may_be_unreadable(operation, blocks), "an operation fails for a drive")
+                self.why_unreadable(operation, self.history.blocks_of(operation))
             }
-            _ => (false, "an operation fails"),
+            _ => None,
         };
-        if !is_right {
+        let Some(reason) = reason else {
             let (name, operation) = (self.world.name(process), self.history.describe(operation));
             return Err(format!("{name}: {operation}: {error}"));
+        };
+        self.world.coverage.count(reason);
+        if reason == LOST_HALF_WRITTEN {
+            // As who uses the volume would do, before everything is read in the end.
+            self.clients[index].write_off(operation, &self.history, &mut self.world);
         }
-        self.world.coverage.count(what);
         Ok(())
     }
 
