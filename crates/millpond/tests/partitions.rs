@@ -10,7 +10,6 @@ use common::network::Peer::{Clients, Node};
 use common::pond::{Door, Pond};
 use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, some_epoch_ends};
 use nix::sys::signal::Signal;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Links stay cut for so long at least: past every lease under load, and past the time after which clients give up a
@@ -81,16 +80,15 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// One cluster under partitions at a time on each of two lanes: beside more on few cores they take longer than is waited
-/// for.
-fn turn(lane: usize) -> MutexGuard<'static, ()> {
-    static LANES: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
-    LANES[lane].lock().unwrap_or_else(PoisonError::into_inner)
+/// One cluster under partitions at a time: beside others on few cores they take longer than is waited for.
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[test]
 fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
-    let _turn = turn(0);
+    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("links between two nodes") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -115,7 +113,7 @@ fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
 
 #[test]
 fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
-    let _turn = turn(1);
+    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a node cut off") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -155,7 +153,7 @@ fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
 
 #[test]
 fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_the_old_one() {
-    let _turn = turn(1);
+    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a volume whose server was killed") else { return };
     becomes_whole(&pond);
     let cut_off = |nodes: std::ops::Range<u32>| {
@@ -202,7 +200,7 @@ fn serve_when_free(pond: &Pond) -> Result<Door, String> {
 
 #[test]
 fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
-    let _turn = turn(0);
+    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("nodes that stand still behind cut links") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);

@@ -60,7 +60,7 @@ fn verify_until(enough: &AtomicBool, scratch: &Path, uri: &str, half: u64) -> Ve
         let job = FioJob { half, part: count % FioJob::PARTS, seed: random.below(1 << 30) };
         // Verifying not only at the end of a job: reads and writes are mixed at any time.
         // And it leaves the machine some time to heal: how fast that is beside a full load is measured elsewhere.
-        job.run(scratch, uri, &["--verify_backlog=512", "--rate_iops=1000"]);
+        job.run(scratch, uri, &["--verify_backlog=512", "--rate_iops=3000"]);
         jobs.insert(job.part, job);
         count += 1;
     }
