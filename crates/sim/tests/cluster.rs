@@ -27,7 +27,7 @@ const TRANSITIONS: [(&str, u64); 37] = [
     ("learner: catches up by log", 40),
     ("learner: has everything", 50),
     ("mend: damaged here", 30),
-    ("mend: lost, unless a drive reads it another time", 2),
+    ("mend: lost, unless a drive reads it another time", 1),
     ("mend: lost, unless who is away has it", 3),
     ("mend: outvoted", 1),
     ("operations given up at their time limit", 100),
@@ -174,7 +174,8 @@ fn every_sabotage_of_an_osd_is_noticed() {
 
 #[test]
 fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
-    for (sabotage, hint) in [(store::Sabotage::TrustTornBatch, 0), (store::Sabotage::DropLastBatch, 0)] {
+    // The other members mend most of what a torn batch does; a store alone shows it at once (tests/crashes.rs).
+    for (sabotage, hint) in [(store::Sabotage::TrustTornBatch, 2476), (store::Sabotage::DropLastBatch, 0)] {
         let settings = Settings { store_sabotage: Some(sabotage), ..Settings::default() };
         assert!(is_noticed(settings, hint), "{sabotage:?} was not noticed in {SABOTAGE_SEEDS_MAX} lives");
     }
@@ -207,6 +208,9 @@ fn seeds_that_failed_once_do_not_fail_again() {
         1_795_381_500_910, // a fenced client's write met damage, and was done after a write of the next holder
         1_795_381_510_923, // memory that was made for want of a pool's came back to the pool
         1_795_500_006_188, // a learner that had caught up was left out by a member that had lost the end of its log
+        1_795_700_002_877, // an OSD was drained and removed while it ran, and let go of what it had
+        1_795_780_006_280, // a block was rotten on one member, and half written on the other when that one died
+        1_795_780_005_124, // a block that could not be read was zeroed before the refusal of a read arrived
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
     ];
     for seed in seeds {

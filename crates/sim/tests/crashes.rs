@@ -63,3 +63,11 @@ fn every_sabotage_is_noticed() {
         println!("{sabotage:?} is noticed by {noticed}");
     }
 }
+
+#[test]
+fn seeds_that_failed_once_do_not_fail_again() {
+    // Logs of groups that a checkpoint wrote left no room on a tiny drive, however much was deleted.
+    for seed in [1_001_240, 1_004_129, 1_753_316_152_578_302] {
+        assert_survives(seed);
+    }
+}
