@@ -2,14 +2,13 @@
 
 use crate::random::Random;
 use base::BLOCK_BYTES;
+use store::layout::RootEntry;
 
 /// Where the log begins on a drive: the superblocks have the space before it to themselves.
 pub const LOG_OFFSET_BYTES: u64 = 4 << 20;
 
-/// Bytes of an entry of a group's log in a checkpoint.
-const ENTRY_BYTES: u64 = 48;
 /// The part of the drive that all logs take in a checkpoint, at most: one in so many.
-const LOGS_PART: u64 = 40;
+const LOGS_PART: u64 = 48;
 
 /// The parameters of one simulated life, all drawn from its seed.
 #[derive(Clone, Debug)]
@@ -89,7 +88,7 @@ impl Plan {
             plan.hasten();
         }
         let log_bytes = plan.segments * u64::from(plan.segment_bytes) / LOGS_PART;
-        plan.pg_log_entries = (log_bytes / ENTRY_BYTES) as usize / plan.pgs;
+        plan.pg_log_entries = log_bytes as usize / size_of::<RootEntry>() / plan.pgs;
         plan.pg_log_entries = plan.pg_log_entries.min(store::PG_LOG_ENTRIES);
         plan
     }

@@ -2,7 +2,7 @@
 
 use super::life::Life;
 use super::node::Node;
-use super::registry::POOL;
+use super::registry::{POOL, volume_id};
 use super::world::{MILLISECOND, Process, SECOND};
 use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Life {
     /// Why an operation that was refused just now may have found no sound copy to read of one of some blocks of its volume,
     /// if there is a reason.
     pub(super) fn why_unreadable(&self, operation: u64, blocks: Range<u64>) -> Option<&'static str> {
-        let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
+        let volume = volume_id(self.history.request(operation).volume);
         // What was known a moment before the operation began may have been the answer.
         let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
         if blocks.clone().all(|block| self.was_readable(volume, block, since)) {

@@ -382,8 +382,7 @@ impl Life {
         // The others go on no sooner than its leases have ended.
         let outage = self.world.random.between(SECOND, 8 * SECOND);
         let clients_percent = self.world.random.choose(&[0, 50, 100]);
-        self.doomed = Some(Doomed { node, outage, clients_percent, power_cut_percent: POWER_CUT_PERCENT });
-        self.armed = Some(self.world.random.below(60));
+        self.will_die(Doomed { node, outage, clients_percent, power_cut_percent: POWER_CUT_PERCENT }, 60);
     }
 
     /// The client that has the volumes and a primary hear nothing of the registry or of other clients, until another client
@@ -423,29 +422,30 @@ impl Life {
     pub(super) fn store_is_at_work(&mut self, node: usize) {
         let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
         let Some(work) = self.nodes[node].store_work() else { return };
-        let percent = match work {
-            StoreWork::Checkpoint => self.world.plan.store_coup_percent,
+        let percent = self.world.plan.store_coup_percent;
+        let (what, percent) = match work {
+            StoreWork::Checkpoint => ("to die while a checkpoint is written", percent),
             // Few drives ever fill up so far.
-            StoreWork::Cleaning => 10 * self.world.plan.store_coup_percent,
+            StoreWork::Cleaning => ("to die while blocks are cleaned", 10 * percent),
         };
         if is_over || self.doomed.is_some() || !self.world.random.percent(percent) {
             return;
         }
-        let what = match work {
-            StoreWork::Checkpoint => "to die while a checkpoint is written",
-            StoreWork::Cleaning => "to die while blocks are cleaned",
-        };
         self.world.event(Some(Process(node)), what);
         let outage = self.outage();
         let power_cut_percent = POWER_CUT_PERCENT_AT_THE_STORE;
-        self.doomed = Some(Doomed { node, outage, clients_percent: 0, power_cut_percent });
-        self.armed = Some(self.world.random.below(20));
+        self.will_die(Doomed { node, outage, clients_percent: 0, power_cut_percent }, 20);
     }
 
     /// A node dies with one of the next messages or drive operations.
     pub(super) fn doom(&mut self, node: usize, outage: u64) {
-        self.doomed = Some(Doomed { node, outage, clients_percent: 0, power_cut_percent: POWER_CUT_PERCENT });
-        self.armed = Some(self.world.random.below(60));
+        self.will_die(Doomed { node, outage, clients_percent: 0, power_cut_percent: POWER_CUT_PERCENT }, 60);
+    }
+
+    /// A node dies with one of so many messages or drive operations that come next.
+    fn will_die(&mut self, doomed: Doomed, within: u64) {
+        self.doomed = Some(doomed);
+        self.armed = Some(self.world.random.below(within));
     }
 
     /// A node comes back and is brought up to date: a bad moment for others not to read what they have.

@@ -4,7 +4,7 @@
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Request;
 use super::plan::Plan;
-use super::registry::POOL;
+use super::registry::{POOL, volume_id};
 use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
 use client::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,7 +175,7 @@ impl History {
         let objects = first_block / units..=(first_block + blocks - 1) / units;
         matches!(kind, Kind::Write | Kind::Zero)
             && objects.into_iter().any(|object| {
-                let volume = VolumeId(volume as u64 + 1);
+                let volume = volume_id(volume);
                 let pg = PgId::of_object(POOL, begin.len() as u32, volume, object as u32);
                 let last = end.get(pg.index as usize).copied().unwrap_or(u64::MAX);
                 (last - begin[pg.index as usize]).saturating_add(late) >= self.pg_log_entries
@@ -300,7 +300,7 @@ impl History {
     /// begun before, anything that the new holder's operations on the same block should have seen.
     fn check_fences(&self) -> Result<(), String> {
         let kept_out = |operation: &Operation| {
-            let volume = VolumeId(operation.request.volume as u64 + 1);
+            let volume = volume_id(operation.request.volume);
             let fences = self.fences.iter().filter(move |(fenced, ..)| *fenced == volume);
             let newer = fences.filter(|(_, generation, _)| *generation > operation.generation);
             newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)

@@ -8,12 +8,12 @@ use super::history::History;
 use super::inspect;
 use super::node::{Node, Started, TurnEnd};
 use super::plan::{FaultKind, Plan};
-use super::registry::{POOL, Registry};
+use super::registry::{POOL, Registry, volume_id};
 use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::random::Random;
 use crate::trace::Trace;
-use base::{BLOCK_BYTES, Epoch, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, VolumeId, ZERO_BLOCK_CRC32C};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, ZERO_BLOCK_CRC32C};
 use client::ClientError;
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,7 +196,7 @@ impl Life {
             self.end_process(Process(self.nodes.len() + index), false);
         }
         let index = self.world.plan.volumes - 1;
-        let volume = VolumeId(index as u64 + 1);
+        let volume = volume_id(index);
         self.registry.remove_volume(index, &mut self.world);
         let is_gone = self.run_until(self.world.now + HEALING_LIMIT, |life| {
             life.living().all(|node| {
@@ -498,7 +498,7 @@ impl Life {
         let Refusal { operation, ref error } = *refusal;
         let reason = match *error {
             ClientError::Fenced { .. } => {
-                let volume = VolumeId(self.history.request(operation).volume as u64 + 1);
+                let volume = volume_id(self.history.request(operation).volume);
                 let newest = self.registry.map.volumes[&volume].generation;
                 (newest > self.history.generation(operation)).then_some("an operation is fenced")
             }

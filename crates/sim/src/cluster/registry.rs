@@ -5,7 +5,7 @@ use super::network::address_of;
 use super::plan::Plan;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
-use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::cluster::{
     Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment,
     TargetChange, target_changes,
@@ -291,8 +291,7 @@ impl Registry {
     pub(super) fn lose_a_lease(&mut self, process: Process, world: &mut World) {
         let Some(lease) = self.leases[process.0].filter(|_| self.is_available) else { return };
         self.set_clock(world);
-        // It may have ended before.
-        let _ = done(self.cluster.registry().lease_revoke(lease));
+        self.revoke(lease);
         self.show(world);
     }
 
@@ -480,8 +479,7 @@ impl Registry {
         self.set_clock(world);
         let manager = self.managers[node].take().map(|manager| manager.lease);
         for lease in self.leases[node].take().into_iter().chain(manager) {
-            // It may have ended before.
-            let _ = done(self.cluster.registry().lease_revoke(lease));
+            self.revoke(lease);
         }
         self.show(world);
     }
@@ -509,6 +507,11 @@ impl Registry {
 
     fn is_heard(&self, process: Process, world: &World) -> bool {
         world.mailboxes[process.0].hung_until <= world.now && self.is_reachable(process, world)
+    }
+
+    /// Ends a lease, which may have ended before.
+    fn revoke(&self, lease: LeaseId) {
+        let _ = done(self.cluster.registry().lease_revoke(lease));
     }
 
     /// Renews a lease. False if it has ended.
@@ -581,8 +584,7 @@ impl Registry {
         self.set_clock(world);
         for process in self.is_lost.len()..self.leases.len() {
             if let Some(lease) = self.leases[process].take() {
-                // It may have ended before.
-                let _ = done(self.cluster.registry().lease_revoke(lease));
+                self.revoke(lease);
             }
         }
         done(self.cluster.remove_volume(&volume_name(index))).expect("nobody has it attached");
@@ -740,6 +742,11 @@ fn candidates(map: &ClusterMap) -> Vec<OsdId> {
 
 fn volume_name(index: usize) -> String {
     format!("volume-{index}")
+}
+
+/// The id of a volume, by its number among those of a life.
+pub(super) fn volume_id(index: usize) -> VolumeId {
+    VolumeId(index as u64 + 1)
 }
 
 fn node_id(index: usize) -> NodeId {
