@@ -1,5 +1,6 @@
 //! Measures what clients notice when a node of a three-replica cluster is lost, how soon everything is redundant
-//! again, how fast a new OSD is filled, and what a deep scrub costs. `make bench-failover` runs it; `make bench-failover JSON=FILE` also writes the results to a file.
+//! again, how fast a new OSD is filled, and what a deep scrub costs. `make bench-failover` runs it;
+//! `make bench-failover JSON=FILE` also writes the results to a file.
 
 mod common;
 

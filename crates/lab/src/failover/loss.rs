@@ -1,6 +1,7 @@
 //! Nodes that are lost: how long clients wait, how soon everything is redundant again, and what catching up costs.
 
-use super::{AWAY_TIME, Bench, FailoverError, SINGLE, SPREAD, STEADY_TIME, WARM_TIME};
+use super::impact::Impact;
+use super::{AWAY_TIME, Bench, FailoverError, SINGLE, SPREAD, STEADY_TIME, WARM_TIME, stretch_of_calm};
 use crate::cleanup::Undo;
 use crate::steady::Stretch;
 use nix::sys::signal::{Signal, kill};
@@ -68,14 +69,10 @@ pub struct LossResult {
 pub struct CatchUpResult {
     /// From when the node went on until every group had all of its members in sync, in seconds.
     pub catch_up_s: f64,
-    /// Before it went.
-    pub before: Stretch,
-    /// While it was away.
+    /// What clients got while it was away.
     pub away: Stretch,
-    /// While it caught up.
-    pub during: Stretch,
-    /// When all were in sync again.
-    pub after: Stretch,
+    /// What clients noticed of the catching up.
+    pub clients: Impact,
 }
 
 impl Bench<'_> {
@@ -112,25 +109,24 @@ impl Bench<'_> {
         let osds = self.cluster.osds()?;
         let osd = &osds[round as usize % osds.len()];
         let pid = osd.pid.ok_or_else(|| FailoverError::Unknown(format!("the process of {}", osd.label)))?;
-        let (timeline, [began, lost, back, whole]) = self.under_load(SPREAD, round, || {
-            std::thread::sleep(WARM_TIME);
-            let began = Instant::now();
-            std::thread::sleep(STEADY_TIME);
+        let (timeline, (steady, [lost, back, whole], calm)) = self.under_load(SPREAD, round, || {
+            let steady = stretch_of_calm();
             let lost = Instant::now();
             let frozen = Frozen::new(pid);
             std::thread::sleep(AWAY_TIME);
             drop(frozen);
             let back = Instant::now();
             let whole = self.becomes_whole("a node was away")?;
-            std::thread::sleep(STEADY_TIME);
-            Ok([began, lost, back, whole])
+            Ok((steady, [lost, back, whole], stretch_of_calm()))
         })?;
         Ok(CatchUpResult {
             catch_up_s: (whole - back).as_secs_f64(),
-            before: timeline.stretch(began, lost),
             away: timeline.stretch(lost, back),
-            during: timeline.stretch(back, whole),
-            after: timeline.stretch(whole, whole + STEADY_TIME),
+            clients: Impact {
+                before: timeline.stretch(steady.start, steady.end),
+                during: timeline.stretch(back, whole),
+                after: timeline.stretch(calm.start, calm.end),
+            },
         })
     }
 

@@ -21,9 +21,10 @@ pub use summary::{Rounds, Summary};
 
 use crate::command::CommandError;
 use crate::jobs::{self, JobError};
-use crate::plan::{Job, TargetName};
+use crate::plan::{Job, Mode, TargetName};
 use crate::steady::{self, LoadError, Timeline};
 use crate::testbed::{Cluster, LoopDevice, PgFigures, Testbed, TestbedError, free_bytes};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -43,8 +44,10 @@ const SPREAD: &str = "spread";
 const MIB: u64 = 1 << 20;
 /// How long the load runs before anything counts.
 const WARM_TIME: Duration = Duration::from_secs(2);
-/// How long the load runs, and counts, before and after what happens.
+/// How long it counts before what happens and after it.
 const STEADY_TIME: Duration = Duration::from_secs(5);
+/// Writes in flight while the drives are used up.
+const AGEING_DEPTH: u32 = 64;
 /// How long a node stands still.
 const AWAY_TIME: Duration = Duration::from_secs(10);
 /// How long everything may take to be redundant again.
@@ -134,6 +137,12 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
     let drives: Vec<LoopDevice> = (0..DRIVES)
         .map(|index| LoopDevice::new(testbed.directory(), &format!("drive.{index}"), drive_bytes))
         .collect::<Result<_, _>>()?;
+    progress("filling the drives");
+    for drive in &drives {
+        // The first write of a page of tmpfs allocates it, which takes longer than what is measured.
+        let job = Job::prefill(TargetName::Raw(drive.path().to_owned()), drive_bytes);
+        jobs::bench(&options.millpond, testbed.directory(), &job)?;
+    }
     progress("starting the cluster and filling two volumes");
     let devices: Vec<_> = drives[..REPLICAS].iter().map(LoopDevice::path).collect();
     let cluster = Cluster::start(&options.millpond, &testbed.directory().join("cluster"), &devices)?;
@@ -147,12 +156,17 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
         let job = Job::prefill(TargetName::Volume(volume.to_owned()), bytes);
         jobs::bench(&options.millpond, cluster.directory(), &job)?;
     }
+    progress(
+        "overwriting at random until drives are used up once, since cleaning is part of what clients notice",
+    );
+    let overwrite = Job::new(TargetName::Volume(SPREAD.to_owned()), Mode::RandomWrite);
+    let overwrite = Job { depth: AGEING_DEPTH, io_size: Some(drive_bytes), ..overwrite };
+    jobs::bench(&options.millpond, cluster.directory(), &overwrite)?;
     let bench = Bench {
         millpond: &options.millpond,
         cluster: &cluster,
         drives: &drives,
         drive_bytes,
-        written_bytes: volumes.iter().map(|(_, bytes)| bytes).sum(),
         group: format!("{pool}.0"),
     };
     bench.becomes_whole("the start")?;
@@ -163,6 +177,14 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
     Ok(Summary::new(options, rounds))
 }
 
+/// Lets the load run while nothing else happens; answers when it counts.
+fn stretch_of_calm() -> Range<Instant> {
+    std::thread::sleep(WARM_TIME);
+    let start = Instant::now();
+    std::thread::sleep(STEADY_TIME);
+    start..Instant::now()
+}
+
 struct Bench<'a> {
     millpond: &'a Path,
     cluster: &'a Cluster,
@@ -170,8 +192,6 @@ struct Bench<'a> {
     drives: &'a [LoopDevice],
     /// Of each drive.
     drive_bytes: u64,
-    /// Of all volumes.
-    written_bytes: u64,
     /// The one group of the pool of one.
     group: String,
 }
@@ -220,17 +240,11 @@ impl Bench<'_> {
 
     /// Waits until every group is active with all of its members in sync; answers when that was.
     fn becomes_whole(&self, after: &str) -> Result<Instant, FailoverError> {
-        self.settles(after, |_| true)
-    }
-
-    /// As [`Self::becomes_whole`], and every group is as it is `wanted`: where groups shall lie is decided a moment after
-    /// the change that asks for it.
-    fn settles(&self, after: &str, wanted: impl Fn(&PgFigures) -> bool) -> Result<Instant, FailoverError> {
         let started = Instant::now();
         loop {
             let mut groups = self.cluster.pgs()?;
             let now = Instant::now();
-            groups.retain(|group| !group.is_settled() || group.in_sync.len() != REPLICAS || !wanted(group));
+            groups.retain(|group| !group.is_settled() || group.in_sync.len() != REPLICAS);
             if groups.is_empty() {
                 return Ok(now);
             }

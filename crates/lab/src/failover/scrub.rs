@@ -1,7 +1,7 @@
 //! What a deep scrub of everything costs the clients that are served meanwhile.
 
 use super::impact::Impact;
-use super::{Bench, FailoverError, SPREAD, STEADY_TIME, WARM_TIME, WHOLE_LIMIT};
+use super::{Bench, FailoverError, SPREAD, STEADY_TIME, WARM_TIME, WHOLE_LIMIT, stretch_of_calm};
 use crate::cpu::Monitor;
 use crate::report::Cpu;
 use crate::testbed::ScrubFigures;
@@ -24,18 +24,18 @@ pub struct ScrubResult {
     pub found: u64,
     /// What clients noticed.
     pub clients: Impact,
-    /// CPU time by the operations of the clients, before.
-    pub cpu_before: Cpu,
     /// CPU time by the operations of the clients, the scrub's included.
     pub cpu_during: Cpu,
+    /// CPU time by the operations of the clients, after.
+    pub cpu_after: Cpu,
 }
 
 impl ScrubResult {
-    /// CPU time of the machine per operation during it, as a multiple of before.
+    /// CPU time of the machine per operation during it, as a multiple of after.
     #[must_use]
     pub fn cpu_growth(&self) -> Option<f64> {
-        let before = self.cpu_before.machine_us_per_operation.filter(|us| *us > 0.0)?;
-        Some(self.cpu_during.machine_us_per_operation? / before)
+        let after = self.cpu_after.machine_us_per_operation.filter(|us| *us > 0.0)?;
+        Some(self.cpu_during.machine_us_per_operation? / after)
     }
 }
 
@@ -44,18 +44,22 @@ impl Bench<'_> {
         let monitor = Monitor::new(self.cluster.processes()?);
         let moment = || (Instant::now(), monitor.snapshot());
         let newest_ms = self.cluster.scrubs()?.iter().map(|scrub| scrub.deep_ms).max().unwrap_or(0);
-        let (timeline, ([steady, began, ended], scrubs)) = self.under_load(SPREAD, round, || {
-            std::thread::sleep(WARM_TIME);
-            let steady = moment();
-            std::thread::sleep(STEADY_TIME);
-            let began = moment();
-            self.cluster.start_deep_scrub()?;
-            let scrubs = self.all_are_scrubbed(newest_ms)?;
-            Ok(([steady, began, moment()], scrubs))
-        })?;
+        let (timeline, (steady, [began, ended, settled, over], scrubs)) =
+            self.under_load(SPREAD, round, || {
+                let steady = stretch_of_calm();
+                let began = moment();
+                self.cluster.start_deep_scrub()?;
+                let scrubs = self.all_are_scrubbed(newest_ms)?;
+                let ended = moment();
+                std::thread::sleep(WARM_TIME);
+                let settled = moment();
+                std::thread::sleep(STEADY_TIME);
+                Ok((steady, [began, ended, settled, moment()], scrubs))
+            })?;
         let clients = Impact {
-            before: timeline.stretch(steady.0, began.0),
+            before: timeline.stretch(steady.start, steady.end),
             during: timeline.stretch(began.0, ended.0),
+            after: timeline.stretch(settled.0, over.0),
         };
         let seconds = clients.during.seconds;
         let bytes: u64 = scrubs.iter().map(|scrub| scrub.bytes).sum();
@@ -64,8 +68,8 @@ impl Bench<'_> {
             bytes,
             mb_per_second: bytes as f64 / 1e6 / seconds,
             found: scrubs.iter().map(|scrub| scrub.found).sum(),
-            cpu_before: Cpu::new(&monitor.usage(&steady.1, &began.1), clients.before.operations()),
             cpu_during: Cpu::new(&monitor.usage(&began.1, &ended.1), clients.during.operations()),
+            cpu_after: Cpu::new(&monitor.usage(&settled.1, &over.1), clients.after.operations()),
             clients,
         })
     }

@@ -43,26 +43,27 @@ pub struct Summary {
     pub redundant_s: BTreeMap<String, f64>,
     /// The longest catching up, in seconds.
     pub catch_up_s: Option<f64>,
-    /// Latency that 99 % of the operations did not exceed, before, during and after, of the round with the longest
-    /// catching up, in microseconds.
+    /// The latency that 99 % of the operations did not exceed, while a node caught up as a multiple of after.
+    pub catch_up_p99_growth: Option<f64>,
+    /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub catch_up_p99_us: BTreeMap<String, Option<f64>>,
     /// How fast the slowest new OSD was filled, by what clients did meanwhile, in millions of bytes a second.
     pub backfill_mb_per_second: BTreeMap<String, f64>,
     /// The lowest share of what the drive itself took, by what clients did meanwhile.
     pub backfill_by_raw: BTreeMap<String, f64>,
-    /// The latency that 99 % of the operations did not exceed, while an OSD was filled as a multiple of before.
+    /// The latency that 99 % of the operations did not exceed, while an OSD was filled as a multiple of after.
     pub backfill_p99_growth: Option<f64>,
-    /// That latency before and during it, of the round where it grew most, in microseconds.
+    /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub backfill_p99_us: BTreeMap<String, Option<f64>>,
     /// How fast the slowest scrub read each drive, in millions of bytes a second.
     pub scrub_mb_per_second: Option<f64>,
-    /// Operations a second during a scrub as a multiple of before, the lowest.
+    /// Operations a second during a scrub as a multiple of after, the lowest.
     pub scrub_iops_kept: Option<f64>,
-    /// The latency that 99 % of the operations did not exceed, during a scrub as a multiple of before.
+    /// The latency that 99 % of the operations did not exceed, during a scrub as a multiple of after.
     pub scrub_p99_growth: Option<f64>,
-    /// That latency before and during it, of the round where it grew most, in microseconds.
+    /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub scrub_p99_us: BTreeMap<String, Option<f64>>,
-    /// CPU time of the machine per operation during a scrub as a multiple of before.
+    /// CPU time of the machine per operation during a scrub as a multiple of after.
     pub scrub_cpu_growth: Option<f64>,
     /// Every round.
     #[serde(flatten)]
@@ -90,27 +91,26 @@ fn worst_by_name<T>(
     results.iter().filter_map(|(name, results)| Some((name.clone(), worst(results)?))).collect()
 }
 
+fn named(impact: &Impact) -> [(&'static str, &Stretch); 3] {
+    [("before", &impact.before), ("during", &impact.during), ("after", &impact.after)]
+}
+
 fn p99_us(stretch: &Stretch) -> Option<f64> {
     stretch.latency.map(|latency| latency.p99_us)
 }
 
-/// Before and during, of where the tail grew most.
+/// Before, during and after, of where the tail grew most.
 fn worst_p99_us<'a>(impacts: impl Iterator<Item = &'a Impact>) -> BTreeMap<String, Option<f64>> {
     let growth = |impact: &Impact| impact.p99_growth().unwrap_or(0.0);
     let worst = impacts.max_by(|one, other| growth(one).total_cmp(&growth(other)));
-    let stretches = worst.map(|worst| [("before", &worst.before), ("during", &worst.during)]);
-    stretches.into_iter().flatten().map(|(name, stretch)| (name.to_owned(), p99_us(stretch))).collect()
+    let stretches = worst.into_iter().flat_map(named);
+    stretches.map(|(name, stretch)| (name.to_owned(), p99_us(stretch))).collect()
 }
 
 impl Summary {
     pub(super) fn new(options: &Options, rounds: Rounds) -> Summary {
         let Rounds { losses, catch_ups, backfills, scrubs } = &rounds;
-        let longest = catch_ups.iter().max_by(|one, other| one.catch_up_s.total_cmp(&other.catch_up_s));
-        let catch_up_p99_us = longest.iter().flat_map(|longest| {
-            let stretches =
-                [("before", &longest.before), ("during", &longest.during), ("after", &longest.after)];
-            stretches.map(|(name, stretch)| (name.to_owned(), p99_us(stretch)))
-        });
+        let beside_catch_ups = || catch_ups.iter().map(|result| &result.clients);
         let beside_backfills = || backfills.values().flatten().filter_map(|result| result.clients.as_ref());
         let beside_scrubs = || scrubs.iter().map(|result| &result.clients);
         Summary {
@@ -120,8 +120,9 @@ impl Summary {
             single_volume_bytes: options.single_bytes(),
             pause_s: worst_by_name(losses, |result| result.pause_s, f64::max),
             redundant_s: worst_by_name(losses, |result| result.redundant_s, f64::max),
-            catch_up_s: longest.map(|longest| longest.catch_up_s),
-            catch_up_p99_us: catch_up_p99_us.collect(),
+            catch_up_s: largest(catch_ups.iter().map(|result| result.catch_up_s)),
+            catch_up_p99_growth: largest(beside_catch_ups().filter_map(Impact::p99_growth)),
+            catch_up_p99_us: worst_p99_us(beside_catch_ups()),
             backfill_mb_per_second: worst_by_name(backfills, |result| result.mb_per_second, f64::min),
             backfill_by_raw: worst_by_name(backfills, |result| result.by_raw, f64::min),
             backfill_p99_growth: largest(beside_backfills().filter_map(Impact::p99_growth)),
@@ -165,18 +166,15 @@ impl Summary {
         for (round, result) in (1..).zip(&self.rounds.catch_ups) {
             writeln!(
                 formatter,
-                "\nround {round}: caught up in {:.1} s after {} s away, in which clients wrote {}",
+                "\nround {round}: caught up in {:.1} s after {} s away, in which clients wrote {}; p99 {}, IOPS {}",
                 result.catch_up_s,
                 AWAY_TIME.as_secs(),
-                ByteSize(result.away.written_bytes)
+                ByteSize(result.away.written_bytes),
+                times(result.clients.p99_growth()),
+                times(result.clients.iops_kept())
             )?;
-            let stretches = [
-                ("before", &result.before),
-                ("away", &result.away),
-                ("during", &result.during),
-                ("after", &result.after),
-            ];
-            write_stretches(formatter, &stretches)?;
+            let [before, during, after] = named(&result.clients);
+            write_stretches(formatter, &[before, ("away", &result.away), during, after])?;
         }
         Ok(())
     }
@@ -209,7 +207,7 @@ impl Summary {
         for foreground in Foreground::ALL {
             writeln!(
                 formatter,
-                "  {:<8}a new OSD takes the place of another one {}",
+                "  {:<8}a new OSD gets its share of everything {}",
                 foreground.name(),
                 foreground.explained()
             )?;
@@ -225,7 +223,7 @@ impl Summary {
                 times(clients.p99_growth()),
                 times(clients.iops_kept())
             )?;
-            write_stretches(formatter, &[("before", &clients.before), ("during", &clients.during)])?;
+            write_stretches(formatter, &named(clients))?;
         }
         Ok(())
     }
@@ -249,9 +247,9 @@ impl Summary {
                     result.found
                 )?;
             }
-            write_stretches(formatter, &[("before", &clients.before), ("during", &clients.during)])?;
+            write_stretches(formatter, &named(clients))?;
             writeln!(formatter, "{:<10}{:>10}{:>12}{:>12}", "CPU", "machine µs", "nodes µs", "steal s")?;
-            for (name, cpu) in [("before", &result.cpu_before), ("during", &result.cpu_during)] {
+            for (name, cpu) in [("during", &result.cpu_during), ("after", &result.cpu_after)] {
                 writeln!(
                     formatter,
                     "{name:<10}{:>10}{:>12}{:>12}",
@@ -268,18 +266,16 @@ impl Summary {
         writeln!(
             formatter,
             "\n{:<24}{:>10}{:>9}{:>10}{:>10}{:>12}",
-            "during, by before", "p99", "must", "", "IOPS", "machine µs"
+            "during, by after", "p99", "must", "", "IOPS", "machine µs"
         )?;
         let backfills = self.rounds.backfills.values().flatten().filter_map(|result| result.clients.as_ref());
-        let impact =
-            |result: &CatchUpResult| Impact { before: result.before.clone(), during: result.during.clone() };
-        let catch_ups: Vec<Impact> = self.rounds.catch_ups.iter().map(impact).collect();
+        let catch_ups = self.rounds.catch_ups.iter().map(|result| &result.clients);
         let lines = [
             (
                 "catching up",
-                largest(catch_ups.iter().filter_map(Impact::p99_growth)),
+                self.catch_up_p99_growth,
                 Some(RECOVERY_P99_GROWTH_MUST),
-                smallest(catch_ups.iter().filter_map(Impact::iops_kept)),
+                smallest(catch_ups.filter_map(Impact::iops_kept)),
                 None,
             ),
             (
@@ -398,7 +394,8 @@ pub(crate) mod tests {
     }
 
     fn impact(during_iops: f64, during_us: f64) -> Impact {
-        Impact { before: stretch(1000.0, 500.0), during: stretch(during_iops, during_us) }
+        let during = stretch(during_iops, during_us);
+        Impact { before: stretch(1200.0, 400.0), during, after: stretch(1000.0, 500.0) }
     }
 
     fn backfill(mb_per_second: f64, raw_mb_per_second: f64, clients: Option<Impact>) -> BackfillResult {
@@ -415,8 +412,8 @@ pub(crate) mod tests {
             mb_per_second,
             found: 0,
             clients,
-            cpu_before: cpu(Some(20_000.0)),
             cpu_during: cpu(machine_us),
+            cpu_after: cpu(Some(20_000.0)),
         }
     }
 
@@ -430,10 +427,8 @@ pub(crate) mod tests {
         rounds.catch_ups = [3.0, 5.0]
             .map(|catch_up_s| CatchUpResult {
                 catch_up_s,
-                before: stretch(1000.0, 500.0),
                 away: stretch(900.0, 600.0),
-                during: stretch(800.0, 100.0 * catch_up_s),
-                after: stretch(1000.0, 500.0),
+                clients: impact(800.0, 100.0 * catch_up_s),
             })
             .into();
         let idle = vec![backfill(200.0, 1600.0, None), backfill(250.0, 2500.0, None)];
@@ -466,6 +461,7 @@ pub(crate) mod tests {
         let summary = summary(rounds());
         assert_eq!((summary.pause_s["primary"], summary.redundant_s["host"]), (2.0, 30.0));
         assert_eq!((summary.catch_up_s, summary.catch_up_p99_us["during"]), (Some(5.0), Some(500.0)));
+        assert_eq!(summary.catch_up_p99_growth, Some(1.0));
         assert_eq!(summary.backfill_mb_per_second["idle"], 200.0);
         assert_eq!(summary.backfill_mb_per_second["loaded"], 50.0);
         assert_eq!(
@@ -490,10 +486,11 @@ pub(crate) mod tests {
             ("/pause_s/primary", 2.0),
             ("/pause_s/host", 3.0),
             ("/redundant_s/host", 30.0),
-            ("/catch_up_p99_us/before", 500.0),
+            ("/catch_up_p99_us/before", 400.0),
+            ("/catch_up_p99_us/after", 500.0),
             ("/backfill_mb_per_second/loaded", 50.0),
             ("/backfill_by_raw/idle", 0.1),
-            ("/backfill_p99_us/before", 500.0),
+            ("/backfill_p99_us/before", 400.0),
             ("/scrub_p99_us/during", 700.0),
             ("/losses/host/1/pause_s", 3.0),
             ("/catch_ups/0/catch_up_s", 3.0),
