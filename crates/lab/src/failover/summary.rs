@@ -8,6 +8,7 @@ use crate::cpu::Machine;
 use crate::histogram::LatencySummary;
 use crate::report::{grouped, microseconds};
 use crate::steady::{self, Stretch};
+use crate::suite::median;
 use base::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,7 +27,9 @@ pub struct Rounds {
     pub scrubs: Vec<ScrubResult>,
 }
 
-/// Everything that a run found. What is below one name is the worst of all rounds, each figure by itself.
+/// Everything that a run found. What is below one name is the worst of all rounds, each figure by itself; of what is told
+/// as a multiple of another stretch of time it is the median: what else the machine does falls into one stretch or the
+/// other, and the worst of several rounds would tell of that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The machine.
@@ -43,7 +46,8 @@ pub struct Summary {
     pub redundant_s: BTreeMap<String, f64>,
     /// The longest catching up, in seconds.
     pub catch_up_s: Option<f64>,
-    /// The latency that 99 % of the operations did not exceed, while a node caught up as a multiple of after.
+    /// The latency that 99 % of the operations did not exceed, while a node caught up as a multiple of after,
+    /// the median.
     pub catch_up_p99_growth: Option<f64>,
     /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub catch_up_p99_us: BTreeMap<String, Option<f64>>,
@@ -51,19 +55,20 @@ pub struct Summary {
     pub backfill_mb_per_second: BTreeMap<String, f64>,
     /// The lowest share of what the drive itself took, by what clients did meanwhile.
     pub backfill_by_raw: BTreeMap<String, f64>,
-    /// The latency that 99 % of the operations did not exceed, while an OSD was filled as a multiple of after.
+    /// The latency that 99 % of the operations did not exceed, while an OSD was filled as a multiple of after,
+    /// the median.
     pub backfill_p99_growth: Option<f64>,
     /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub backfill_p99_us: BTreeMap<String, Option<f64>>,
     /// How fast the slowest scrub read each drive, in millions of bytes a second.
     pub scrub_mb_per_second: Option<f64>,
-    /// Operations a second during a scrub as a multiple of after, the lowest.
+    /// Operations a second during a scrub as a multiple of after, the median.
     pub scrub_iops_kept: Option<f64>,
-    /// The latency that 99 % of the operations did not exceed, during a scrub as a multiple of after.
+    /// The latency that 99 % of the operations did not exceed, during a scrub as a multiple of after, the median.
     pub scrub_p99_growth: Option<f64>,
     /// That latency before, during and after it, of the round where it grew most, in microseconds.
     pub scrub_p99_us: BTreeMap<String, Option<f64>>,
-    /// CPU time of the machine per operation during a scrub as a multiple of after.
+    /// CPU time of the machine per operation during a scrub as a multiple of after, the median.
     pub scrub_cpu_growth: Option<f64>,
     /// Every round.
     #[serde(flatten)]
@@ -121,17 +126,17 @@ impl Summary {
             pause_s: worst_by_name(losses, |result| result.pause_s, f64::max),
             redundant_s: worst_by_name(losses, |result| result.redundant_s, f64::max),
             catch_up_s: largest(catch_ups.iter().map(|result| result.catch_up_s)),
-            catch_up_p99_growth: largest(beside_catch_ups().filter_map(Impact::p99_growth)),
+            catch_up_p99_growth: median(beside_catch_ups().filter_map(Impact::p99_growth).collect()),
             catch_up_p99_us: worst_p99_us(beside_catch_ups()),
             backfill_mb_per_second: worst_by_name(backfills, |result| result.mb_per_second, f64::min),
             backfill_by_raw: worst_by_name(backfills, |result| result.by_raw, f64::min),
-            backfill_p99_growth: largest(beside_backfills().filter_map(Impact::p99_growth)),
+            backfill_p99_growth: median(beside_backfills().filter_map(Impact::p99_growth).collect()),
             backfill_p99_us: worst_p99_us(beside_backfills()),
             scrub_mb_per_second: smallest(scrubs.iter().map(|result| result.mb_per_second)),
-            scrub_iops_kept: smallest(beside_scrubs().filter_map(Impact::iops_kept)),
-            scrub_p99_growth: largest(beside_scrubs().filter_map(Impact::p99_growth)),
+            scrub_iops_kept: median(beside_scrubs().filter_map(Impact::iops_kept).collect()),
+            scrub_p99_growth: median(beside_scrubs().filter_map(Impact::p99_growth).collect()),
             scrub_p99_us: worst_p99_us(beside_scrubs()),
-            scrub_cpu_growth: largest(scrubs.iter().filter_map(ScrubResult::cpu_growth)),
+            scrub_cpu_growth: median(scrubs.iter().filter_map(ScrubResult::cpu_growth).collect()),
             rounds,
         }
     }
@@ -262,32 +267,32 @@ impl Summary {
         Ok(())
     }
 
-    fn write_worst(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_impacts(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "\n{:<24}{:>10}{:>9}{:>10}{:>10}{:>12}",
-            "during, by after", "p99", "must", "", "IOPS", "machine µs"
+            "\n{:<24}{:>10}{:>9}{:>10}{:>10}{:>12}  p99 of all rounds",
+            "median, during by after", "p99", "must", "", "IOPS", "machine µs"
         )?;
         let backfills = self.rounds.backfills.values().flatten().filter_map(|result| result.clients.as_ref());
-        let catch_ups = self.rounds.catch_ups.iter().map(|result| &result.clients);
-        let lines = [
+        let lines: [(_, _, Vec<&Impact>, _); 3] = [
             (
                 "catching up",
-                self.catch_up_p99_growth,
                 Some(RECOVERY_P99_GROWTH_MUST),
-                smallest(catch_ups.filter_map(Impact::iops_kept)),
+                self.rounds.catch_ups.iter().map(|result| &result.clients).collect(),
                 None,
             ),
+            ("a new OSD is filled", Some(RECOVERY_P99_GROWTH_MUST), backfills.collect(), None),
             (
-                "a new OSD is filled",
-                self.backfill_p99_growth,
-                Some(RECOVERY_P99_GROWTH_MUST),
-                smallest(backfills.filter_map(Impact::iops_kept)),
+                "a deep scrub",
                 None,
+                self.rounds.scrubs.iter().map(|result| &result.clients).collect(),
+                self.scrub_cpu_growth,
             ),
-            ("a deep scrub", self.scrub_p99_growth, None, self.scrub_iops_kept, self.scrub_cpu_growth),
         ];
-        for (name, p99, must, iops, cpu) in lines {
+        for (name, must, impacts, cpu) in lines {
+            let p99 = median(impacts.iter().filter_map(|impact| impact.p99_growth()).collect());
+            let iops = median(impacts.iter().filter_map(|impact| impact.iops_kept()).collect());
+            let all: Vec<String> = impacts.iter().map(|impact| times(impact.p99_growth())).collect();
             // What is not measured is not a figure that could not be.
             let cpu = cpu.map_or_else(|| "-".to_owned(), |cpu| times(Some(cpu)));
             let limit = must.map_or_else(String::new, |must| format!("< {must:.1}x"));
@@ -298,9 +303,10 @@ impl Summary {
             };
             writeln!(
                 formatter,
-                "{name:<24}{:>10}{limit:>9}{verdict:>10}{:>10}{cpu:>12}",
+                "{name:<24}{:>10}{limit:>9}{verdict:>10}{:>10}{cpu:>12}  {}",
                 times(p99),
-                times(iops)
+                times(iops),
+                all.join(" ")
             )?;
         }
         Ok(())
@@ -361,7 +367,7 @@ impl fmt::Display for Summary {
         self.write_catch_ups(formatter)?;
         self.write_backfills(formatter)?;
         self.write_scrubs(formatter)?;
-        self.write_worst(formatter)
+        self.write_impacts(formatter)
     }
 }
 
@@ -457,11 +463,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_worst_of_all_rounds_counts() {
+    fn the_worst_of_all_rounds_counts_and_the_median_of_multiples() {
         let summary = summary(rounds());
         assert_eq!((summary.pause_s["primary"], summary.redundant_s["host"]), (2.0, 30.0));
         assert_eq!((summary.catch_up_s, summary.catch_up_p99_us["during"]), (Some(5.0), Some(500.0)));
-        assert_eq!(summary.catch_up_p99_growth, Some(1.0));
+        assert_eq!(summary.catch_up_p99_growth, Some(0.8));
         assert_eq!(summary.backfill_mb_per_second["idle"], 200.0);
         assert_eq!(summary.backfill_mb_per_second["loaded"], 50.0);
         assert_eq!(
@@ -470,11 +476,15 @@ pub(crate) mod tests {
         );
         assert_eq!(
             (summary.backfill_p99_growth, summary.backfill_p99_us["during"]),
-            (Some(1.8), Some(900.0))
+            (Some(1.65), Some(900.0)),
+            "the median of the multiples, and latencies of the round that was worst"
         );
-        assert_eq!((summary.scrub_mb_per_second, summary.scrub_iops_kept), (Some(80.0), Some(0.9)));
-        assert_eq!((summary.scrub_p99_growth, summary.scrub_p99_us["during"]), (Some(1.4), Some(700.0)));
-        assert_eq!(summary.scrub_cpu_growth, Some(1.5));
+        assert_eq!((summary.scrub_mb_per_second, summary.scrub_iops_kept), (Some(80.0), Some(0.925)));
+        assert_eq!(
+            (times(summary.scrub_p99_growth).as_str(), summary.scrub_p99_us["during"]),
+            ("1.30x", Some(700.0))
+        );
+        assert_eq!(summary.scrub_cpu_growth, Some(1.375));
     }
 
     #[test]
@@ -538,8 +548,11 @@ pub(crate) mod tests {
             "{text}"
         );
         let words = |start: &str| line(start).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(words("a new OSD is filled"), "a new OSD is filled 1.80x < 1.5x MISSED 0.60x -");
-        assert_eq!(words("a deep scrub"), "a deep scrub 1.40x 0.90x 1.50x");
+        assert_eq!(
+            words("a new OSD is filled"),
+            "a new OSD is filled 1.65x < 1.5x MISSED 0.65x - 1.80x 1.50x"
+        );
+        assert_eq!(words("a deep scrub"), "a deep scrub 1.30x 0.93x 1.38x 1.20x 1.40x");
         assert!(words("catching up").contains("< 1.5x met"), "{text}");
         assert!(!text.contains("DAMAGE"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
