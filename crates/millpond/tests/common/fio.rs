@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a run of fio may take. It writes and verifies 32 MiB, and waits out a few failures meanwhile.
+/// What a run of fio may take. It writes and verifies 8 MiB, and waits out a few failures meanwhile.
 const FIO_LIMIT: Duration = Duration::from_secs(150);
 
 /// Runs fio on a cluster, does `trouble` to it meanwhile, and looks at everything afterwards. Each OSD needs 3 GiB.
@@ -59,8 +59,9 @@ fn verify_until(enough: &AtomicBool, scratch: &Path, uri: &str, half: u64) -> Ve
         // One part after the other, so that what a member missed is not soon written over.
         let job = FioJob { half, part: count % FioJob::PARTS, seed: random.below(1 << 30) };
         // Verifying not only at the end of a job: reads and writes are mixed at any time.
-        // And it leaves the machine some time to heal: how fast that is beside a full load is measured elsewhere.
-        job.run(scratch, uri, &["--verify_backlog=512", "--rate_iops=3000"]);
+        // So many bytes a second at most: what a member missed is what healing takes, and how fast that is beside a full
+        // load is measured elsewhere.
+        job.run(scratch, uri, &["--verify_backlog=512", "--rate=2m"]);
         jobs.insert(job.part, job);
         count += 1;
     }
@@ -76,8 +77,8 @@ struct FioJob {
 }
 
 impl FioJob {
-    const BYTES: u64 = 32 << 20;
-    const PARTS: u64 = 16;
+    const BYTES: u64 = 8 << 20;
+    const PARTS: u64 = 64;
 
     pub fn run(&self, scratch: &Path, uri: &str, more: &[&str]) {
         let sizes = if self.half == 0 { "--bs=4k" } else { "--bsrange=512-128k" };

@@ -128,6 +128,7 @@ pub fn becomes_whole_within(pond: &Pond, limit: Duration) {
             groups.len(),
             lacking.first().map_or_else(String::new, ToString::to_string)
         );
-        std::thread::sleep(Duration::from_millis(100));
+        // Seldom: asking is work for a machine that is busy.
+        std::thread::sleep(Duration::from_millis(300));
     }
 }
