@@ -186,12 +186,12 @@ fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     let seeds = [
-        29,                 // a deposed primary reported a group as served
-        92,                 // a learner was taken in twice, after an answer of the registry was lost
-        124,                // two OSDs at rest asked each other for leases without end
-        3946,               // a replica that obeyed an epoch went back to being the primary of the one before
-        4433,               // a write was taken for done although an epoch's begin had undone it
-        50792,              // a learner that became primary did not know what had been done before it joined
+        29,                    // a deposed primary reported a group as served
+        92,                    // a learner was taken in twice, after an answer of the registry was lost
+        124,                   // two OSDs at rest asked each other for leases without end
+        3946,       // a replica that obeyed an epoch went back to being the primary of the one before
+        4433,       // a write was taken for done although an epoch's begin had undone it
+        50792,      // a learner that became primary did not know what had been done before it joined
         900666, // a write on which members had begun to agree, under another leader, was taken for done as a whole
         20_000_480, // what was pushed to a learner just before it left stayed there
         20_002_530, // a member that was dropped on the way to another had the last sound copy, and was not asked
@@ -212,6 +212,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         1_795_780_006_280, // a block was rotten on one member, and half written on the other when that one died
         1_795_780_005_124, // a block that could not be read was zeroed before the refusal of a read arrived
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
+        1_795_800_010_006_578, // a copy was forged of a block that had rotted elsewhere, which nobody had found yet
     ];
     for seed in seeds {
         assert_survives(seed);

@@ -41,7 +41,7 @@ pub(super) struct Atlas {
 }
 
 /// What a node's index says of a block, and whether what lies on its drive matches: `(checksum, location, is_sound)`.
-fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
+pub(super) fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
     let store = node.osd()?.store();
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     store.lookup(key, block, 1, &mut extents, &mut checksums);

@@ -1,6 +1,6 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
-use super::atlas::{Atlas, LOST_HALF_WRITTEN, Served};
+use super::atlas::{Atlas, LOST_HALF_WRITTEN, Served, look};
 use super::client::{ClientProcess, Refusal, Work, read_everything};
 use super::faults::Doomed;
 use super::fencer::Progress;
@@ -275,6 +275,13 @@ impl Life {
             1 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], Some(&content)),
             _ => (block, Some(&content)),
         };
+        // What rotted may not have been found yet, and two copies that are wrong are more than is promised for.
+        let has_rotted = |osd: &OsdId| {
+            look(&self.nodes[osd.0 as usize], &key, block).is_some_and(|(_, _, is_sound)| !is_sound)
+        };
+        if config.in_sync.iter().any(has_rotted) {
+            return Ok(());
+        }
         self.stop_node_for(victim, false, "a copy is forged", SECOND);
         self.nodes[victim].forge(key, block, content)?;
         let limit = self.world.now + HEALING_LIMIT;
