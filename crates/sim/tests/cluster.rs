@@ -213,6 +213,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         1_795_780_005_124, // a block that could not be read was zeroed before the refusal of a read arrived
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
         1_795_800_010_006_578, // a copy was forged of a block that had rotted elsewhere, which nobody had found yet
+        1_795_900_111_147, // a copy was forged of one of two, which led before the scrub, so that it was right
     ];
     for seed in seeds {
         assert_survives(seed);
