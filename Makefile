@@ -5,7 +5,8 @@ MILLPOND := target/release/millpond
 
 # Debian packages that building and testing need, and a program of each that shows it is there.
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
-            e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft
+            e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
+            etcd-server:etcd etcd-client:etcdctl
 
 # Tests need no optimisation across crates, and build in half the time without it.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off

@@ -95,11 +95,13 @@ pub enum RegistryError {
     Closed,
     /// Nobody answered in time, and the operation had not been sent, or may safely be repeated.
     #[error(
-        "no answer from the registry at {socket} within {waited_ms} ms ({reason}); is the cluster up? start it with `millpond up`"
+        "no answer from the registry at {registry} within {waited_ms} ms ({reason}); {}",
+        advice(registry)
     )]
     Unreachable {
-        /// The socket's path.
-        socket: String,
+        /// The socket's path, or the URL of an etcd.
+        #[serde(rename = "socket")]
+        registry: String,
         /// How long it was tried.
         waited_ms: u64,
         /// What went wrong last.
@@ -107,20 +109,41 @@ pub enum RegistryError {
     },
     /// The answer to a change was lost with the connection or came too late: it may or may not be done.
     #[error(
-        "the registry at {socket} took a change but its answer was lost ({reason}): it may or may not be done; look at the present state before trying again"
+        "the registry at {registry} took a change but its answer was lost ({reason}): it may or may not be done; look at the present state before trying again"
     )]
     OutcomeUnknown {
-        /// The socket's path.
-        socket: String,
+        /// The socket's path, or the URL of an etcd.
+        #[serde(rename = "socket")]
+        registry: String,
         /// How the answer was lost.
         reason: String,
     },
     /// The peer answered something else than was asked.
-    #[error("the registry at {socket} answered {reason}; do both ends run the same version of millpond?")]
+    #[error("the registry at {registry} answered {reason}; do both ends run versions that go together?")]
     Protocol {
-        /// The socket's path.
-        socket: String,
+        /// The socket's path, or the URL of an etcd.
+        #[serde(rename = "socket")]
+        registry: String,
         /// What it answered.
         reason: String,
     },
+    /// An etcd refused, and would again.
+    #[error(
+        "the registry at {registry} refused that: {reason}; nothing was changed. Does its user have all rights on these \
+         keys, and is it of its default limits?"
+    )]
+    Refused {
+        /// The URL of the etcd.
+        registry: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// What to do when a registry does not answer.
+fn advice(registry: &str) -> &'static str {
+    match registry.starts_with("etcd") {
+        true => "do a majority of etcd's members run, and can one of them be reached from here?",
+        false => "is the cluster up? start it with `millpond up`",
+    }
 }

@@ -22,6 +22,7 @@ pub mod cluster;
 pub mod conformance;
 mod embedded;
 mod error;
+mod etcd;
 mod interface;
 mod request;
 mod socket;
@@ -29,6 +30,7 @@ mod value;
 
 pub use embedded::{EmbeddedRegistry, MemoryRegistry, OpenError};
 pub use error::RegistryError;
+pub use etcd::{EtcdOptions, EtcdRegistry, EtcdTls, EtcdUrlError, EtcdUser};
 pub use interface::{
     BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, LeaseId,
     OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, Revision, Txn, TxnResult,

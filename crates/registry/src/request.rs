@@ -62,7 +62,7 @@ pub(crate) enum Answer {
 
 impl Answer {
     /// The error of a peer that answers something else than it was asked.
-    pub(crate) fn unexpected(&self, socket: &str) -> RegistryError {
+    pub(crate) fn unexpected(&self, registry: &str) -> RegistryError {
         let kind = match self {
             Answer::Got(_) => "a key",
             Answer::Range(_) => "a range",
@@ -71,7 +71,7 @@ impl Answer {
             Answer::Done => "done",
             Answer::Watching { .. } => "a watch",
         };
-        RegistryError::Protocol { socket: socket.to_owned(), reason: format!("a question with {kind}") }
+        RegistryError::Protocol { registry: registry.to_owned(), reason: format!("a question with {kind}") }
     }
 }
 

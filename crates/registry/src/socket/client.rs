@@ -149,7 +149,7 @@ impl Client {
             return Err(if repeatable {
                 self.unreachable(reason)
             } else {
-                RegistryError::OutcomeUnknown { socket: self.socket.clone(), reason: reason.to_owned() }
+                RegistryError::OutcomeUnknown { registry: self.socket.clone(), reason: reason.to_owned() }
             });
         }
     }
@@ -173,7 +173,7 @@ impl Client {
 
     fn unreachable(&self, reason: &str) -> RegistryError {
         RegistryError::Unreachable {
-            socket: self.socket.clone(),
+            registry: self.socket.clone(),
             waited_ms: self.timeout.as_millis() as u64,
             reason: reason.to_owned(),
         }
