@@ -45,6 +45,14 @@ impl fmt::Display for Revision {
 #[serde(transparent)]
 pub struct LeaseId(pub u64);
 
+impl LeaseId {
+    /// From the system's random source, so that no id returns after a reopening.
+    pub(crate) fn random() -> LeaseId {
+        // etcd's ids are positive 64-bit signed numbers; so are these.
+        LeaseId((uuid::Uuid::new_v4().as_u64_pair().1 << 2) >> 1)
+    }
+}
+
 impl fmt::Display for LeaseId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "lease.{:x}", self.0)

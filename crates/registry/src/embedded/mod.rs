@@ -223,7 +223,7 @@ impl Engine {
     }
 
     fn apply(&mut self, request: Request, changes: &mut Changes) -> Result<Answer, RegistryError> {
-        self.table.apply(request, self.began.elapsed(), random_lease, &self.history, changes)
+        self.table.apply(request, self.began.elapsed(), LeaseId::random, &self.history, changes)
     }
 
     /// Lets all leases run anew if it woke much later than it wanted: nobody could keep one alive meanwhile.
@@ -263,12 +263,6 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-/// From the system's random source, so that no id returns after a reopening.
-fn random_lease() -> LeaseId {
-    // etcd's ids are positive 64-bit signed numbers; so are these.
-    LeaseId((uuid::Uuid::new_v4().as_u64_pair().1 << 2) >> 1)
 }
 
 #[cfg(test)]

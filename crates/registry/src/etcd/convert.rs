@@ -22,7 +22,7 @@ fn nonsense<T>(what: impl Into<String>) -> Result<T, Nonsense> {
     Err(Nonsense(what.into()))
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     // Nothing has the largest: it is never equal.
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -19,10 +19,10 @@ mod watch;
 pub use options::{EtcdOptions, EtcdTls, EtcdUrlError, EtcdUser};
 
 use crate::error::RegistryError;
-use crate::interface::{Operation, Range, Revision, Txn, Watch};
+use crate::interface::{LeaseId, Operation, Range, Revision, Txn, Watch};
 use crate::request::{Answer, Caller, Request};
 use async_trait::async_trait;
-use convert::{KEYS_PER_READ, Nonsense, lease_number, revision};
+use convert::{KEYS_PER_READ, Nonsense, lease_number, revision, signed};
 use link::{Known, Link, Method, State};
 use messages::{
     CompactionRequest, CompactionResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse,
@@ -226,25 +226,16 @@ impl Client {
     /// All keys of a prefix as of one revision, in several reads if they are many.
     async fn range(&self, prefix: &str) -> Result<Range, RegistryError> {
         let space = &self.options.space;
-        let mut failure = Failure::Compacted;
         for _ in 0..READS_MAX {
-            match self.read_pages(prefix).await {
-                Ok(pages) => {
-                    let (shown, entries) = pages;
-                    return (|| Ok(Range { revision: revision(shown)?, entries: space.entries(entries)? }))()
-                        .map_err(|nonsense| self.nonsense(nonsense));
-                }
-                Err(Failure::Compacted) => {}
-                Err(other) => {
-                    failure = other;
-                    break;
-                }
-            }
+            let (shown, entries) = match self.read_pages(prefix).await {
+                Ok(pages) => pages,
+                Err(Failure::Compacted) => continue,
+                Err(failure) => return Err(self.failed(failure)),
+            };
+            let range = || Ok(Range { revision: revision(shown)?, entries: space.entries(entries)? });
+            return range().map_err(|nonsense| self.nonsense(nonsense));
         }
-        Err(match failure {
-            Failure::Compacted => self.unreachable("its history is cut off faster than it can be read"),
-            other => self.failed(other),
-        })
+        Err(self.unreachable("its history is cut off faster than it can be read"))
     }
 
     async fn read_pages(&self, prefix: &str) -> Result<(i64, Vec<messages::KeyValue>), Failure> {
@@ -293,7 +284,7 @@ impl Client {
     }
 
     /// How long a lease lives without being kept alive; `None` if it does not live.
-    async fn ttl(&self, lease: crate::LeaseId) -> Result<Option<Duration>, RegistryError> {
+    async fn ttl(&self, lease: LeaseId) -> Result<Option<Duration>, RegistryError> {
         let Some(id) = lease_number(lease) else { return Ok(None) };
         let asked = self.ask(link::LEASE_TIME_TO_LIVE, LeaseRequest { id }, true).await;
         let answer: LeaseTimeToLiveResponse = asked.map_err(|failure| self.failed(failure))?;
@@ -302,10 +293,9 @@ impl Client {
 
     async fn lease_grant(&self, ttl: Duration) -> Result<Answer, RegistryError> {
         // A number of our own tells one that was granted already, when the answer to that was lost.
-        let id = (uuid::Uuid::new_v4().as_u128() as i64 & i64::MAX).max(1);
-        let lease = crate::LeaseId(id.unsigned_abs());
+        let lease = LeaseId::random();
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-        let question = LeaseGrantRequest { ttl: seconds.cast_signed(), id };
+        let question = LeaseGrantRequest { ttl: signed(seconds), id: signed(lease.0) };
         let granted: Result<LeaseGrantResponse, _> = self.ask(link::LEASE_GRANT, question, true).await;
         let ttl = match granted {
             Ok(answer) => Duration::from_secs(answer.ttl.unsigned_abs()),
@@ -317,7 +307,7 @@ impl Client {
         Ok(Answer::Granted { lease, ttl_ms: ttl.as_millis() as u64 })
     }
 
-    async fn lease_keep_alive(&self, lease: crate::LeaseId) -> Result<Answer, RegistryError> {
+    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<Answer, RegistryError> {
         let gone = RegistryError::LeaseNotFound { lease };
         let Some(id) = lease_number(lease) else { return Err(gone) };
         let ask = |link: Arc<Link>| async move {
@@ -334,7 +324,7 @@ impl Client {
         }
     }
 
-    async fn lease_revoke(&self, lease: crate::LeaseId) -> Result<Answer, RegistryError> {
+    async fn lease_revoke(&self, lease: LeaseId) -> Result<Answer, RegistryError> {
         let gone = RegistryError::LeaseNotFound { lease };
         let Some(id) = lease_number(lease) else { return Err(gone) };
         let attempts = std::sync::atomic::AtomicU32::new(0);
@@ -352,7 +342,7 @@ impl Client {
     }
 
     async fn compact(&self, upto: Revision) -> Result<Answer, RegistryError> {
-        let question = CompactionRequest { revision: i64::try_from(upto.0).unwrap_or(i64::MAX) };
+        let question = CompactionRequest { revision: signed(upto.0) };
         if upto == Revision(0) {
             return Ok(Answer::Done);
         }
