@@ -214,6 +214,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         30_002_354, // a rotten block before a checkpoint's root ended the log, and the checkpoint was written over
         1_795_800_010_006_578, // a copy was forged of a block that had rotted elsewhere, which nobody had found yet
         1_795_900_111_147, // a copy was forged of one of two, which led before the scrub, so that it was right
+        1_796_001_004_710, // a block rotted of a pool that kept one copy, and the sound one was on its way out
     ];
     for seed in seeds {
         assert_survives(seed);
