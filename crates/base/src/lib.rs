@@ -3,6 +3,7 @@
 //! Nothing here performs I/O, reads a clock or draws a random number, so that the state machines
 //! built on it can be replayed from a seed.
 
+pub mod access;
 pub mod buffer;
 pub mod checksum;
 pub mod geometry;
@@ -14,6 +15,7 @@ pub mod network;
 pub mod time;
 pub mod units;
 
+pub use access::{Access, Permission, Principal, PublicKey};
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, crc64};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};

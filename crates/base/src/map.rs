@@ -1,5 +1,6 @@
 //! The cluster map: what the registry says of OSDs, pools, placement groups and volumes, at one revision.
 
+use crate::access::{Access, Principal, PublicKey};
 use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -101,6 +102,9 @@ pub struct ClusterMap {
     pub targets: BTreeMap<PgId, Vec<OsdId>>,
     /// Its volumes, removed ones included until their objects are gone.
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
+    /// Who may connect, by name.
+    #[serde(default)]
+    pub principals: BTreeMap<String, Principal>,
 }
 
 impl ClusterMap {
@@ -111,6 +115,22 @@ impl ClusterMap {
             .iter()
             .find(|(_, volume)| volume.name == name && !volume.removed)
             .map(|(id, volume)| (*id, volume))
+    }
+
+    /// Whose key that is.
+    #[must_use]
+    pub fn principal_of(&self, key: &PublicKey) -> Option<(&str, &Principal)> {
+        let mut all = self.principals.iter();
+        all.find(|(_, principal)| principal.public_key == *key)
+            .map(|(name, principal)| (name.as_str(), principal))
+    }
+
+    /// The key of the node that runs an OSD, if that node has one.
+    #[must_use]
+    pub fn key_of_osd(&self, osd: OsdId) -> Option<PublicKey> {
+        let node = self.osds.get(&osd)?.node;
+        let is_its = |principal: &&Principal| principal.access == Access::Node(node);
+        self.principals.values().find(is_its).map(|principal| principal.public_key)
     }
 
     /// The pool of that name.

@@ -658,7 +658,8 @@ impl Client {
             | Status::NoSpace
             | Status::Damaged
             | Status::NoSuchVolume
-            | Status::DeviceFailed => {
+            | Status::DeviceFailed
+            | Status::Forbidden => {
                 let error = self.final_error(index, reply);
                 self.end_piece(index, Some(error));
             }
@@ -672,6 +673,7 @@ impl Client {
             Status::NoSpace => ClientError::NoSpace { volume },
             Status::NoSuchVolume => ClientError::NoSuchVolume { volume },
             Status::DeviceFailed => ClientError::DeviceFailed { volume, osd: reply.osd },
+            Status::Forbidden => ClientError::Forbidden { volume },
             _ => ClientError::Damaged {
                 volume,
                 object: self.pieces[index as usize].key.object,

@@ -48,6 +48,12 @@ pub enum ClientError {
         /// The volume's name.
         volume: String,
     },
+    /// The key of this client does not allow it.
+    #[error("volume {volume:?}: the key in use does not allow that; `millpond auth ls` shows what it may do")]
+    Forbidden {
+        /// The volume's name.
+        volume: String,
+    },
     /// It is gone.
     #[error("volume {volume:?} was removed")]
     NoSuchVolume {

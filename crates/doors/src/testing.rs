@@ -6,13 +6,17 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 #![allow(clippy::missing_panics_doc, reason = "a test that cannot go on ends by panicking")]
 
-use base::{BLOCK_BYTES, ClusterId, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid, VolumeId, crc32c};
+use crate::volume::ClusterAccess;
+use auth::{Identity, SecretKey};
+use base::{
+    Access, BLOCK_BYTES, ClusterId, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid, Principal, VolumeId, crc32c,
+};
 use registry::cluster::Cluster;
-use registry::{EmbeddedRegistry, Registry, SocketServer};
+use registry::{EmbeddedRegistry, Location, Registry, SocketServer};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use wire::{Message, Request, Status, encode};
@@ -45,7 +49,7 @@ struct Stored {
 pub struct TestCluster {
     runtime: tokio::runtime::Runtime,
     cluster: Cluster,
-    socket: PathBuf,
+    access: ClusterAccess,
     stored: Arc<Mutex<Stored>>,
     _server: SocketServer,
 }
@@ -57,31 +61,41 @@ impl TestCluster {
         let id = ClusterId::from_bytes([7; 16]);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let socket = directory.join("registry.sock");
+        let socket = directory.join(ClusterAccess::SOCKET);
+        let (node, admin) = (SecretKey::generate().unwrap(), SecretKey::generate().unwrap());
+        let principals = [
+            ("node.0", Principal { public_key: node.public(), access: Access::Node(NodeId(0)) }),
+            ("admin", Principal { public_key: admin.public(), access: Access::Admin }),
+        ];
+        let access =
+            ClusterAccess { registry: Location::Socket(socket.clone()), identity: Identity::new(&admin) };
         let stored = Arc::new(Mutex::new(Stored::default()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let osd_stored = stored.clone();
-        std::thread::spawn(move || accept(&listener, id, &osd_stored));
+        std::thread::spawn(move || accept(&listener, &Identity::new(&node), id, &osd_stored));
         let file = directory.join("registry.redb");
         let (cluster, server) = runtime.block_on(async {
             let registry: Arc<dyn Registry> = Arc::new(EmbeddedRegistry::create(&file, id).unwrap());
             let server = SocketServer::bind(&socket, registry.clone()).unwrap();
             let cluster = Cluster::new(registry);
             cluster.create(id).await.unwrap();
+            for (name, principal) in &principals {
+                cluster.add_principal(name, principal).await.unwrap();
+            }
             let osd = cluster.register_osd(OsdUuid::default(), NodeId(0), 8 << 30).await.unwrap();
             let lease = cluster.registry().lease_grant(Duration::from_secs(3600)).await.unwrap();
             cluster.osd_up(osd, address, lease.id).await.unwrap();
             cluster.create_pool("default", 1, 1, 8).await.unwrap();
             (cluster, server)
         });
-        TestCluster { runtime, cluster, socket, stored, _server: server }
+        TestCluster { runtime, cluster, access, stored, _server: server }
     }
 
-    /// The registry's socket.
+    /// The way in.
     #[must_use]
-    pub fn registry_socket(&self) -> &Path {
-        &self.socket
+    pub fn access(&self) -> ClusterAccess {
+        self.access.clone()
     }
 
     /// The cluster's state, and the runtime to reach it on.
@@ -124,10 +138,19 @@ impl TestCluster {
     }
 }
 
-fn accept(listener: &TcpListener, cluster: ClusterId, stored: &Arc<Mutex<Stored>>) {
+fn accept(listener: &TcpListener, identity: &Identity, cluster: ClusterId, stored: &Arc<Mutex<Stored>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for stream in listener.incoming() {
         let (stream, stored) = (stream.unwrap(), stored.clone());
         stream.set_nodelay(true).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let greeted = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            identity.accept(stream, |_| Ok::<_, String>(())).await
+        });
+        let Ok((stream, ())) = greeted else { continue };
+        let stream = stream.into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
         std::thread::spawn(move || serve(stream, cluster, &stored));
     }
 }

@@ -8,8 +8,8 @@ use crate::generator::Generator;
 use crate::histogram::{Latency, LatencySummary};
 use crate::plan::{Job, Mode, PlanError, TargetName};
 use crate::volume::VolumeTarget;
+use doors::volume::ClusterAccess;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,9 @@ pub enum LoadError {
     /// The volume is too small.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// There is no way into the cluster.
+    #[error(transparent)]
+    Key(#[from] auth::KeyError),
     /// The volume became unusable.
     #[error("volume {volume}: {error}")]
     Target {
@@ -123,7 +126,12 @@ impl Timeline {
 ///
 /// # Errors
 /// The first operation that fails, or the volume as a whole.
-pub fn run(registry: &Path, name: &str, seed: u64, enough: &AtomicBool) -> Result<Timeline, LoadError> {
+pub fn run(
+    cluster: &ClusterAccess,
+    name: &str,
+    seed: u64,
+    enough: &AtomicBool,
+) -> Result<Timeline, LoadError> {
     let unusable = |error| LoadError::Target { volume: name.to_owned(), error };
     let job = Job {
         depth: DEPTH,
@@ -133,7 +141,7 @@ pub fn run(registry: &Path, name: &str, seed: u64, enough: &AtomicBool) -> Resul
     };
     let block_bytes = job.block.0 as u32;
     let mut target =
-        VolumeTarget::attach(registry, name, false, DEPTH, block_bytes, None).map_err(unusable)?;
+        VolumeTarget::attach(cluster, name, false, DEPTH, block_bytes, None).map_err(unusable)?;
     let mut generator = Generator::new(&job, job.region(target.bytes(), target.alignment_bytes())?);
     let mut started: Vec<Option<(Instant, Kind)>> = vec![None; DEPTH as usize];
     let mut timeline = Timeline(Vec::with_capacity(DONE_EXPECTED));
@@ -218,7 +226,7 @@ mod tests {
         cluster.create_volume("disk", 16 << 20);
         let enough = AtomicBool::new(false);
         let timeline = std::thread::scope(|scope| {
-            let load = scope.spawn(|| run(cluster.registry_socket(), "disk", 1, &enough));
+            let load = scope.spawn(|| run(&cluster.access(), "disk", 1, &enough));
             std::thread::sleep(Duration::from_millis(200));
             enough.store(true, Ordering::Relaxed);
             load.join().unwrap().unwrap()

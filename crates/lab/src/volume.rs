@@ -3,9 +3,8 @@
 use crate::engine::{Completion, Kind, Operation, Target, TargetError};
 use base::Buffer;
 use client::{Outcome, VolumeHandle};
-use doors::volume::{SessionOptions, VolumeLoop};
+use doors::volume::{ClusterAccess, SessionOptions, VolumeLoop};
 use ring::{Event, ReactorOptions};
-use std::path::Path;
 use std::time::Duration;
 
 /// What [`Target::wait`] allows a turn.
@@ -32,7 +31,7 @@ impl VolumeTarget {
     /// # Errors
     /// No such cluster or volume, or it is attached by somebody who does not share it.
     pub fn attach(
-        registry: &Path,
+        cluster: &ClusterAccess,
         name: &str,
         shared: bool,
         depth: u32,
@@ -40,7 +39,7 @@ impl VolumeTarget {
         timeout: Option<Duration>,
     ) -> Result<VolumeTarget, TargetError> {
         let options = SessionOptions {
-            registry: registry.to_owned(),
+            cluster: cluster.clone(),
             volumes: vec![name.to_owned()],
             shared,
             timeout,
@@ -152,8 +151,7 @@ mod tests {
     }
 
     fn attach(cluster: &TestCluster, job: &Job) -> VolumeTarget {
-        let registry = cluster.registry_socket();
-        VolumeTarget::attach(registry, "disk", false, job.depth, job.block.0 as u32, None).unwrap()
+        VolumeTarget::attach(&cluster.access(), "disk", false, job.depth, job.block.0 as u32, None).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{bench, nbd, node_process, osd, pg, pool, scrub, status, up, volume};
+use crate::{auth, bench, nbd, node_process, osd, pg, pool, scrub, status, up, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -48,6 +48,8 @@ pub enum Command {
     Scrub(scrub::ScrubArguments),
     /// Create, list, resize and remove volumes
     Volume(volume::VolumeArguments),
+    /// Say who may connect, and what they may do
+    Auth(auth::AuthArguments),
     /// Serve volumes over NBD, until Ctrl-C
     Nbd(nbd::NbdArguments),
     /// Measure a drive, a volume or an NBD export

@@ -17,7 +17,7 @@ use lab::report::{Report, live_line};
 use lab::volume::VolumeTarget;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -79,6 +79,11 @@ pub struct BenchArguments {
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<Duration>,
 
+    /// The file of the key to act with on a volume, as `millpond auth add` makes it [default: that of the cluster's
+    /// owner]
+    #[arg(long, env = "MILLPOND_KEY", value_name = "PATH")]
+    pub key: Option<PathBuf>,
+
     /// The number from which offsets and data follow
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub seed: u64,
@@ -115,10 +120,16 @@ pub fn run(arguments: &BenchArguments, path: &Path) -> anyhow::Result<()> {
     } else if arguments.timeout.is_some() {
         bail!(Usage(format!("--timeout is for volumes, and {} is none; leave it out", job.target)));
     }
-    measure(&job, &directory, arguments.timeout, arguments.json)
+    measure(&job, &directory, arguments.timeout, arguments.key.as_deref(), arguments.json)
 }
 
-fn measure(job: &Job, directory: &Directory, timeout: Option<Duration>, json: bool) -> anyhow::Result<()> {
+fn measure(
+    job: &Job,
+    directory: &Directory,
+    timeout: Option<Duration>,
+    key: Option<&Path>,
+    json: bool,
+) -> anyhow::Result<()> {
     let monitor = Monitor::new(watched(job, directory)?);
     let stopping = Arc::new(AtomicBool::new(false));
     let wished = stopping.clone();
@@ -140,8 +151,8 @@ fn measure(job: &Job, directory: &Directory, timeout: Option<Duration>, json: bo
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Volume(name) => {
-            let registry = directory.registry_socket();
-            let mut target = VolumeTarget::attach(&registry, name, false, job.depth, block_bytes, timeout)?;
+            let cluster = directory.access(key)?;
+            let mut target = VolumeTarget::attach(&cluster, name, false, job.depth, block_bytes, timeout)?;
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Nbd(uri) => {
@@ -279,9 +290,9 @@ fn fill(challenge: &Challenge, target: &TargetName) -> anyhow::Result<()> {
 }
 
 fn attach_shared(challenge: &Challenge, job: &Job) -> anyhow::Result<VolumeTarget> {
-    let registry = challenge.directory.registry_socket();
+    let cluster = challenge.directory.access(None)?;
     let block_bytes = u32::try_from(job.block.0).context("the job's operations are too large")?;
-    Ok(VolumeTarget::attach(&registry, &challenge.volume, true, job.depth, block_bytes, None)?)
+    Ok(VolumeTarget::attach(&cluster, &challenge.volume, true, job.depth, block_bytes, None)?)
 }
 
 #[cfg(test)]
@@ -309,6 +320,6 @@ mod tests {
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         let mut job = job(&format!("raw:{}", path.display()));
         (job.runtime, job.io_size) = (None, Some(1 << 20));
-        measure(&job, &Directory::new(scratch.path()).unwrap(), None, true).unwrap();
+        measure(&job, &Directory::new(scratch.path()).unwrap(), None, None, true).unwrap();
     }
 }

@@ -4,6 +4,7 @@
 //! that process is gone, however it went. Its content says who holds it and how far it is.
 
 use anyhow::{Context, anyhow, bail};
+use doors::volume::ClusterAccess;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -53,7 +54,22 @@ impl Directory {
 
     /// The socket on which the registry is served.
     pub fn registry_socket(&self) -> PathBuf {
-        self.path.join("registry.sock")
+        self.path.join(ClusterAccess::SOCKET)
+    }
+
+    /// The key of whoever owns the cluster.
+    pub fn admin_key(&self) -> PathBuf {
+        self.path.join(ClusterAccess::KEY)
+    }
+
+    /// The key of one node.
+    pub fn node_key(&self, node: u32) -> PathBuf {
+        self.node(node).join("node.key")
+    }
+
+    /// The way into the cluster, as whoever has the key in that file; as its owner, if none is named.
+    pub fn access(&self, key: Option<&Path>) -> anyhow::Result<ClusterAccess> {
+        Ok(ClusterAccess::local(&self.path, key)?)
     }
 
     /// The socket on which NBD is served unless another is asked for.

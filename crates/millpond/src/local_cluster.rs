@@ -19,12 +19,13 @@ use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
 use crate::view::Reports;
 use crate::{Usage, health, output, view};
 use anyhow::{Context, anyhow, bail};
-use base::ClusterId;
+use auth::SecretKey;
+use base::{Access, ClusterId, NodeId, Principal};
 use registry::cluster::Cluster;
-use registry::{EmbeddedRegistry, Registry, RegistryError, Revision, SocketServer, Watch};
+use registry::{EmbeddedRegistry, Location, Registry, RegistryError, Revision, SocketServer, Watch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -89,6 +90,7 @@ impl LocalCluster {
         let drives = prepare_drives(&directory, &configuration)?;
         let cluster = Cluster::new(registry.clone() as Arc<dyn Registry>);
         cluster.create(registry.cluster()).await.context("cannot set up the registry")?;
+        admit_owner(&directory, &cluster).await?;
         let server = SocketServer::bind(&directory.registry_socket(), registry.clone())
             .context("cannot serve the registry")?;
         if let Some(limit) = request.osd_out_after {
@@ -176,7 +178,7 @@ impl LocalCluster {
         let mut waiting: VecDeque<u32> = self.nodes().into_iter().collect();
         let mut started_drives = 0;
         while let Some(node) = waiting.pop_front() {
-            started_drives += self.start_node(node)?;
+            started_drives += self.start_node(node).await?;
             if first {
                 break;
             }
@@ -196,7 +198,7 @@ impl LocalCluster {
                     let step = *steps.borrow_and_update();
                     show(&mut progress, step);
                     if step.label == OSDS_UP && step.done >= started_drives && let Some(node) = waiting.pop_front() {
-                        started_drives += self.start_node(node)?;
+                        started_drives += self.start_node(node).await?;
                     }
                     if step.label == GROUPS_ACTIVE && self.drives_lost() > 0 {
                         // Groups that miss a drive will not become active; the others will soon.
@@ -275,16 +277,19 @@ impl LocalCluster {
     }
 
     /// Starts a node; says how many drives it has.
-    fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
+    async fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
         let drives: Vec<NodeDrive> = self.drives.iter().filter(|drive| drive.node == node).cloned().collect();
         let count = drives.len() as u64;
-        self.start_process(NodeProcess { name: format!("node.{node}"), node, drives })?;
+        self.start_process(NodeProcess { name: format!("node.{node}"), node, drives }).await?;
         Ok(count)
     }
 
-    fn start_process(&mut self, process: NodeProcess) -> anyhow::Result<()> {
+    async fn start_process(&mut self, process: NodeProcess) -> anyhow::Result<()> {
         let own = self.directory.node(process.node);
         std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+        let id = NodeId(process.node);
+        admit(&self.cluster, &self.directory.node_key(process.node), &id.to_string(), Access::Node(id))
+            .await?;
         let name = process.name.clone();
         // One log for each node, however many processes it has.
         let log = self.directory.child_log(&format!("node.{}", process.node));
@@ -296,12 +301,12 @@ impl LocalCluster {
     }
 
     fn arguments(&self, process: &NodeProcess) -> Vec<OsString> {
-        let mut registry = OsString::from("unix:");
-        registry.push(self.directory.registry_socket());
+        let registry = Location::Socket(self.directory.registry_socket());
         let mut arguments: Vec<OsString> =
             vec!["node".into(), "--node".into(), process.node.to_string().into()];
         let own = self.directory.node(process.node);
-        arguments.extend(["--registry".into(), registry, "--dir".into(), own.into()]);
+        arguments.extend(["--registry".into(), registry.to_string().into(), "--dir".into(), own.into()]);
+        arguments.extend(["--key".into(), self.directory.node_key(process.node).into()]);
         for drive in &process.drives {
             arguments.extend(["--osd".into(), drive.path.clone().into()]);
         }
@@ -339,7 +344,7 @@ impl LocalCluster {
             output::notice(&format!("{path} was added: node.{node} gets one more process for it"));
             self.drives.push(drive.clone());
             let name = format!("node.{node} on {path}");
-            self.start_process(NodeProcess { name, node, drives: vec![drive] })?;
+            self.start_process(NodeProcess { name, node, drives: vec![drive] }).await?;
         }
         Ok(())
     }
@@ -432,6 +437,18 @@ impl Changes {
         tracing::warn!(%error, "the cluster's configuration is not watched; watching it again");
         tokio::time::sleep(WATCH_PAUSE).await;
     }
+}
+
+/// Lets in whoever has the owner's key.
+async fn admit_owner(directory: &Directory, cluster: &Cluster) -> anyhow::Result<()> {
+    admit(cluster, &directory.admin_key(), "admin", Access::Admin).await
+}
+
+/// Lets in whoever has the key in a file, which is made if it is missing.
+async fn admit(cluster: &Cluster, path: &Path, name: &str, access: Access) -> anyhow::Result<()> {
+    let key = SecretKey::load_or_generate(path, name)?;
+    let principal = Principal { public_key: key.public(), access };
+    cluster.put_principal(name, &principal).await.with_context(|| format!("cannot let in {name}"))
 }
 
 async fn open_registry(

@@ -6,6 +6,7 @@
 
 mod access;
 mod arguments;
+mod auth;
 mod bench;
 mod configuration;
 mod demo;
@@ -28,6 +29,7 @@ mod pool;
 mod progress;
 mod readiness;
 mod scrub;
+
 mod signature;
 mod status;
 mod stop;
@@ -77,6 +79,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::Pool(pool) => pool::run(pool, directory),
         Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),
+        Command::Auth(auth) => auth::run(auth, directory),
         Command::Nbd(nbd) => nbd::run(nbd, directory),
         Command::Bench(bench) => bench::run(bench, directory),
         Command::Demo => demo::run(directory),

@@ -59,6 +59,10 @@ pub struct NbdArguments {
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<Duration>,
 
+    /// The file of the key to act with, as `millpond auth add` makes it [default: that of the cluster's owner]
+    #[arg(long, env = "MILLPOND_KEY", value_name = "PATH")]
+    pub key: Option<PathBuf>,
+
     /// The process to end with.
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<u32>,
@@ -114,6 +118,8 @@ pub struct Plan {
     pub read_only: bool,
     /// How long an operation may take.
     pub timeout: Option<Duration>,
+    /// The file of the key to act with, if not that of the cluster's owner.
+    pub key: Option<PathBuf>,
 }
 
 /// Serves volumes until someone wishes it to stop.
@@ -139,6 +145,7 @@ fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan>
         shared: arguments.shared,
         read_only: arguments.read_only,
         timeout: arguments.timeout,
+        key: arguments.key.clone(),
     })
 }
 
@@ -173,7 +180,7 @@ fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
         Listen::Tcp(address) => gateway::Listen::Tcp(*address),
     };
     let options = GatewayOptions {
-        registry: directory.registry_socket(),
+        cluster: directory.access(plan.key.as_deref())?,
         volumes: plan.volumes.clone(),
         listen,
         shared: plan.shared,
@@ -241,6 +248,7 @@ mod tests {
             shared: false,
             read_only: false,
             timeout: None,
+            key: None,
         };
         let text = how_to_connect(&plan, &gateway::Listen::Unix("/run/x.sock".into()));
         assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
@@ -269,6 +277,7 @@ mod tests {
             shared: false,
             read_only: true,
             timeout: None,
+            key: None,
             parent: None,
         };
         let refusal = plan(&arguments(&["a", "b", "a"]), &directory).unwrap_err().to_string();

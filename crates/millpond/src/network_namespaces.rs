@@ -1,7 +1,6 @@
 //! Nodes in network namespaces of their own, so that a test can cut the links between them.
 //!
-//! Whoever makes the namespaces gives each an address that the others reach. Nothing of it is for clusters that hold
-//! somebody's data: OSDs know neither authentication nor encryption yet, and listen on the loopback address elsewhere.
+//! Whoever makes the namespaces gives each an address that the others reach.
 
 use std::fmt;
 use std::net::Ipv4Addr;

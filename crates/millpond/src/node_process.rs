@@ -1,9 +1,11 @@
 //! `millpond node`: the process of one node, a child of `up`.
 
 use anyhow::{Context, bail};
+use auth::{Identity, SecretKey};
 use base::NodeId;
 use clap::Args;
 use nix::sys::signal::Signal;
+use registry::Location;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,9 +17,13 @@ pub struct NodeArguments {
     #[arg(long, value_name = "NUMBER")]
     pub node: u32,
 
-    /// Where the registry is served: unix:PATH
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_registry)]
-    pub registry: PathBuf,
+    /// Where the registry is: unix:PATH, or a URL of etcd's
+    #[arg(long, value_name = "LOCATION")]
+    pub registry: Location,
+
+    /// The file of the node's key
+    #[arg(long, value_name = "PATH")]
+    pub key: PathBuf,
 
     /// The drive of an OSD; repeat it for more
     #[arg(long = "osd", value_name = "PATH", required = true)]
@@ -31,9 +37,8 @@ pub struct NodeArguments {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub spin_us: u64,
 
-    /// The address that its OSDs listen on. Hidden, and for tests alone: there is neither authentication nor encryption
-    /// yet, so whoever reaches another address than the loopback one reads and writes everything
-    #[arg(long, hide = true, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    /// The address that its OSDs listen on
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub listen: IpAddr,
 
     /// The process to end with
@@ -49,6 +54,7 @@ pub fn run(arguments: &NodeArguments) -> anyhow::Result<()> {
     let config = node::Config {
         node: NodeId(arguments.node),
         registry: arguments.registry.clone(),
+        identity: Identity::new(&SecretKey::load(&arguments.key)?),
         osds: arguments.osds.clone(),
         volatile_cache: arguments.volatile_cache,
         spin_max: Duration::from_micros(arguments.spin_us),
@@ -67,13 +73,6 @@ pub fn end_with(parent: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn parse_registry(text: &str) -> Result<PathBuf, String> {
-    match text.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(path.into()),
-        _ => Err(format!("{text:?} names no registry; write unix:PATH")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,12 +81,5 @@ mod tests {
     fn a_process_whose_parent_is_gone_does_not_start() {
         let error = end_with(u32::MAX).unwrap_err().to_string();
         assert!(error.contains("has ended"), "{error}");
-    }
-
-    #[test]
-    fn only_a_unix_socket_names_a_registry() {
-        assert_eq!(parse_registry("unix:/run/r.sock"), Ok("/run/r.sock".into()));
-        assert!(parse_registry("unix:").is_err());
-        assert!(parse_registry("tcp:1.2.3.4").is_err());
     }
 }

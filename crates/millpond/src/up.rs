@@ -65,8 +65,7 @@ pub struct UpArguments {
     #[arg(long)]
     pub no_restart: bool,
 
-    /// For tests of partitions: each node runs in a network namespace of its own. Hidden: its OSDs then listen on an
-    /// address that others may reach, and there is no authentication yet.
+    /// For tests of partitions: each node runs in a network namespace of its own, which somebody else made.
     #[arg(long, hide = true, value_name = "PREFIX@IP")]
     pub network_namespaces: Option<NetworkNamespaces>,
 

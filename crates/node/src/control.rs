@@ -5,16 +5,19 @@ use crate::device::{Drive, DriveError};
 use crate::manager;
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
+use crate::switchboard::Switchboard;
+use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
 use registry::cluster::{Cluster, ClusterError, OsdStatus, ScrubWishes};
-use registry::{LeaseId, RegistryError, RemoteRegistry};
+use registry::{LeaseId, Location, RegistryError};
 use ring::Waker;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Device, Identity};
+use store::Device;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,23 +31,23 @@ const QUEUE_LENGTH: usize = 256;
 const MAP_LIMIT: Duration = Duration::from_secs(2);
 /// How long the map may take to show a configuration that was claimed: the claim is taken for failed then.
 const CLAIM_MAP_LIMIT: Duration = Duration::from_secs(10);
-/// How long one request to the registry may wait for it.
-const REGISTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The node.
     pub node: NodeId,
-    /// The socket that serves the registry.
-    pub registry: PathBuf,
+    /// Where the registry is.
+    pub registry: Location,
+    /// The node's key.
+    pub identity: Identity,
     /// The drives of its OSDs.
     pub osds: Vec<PathBuf>,
     /// Whether the drives have volatile write caches, where what the kernel says is to be overridden.
     pub volatile_cache: Option<bool>,
     /// The longest a shard polls before it sleeps, when it was busy a moment ago.
     pub spin_max: Duration,
-    /// The address of this machine that its OSDs listen on. Whoever reaches it may read and write everything.
+    /// The address of this machine that its OSDs listen on.
     pub listen: IpAddr,
 }
 
@@ -104,6 +107,16 @@ pub enum NodeError {
     /// The registry refused.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// An OSD has no port.
+    #[error("{osd} cannot listen on {address}: {source}; is that an address of this machine?")]
+    Listen {
+        /// The OSD.
+        osd: OsdId,
+        /// Where it was to listen.
+        address: IpAddr,
+        /// Why it cannot.
+        source: std::io::Error,
+    },
     /// An OSD ended.
     #[error("{0}")]
     Shard(String),
@@ -144,13 +157,12 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         |kind| signal(kind).map_err(|source| NodeError::System { what: "listening for signals", source });
     let (mut terminate, mut interrupt) =
         (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
-    let registry = RemoteRegistry::connect(&config.registry, REGISTRY_TIMEOUT).await?;
-    let cluster = Cluster::new(Arc::new(registry));
+    let cluster = Cluster::new(config.registry.connect().await?);
     // From the start, so that who calls an OSD as soon as it is announced is known to it.
     let maps = cluster.watch_map();
     let mut osds = Vec::new();
     for path in &config.osds {
-        osds.push(start_osd(&config, path.clone(), &cluster).await?);
+        osds.push(start_osd(&config, path.clone(), &cluster, &maps).await?);
     }
     let stop = tokio::sync::watch::Sender::new(false);
     let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
@@ -191,7 +203,12 @@ fn joined(ended: Result<Result<End, NodeError>, tokio::task::JoinError>) -> Resu
 }
 
 /// Opens a drive, learns or makes its identity, and starts its shard.
-async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<OsdControl, NodeError> {
+async fn start_osd(
+    config: &Config,
+    path: PathBuf,
+    cluster: &Cluster,
+    maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+) -> Result<OsdControl, NodeError> {
     let cluster_id = cluster.id().await?;
     let mut drive = Drive::open(&path, config.volatile_cache)?;
     let is_blank = drive.is_blank()?;
@@ -218,13 +235,19 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
     let (report_sender, mut reports) = mpsc::channel(QUEUE_LENGTH);
     let (commands, command_receiver) = mpsc::channel(QUEUE_LENGTH);
     let (ended_sender, mut ended) = oneshot::channel();
+    let (dial_sender, dials) = mpsc::channel(QUEUE_LENGTH);
+    let (listener, address) = listen(config.listen).map_err(|source| NodeError::Listen {
+        osd: id,
+        address: config.listen,
+        source,
+    })?;
     let shard_config = ShardConfig {
         drive,
         path: shown.clone(),
-        identity: Identity { cluster: cluster_id, osd_uuid: uuid, osd: id },
+        identity: store::Identity { cluster: cluster_id, osd_uuid: uuid, osd: id },
         format: is_blank,
         spin_max: config.spin_max,
-        listen: config.listen,
+        dials: dial_sender,
     };
     std::thread::Builder::new()
         .name(shard::thread_name(id))
@@ -237,7 +260,7 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
     let osd = tokio::select! {
         biased;
         Some(report) = reports.recv() => match report {
-            Report::Ready { address, waker } => OsdControl { id, address, waker, commands, reports, ended },
+            Report::Ready { waker } => OsdControl { id, address, waker, commands, reports, ended },
             report => return Err(NodeError::Shard(format!("{id} spoke before it was ready: {report:?}"))),
         },
         result = &mut ended => return Err(NodeError::Shard(match result {
@@ -245,9 +268,27 @@ async fn start_osd(config: &Config, path: PathBuf, cluster: &Cluster) -> Result<
             _ => format!("{id} ended before it was ready"),
         })),
     };
+    let switchboard = Switchboard {
+        osd: id,
+        identity: config.identity.clone(),
+        maps: maps.clone(),
+        commands: osd.commands.clone(),
+        waker: osd.waker.clone(),
+    };
+    tokio::spawn(switchboard.run(listener, dials));
     // Only now: a drive that was not formatted in the end holds nothing that could be missed.
     cluster.note_drive(id, &shown).await?;
     Ok(osd)
+}
+
+/// Listens on a port that is free.
+fn listen(ip: IpAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = std::net::TcpListener::bind((ip, 0))?;
+    // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((TcpListener::from_std(listener)?, address))
 }
 
 /// The OSD of this node whose drive was at that path when it was started last.

@@ -3,6 +3,7 @@
 //! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
 //! - `drive_check`: whether the drive under a running OSD still is what it was.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
+//! - [`switchboard`]: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
 //! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
 //!
@@ -15,5 +16,6 @@ mod drive_check;
 pub mod manager;
 mod scrubbing;
 pub mod shard;
+pub mod switchboard;
 
 pub use control::{Config, NodeError, run};

@@ -2,14 +2,15 @@
 
 use crate::device::Drive;
 use crate::drive_check::{self, DriveCheck, Finding};
+use crate::switchboard::Dial;
 use base::map::{ClusterMap, PgConfig};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
-use pg::{GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
+use pg::{Credential, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
 use registry::cluster::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Waker};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,27 @@ pub enum Command {
     },
     /// Scrub these groups, deeply or not.
     Scrub(Vec<(PgId, bool)>),
+    /// Somebody connected.
+    Accepted {
+        /// The connection.
+        socket: TcpStream,
+        /// Who it proved to be. None lets it be who it says it is, which is for tests.
+        credential: Option<Credential>,
+    },
+    /// A connection that was dialled stands, and who is there proved to be who it must be.
+    Connected {
+        /// What was reserved for it.
+        connection: ConnectionId,
+        /// The connection.
+        socket: TcpStream,
+    },
+    /// A connection that was dialled came to nothing.
+    NotConnected {
+        /// What was reserved for it.
+        connection: ConnectionId,
+        /// Why, for a person.
+        reason: String,
+    },
     /// Stop, so that the next start is quick.
     Shutdown,
 }
@@ -52,10 +74,8 @@ pub enum Command {
 /// What a shard tells the control side.
 #[derive(Debug)]
 pub enum Report {
-    /// It serves at this address.
+    /// It takes commands.
     Ready {
-        /// Where.
-        address: SocketAddr,
         /// Wakes it after a command.
         waker: Waker,
     },
@@ -87,8 +107,8 @@ pub struct ShardConfig {
     pub format: bool,
     /// The longest it polls before it sleeps, when it was busy a moment ago.
     pub spin_max: Duration,
-    /// The address of this machine that it listens on. Whoever reaches it may read and write everything.
-    pub listen: IpAddr,
+    /// Where it asks for connections.
+    pub dials: mpsc::Sender<Dial>,
 }
 
 /// Runs an OSD until it is told to stop. Reports and commands are bounded queues.
@@ -124,15 +144,7 @@ pub fn run(
     let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
     let file =
         reactor.add_file(descriptor, config.drive.depth()).map_err(|error| format!("{path}: {error}"))?;
-    let listen = config.listen;
-    let listener = TcpListener::bind((listen, 0))
-        .map_err(|error| format!("{osd} cannot listen on {listen}: {error}"))?;
-    // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
-    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN)
-        .map_err(|error| format!("{osd} cannot listen: {error}"))?;
-    let address = listener.local_addr().map_err(|error| format!("{osd} cannot listen: {error}"))?;
-    reactor.listen(listener.into()).map_err(|error| format!("{osd} cannot listen: {error}"))?;
-    let ready = Report::Ready { address, waker: reactor.waker() };
+    let ready = Report::Ready { waker: reactor.waker() };
     reports.blocking_send(ready).map_err(|_| "the node is stopping".to_owned())?;
     let shard = Shard {
         osd: machine,
@@ -142,6 +154,7 @@ pub fn run(
         stalled: Vec::new(),
         still_stalled: Vec::new(),
         greetings: VecDeque::new(),
+        dials: config.dials,
         reports,
         commands,
         published: None,
@@ -171,6 +184,7 @@ struct Shard {
     still_stalled: Vec<ConnectionId>,
     /// Who connected and must say who it is, oldest first.
     greetings: VecDeque<(Instant, ConnectionId)>,
+    dials: mpsc::Sender<Dial>,
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
     published: Option<OsdStatus>,
@@ -196,11 +210,17 @@ struct ShardIo<'a> {
     reactor: &'a mut Reactor,
     file: FileId,
     proposals: &'a mut VecDeque<Report>,
+    dials: &'a mpsc::Sender<Dial>,
 }
 
 impl Network for ShardIo<'_> {
     fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
-        Network::connect(self.reactor, address)
+        let connection = self.reactor.reserve().ok()?;
+        if self.dials.try_send(Dial { connection, address }).is_err() {
+            self.reactor.close(connection, "too many connections are being made");
+            return None;
+        }
+        Some(connection.link())
     }
     fn send(&mut self, link: LinkId, bytes: &[u8]) {
         Network::send(self.reactor, link, bytes);
@@ -236,7 +256,12 @@ macro_rules! parts {
     ($shard:expr) => {
         (
             &mut $shard.osd,
-            ShardIo { reactor: &mut $shard.reactor, file: $shard.file, proposals: &mut $shard.proposals },
+            ShardIo {
+                reactor: &mut $shard.reactor,
+                file: $shard.file,
+                proposals: &mut $shard.proposals,
+                dials: &$shard.dials,
+            },
         )
     };
 }
@@ -284,17 +309,14 @@ impl Shard {
                     self.handle_inbox(now, connection, inbox);
                 }
             }
-            Event::Accepted { connection, .. } => {
-                osd.handle_accepted(connection.link());
-                self.greetings.push_back((now + GREETING_LIMIT, connection));
-            }
             Event::Connected { connection } => osd.handle_connected(connection.link(), &mut io),
             Event::Closed { connection, reason } => {
                 tracing::debug!(osd = %osd.id(), ?connection, reason, "a connection ended");
                 osd.handle_closed(now, connection.link(), &reason, &mut io);
             }
             Event::Woken => self.handle_commands(now),
-            Event::Drained { .. } => {}
+            // It has no listener.
+            Event::Drained { .. } | Event::Accepted { .. } => {}
         }
     }
 
@@ -380,6 +402,15 @@ impl Shard {
                         osd.begin_scrub(pg, is_deep);
                     }
                 }
+                Command::Accepted { socket, credential } => {
+                    // Too many connections: dropping it closes it, which is all that can be said to its peer.
+                    if let Ok(connection) = self.reactor.adopt(socket.into()) {
+                        osd.handle_accepted(connection.link(), credential);
+                        self.greetings.push_back((now + GREETING_LIMIT, connection));
+                    }
+                }
+                Command::Connected { connection, socket } => self.reactor.fulfil(connection, socket.into()),
+                Command::NotConnected { connection, reason } => self.reactor.close(connection, &reason),
                 Command::Shutdown => {
                     osd.begin_shutdown(&mut io);
                     self.shutdown_limit = Some(now + SHUTDOWN_LIMIT);

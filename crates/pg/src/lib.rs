@@ -14,6 +14,7 @@
 //!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
 //!   [`fence`]: whoever had a volume before is served no more;
 //!   [`placement`]: how a group moves to other OSDs.
+//! - `access`: what whoever connected may do.
 //! - [`group`], [`operation`]: the state those work on.
 //!
 //! # Invariants
@@ -23,6 +24,7 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
+mod access;
 pub mod drive;
 pub mod fence;
 pub mod group;
@@ -41,8 +43,11 @@ pub mod replica;
 pub mod request;
 mod sabotage;
 pub mod scrub;
+#[cfg(test)]
+mod testing;
 pub mod write;
 
+pub use access::Credential;
 pub use group::GroupSummary;
 pub use io::Io;
 pub use mend::{DamageCounts, LostBlock};

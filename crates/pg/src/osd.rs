@@ -1,5 +1,6 @@
 //! The OSD: its links, its map, its turn.
 
+use crate::access::{ClientLink, Credential};
 use crate::drive::Renewals;
 use crate::fence::Fencing;
 use crate::group::{Group, GroupState, GroupSummary};
@@ -15,13 +16,13 @@ use crate::scrub::Scrubs;
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{
-    BLOCK_BYTES, Buffer, BufferPool, ClientId, Generation, Instant, LinkId, ObjectKey, OsdId, PgId, PoolId,
-    VolumeId,
+    BLOCK_BYTES, Buffer, BufferPool, Generation, Instant, LinkId, ObjectKey, OsdId, PgId, PoolId, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Action, Store};
+use wire::encode::RefusalDetails;
 use wire::{Hello, Message, Role, Status, WireError, encode};
 
 /// How long after a failed attempt an OSD is dialled again.
@@ -84,6 +85,14 @@ pub enum LinkError {
     /// An OSD that this cluster's map does not show.
     #[error("{0} is not an OSD of this cluster")]
     UnknownOsd(OsdId),
+    /// Its key does not allow that.
+    #[error("the key {name} must not {what}; `millpond auth ls` shows what it may do")]
+    NotAllowed {
+        /// The key's name.
+        name: Arc<str>,
+        /// What it wanted to.
+        what: &'static str,
+    },
     /// This OSD serves nothing more.
     #[error("{0} stops, or its drive failed")]
     Stopped(OsdId),
@@ -149,8 +158,8 @@ pub(crate) struct Deferred {
 #[derive(Debug)]
 pub(crate) enum Peer {
     /// It connected and has not said yet.
-    Unknown,
-    Client(ClientId),
+    Unknown(Option<Credential>),
+    Client(ClientLink),
     Osd(OsdLink),
 }
 
@@ -158,6 +167,8 @@ pub(crate) enum Peer {
 #[derive(Debug, Default)]
 pub(crate) struct OsdLink {
     pub(crate) osd: OsdId,
+    /// Of whoever connected to this OSD, if that is checked.
+    pub(crate) credential: Option<Credential>,
     pub(crate) is_ready: bool,
     /// When it was dialled, or became ready.
     pub(crate) since: Instant,
@@ -435,9 +446,10 @@ impl Osd {
         self.perform_actions(io);
     }
 
-    /// Somebody connected.
-    pub fn handle_accepted(&mut self, link: LinkId) {
-        self.peers.insert(link, Peer::Unknown);
+    /// Somebody connected who proved to have the key of this principal. Without a credential whoever connects is taken to be
+    /// who it says it is: only a simulator, or a test, can know that.
+    pub fn handle_accepted(&mut self, link: LinkId, credential: Option<Credential>) {
+        self.peers.insert(link, Peer::Unknown(credential));
     }
 
     /// An outgoing link stands.
@@ -451,7 +463,7 @@ impl Osd {
     /// Whether the link has said who it is; one that does not within some seconds should be closed.
     #[must_use]
     pub fn is_greeted(&self, link: LinkId) -> bool {
-        !matches!(self.peers.get(&link), None | Some(Peer::Unknown))
+        !matches!(self.peers.get(&link), None | Some(Peer::Unknown(_)))
     }
 
     /// A link ended.
@@ -611,6 +623,8 @@ impl Osd {
             (group.size, group.min_size) =
                 pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
         }
+        let map = self.map.clone();
+        self.heed_principals(&map, io);
         self.find_left_groups();
         self.find_neighbours();
         self.next_tick = now;
@@ -646,18 +660,26 @@ impl Osd {
         let peer = self.peers.get_mut(&link).ok_or(LinkError::OutOfTurn("the link is closed"))?;
         match peer {
             Peer::Osd(peer) => peer.heard_at = now,
-            Peer::Client(_) => {
+            Peer::Client(client) => {
+                if let Some((request, status)) = client.lacks_right(&message, &self.volumes) {
+                    self.milestones.pass(Milestone::refused(status));
+                    io.send(link, &encode::reply_refused(request, status, RefusalDetails::default()));
+                    return Ok(Handled::Done);
+                }
                 if now.since(self.active_at) >= REST_AFTER {
                     self.next_tick = now;
                 }
                 self.active_at = now;
                 self.pace.client_came(now);
             }
-            Peer::Unknown => {}
+            Peer::Unknown(_) => {}
         }
         match (peer, message) {
-            (Peer::Unknown, Message::Hello(hello)) => self.handle_hello(link, hello, io),
-            (Peer::Unknown, _) => Err(LinkError::OutOfTurn("the first message is not a hello")),
+            (Peer::Unknown(credential), Message::Hello(hello)) => {
+                let credential = credential.take();
+                self.handle_hello(link, hello, credential, io)
+            }
+            (Peer::Unknown(_), _) => Err(LinkError::OutOfTurn("the first message is not a hello")),
             (Peer::Client(_), Message::Read(request)) => Ok(self.handle_read_request(link, &request, io)),
             (Peer::Client(_), Message::Write(request, checksums, data)) => {
                 Ok(self.handle_write_request(link, &request, checksums, data, io))
@@ -667,6 +689,7 @@ impl Osd {
                 Ok(self.handle_allocated_request(link, &request, io))
             }
             (Peer::Client(_), Message::Fence(fence)) => {
+                self.may_fence(link, fence.volume)?;
                 self.handle_client_fence(link, &fence, io);
                 Ok(Handled::Done)
             }
@@ -694,7 +717,13 @@ impl Osd {
         }
     }
 
-    fn handle_hello(&mut self, link: LinkId, hello: Hello, io: &mut impl Io) -> Result<Handled, LinkError> {
+    fn handle_hello(
+        &mut self,
+        link: LinkId,
+        hello: Hello,
+        credential: Option<Credential>,
+        io: &mut impl Io,
+    ) -> Result<Handled, LinkError> {
         if hello.cluster != self.cluster {
             return Err(LinkError::OtherCluster { ours: self.cluster, theirs: hello.cluster });
         }
@@ -705,22 +734,15 @@ impl Osd {
             Role::Client(client) => {
                 // A client has one connection to an OSD. What an older one still holds must not run after
                 // anything of the newer: its requests may have been sent again and been overwritten since.
-                let older: Vec<_> = self
-                    .peers
-                    .iter()
-                    .filter(|(_, peer)| matches!(peer, Peer::Client(id) if *id == client))
-                    .map(|(older, _)| *older)
-                    .collect();
+                let (admitted, older) = self.admit_client(client, credential)?;
                 for older in older {
                     self.peers.remove(&older);
                     io.close(older, "the client connected anew");
                 }
-                self.peers.insert(link, Peer::Client(client));
+                self.peers.insert(link, Peer::Client(admitted));
             }
             Role::Osd(osd) => {
-                if !self.map.osds.contains_key(&osd) || osd == self.id {
-                    return Err(LinkError::UnknownOsd(osd));
-                }
+                self.admit_osd(osd, credential.as_ref())?;
                 if self.is_leaving() {
                     return Err(LinkError::Stopped(self.id));
                 }
@@ -729,7 +751,8 @@ impl Osd {
                     io.close(older, "the OSD connected anew");
                     self.lost_member(osd, &format!("{osd} connected anew"), io);
                 }
-                self.peers.insert(link, Peer::Osd(OsdLink::new(osd, true, self.now)));
+                let peer = OsdLink { credential, ..OsdLink::new(osd, true, self.now) };
+                self.peers.insert(link, Peer::Osd(peer));
                 self.next_tick = self.now;
             }
         }

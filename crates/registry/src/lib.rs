@@ -24,6 +24,7 @@ mod embedded;
 mod error;
 mod etcd;
 mod interface;
+mod location;
 mod request;
 mod socket;
 mod value;
@@ -36,5 +37,6 @@ pub use interface::{
     OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, Revision, Txn, TxnResult,
     VALUE_BYTES_MAX, Watch, WatchBatch,
 };
+pub use location::Location;
 pub use socket::{DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer};
 pub use value::Value;

@@ -187,6 +187,8 @@ pub(crate) struct Connection {
     pub(crate) is_sending: bool,
     pub(crate) is_dirty: bool,
     pub(crate) is_connecting: bool,
+    /// Its socket is being made elsewhere.
+    pub(crate) is_reserved: bool,
     /// Why it is being closed; it goes when nothing is in flight on it any more.
     pub(crate) closing: Option<String>,
     /// The reason was reported.
@@ -211,6 +213,7 @@ impl Connection {
             is_sending: false,
             is_dirty: false,
             is_connecting: false,
+            is_reserved: false,
             closing: None,
             is_reported: false,
         }

@@ -395,6 +395,35 @@ impl Reactor {
         Ok(connection)
     }
 
+    /// A connection whose socket is made elsewhere, by who can do more than connect: what is sent on it meanwhile waits.
+    /// [`Self::fulfil`] gives it its socket, [`Self::close`] gives it up.
+    ///
+    /// # Errors
+    /// When there are too many connections.
+    pub fn reserve(&mut self) -> io::Result<ConnectionId> {
+        let stand_in = Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        let connection = self.insert_connection(stand_in.into())?;
+        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        (state.is_connecting, state.is_reserved) = (true, true);
+        Ok(connection)
+    }
+
+    /// Gives a reserved connection its connected socket; [`Event::Connected`] follows, or [`Event::Closed`] if the
+    /// kernel's table does not take it. A socket for a connection that was closed meanwhile is closed too.
+    pub fn fulfil(&mut self, connection: ConnectionId, socket: Socket) {
+        let Some(state) = self.connection_mut(connection).filter(|state| state.is_reserved) else { return };
+        set_stream_options(&socket);
+        let socket = OwnedFd::from(socket);
+        let descriptor = socket.as_raw_fd();
+        (state.socket, state.is_connecting, state.is_reserved) = (socket, false, false);
+        if let Err(error) = self.ring.submitter().register_files_update(connection.slot, &[descriptor]) {
+            return self.begin_close(connection.slot, error.to_string());
+        }
+        self.waiting_events.push_back(Event::Connected { connection });
+        self.arm_receive(connection.slot);
+        self.start_send(connection.slot);
+    }
+
     /// Whether the connection still stands and is not being closed.
     #[must_use]
     pub fn is_open(&self, connection: ConnectionId) -> bool {
@@ -653,6 +682,10 @@ impl Reactor {
 
     fn begin_close(&mut self, slot: u32, reason: String) {
         let Some(state) = self.connections[slot as usize].as_mut() else { return };
+        if state.is_reserved {
+            // Nothing is in flight on it.
+            (state.is_connecting, state.is_reserved) = (false, false);
+        }
         if state.closing.is_none() {
             state.closing = Some(reason);
             // Ends what is in flight on the socket; its completions then let the slot go.

@@ -127,6 +127,41 @@ fn a_connect_that_is_refused_is_reported_as_closed() {
 }
 
 #[test]
+fn a_reserved_connection_waits_for_its_socket() {
+    let mut reactor = reactor();
+    let (socket, address) = listener();
+    let (kept, given_up) = (reactor.reserve().unwrap(), reactor.reserve().unwrap());
+    reactor.send(kept, b"ping");
+    reactor.send(given_up, b"lost");
+    reactor.close(given_up, "nobody is there");
+    let events = turn(&mut reactor);
+    assert!(
+        matches!(&events[..], [Event::Closed { connection, reason }] if *connection == given_up && reason == "nobody is there"),
+        "{events:?}"
+    );
+    assert_eq!(reactor.connection_count(), 1);
+    // Its slot may be another's by the time that its socket comes.
+    let next = reactor.reserve().unwrap();
+    let made = || Socket::from(TcpStream::connect(address).unwrap());
+    reactor.fulfil(given_up, made());
+    reactor.fulfil(kept, made());
+    let (mut late, mut peer) = (socket.accept().unwrap().0, socket.accept().unwrap().0);
+    let events = turn(&mut reactor);
+    let is_connected =
+        |event: &Event| matches!(event, Event::Connected { connection } if *connection == kept);
+    assert!(events.iter().any(is_connected), "{events:?}");
+    let mut said = [0; 4];
+    peer.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"ping");
+    assert_eq!(late.read(&mut said).unwrap(), 0, "nobody has it any more");
+    assert!(reactor.is_open(next) && reactor.is_open(kept));
+    peer.write_all(b"pong").unwrap();
+    while !turn(&mut reactor).iter().any(|event| matches!(event, Event::Received { .. })) {}
+    let inbox = reactor.take_inbox(kept).unwrap();
+    assert_eq!(inbox.bytes(), b"pong");
+}
+
+#[test]
 fn two_reactors_talk_over_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
     let address = SockAddr::unix(directory.path().join("socket")).unwrap();

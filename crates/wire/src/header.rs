@@ -170,5 +170,7 @@ codes! {
         NoSuchVolume = 8,
         /// The drive failed; the reply's `sequence` is the OSD.
         DeviceFailed = 9,
+        /// The client's key does not allow it.
+        Forbidden = 10,
     }
 }

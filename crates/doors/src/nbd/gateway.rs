@@ -28,7 +28,7 @@ use super::in_flight::PieceId;
 use super::protocol::ErrorCode;
 use super::server::Connection;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
-use crate::volume::{AttachError, LoopError, SessionOptions, VolumeLoop};
+use crate::volume::{AttachError, ClusterAccess, LoopError, SessionOptions, VolumeLoop};
 use base::{BLOCK_BYTES, Buffer, Instant};
 use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
@@ -37,7 +37,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ring::{ConnectionId, Event, Inbox, Reactor, ReactorOptions, Waker};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -69,8 +68,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// What to serve, and where.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
-    /// The Unix socket on which the registry is served.
-    pub registry: PathBuf,
+    /// The cluster whose volumes they are.
+    pub cluster: ClusterAccess,
     /// The volumes, by name; each becomes an export of that name.
     pub volumes: Vec<String>,
     /// Where to listen.
@@ -172,7 +171,7 @@ impl Gateway {
             ..ReactorOptions::default()
         };
         let session = SessionOptions {
-            registry: options.registry.clone(),
+            cluster: options.cluster.clone(),
             volumes: options.volumes.clone(),
             shared: options.shared || options.read_only,
             timeout: options.timeout,

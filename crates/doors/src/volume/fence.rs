@@ -1,6 +1,7 @@
 //! Sees to it that no OSD serves who had a volume before, ahead of its first use: one member in sync of each placement group
 //! is to know the new generation. Why that is enough is told in docs/protocol.md.
 
+use auth::Identity;
 use base::map::ClusterMap;
 use base::{ClientId, Generation, OsdId, VolumeId};
 use client::Fencing;
@@ -43,7 +44,11 @@ pub(super) struct Order {
 ///
 /// # Errors
 /// After [`FENCE_LIMIT`], in words: which OSDs could not be made sure of, and why.
-pub(super) async fn set_up(mut maps: watch::Receiver<Arc<ClusterMap>>, order: Order) -> Result<(), String> {
+pub(super) async fn set_up(
+    mut maps: watch::Receiver<Arc<ClusterMap>>,
+    order: Order,
+    identity: &Identity,
+) -> Result<(), String> {
     let first = maps.borrow_and_update().clone();
     let Some(mut fencing) = Fencing::new(&first, order.volume) else {
         return Err("the volume was removed".to_owned());
@@ -62,7 +67,9 @@ pub(super) async fn set_up(mut maps: watch::Receiver<Arc<ClusterMap>>, order: Or
         for osd in &open {
             match map.osds.get(osd).and_then(|info| info.address) {
                 Some(address) if asked.insert((*osd, address)) => {
-                    tasks.spawn(ask_until_answered(map.cluster, *osd, address, order, sender.clone()));
+                    let asking =
+                        Asking { identity: identity.clone(), maps: maps.clone(), osd: *osd, address, order };
+                    tasks.spawn(asking.ask_until_answered(sender.clone()));
                 }
                 Some(_) => {}
                 None => drop(troubles.insert(*osd, "it is down".to_owned())),
@@ -101,39 +108,45 @@ fn in_words(open: &BTreeSet<OsdId>, troubles: &BTreeMap<OsdId, String>) -> Strin
     words.collect::<Vec<_>>().join(", ")
 }
 
-async fn ask_until_answered(
-    cluster: base::ClusterId,
+/// One OSD, to be asked.
+struct Asking {
+    identity: Identity,
+    maps: watch::Receiver<Arc<ClusterMap>>,
     osd: OsdId,
     address: SocketAddr,
     order: Order,
-    answers: mpsc::Sender<Answer>,
-) {
-    loop {
-        let answer = ask(cluster, osd, address, order).await;
-        let is_done = answer.is_ok();
-        if answers.send((osd, answer)).await.is_err() || is_done {
-            return;
-        }
-        tokio::time::sleep(RETRY_PAUSE).await;
-    }
 }
 
-/// Asks one OSD once.
-async fn ask(cluster: base::ClusterId, osd: OsdId, address: SocketAddr, order: Order) -> Result<(), String> {
-    let unreachable = |error: std::io::Error| format!("{address} cannot be reached: {error}");
-    let silent = |_| format!("{address} does not answer");
-    let mut stream =
-        timeout(GREETING_LIMIT, TcpStream::connect(address)).await.map_err(silent)?.map_err(unreachable)?;
-    let hello = Hello { role: Role::Client(order.client), cluster, target: osd };
-    stream.write_all(&encode::hello(&hello)).await.map_err(unreachable)?;
-    let mut inbox = Vec::new();
-    timeout(GREETING_LIMIT, next(&mut stream, &mut inbox)).await.map_err(silent)??;
-    let fence = Fence { request: 1, volume: order.volume, generation: order.generation };
-    stream.write_all(&encode::fence(&fence)).await.map_err(unreachable)?;
-    let waits = |_| "it is not sure of other OSDs yet that it reached a moment ago".to_owned();
-    match timeout(ANSWER_LIMIT, next(&mut stream, &mut inbox)).await.map_err(waits)?? {
-        Some(done) if done == fence => Ok(()),
-        _ => Err("it answered something else".to_owned()),
+impl Asking {
+    async fn ask_until_answered(self, answers: mpsc::Sender<Answer>) {
+        loop {
+            let answer = self.ask().await;
+            let is_done = answer.is_ok();
+            if answers.send((self.osd, answer)).await.is_err() || is_done {
+                return;
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Asks once.
+    async fn ask(&self) -> Result<(), String> {
+        let (address, order) = (self.address, self.order);
+        let unreachable = |error: std::io::Error| format!("{address} cannot be reached: {error}");
+        let silent = |_| format!("{address} does not answer");
+        let map = self.maps.borrow().clone();
+        let mut stream = auth::dial(&self.identity, &map, address).await?;
+        let hello = Hello { role: Role::Client(order.client), cluster: map.cluster, target: self.osd };
+        stream.write_all(&encode::hello(&hello)).await.map_err(unreachable)?;
+        let mut inbox = Vec::new();
+        timeout(GREETING_LIMIT, next(&mut stream, &mut inbox)).await.map_err(silent)??;
+        let fence = Fence { request: 1, volume: order.volume, generation: order.generation };
+        stream.write_all(&encode::fence(&fence)).await.map_err(unreachable)?;
+        let waits = |_| "it is not sure of other OSDs yet that it reached a moment ago".to_owned();
+        match timeout(ANSWER_LIMIT, next(&mut stream, &mut inbox)).await.map_err(waits)?? {
+            Some(done) if done == fence => Ok(()),
+            _ => Err("it answered something else".to_owned()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Two sides meet in a bounded queue. The control side, [`VolumeSession`], is a thread of its own with
 //! ordinary asynchronous code: it talks to the registry, holds the lease under which the volumes are
-//! attached, and watches the cluster map. The data side, [`VolumeLoop`], belongs to the thread that
+//! attached, watches the cluster map, and makes the connections to OSDs. The data side, [`VolumeLoop`], belongs to the thread that
 //! made it: a reactor and a [`client::Client`], turned by whoever serves or measures the volumes.
 //!
 //! Invariant: the data side sends requests only under an attachment that the session believes to live.
@@ -14,11 +14,12 @@
 //! OSDs are cut, and every turn after that fails with the reason. A primary that is away is waited for by
 //! the client, which connects again by itself.
 
+mod dialler;
 mod fence;
 mod session;
 #[cfg(test)]
 mod tests;
 mod volume_loop;
 
-pub use session::{AttachError, SessionEvent, SessionOptions, VolumeSession};
+pub use session::{AttachError, ClusterAccess, SessionEvent, SessionOptions, VolumeSession};
 pub use volume_loop::{AttachedVolume, LoopError, VolumeLoop};

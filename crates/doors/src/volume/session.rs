@@ -1,17 +1,20 @@
 //! The control side of attached volumes: a thread that attaches, keeps the lease alive, watches the map.
 
+use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
+use auth::{Identity, KeyError, SecretKey};
 use base::map::ClusterMap;
 use base::{ClientId, VolumeId};
 use registry::cluster::{Attachment, Cluster, ClusterError};
-use registry::{DEFAULT_TIMEOUT, LeaseId, RegistryError, RemoteRegistry};
-use ring::Waker;
-use std::path::PathBuf;
+use registry::{LeaseId, Location, RegistryError};
+use ring::{ConnectionId, Waker};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 /// How long the attachments outlive this process if it dies without a word.
@@ -22,16 +25,47 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
 const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
 /// Events that wait for the data side; of more maps only the newest is kept.
 const EVENTS_MAX: usize = 16;
+/// Connections that wait to be made.
+const DIALS_MAX: usize = 1024;
 /// The pause before an event is offered again to a full queue.
 const OFFER_PAUSE: Duration = Duration::from_millis(20);
 /// How long detaching may take before it is left to the lease's end.
 const DETACH_LIMIT: Duration = Duration::from_secs(3);
 
+/// How a client gets into a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterAccess {
+    /// Where its registry is.
+    pub registry: Location,
+    /// The client's key.
+    pub identity: Identity,
+}
+
+impl ClusterAccess {
+    /// The socket of the registry in the directory of a cluster on this machine.
+    pub const SOCKET: &str = "registry.sock";
+    /// The key in such a directory of whoever owns it.
+    pub const KEY: &str = "admin.key";
+
+    /// Into the cluster that runs in a directory of this machine: as whoever has the key in that file, or as its owner.
+    ///
+    /// # Errors
+    /// When the key cannot be read.
+    pub fn local(directory: &Path, key: Option<&Path>) -> Result<ClusterAccess, KeyError> {
+        let key = match key {
+            Some(key) => SecretKey::load(key)?,
+            None => SecretKey::load(&directory.join(ClusterAccess::KEY))?,
+        };
+        let registry = Location::Socket(directory.join(ClusterAccess::SOCKET));
+        Ok(ClusterAccess { registry, identity: Identity::new(&key) })
+    }
+}
+
 /// What to attach, and how.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The Unix socket on which the registry is served.
-    pub registry: PathBuf,
+    /// The cluster they are in.
+    pub cluster: ClusterAccess,
     /// The volumes, by name.
     pub volumes: Vec<String>,
     /// Whether others may attach them too.
@@ -129,6 +163,8 @@ pub(super) enum Parting {
 #[derive(Debug)]
 pub struct VolumeSession {
     events: Receiver<SessionEvent>,
+    dials: mpsc::Sender<Dial>,
+    dialled: Receiver<Dialled>,
     /// Asks the thread to end.
     stop: Option<oneshot::Sender<Parting>>,
     parting: Parting,
@@ -145,20 +181,34 @@ impl VolumeSession {
         let (event_sender, events) = sync_channel(EVENTS_MAX);
         let (started_sender, started) = sync_channel(1);
         let (stop, stopped) = oneshot::channel();
+        let (dials, dial_receiver) = mpsc::channel(DIALS_MAX);
+        // Bounded by the connections that the data side's reactor takes.
+        let (dialled_sender, dialled) = channel();
         let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 match Session::start(&options).await {
                     Ok((session, attached)) => {
                         // If nobody waits any more, `stopped` says so too.
                         let _ = started_sender.send(Ok(attached));
+                        let identity = options.cluster.identity.clone();
+                        let maps = session.maps.clone();
+                        let dialler =
+                            Dialler { identity, maps, dialled: dialled_sender, waker: waker.clone() };
+                        tokio::spawn(dialler.run(dial_receiver));
                         session.run(event_sender, waker, stopped).await;
                     }
                     Err(error) => drop(started_sender.send(Err(error))),
                 }
             });
         })?;
-        let session =
-            VolumeSession { events, stop: Some(stop), parting: Parting::WithLooseEnds, thread: Some(thread) };
+        let session = VolumeSession {
+            events,
+            dials,
+            dialled,
+            stop: Some(stop),
+            parting: Parting::WithLooseEnds,
+            thread: Some(thread),
+        };
         match started.recv() {
             Ok(Ok(attached)) => Ok((session, attached)),
             Ok(Err(error)) => Err(error),
@@ -169,6 +219,16 @@ impl VolumeSession {
     /// Says how it will part, when it is dropped: with loose ends unless this is called.
     pub(super) fn set_parting(&mut self, parting: Parting) {
         self.parting = parting;
+    }
+
+    /// Has a connection made to an OSD, for one that the reactor reserved. Says whether that can be.
+    pub(super) fn dial(&self, connection: ConnectionId, address: SocketAddr) -> bool {
+        self.dials.try_send(Dial { connection, address }).is_ok()
+    }
+
+    /// What became of a dial, if something did.
+    pub(super) fn poll_dialled(&self) -> Option<Dialled> {
+        self.dialled.try_recv().ok()
     }
 
     /// The next event, if there is one.
@@ -207,8 +267,7 @@ struct Session {
 
 impl Session {
     async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
-        let registry = RemoteRegistry::connect(&options.registry, DEFAULT_TIMEOUT).await?;
-        let cluster = Cluster::new(Arc::new(registry));
+        let cluster = Cluster::new(options.cluster.registry.connect().await?);
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
@@ -317,7 +376,7 @@ async fn attach_all(
     let no_map = || AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() };
     shown.ok_or_else(no_map)?;
     for (name, attached) in options.volumes.iter().zip(&volumes) {
-        fence_those_before(cluster, &maps, client, name, attached).await?;
+        fence_those_before(cluster, &maps, client, name, attached, &options.cluster.identity).await?;
     }
     let map = maps.borrow_and_update().clone();
     Ok((maps, Attached { client, volumes, map }))
@@ -330,10 +389,11 @@ async fn fence_those_before(
     client: ClientId,
     name: &str,
     attached: &Attachment,
+    identity: &Identity,
 ) -> Result<(), AttachError> {
     let Some(before) = attached.unfenced.last() else { return Ok(()) };
     let order = Order { client, volume: attached.id, generation: attached.generation };
-    fence::set_up(maps.clone(), order).await.map_err(|osds| AttachError::NotFenced {
+    fence::set_up(maps.clone(), order, identity).await.map_err(|osds| AttachError::NotFenced {
         volume: name.to_owned(),
         holder: before.description.clone(),
         osds,

@@ -23,7 +23,7 @@ fn pond() -> Pond {
 impl Pond {
     fn attach(&self, shared: bool) -> Result<VolumeLoop, AttachError> {
         let options = SessionOptions {
-            registry: self.cluster.registry_socket().to_owned(),
+            cluster: self.cluster.access(),
             volumes: vec!["disk".to_owned()],
             shared,
             timeout: None,
@@ -134,15 +134,14 @@ fn who_did_not_part_quietly_is_fenced_before_the_volume_is_used_again() {
 #[test]
 fn a_volume_that_is_not_there_is_named() {
     let pond = pond();
-    let options = |socket: &std::path::Path, volume: &str| SessionOptions {
-        registry: socket.to_owned(),
-        volumes: vec![volume.to_owned()],
+    let options = SessionOptions {
+        cluster: pond.cluster.access(),
+        volumes: vec!["other".to_owned()],
         shared: false,
         timeout: None,
         purpose: "a test".to_owned(),
     };
-    let socket = pond.cluster.registry_socket();
-    let error = VolumeLoop::attach(options(socket, "other"), ReactorOptions::default()).err().unwrap();
+    let error = VolumeLoop::attach(options, ReactorOptions::default()).err().unwrap();
     assert!(error.to_string().contains("no volume other"), "{error}");
 }
 

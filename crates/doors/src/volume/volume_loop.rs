@@ -1,5 +1,6 @@
 //! The data side of attached volumes: one reactor, one client, turned by the thread that owns them.
 
+use super::dialler::Dialled;
 use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Instant, LinkId, Network, VolumeId};
 use client::{Client, Completion, Notice, VolumeHandle};
@@ -50,8 +51,6 @@ pub struct VolumeLoop {
     events: Vec<Event>,
     now: Instant,
     lost: Option<String>,
-    // Detaches when dropped, so it is the last field: the reactor has let go of every request by then.
-    session: VolumeSession,
 }
 
 impl VolumeLoop {
@@ -71,9 +70,9 @@ impl VolumeLoop {
             name,
         });
         let volumes = volumes.collect();
-        let wires = Wires { reactor, links: Vec::new() };
+        let wires = Wires { reactor, links: Vec::new(), session };
         let now = ring::now();
-        Ok(VolumeLoop { wires, client, volumes, events: Vec::new(), now, lost: None, session })
+        Ok(VolumeLoop { wires, client, volumes, events: Vec::new(), now, lost: None })
     }
 
     /// The volumes, in the order in which they were named.
@@ -209,7 +208,13 @@ impl VolumeLoop {
     }
 
     fn hear_session(&mut self) {
-        while let Some(event) = self.session.poll_event() {
+        while let Some(Dialled { connection, result }) = self.wires.session.poll_dialled() {
+            match result {
+                Ok(socket) => self.wires.reactor.fulfil(connection, socket.into()),
+                Err(reason) => self.wires.reactor.close(connection, &reason),
+            }
+        }
+        while let Some(event) = self.wires.session.poll_event() {
             match event {
                 SessionEvent::Map(map) => self.client.handle_map(self.now, map, &mut self.wires),
                 SessionEvent::Lost { reason } => {
@@ -226,7 +231,7 @@ impl VolumeLoop {
 impl Drop for VolumeLoop {
     fn drop(&mut self) {
         if self.client.is_quiet() {
-            self.session.set_parting(Parting::Quiet);
+            self.wires.session.set_parting(Parting::Quiet);
         }
     }
 }
@@ -248,11 +253,13 @@ fn log(notice: Notice) {
     }
 }
 
-/// The reactor as the client sees it, with a note of which connections are the client's.
+/// The reactor as the client sees it, with a note of which connections are the client's, and who makes them.
 struct Wires {
     reactor: Reactor,
     /// By the connection's slot.
     links: Vec<Option<ConnectionId>>,
+    // Detaches when dropped, so it is the last field: the reactor has let go of every request by then.
+    session: VolumeSession,
 }
 
 impl Wires {
@@ -273,13 +280,16 @@ impl Wires {
 
 impl Network for Wires {
     fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
-        let link = Network::connect(&mut self.reactor, address)?;
-        let connection = ConnectionId::of_link(link);
+        let connection = self.reactor.reserve().ok()?;
+        if !self.session.dial(connection, address) {
+            self.reactor.close(connection, "too many connections are being made");
+            return None;
+        }
         if self.links.len() <= connection.slot() {
             self.links.resize(connection.slot() + 1, None);
         }
         self.links[connection.slot()] = Some(connection);
-        Some(link)
+        Some(connection.link())
     }
     fn send(&mut self, link: LinkId, bytes: &[u8]) {
         Network::send(&mut self.reactor, link, bytes);

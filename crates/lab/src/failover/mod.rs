@@ -24,6 +24,7 @@ use crate::jobs::{self, JobError};
 use crate::plan::{Job, Mode, TargetName};
 use crate::steady::{self, LoadError, Timeline};
 use crate::testbed::{Cluster, LoopDevice, PgFigures, Testbed, TestbedError, free_bytes};
+use doors::volume::ClusterAccess;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -228,9 +229,9 @@ impl Bench<'_> {
         what: impl FnOnce() -> Result<T, FailoverError>,
     ) -> Result<(Timeline, T), FailoverError> {
         let enough = AtomicBool::new(false);
-        let registry = self.cluster.directory().join("registry.sock");
+        let cluster = ClusterAccess::local(self.cluster.directory(), None).map_err(LoadError::from)?;
         std::thread::scope(|scope| {
-            let load = scope.spawn(|| steady::run(&registry, volume, u64::from(round), &enough));
+            let load = scope.spawn(|| steady::run(&cluster, volume, u64::from(round), &enough));
             let happened = what();
             enough.store(true, Ordering::Relaxed);
             let timeline = load.join().expect("the load returns errors and does not panic")?;

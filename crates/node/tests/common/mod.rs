@@ -10,8 +10,10 @@ use base::{Buffer, ClientId, ClusterId, Epoch, Generation, NodeId, OsdId, OsdUui
 use client::{Client, Outcome, VolumeHandle};
 use node::device::Drive;
 use node::shard::{self, Command, Report, ShardConfig};
+use node::switchboard::Dial;
 use ring::{ConnectionId, Event, Reactor, ReactorOptions, Waker};
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Identity;
@@ -43,18 +45,23 @@ impl OsdThread {
         std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
         let (report_sender, mut reports) = mpsc::channel(1024);
         let (commands, command_receiver) = mpsc::channel(1024);
+        let (dial_sender, dials) = mpsc::channel(1024);
         let config = ShardConfig {
             drive: Drive::open(&path, Some(false)).unwrap(),
             path: path.display().to_string(),
             identity: Identity { cluster: cluster_id(), osd_uuid: uuid, osd },
             format: true,
             spin_max: Duration::ZERO,
-            listen: std::net::Ipv4Addr::LOCALHOST.into(),
+            dials: dial_sender,
         };
         let thread = std::thread::spawn(move || shard::run(config, report_sender, command_receiver));
-        let Some(Report::Ready { address, waker }) = reports.blocking_recv() else {
+        let Some(Report::Ready { waker }) = reports.blocking_recv() else {
             panic!("{osd} did not start: {:?}", thread.join());
         };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        connect(dials, commands.clone(), waker.clone());
+        accept(listener, commands.clone(), waker.clone());
         let info = OsdInfo {
             uuid,
             node: NodeId(osd.0),
@@ -70,6 +77,35 @@ impl OsdThread {
         self.commands.blocking_send(command).unwrap();
         self.waker.wake();
     }
+}
+
+/// Plays the switchboard of an OSD, for whom it connects to: without handshakes.
+fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, waker: Waker) {
+    std::thread::spawn(move || {
+        while let Some(Dial { connection, address }) = dials.blocking_recv() {
+            let command = match TcpStream::connect(address) {
+                Ok(socket) => Command::Connected { connection, socket },
+                Err(error) => Command::NotConnected { connection, reason: error.to_string() },
+            };
+            if commands.blocking_send(command).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    });
+}
+
+/// The same, for who connects to it: whoever says that it is a client is let in as one, and so are OSDs.
+fn accept(listener: TcpListener, commands: mpsc::Sender<Command>, waker: Waker) {
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let command = Command::Accepted { socket: socket.unwrap(), credential: None };
+            if commands.blocking_send(command).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    });
 }
 
 /// Three OSDs, the map that a registry would keep, and a client.

@@ -6,6 +6,7 @@ use super::{ClusterError, decode};
 use crate::error::RegistryError;
 use crate::interface::{Event, Registry, Revision, Watch};
 use crate::value::Value;
+use base::access::Principal;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, OsdId, PgId, PoolId, VolumeId};
 use serde::de::DeserializeOwned;
@@ -28,6 +29,7 @@ pub(super) struct MapParts {
     pgs: BTreeMap<PgId, PgConfig>,
     targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
+    principals: BTreeMap<String, Principal>,
 }
 
 impl MapParts {
@@ -51,6 +53,9 @@ impl MapParts {
             Some(MapKey::Pg(id)) => drop(self.pgs.insert(id, decode(key, value)?)),
             Some(MapKey::Target(id)) => drop(self.targets.insert(id, decode(key, value)?)),
             Some(MapKey::Volume(id)) => drop(self.volumes.insert(id, decode(key, value)?)),
+            Some(MapKey::Principal(name)) => {
+                drop(self.principals.insert(name.to_owned(), decode(key, value)?))
+            }
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
@@ -66,6 +71,7 @@ impl MapParts {
             Some(MapKey::Pg(id)) => drop(self.pgs.remove(&id)),
             Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
             Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
+            Some(MapKey::Principal(name)) => drop(self.principals.remove(name)),
             None => {}
         }
     }
@@ -105,6 +111,7 @@ impl MapParts {
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
+            principals: self.principals.clone(),
         })
     }
 }

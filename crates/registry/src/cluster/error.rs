@@ -164,6 +164,20 @@ pub enum ClusterError {
         /// What can be done.
         next: &'static str,
     },
+    /// The name of a key is taken.
+    #[error(
+        "there is a key {name} already; choose another name, or remove that one with `millpond auth rm {name}`"
+    )]
+    PrincipalExists {
+        /// The name.
+        name: String,
+    },
+    /// Nobody can have such an access.
+    #[error("such an access cannot be given: {reason}; `millpond pool ls` lists the pools")]
+    AccessInvalid {
+        /// Why.
+        reason: String,
+    },
     /// There is no such placement group.
     #[error("there is no placement group {pg}; `millpond pg dump` lists them")]
     NoSuchPg {
@@ -192,7 +206,7 @@ pub enum ClusterError {
 
 const NAME_BYTES_MAX: usize = 100;
 
-/// Whether a name keeps the rules for names of pools and volumes.
+/// Whether a name keeps the rules for names of pools, volumes and keys.
 pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let reason = if name.is_empty() {

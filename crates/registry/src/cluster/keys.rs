@@ -17,10 +17,11 @@ pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const STATUSES: &str = "millpond/status/";
+pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
 
 /// A key below [`MAP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MapKey {
+pub(super) enum MapKey<'a> {
     Cluster,
     Osd(OsdId),
     Up(OsdId),
@@ -28,11 +29,12 @@ pub(super) enum MapKey {
     Pg(PgId),
     Target(PgId),
     Volume(VolumeId),
+    Principal(&'a str),
 }
 
-impl MapKey {
+impl MapKey<'_> {
     /// What a key says, or `None` for one that this version does not know.
-    pub(super) fn parse(key: &str) -> Option<MapKey> {
+    pub(super) fn parse(key: &str) -> Option<MapKey<'_>> {
         let name = key.strip_prefix(MAP)?;
         let Some((kind, id)) = name.split_once('/') else {
             return (name == "cluster").then_some(MapKey::Cluster);
@@ -44,6 +46,7 @@ impl MapKey {
             "pg" => id.parse().ok().map(MapKey::Pg),
             "target" => id.parse().ok().map(MapKey::Target),
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
+            "principal" => Some(MapKey::Principal(id)),
             _ => None,
         }
     }
@@ -79,6 +82,10 @@ pub(super) fn targets_of(pool: PoolId) -> String {
 
 pub(super) fn volume(id: VolumeId) -> String {
     format!("{VOLUMES}{}", id.0)
+}
+
+pub(super) fn principal(name: &str) -> String {
+    format!("{PRINCIPALS}{name}")
 }
 
 pub(super) fn uuid(uuid: OsdUuid) -> String {
@@ -145,6 +152,7 @@ mod tests {
         assert!(target(pg).starts_with(&targets_of(PoolId(3))));
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
+        assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
         for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/status/1"] {
             assert_eq!(MapKey::parse(other), None, "{other}");
         }

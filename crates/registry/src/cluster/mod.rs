@@ -11,6 +11,7 @@
 //! | `millpond/map/pool/ID`           | [`PoolInfo`](base::map::PoolInfo) | until removed |
 //! | `millpond/map/pg/POOL.INDEX`     | [`PgConfig`](base::map::PgConfig) | with its pool |
 //! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
+//! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/next/{osd,pool,volume}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
@@ -47,6 +48,7 @@ mod manager;
 mod osds;
 mod placement;
 mod pools;
+mod principals;
 mod scrubs;
 mod settings;
 mod status;

@@ -5,6 +5,7 @@ use crate::nbd::{Client, ClientEvent};
 use crate::testing::{Faults, TestCluster};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -29,7 +30,7 @@ impl Served {
         cluster.create_volume("other", 1 << 20);
         let socket = directory.path().join("nbd.sock");
         let mut options = GatewayOptions {
-            registry: cluster.registry_socket().to_owned(),
+            cluster: cluster.access(),
             volumes: vec!["disk".to_owned()],
             listen: Listen::Unix(socket.clone()),
             shared: false,
@@ -276,6 +277,7 @@ fn failures_reach_the_client_with_their_code_and_words() {
         (Status::NoSpace, ErrorCode::NoSpace),
         (Status::Fenced, ErrorCode::Shutdown),
         (Status::DeviceFailed, ErrorCode::Io),
+        (Status::Forbidden, ErrorCode::NotPermitted),
     ] {
         served.cluster.set_faults(Faults { refuse_writes: Some(status), ..Faults::default() });
         let failure = client.write(0, &pattern(4096, 1)).unwrap_err();
@@ -367,7 +369,7 @@ fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
     assert_eq!(client.done().unwrap_err().code, ErrorCode::NotPermitted);
     assert_eq!(client.read(0, 8192).unwrap(), vec![0; 8192]);
     let other = SessionOptions {
-        registry: served.cluster.registry_socket().to_owned(),
+        cluster: served.cluster.access(),
         volumes: vec!["disk".to_owned()],
         shared: true,
         timeout: None,

@@ -1,0 +1,20 @@
+//! Who is at the other end of a connection: keys, and the handshake in which each side proves that it has its own.
+//!
+//! - [`SecretKey`]: an Ed25519 key in a file that nobody else may read.
+//! - [`Identity`]: such a key, ready for handshakes: [`Identity::connect`] and [`Identity::accept`].
+//! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there.
+//!
+//! The handshake is that of TLS 1.3 with raw public keys (RFC 8446, RFC 7250) in place of certificates: what a key may
+//! do stands in the cluster map, so there is no authority to trust, nothing that expires, and no clock that must be
+//! right. Each handshake signs fresh random numbers of both sides, so none can be replayed.
+//!
+//! What follows on the connection is plain: nobody is told anything who has no key of the cluster, but whoever can
+//! change packets on their way can change what is said. docs/security.md says what that means.
+
+mod dial;
+mod handshake;
+mod key;
+
+pub use dial::dial;
+pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
+pub use key::{KeyError, SecretKey};

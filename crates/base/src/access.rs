@@ -1,0 +1,120 @@
+//! Who may connect, and what they may do then: keys and the access they give.
+
+use crate::ids::{NodeId, PoolId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of a public key.
+pub const PUBLIC_KEY_BYTES: usize = 32;
+/// What the text of a public key begins with.
+const PUBLIC_KEY_PREFIX: &str = "ed25519:";
+
+/// An Ed25519 public key (RFC 8032): whoever has its secret half is the principal that it belongs to. Its text is
+/// `ed25519:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; PUBLIC_KEY_BYTES]);
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(PUBLIC_KEY_PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PublicKey, String> {
+        let wrong =
+            || format!("{text:?} is no public key; one is {PUBLIC_KEY_PREFIX} and 64 hexadecimal digits");
+        let digits = text.strip_prefix(PUBLIC_KEY_PREFIX).map(str::as_bytes).ok_or_else(wrong)?;
+        let mut bytes = [0; PUBLIC_KEY_BYTES];
+        if digits.len() != 2 * PUBLIC_KEY_BYTES {
+            return Err(wrong());
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let value = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
+            *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+        }
+        Ok(PublicKey(bytes))
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<PublicKey, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Somebody who may connect, under a name that is unique in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// Proves who it is.
+    pub public_key: PublicKey,
+    /// What it may do.
+    pub access: Access,
+}
+
+/// What a principal may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// It is a node of the cluster: its OSDs replicate, and what they are told by others of their kind they do.
+    Node(NodeId),
+    /// It is a client that reads and writes every volume, and may change everything else.
+    Admin,
+    /// It is a client of these pools, and of nothing else.
+    Pools(BTreeMap<PoolId, Permission>),
+}
+
+/// What a client may do with the volumes of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Permission {
+    /// Read them.
+    Read,
+    /// Read and write them.
+    ReadWrite,
+}
+
+impl Access {
+    /// What it may do as a client with the volumes of a pool, if anything.
+    #[must_use]
+    pub fn to_pool(&self, pool: PoolId) -> Option<Permission> {
+        match self {
+            Access::Node(_) => None,
+            Access::Admin => Some(Permission::ReadWrite),
+            Access::Pools(pools) => pools.get(&pool).copied(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_public_key_reads_back_what_it_prints_and_refuses_the_rest() {
+        let key = PublicKey(std::array::from_fn(|index| index as u8 * 7));
+        let text = key.to_string();
+        assert_eq!(text.parse(), Ok(key));
+        for wrong in ["", "ed25519:", &text[1..], &text[..text.len() - 1], &text.replace("07", "0g")] {
+            assert!(wrong.parse::<PublicKey>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn access_ends_where_its_pools_end() {
+        let access = Access::Pools(BTreeMap::from([(PoolId(1), Permission::Read)]));
+        assert_eq!(access.to_pool(PoolId(1)), Some(Permission::Read));
+        assert_eq!(access.to_pool(PoolId(2)), None);
+        assert_eq!(Access::Admin.to_pool(PoolId(2)), Some(Permission::ReadWrite));
+    }
+}

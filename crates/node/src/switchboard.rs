@@ -1,0 +1,121 @@
+//! Connections of one OSD, made and accepted: an ordinary task, so that handshakes cost the OSD's thread nothing, and what
+//! keeps the rest of the control side waiting, such as a registry that is away, keeps no connection waiting.
+
+use crate::shard::Command;
+use auth::Identity;
+use base::map::ClusterMap;
+use base::{OsdId, PublicKey};
+use pg::Credential;
+use ring::{ConnectionId, Waker};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Handshakes with those who connect, at the same time: as many as a reactor takes connections. One more waits in the
+/// listener's queue.
+const HANDSHAKES_MAX: usize = 16_384;
+/// The pause after a connection could not be accepted, for want of file descriptors perhaps.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection that an OSD wants.
+#[derive(Debug)]
+pub struct Dial {
+    /// Reserved for it in the OSD's reactor.
+    pub connection: ConnectionId,
+    /// To whom.
+    pub address: SocketAddr,
+}
+
+/// What one OSD's connections are made with.
+pub(crate) struct Switchboard {
+    pub(crate) osd: OsdId,
+    pub(crate) identity: Identity,
+    pub(crate) maps: watch::Receiver<Arc<ClusterMap>>,
+    /// What the OSD's thread listens to.
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) waker: Waker,
+}
+
+impl Switchboard {
+    /// Connects and accepts until the OSD's thread has ended.
+    pub(crate) async fn run(self, listener: TcpListener, mut dials: mpsc::Receiver<Dial>) {
+        let this = Arc::new(self);
+        let mut handshakes = JoinSet::new();
+        loop {
+            tokio::select! {
+                dial = dials.recv() => match dial {
+                    Some(dial) => drop(tokio::spawn(this.clone().connect(dial))),
+                    None => return,
+                },
+                accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                    Ok((stream, from)) => drop(handshakes.spawn(this.clone().accept(stream, from))),
+                    Err(error) => {
+                        tracing::warn!(osd = %this.osd, %error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = handshakes.join_next() => {}
+            }
+        }
+    }
+
+    async fn connect(self: Arc<Self>, dial: Dial) {
+        let Dial { connection, address } = dial;
+        let map = self.maps.borrow().clone();
+        let dialled = match auth::dial(&self.identity, &map, address).await {
+            Ok(stream) => stream.into_std().map_err(|error| error.to_string()),
+            Err(reason) => Err(reason),
+        };
+        self.tell(match dialled {
+            Ok(socket) => Command::Connected { connection, socket },
+            Err(reason) => Command::NotConnected { connection, reason },
+        })
+        .await;
+    }
+
+    async fn accept(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        // The handshake is small messages back and forth.
+        let _ = stream.set_nodelay(true);
+        let accepted = self.identity.accept(stream, |key| self.credential_of(key)).await;
+        let (stream, credential) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error @ auth::AuthError::Unauthorized { .. }) => {
+                return tracing::warn!(osd = %self.osd, %from, %error, "a connection is refused");
+            }
+            Err(error) => {
+                return tracing::info!(osd = %self.osd, %from, %error, "a connection came to nothing");
+            }
+        };
+        if let Ok(socket) = stream.into_std() {
+            self.tell(Command::Accepted { socket, credential: Some(credential) }).await;
+        }
+    }
+
+    /// Whose key that is, by the newest map.
+    fn credential_of(&self, key: PublicKey) -> Result<Credential, String> {
+        let map = self.maps.borrow();
+        match map.principal_of(&key) {
+            Some((name, principal)) => {
+                Ok(Credential { name: name.into(), principal: principal.clone(), seen_at: map.revision })
+            }
+            None if map.revision == 0 => {
+                Err(format!("{} knows nothing of its cluster yet; try again", self.osd))
+            }
+            None => Err(format!(
+                "the key {key} is not one of cluster {}: it was removed, or is of another cluster; `millpond auth ls` \
+                 shows whose are",
+                map.cluster
+            )),
+        }
+    }
+
+    async fn tell(&self, command: Command) {
+        // It fails only when the OSD's thread has ended.
+        if self.commands.send(command).await.is_ok() {
+            self.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What whoever connected may do: its credential, looked at when it says who it is, with every request, and whenever
+//! the map changes.
+//!
+//! Who has a key proved it before its connection came here; an OSD does not know how.
+
+use crate::io::Io;
+use crate::osd::{LinkError, Osd, Peer, VolumeState};
+use base::hash::Map;
+use base::map::ClusterMap;
+use base::{Access, ClientId, LinkId, OsdId, Permission, PoolId, Principal, VolumeId};
+use std::sync::Arc;
+use wire::{Message, Status};
+
+/// Who connected, as its key proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// The principal's name.
+    pub name: Arc<str>,
+    /// Its key, and what it may do.
+    pub principal: Principal,
+    /// The revision of the map that said so.
+    pub seen_at: u64,
+}
+
+/// A client at the other end of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientLink {
+    pub(crate) id: ClientId,
+    /// None where nothing is checked, as in a simulator.
+    credential: Option<Credential>,
+}
+
+impl ClientLink {
+    /// What it may do with the volumes of a pool, if anything.
+    fn to_pool(&self, pool: PoolId) -> Option<Permission> {
+        match &self.credential {
+            None => Some(Permission::ReadWrite),
+            Some(credential) => credential.principal.access.to_pool(pool),
+        }
+    }
+
+    /// With what status a message is refused for want of a right, if it is, and its request.
+    pub(crate) fn lacks_right(
+        &self,
+        message: &Message<'_>,
+        volumes: &Map<VolumeId, VolumeState>,
+    ) -> Option<(u64, Status)> {
+        let (request, is_change) = match message {
+            Message::Read(request) | Message::Allocated(request) => (request, false),
+            Message::Write(request, ..) | Message::Zero(request) => (request, true),
+            _ => return None,
+        };
+        let status = match self.to_pool(request.key.pg.pool) {
+            Some(Permission::ReadWrite) => return None,
+            None => Status::Forbidden,
+            Some(Permission::Read) if is_change => Status::Forbidden,
+            Some(Permission::Read) => {
+                // A generation that the map does not show would fence whoever writes.
+                let known = volumes.get(&request.key.volume).map(|volume| volume.generation);
+                if known.is_some_and(|known| request.generation <= known) {
+                    return None;
+                }
+                Status::NotActive
+            }
+        };
+        Some((request.request, status))
+    }
+}
+
+impl Osd {
+    /// Whether whoever has this credential may be that client. Answers its older links.
+    pub(crate) fn admit_client(
+        &self,
+        client: ClientId,
+        credential: Option<Credential>,
+    ) -> Result<(ClientLink, Vec<LinkId>), LinkError> {
+        let name = |credential: &Option<Credential>| credential.as_ref().map(|one| one.name.clone());
+        if let Some(Credential { name, principal: Principal { access: Access::Node(_), .. }, .. }) =
+            &credential
+        {
+            return Err(LinkError::NotAllowed {
+                name: name.clone(),
+                what: "be a client: its key is a node's",
+            });
+        }
+        let mut older = Vec::new();
+        for (link, peer) in &self.peers {
+            let Peer::Client(other) = peer else { continue };
+            if other.id != client {
+                continue;
+            }
+            if let Some(ours) = name(&credential)
+                && name(&other.credential) != Some(ours.clone())
+            {
+                return Err(LinkError::NotAllowed { name: ours, what: "be a client that another key is" });
+            }
+            older.push(*link);
+        }
+        Ok((ClientLink { id: client, credential }, older))
+    }
+
+    /// Whether whoever has this credential may be that OSD.
+    pub(crate) fn admit_osd(&self, osd: OsdId, credential: Option<&Credential>) -> Result<(), LinkError> {
+        let Some(info) = self.map.osds.get(&osd).filter(|_| osd != self.id) else {
+            return Err(LinkError::UnknownOsd(osd));
+        };
+        match credential {
+            Some(credential) if credential.principal.access != Access::Node(info.node) => {
+                let name = credential.name.clone();
+                Err(LinkError::NotAllowed { name, what: "be an OSD of another node" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a client may have those fenced who had a volume before.
+    pub(crate) fn may_fence(&self, link: LinkId, volume: VolumeId) -> Result<(), LinkError> {
+        let Some(Peer::Client(ClientLink { credential: Some(credential), .. })) = self.peers.get(&link)
+        else {
+            return Ok(());
+        };
+        if credential.principal.access == Access::Admin {
+            return Ok(());
+        }
+        let Some(state) = self.volumes.get(&volume) else {
+            return Err(LinkError::OutOfTurn("the volume to fence is not known here yet"));
+        };
+        match credential.principal.access.to_pool(state.pool) {
+            Some(Permission::ReadWrite) => Ok(()),
+            _ => Err(LinkError::NotAllowed { name: credential.name.clone(), what: "fence that volume" }),
+        }
+    }
+
+    /// Does by a newer map what it says of those who are connected: whose key is gone is let go.
+    pub(crate) fn heed_principals(&mut self, map: &ClusterMap, io: &mut impl Io) {
+        let mut gone = Vec::new();
+        for (link, peer) in &mut self.peers {
+            let credential = match peer {
+                Peer::Unknown(credential) => credential,
+                Peer::Client(client) => &mut client.credential,
+                Peer::Osd(peer) => &mut peer.credential,
+            };
+            let Some(credential) = credential else { continue };
+            // The key was proved by a map that this one may not have caught up with.
+            if map.revision < credential.seen_at {
+                continue;
+            }
+            match map.principals.get(&*credential.name) {
+                Some(now) if now.public_key == credential.principal.public_key => {
+                    credential.principal.access.clone_from(&now.access);
+                }
+                _ => gone.push(*link),
+            }
+        }
+        // In the order of the links, so that a run repeats itself.
+        gone.sort_unstable();
+        for link in gone {
+            if !matches!(self.peers.get(&link), Some(Peer::Osd(_))) {
+                self.peers.remove(&link);
+            }
+            io.close(link, "its key was removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Alone, PG, VOLUME, map};
+    use base::map::OsdInfo;
+    use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
+    use std::collections::BTreeMap;
+    use wire::{Fence, Hello, Request, Role, encode};
+
+    const LINK: LinkId = LinkId(7);
+    const CLIENT: Role = Role::Client(ClientId(5));
+
+    fn principal(access: Access) -> Principal {
+        Principal { public_key: PublicKey([3; 32]), access }
+    }
+
+    fn reader() -> Access {
+        Access::Pools(BTreeMap::from([(PG.pool, Permission::Read)]))
+    }
+
+    fn writer() -> Access {
+        Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]))
+    }
+
+    /// Somebody connects with that access and says who it is.
+    fn greet(
+        alone: &mut Alone,
+        link: LinkId,
+        name: &str,
+        access: Access,
+        role: Role,
+    ) -> Result<(), LinkError> {
+        let credential = Credential { name: name.into(), principal: principal(access), seen_at: 1 };
+        alone.osd.handle_accepted(link, Some(credential));
+        let hello = Hello { role, cluster: alone.osd.cluster, target: alone.osd.id };
+        alone.osd.handle_bytes(alone.now, link, &encode::hello(&hello), &mut alone.io).map(drop)
+    }
+
+    fn request(alone: &Alone, generation: u32) -> Request {
+        Request {
+            request: 1,
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            offset: 0,
+            length: BLOCK_BYTES as u32,
+            epoch: alone.osd.groups[0].epoch,
+            generation: Generation(generation),
+            origin: 0,
+            is_again: false,
+        }
+    }
+
+    /// What becomes of a request of the client.
+    fn status(alone: &mut Alone, bytes: &[u8]) -> Status {
+        alone.io.sent.clear();
+        alone.osd.handle_bytes(alone.now, LINK, bytes, &mut alone.io).unwrap();
+        alone.run();
+        match wire::parse(&alone.io.sent).unwrap().expect("it is answered").0 {
+            Message::Reply(reply) => reply.status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_may_only_read_changes_nothing_and_fences_nobody() {
+        let mut alone = Alone::new();
+        greet(&mut alone, LINK, "backup", reader(), CLIENT).unwrap();
+        let (now, ahead) = (request(&alone, 1), request(&alone, 9));
+        assert_eq!(status(&mut alone, &encode::zero(&now)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &encode::read(&now)), Status::Ok);
+        assert_eq!(status(&mut alone, &encode::read(&ahead)), Status::NotActive);
+        assert_eq!(
+            status(&mut alone, &encode::read(&now)),
+            Status::Ok,
+            "the writer's generation still counts"
+        );
+        let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
+        let fenced = alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io);
+        assert!(matches!(fenced, Err(LinkError::NotAllowed { .. })), "{fenced:?}");
+    }
+
+    #[test]
+    fn a_key_reaches_its_pools_and_no_other() {
+        let mut alone = Alone::new();
+        let other = Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]));
+        greet(&mut alone, LINK, "tenant", other, CLIENT).unwrap();
+        let wanted = request(&alone, 1);
+        assert_eq!(status(&mut alone, &encode::read(&wanted)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Forbidden);
+        // Nor by a lie about the pool.
+        let mut lie = wanted;
+        lie.key.pg.pool = PoolId(2);
+        assert_eq!(status(&mut alone, &encode::read(&lie)), Status::NotPrimary);
+        let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
+        // A volume that is not known here may be in any pool.
+        let fence = Fence { volume: VolumeId(77), ..fence };
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
+    }
+
+    #[test]
+    fn what_a_key_may_do_changes_under_a_connection_and_ends_it() {
+        let mut alone = Alone::new();
+        greet(&mut alone, LINK, "tenant", writer(), CLIENT).unwrap();
+        let wanted = request(&alone, 1);
+        let mut map = map(1);
+        // A map from before the key was made.
+        let mut older = map.clone();
+        older.revision = 1;
+        alone.osd.heed_principals(&ClusterMap { revision: 0, ..older }, &mut alone.io);
+        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Ok);
+        map.revision = 2;
+        map.principals.insert("tenant".to_owned(), principal(reader()));
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        let wanted = request(&alone, 1);
+        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Forbidden);
+        map.revision = 3;
+        map.principals.clear();
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(alone.io.closed, [LINK]);
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::read(&wanted), &mut alone.io).is_err());
+    }
+
+    #[test]
+    fn nobody_is_let_in_as_somebody_else() {
+        let mut alone = Alone::new();
+        let mut map = map(1);
+        map.revision = 2;
+        for osd in [1, 2] {
+            map.osds.insert(OsdId(osd), OsdInfo { node: NodeId(osd), ..OsdInfo::default() });
+        }
+        map.principals.insert("n".to_owned(), principal(Access::Node(NodeId(1))));
+        map.principals.insert("c".to_owned(), principal(writer()));
+        map.principals.insert("d".to_owned(), principal(writer()));
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let node = || Access::Node(NodeId(1));
+        let mut refused = |link, name, access, role| {
+            let greeted = greet(&mut alone, LinkId(link), name, access, role);
+            matches!(greeted, Err(LinkError::NotAllowed { .. }))
+        };
+        assert!(refused(20, "c", writer(), Role::Osd(OsdId(1))), "a client is no OSD");
+        assert!(refused(21, "a", Access::Admin, Role::Osd(OsdId(1))), "nor is who may do everything");
+        assert!(refused(22, "n", node(), Role::Osd(OsdId(2))), "a node has its own OSDs only");
+        assert!(refused(23, "n", node(), CLIENT), "a node is no client");
+        assert!(!refused(24, "n", node(), Role::Osd(OsdId(1))));
+        assert!(!refused(25, "c", writer(), CLIENT));
+        assert!(refused(26, "d", writer(), CLIENT), "a client's links are ended by itself only");
+        assert!(!refused(27, "c", writer(), CLIENT));
+        assert_eq!(alone.io.closed, [LinkId(25)], "who connects anew ends its own older link");
+    }
+}

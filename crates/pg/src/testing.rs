@@ -1,0 +1,203 @@
+//! An OSD that is alone, on a drive in memory, for tests of what it does by itself.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
+
+use crate::group::Group;
+use crate::io::Io;
+use crate::operation::{OperationKind, Origin};
+use crate::osd::{Osd, OsdOptions};
+use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{
+    BLOCK_BYTES, Buffer, ClusterId, Epoch, Generation, Instant, LinkId, Network, ObjectKey, OsdId, OsdUuid,
+    PgId, PoolId, VolumeId, crc32c,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::little_endian::U32;
+
+pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+pub(crate) const VOLUME: VolumeId = VolumeId(1);
+const SEGMENT_BYTES: u32 = 512 << 10;
+
+struct Memory(Vec<u8>);
+
+impl store::Device for Memory {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), store::DeviceError> {
+        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+        Ok(())
+    }
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), store::DeviceError> {
+        self.0[offset as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<(), store::DeviceError> {
+        Ok(())
+    }
+}
+
+/// A drive on which everything succeeds but reads of its bad place, a network that leads nowhere, and a registry that
+/// agrees to everything.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    pub(crate) sent: Vec<u8>,
+    pub(crate) closed: Vec<LinkId>,
+    pub(crate) disk: Vec<u8>,
+    pub(crate) bad: Option<u64>,
+    pub(crate) drive: Vec<(u64, Option<Buffer>, Result<(), String>)>,
+    pub(crate) proposals: Vec<(PgId, PgConfig)>,
+}
+
+impl Network for Surroundings {
+    fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
+        None
+    }
+    fn send(&mut self, _: LinkId, bytes: &[u8]) {
+        self.sent.extend_from_slice(bytes);
+    }
+    fn send_shared(&mut self, _: LinkId, _: Buffer, _: std::ops::Range<usize>) {}
+    fn unsent_bytes(&self, _: LinkId) -> usize {
+        0
+    }
+    fn close(&mut self, link: LinkId, _: &str) {
+        self.closed.push(link);
+    }
+}
+
+impl Io for Surroundings {
+    fn read(&mut self, token: u64, offset: u64, mut buffer: Buffer, length: usize) {
+        let place = offset as usize..offset as usize + length;
+        let result = match self.bad {
+            Some(bad) if place.contains(&(bad as usize)) => Err("a bad place".to_owned()),
+            _ => Ok(()),
+        };
+        buffer.bytes_mut().unwrap()[..length].copy_from_slice(&self.disk[place]);
+        self.drive.push((token, Some(buffer), result));
+    }
+    fn write(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        self.disk[offset as usize..][..length].copy_from_slice(&buffer.bytes()[..length]);
+        self.drive.push((token, Some(buffer), Ok(())));
+    }
+    fn flush(&mut self, token: u64) {
+        self.drive.push((token, None, Ok(())));
+    }
+    fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
+        self.proposals.push((pg, config));
+    }
+}
+
+/// An OSD that is alone and holds a group.
+pub(crate) struct Alone {
+    pub(crate) osd: Osd,
+    pub(crate) io: Surroundings,
+    pub(crate) now: Instant,
+}
+
+impl Alone {
+    pub(crate) fn new() -> Alone {
+        Alone::with_groups(1)
+    }
+
+    pub(crate) fn with_groups(groups: u32) -> Alone {
+        let options = store::Options {
+            segment_bytes: Some(SEGMENT_BYTES),
+            batch_bytes_max: 300 << 10,
+            ..store::Options::default()
+        };
+        let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
+        let mut drive = Memory(vec![0; 32 * SEGMENT_BYTES as usize]);
+        store::format(&mut drive, store::Identity { cluster, osd_uuid, osd: OsdId(0) }, &options).unwrap();
+        let store = store::Store::open(&mut drive, &store::Expected::default(), options).unwrap();
+        let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
+        let io = Surroundings { disk: drive.0, ..Surroundings::default() };
+        let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
+        alone.osd.handle_map(alone.now, Arc::new(map(groups)), &mut alone.io);
+        alone.run();
+        assert!(alone.osd.groups.iter().all(Group::is_active));
+        alone
+    }
+
+    /// Some seconds pass.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..100 {
+            self.now = self.now + Duration::from_millis(50);
+            for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
+                self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
+            }
+            for (pg, config) in std::mem::take(&mut self.io.proposals) {
+                self.osd.handle_proposal(self.now, pg, Some(config), &mut self.io);
+            }
+            self.osd.end_turn(self.now, &mut self.io);
+        }
+    }
+
+    pub(crate) fn write(&mut self, key: ObjectKey) {
+        self.order(key, 0, 1, 0);
+    }
+
+    /// A write of blocks that are full of their own number, without a client.
+    pub(crate) fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, tag: u64) {
+        let (data, checksums) = content(first_block, block_count);
+        let (id, operation) = self.osd.operations.add();
+        operation.kind = OperationKind::Write;
+        operation.origin = Origin::Deletion;
+        operation.key = key;
+        (operation.first_block, operation.block_count) = (first_block, block_count);
+        operation.tag = tag;
+        operation.checksums.extend(checksums);
+        assert!(self.osd.order_write(id, &data, &mut self.io));
+        self.run();
+    }
+
+    /// The same by a client that sent it before.
+    pub(crate) fn send_again(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
+        let (data, checksums) = content(first_block, block_count);
+        let request = wire::Request {
+            request: 1,
+            key,
+            offset: u32::from(first_block) * BLOCK_BYTES as u32,
+            length: data.len() as u32,
+            epoch: self.osd.groups[0].epoch,
+            generation: Generation(1),
+            origin,
+            is_again: true,
+        };
+        self.osd.handle_write_request(LinkId(7), &request, &checksums, &data, &mut self.io);
+        self.run();
+    }
+
+    pub(crate) fn holds(&self, key: ObjectKey) -> bool {
+        self.osd.store.objects().any(|held| held == key)
+    }
+}
+
+fn content(first_block: u16, block_count: u16) -> (Vec<u8>, Vec<U32>) {
+    let blocks = first_block..first_block + block_count;
+    let data: Vec<u8> = blocks.flat_map(|block| [block as u8; BLOCK_BYTES]).collect();
+    let checksums = data.chunks(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
+    (data, checksums)
+}
+
+pub(crate) fn map(groups: u32) -> ClusterMap {
+    let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+    let osd = OsdId(0);
+    let info = OsdInfo { uuid: OsdUuid::from_bytes([2; 16]), bytes: 1 << 30, ..OsdInfo::default() };
+    map.osds.insert(osd, info);
+    let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: groups };
+    map.pools.insert(PG.pool, pool);
+    let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
+    for index in 0..groups {
+        map.pgs.insert(PgId { index, ..PG }, config.clone());
+        map.targets.insert(PgId { index, ..PG }, vec![osd]);
+    }
+    let volume = VolumeInfo {
+        name: "volume".to_owned(),
+        pool: PG.pool,
+        bytes: 1 << 30,
+        generation: Generation(1),
+        removed: false,
+    };
+    map.volumes.insert(VOLUME, volume);
+    map
+}

@@ -1,0 +1,84 @@
+//! Who may connect: names, public keys, and what they may do. Secret keys are never here.
+
+use super::error::check_name;
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use crate::interface::{Compare, Operation, Txn};
+use base::{Access, Principal};
+use std::collections::BTreeMap;
+
+impl Cluster {
+    /// Admits a new principal.
+    ///
+    /// # Errors
+    /// [`ClusterError::NameInvalid`], [`ClusterError::AccessInvalid`], [`ClusterError::PrincipalExists`]; those of the
+    /// registry.
+    pub async fn add_principal(&self, name: &str, principal: &Principal) -> Result<()> {
+        check_name("key", name)?;
+        let conditions = self.pools_are_there(principal).await?;
+        let key = keys::principal(name);
+        let txn = conditions.when(Compare::Absent(key.clone())).then(Operation::put(&key, encode(principal)));
+        if self.commit(txn).await? {
+            return Ok(());
+        }
+        Err(ClusterError::PrincipalExists { name: name.to_owned() })
+    }
+
+    /// Admits a principal, or gives the one of that name this key and this access instead of what it had.
+    ///
+    /// # Errors
+    /// As [`Self::add_principal`], but for [`ClusterError::PrincipalExists`].
+    pub async fn put_principal(&self, name: &str, principal: &Principal) -> Result<()> {
+        check_name("key", name)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Principal> = self.read(&keys::principal(name)).await?;
+            if read.value.as_ref() == Some(principal) {
+                return Ok(());
+            }
+            let conditions = self.pools_are_there(principal).await?;
+            let txn = conditions.when(read.unchanged()).then(Operation::put(&read.key, encode(principal)));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the key {name}") })
+    }
+
+    /// Takes a principal's access away: its connections end as soon as the OSDs hear of it. Says whether there was one.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn remove_principal(&self, name: &str) -> Result<bool> {
+        let key = keys::principal(name);
+        let txn = Txn::new().when(Compare::Exists(key.clone())).then(Operation::delete(&key));
+        self.commit(txn).await
+    }
+
+    /// All principals, by name.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn principals(&self) -> Result<BTreeMap<String, Principal>> {
+        let all = self.read_all(keys::PRINCIPALS).await?;
+        Ok(all
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(keys::PRINCIPALS)?.to_owned(), value)))
+            .collect())
+    }
+
+    /// A transaction under the condition that the pools of an access are there.
+    async fn pools_are_there(&self, principal: &Principal) -> Result<Txn> {
+        let Access::Pools(pools) = &principal.access else { return Ok(Txn::new()) };
+        if pools.is_empty() {
+            return Err(ClusterError::AccessInvalid { reason: "it names no pool".to_owned() });
+        }
+        let mut txn = Txn::new();
+        for &pool in pools.keys() {
+            let key = keys::pool(pool);
+            if self.registry.get(&key).await?.is_none() {
+                return Err(ClusterError::AccessInvalid { reason: format!("there is no {pool}") });
+            }
+            txn = txn.when(Compare::Exists(key));
+        }
+        Ok(txn)
+    }
+}

@@ -1,0 +1,73 @@
+//! Where a cluster's registry is, and how to get there.
+
+use crate::error::RegistryError;
+use crate::etcd::{EtcdOptions, EtcdRegistry};
+use crate::interface::Registry;
+use crate::socket::{DEFAULT_TIMEOUT, RemoteRegistry};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Where a registry is: `unix:PATH` or a URL of etcd's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// The Unix socket on which a process of this machine serves it.
+    Socket(PathBuf),
+    /// An etcd.
+    Etcd(EtcdOptions),
+}
+
+impl Location {
+    /// A client of it that has seen it answer.
+    ///
+    /// # Errors
+    /// [`RegistryError::Unreachable`] when it does not answer within [`DEFAULT_TIMEOUT`]; for etcd the time that its
+    /// options say.
+    pub async fn connect(&self) -> Result<Arc<dyn Registry>, RegistryError> {
+        Ok(match self {
+            Location::Socket(path) => Arc::new(RemoteRegistry::connect(path, DEFAULT_TIMEOUT).await?),
+            Location::Etcd(options) => Arc::new(EtcdRegistry::connect(options.clone()).await?),
+        })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Socket(path) => write!(formatter, "unix:{}", path.display()),
+            Location::Etcd(options) => options.fmt(formatter),
+        }
+    }
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Location, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err(format!("{text:?} names no registry; write unix:PATH")),
+            Some(path) => Ok(Location::Socket(path.into())),
+            None => text.parse().map(Location::Etcd).map_err(|error| {
+                format!("{error}; a registry that a process of this machine serves is unix:PATH")
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_reads_back_what_it_prints() {
+        for text in
+            ["unix:/run/r.sock", "etcd://10.0.0.1:2379,10.0.0.2:2379/pond/", "etcds://[::1]:2379/millpond/"]
+        {
+            assert_eq!(text.parse::<Location>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "unix:", "tcp:1.2.3.4", "/run/r.sock", "etcd://"] {
+            assert!(wrong.parse::<Location>().is_err(), "{wrong}");
+        }
+    }
+}
