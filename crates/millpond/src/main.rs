@@ -12,9 +12,6 @@ mod demo;
 mod detach;
 mod device;
 mod directory;
-mod duration;
-mod health;
-mod integrity;
 mod local_cluster;
 mod membership;
 mod mounts;
@@ -34,7 +31,6 @@ mod stop;
 mod supervisor;
 mod table;
 mod up;
-mod view;
 mod volume;
 
 use arguments::{Arguments, Command};
