@@ -31,6 +31,7 @@ mod stop;
 mod supervisor;
 mod table;
 mod up;
+mod verdict;
 mod volume;
 
 use arguments::{Arguments, Command};
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     output::start_logging();
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&format!("{error:#}"));
@@ -62,12 +63,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<()> {
+fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let directory = arguments.dir.as_path();
     match &arguments.command {
         Command::Up(up) => up::run(up, directory),
         Command::Down => detach::down(directory),
         Command::Status(status) => status::run(status, directory),
+        Command::Health(health) => return verdict::run(health, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Pool(pool) => pool::run(pool, directory),
@@ -78,7 +80,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::Demo => demo::run(directory),
         Command::Node(node) => node_process::run(node),
         Command::Completions { shell } => completions(*shell),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {

@@ -1,8 +1,7 @@
 //! `millpond status`: how the cluster is, why, and what to do next.
 
 use crate::table::Table;
-use crate::{access, output};
-use api::health::Level;
+use crate::{access, output, verdict};
 use api::status::Status;
 use api::view::{Capacity, PoolView, VolumeView};
 use base::map::Admission;
@@ -60,15 +59,7 @@ pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
 
 fn render(status: &Status) -> String {
     let mut text = format!("cluster  {}\n", status.cluster.id);
-    let verdict = match status.health.level {
-        Level::Ok => "ok",
-        Level::Warning => "WARNING",
-        Level::Error => "ERROR",
-    };
-    text.push_str(&format!("health   {verdict}\n"));
-    for problem in &status.health.problems {
-        text.push_str(&format!("         - {}\n           next: {}\n", problem.what, problem.next));
-    }
+    text.push_str(&format!("health   {}", verdict::render(&status.health, "         ")));
     let nodes_up = status.nodes.iter().filter(|node| node.osds_up == node.osds).count();
     text.push_str(&format!("nodes    {}\n", of_all(nodes_up, status.nodes.len())));
     let osds_up = status.osds.iter().filter(|osd| osd.up).count();
