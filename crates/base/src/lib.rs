@@ -5,6 +5,7 @@
 
 pub mod buffer;
 pub mod checksum;
+pub mod figures;
 pub mod geometry;
 pub mod hash;
 pub mod ids;

@@ -14,6 +14,7 @@
 //!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
 //!   [`fence`]: whoever had a volume before is served no more;
 //!   [`placement`]: how a group moves to other OSDs.
+//! - [`counting`]: what is counted of all that, for operators.
 //! - [`group`], [`operation`]: the state those work on.
 //!
 //! # Invariants
@@ -23,6 +24,7 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
+pub mod counting;
 pub mod drive;
 pub mod fence;
 pub mod group;
