@@ -5,6 +5,7 @@
 
 use crate::health::Level;
 use serde::{Serialize, Serializer};
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 /// Defines the codes with what is to be told of each.
 macro_rules! codes {
@@ -231,6 +232,12 @@ fn distance(wanted: &str, name: &str) -> usize {
         }
     }
     row[name.len()]
+}
+
+/// What a code is in the OpenAPI document.
+#[must_use]
+pub fn schema() -> Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Code::ALL.map(Code::name))).build()
 }
 
 /// The table of all codes in `docs/operations.md`.

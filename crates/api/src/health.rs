@@ -1,6 +1,6 @@
 //! Whether the cluster keeps its promise, why not, and what to do next.
 
-use crate::codes::Code;
+use crate::codes::{self, Code};
 use crate::duration::about;
 use crate::integrity;
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
@@ -8,9 +8,10 @@ use base::map::Admission;
 use base::{NodeId, OsdId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use utoipa::ToSchema;
 
 /// How the whole cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Everything serves, with all its copies.
@@ -34,9 +35,10 @@ impl Level {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
     /// What kind of thing it is.
+    #[schema(schema_with = codes::schema)]
     pub code: Code,
     /// How bad it is.
     pub level: Level,
@@ -58,7 +60,7 @@ impl Problem {
 }
 
 /// The verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Health {
     /// The worst of the problems.
     pub level: Level,

@@ -69,10 +69,10 @@ pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdVi
 mod tests {
     use super::*;
     use crate::health::Level;
-    use crate::view::{self, PgHealth, Reports};
+    use crate::view::{self, PgHealth, RecoveryView, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
     use base::{Epoch, Generation, OsdId, PgId, PoolId, VolumeId};
-    use registry::cluster::{LostRange, OsdStatus, RecoveryProgress};
+    use registry::cluster::{LostRange, OsdStatus};
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
@@ -104,7 +104,7 @@ mod tests {
             objects: Some(9),
             recovery,
         };
-        let left = |objects_left, bytes_left| Some(RecoveryProgress { objects_left, bytes_left });
+        let left = |objects_left, bytes_left| Some(RecoveryView { objects_left, bytes_left });
         let osds = |rate| vec![osd_with(OsdStatus { recovery_bytes_per_s: rate, ..OsdStatus::default() }); 2];
         assert_eq!(what_is_left(&[group(None)], &osds(1 << 20)), "");
         let groups = [group(left(3, 60 << 20)), group(None), group(left(4, 60 << 20))];

@@ -7,9 +7,10 @@ use base::map::ClusterMap;
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Everything: `status --json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Status {
     /// Which cluster this is.
     pub cluster: ClusterView,
@@ -30,9 +31,10 @@ pub struct Status {
 }
 
 /// A node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct NodeView {
     /// Its id.
+    #[schema(value_type = u32)]
     pub node: NodeId,
     /// Its OSDs.
     pub osds: usize,
@@ -41,11 +43,12 @@ pub struct NodeView {
 }
 
 /// How many placement groups are in which state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PgCounts {
     /// All.
     pub total: usize,
     /// By the name of the state; states without a group are absent.
+    #[schema(value_type = BTreeMap<String, usize>)]
     pub by_state: BTreeMap<&'static str, usize>,
 }
 

@@ -14,6 +14,7 @@ use crate::directory::{Directory, DirectoryLock, Phase};
 use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
+use crate::scrape_targets::ScrapeTargets;
 use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
 use crate::{Usage, output};
@@ -57,6 +58,7 @@ pub struct LocalCluster {
     lock: DirectoryLock,
     registry: Arc<EmbeddedRegistry>,
     server: SocketServer,
+    scrape_targets: ScrapeTargets,
     cluster: Cluster,
     configuration: Configuration,
     /// The drives that passed their checks.
@@ -98,6 +100,7 @@ impl LocalCluster {
             set.context("cannot remember --osd-out-after")?;
         }
         let supervisor = Supervisor::new(restart)?;
+        let scrape_targets = ScrapeTargets::keep(cluster.clone(), directory.scrape_targets());
         let (known, processes) = (configuration.drives(&directory), Vec::new());
         let namespaces = None;
         Ok(LocalCluster {
@@ -105,6 +108,7 @@ impl LocalCluster {
             lock,
             registry,
             server,
+            scrape_targets,
             cluster,
             configuration,
             drives,
@@ -396,6 +400,9 @@ impl LocalCluster {
         }
         for warning in self.supervisor.stop(stop.wait()).await {
             output::warning(&warning);
+        }
+        if let Err(error) = self.scrape_targets.stop().await {
+            output::warning(&format!("{error:#}"));
         }
         drop(self.server);
         self.lock

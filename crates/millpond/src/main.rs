@@ -24,6 +24,7 @@ mod pg;
 mod pool;
 mod progress;
 mod readiness;
+mod scrape_targets;
 mod scrub;
 mod signature;
 mod status;

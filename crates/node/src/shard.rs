@@ -2,6 +2,7 @@
 
 use crate::device::Drive;
 use crate::drive_check::{self, DriveCheck, Finding};
+use crate::figures::Teller;
 use base::map::{ClusterMap, PgConfig};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
@@ -72,6 +73,8 @@ pub enum Report {
     Status(Box<OsdStatus>),
     /// A scrub ended.
     Scrubbed(ScrubReport),
+    /// What it counted.
+    Figures(Box<api::figures::OsdFigures>),
 }
 
 /// What a shard is started with.
@@ -145,6 +148,7 @@ pub fn run(
         reports,
         commands,
         published: None,
+        teller: Teller::default(),
         recovery_measured: (0, Instant::default()),
         recovery_bytes_per_s: 0,
         publish_after: Instant::default(),
@@ -174,6 +178,7 @@ struct Shard {
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
     published: Option<OsdStatus>,
+    teller: Teller,
     /// Bytes that members were sent that catch up, and when that was measured; and how many a second that made.
     recovery_measured: (u64, Instant),
     recovery_bytes_per_s: u64,
@@ -263,6 +268,7 @@ impl Shard {
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);
+            self.teller.tell(now, &self.osd, &self.reports);
             if self.shutdown_limit.is_some_and(|limit| self.osd.is_shut_down() || now >= limit) {
                 return Ok(());
             }
