@@ -1,6 +1,6 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{bench, nbd, node_process, osd, pg, pool, scrub, status, up, verdict, volume};
+use crate::{bench, nbd, node_process, osd, pg, pool, scrub, status, top, up, verdict, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -40,6 +40,8 @@ pub enum Command {
     Status(status::StatusArguments),
     /// Show the verdict alone, or explain a code of it
     Health(verdict::HealthArguments),
+    /// Show what the cluster does now, by OSD, pool, volume and client
+    Top(top::TopArguments),
     /// Look at OSDs, add and remove them, or wipe the drive of one
     Osd(osd::OsdArguments),
     /// Look at placement groups

@@ -31,6 +31,7 @@ mod status;
 mod stop;
 mod supervisor;
 mod table;
+mod top;
 mod up;
 mod verdict;
 mod volume;
@@ -71,6 +72,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Down => detach::down(directory),
         Command::Status(status) => status::run(status, directory),
         Command::Health(health) => return verdict::run(health, directory),
+        Command::Top(top) => top::run(top, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Pool(pool) => pool::run(pool, directory),
