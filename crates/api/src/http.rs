@@ -84,7 +84,9 @@ impl Source {
 
     async fn status(&self) -> Result<Status, Unavailable> {
         let (map, reports) = self.read().await?;
-        Ok(Status::of(&map, &reports))
+        let mut status = Status::of(&map, &reports);
+        status.cluster.id = view::short_id(map.cluster);
+        Ok(status)
     }
 
     fn is_manager(&self) -> bool {
@@ -218,7 +220,7 @@ async fn api_health(State(source): Of) -> Result<Json<Health>, Unavailable> {
 
 /// Everything at once.
 #[utoipa::path(get, path = "/api/v1/status", tag = "cluster", responses(
-    (status = 200, description = "As `millpond status --json`", body = Status),
+    (status = 200, description = "As `millpond status --json`, but for the cluster's id, which is cut short", body = Status),
     (status = 503, description = "The registry does not answer", body = Failure),
 ))]
 async fn status(State(source): Of) -> Result<Json<Status>, Unavailable> {

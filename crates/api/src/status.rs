@@ -79,7 +79,7 @@ impl Status {
             *counts.by_state.entry(pg.state.name()).or_default() += 1;
         }
         Status {
-            cluster: ClusterView { id: map.cluster, revision: map.revision },
+            cluster: ClusterView { id: map.cluster.to_string(), revision: map.revision },
             health: health::judge(&osds, &pgs, &pools),
             nodes: nodes.into_values().collect(),
             capacity: view::capacity(&osds),

@@ -11,6 +11,9 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
+/// Digits of a short id.
+const SHORT_ID_DIGITS: usize = 8;
+
 /// What the OSDs report of themselves.
 pub type Statuses = BTreeMap<OsdId, OsdStatus>;
 
@@ -284,13 +287,18 @@ pub struct Capacity {
 }
 
 /// The cluster's id and revision, in `status --json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ClusterView {
-    /// Its id.
-    #[schema(value_type = String)]
-    pub id: ClusterId,
+    /// Its id; over HTTP its first eight digits.
+    pub id: String,
     /// The revision of the map that is shown.
     pub revision: u64,
+}
+
+/// Enough of a cluster's id to tell clusters apart, for where everybody may look: who knows all of it can speak to OSDs.
+#[must_use]
+pub fn short_id(cluster: ClusterId) -> String {
+    cluster.to_string().chars().take(SHORT_ID_DIGITS).collect()
 }
 
 /// Placement groups of one OSD.

@@ -191,6 +191,18 @@ async fn health_is_for_probes_and_metrics_of_the_manager_tell_of_the_whole_clust
 }
 
 #[tokio::test]
+async fn nobody_learns_the_whole_id_of_the_cluster_which_opens_the_osds() {
+    let setting = Setting::new().await;
+    let id = setting.cluster.id().await.unwrap().to_string();
+    let (_, status) = setting.json("/api/v1/status").await;
+    assert_eq!(status["cluster"]["id"].as_str(), id.get(..8));
+    for path in document().paths.paths.keys() {
+        let (_, body) = setting.get(path).await;
+        assert!(!body.contains(&id), "{path} tells it: {body}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there_and_what_may_not_be_done_is_said() {
     let setting = Setting::new().await;
     let (code, body) = setting.json("/api/v1/moons").await;

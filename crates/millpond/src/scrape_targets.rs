@@ -2,6 +2,7 @@
 //! kept current as processes come and go.
 
 use anyhow::Context;
+use api::view;
 use registry::Revision;
 use registry::cluster::{Cluster, HttpRecord};
 use serde::Serialize;
@@ -53,7 +54,7 @@ async fn keep(cluster: Cluster, path: PathBuf) {
 
 /// Writes the file after each change, until the registry fails or the watch missed something.
 async fn follow(cluster: &Cluster, path: &Path) -> anyhow::Result<()> {
-    let id = cluster.id().await?.to_string();
+    let id = view::short_id(cluster.id().await?);
     // From here on: what changes while the records are read is seen after it.
     let now = cluster.registry().range(Cluster::HTTP_PREFIX).await?.revision;
     let mut changes = cluster.registry().watch(Cluster::HTTP_PREFIX, Revision(now.0 + 1)).await?;
@@ -105,7 +106,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_follows_the_processes() {
         let scratch = tempfile::tempdir().unwrap();
-        let id = ClusterId(uuid::Uuid::from_u128(1));
+        let id = ClusterId(uuid::Uuid::from_u128(0xabcd_ef01 << 96));
         let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
         let cluster = Cluster::new(Arc::new(registry));
         cluster.create(id).await.unwrap();
@@ -121,7 +122,7 @@ mod tests {
         }
         shows(&path, &["127.0.0.1:7000", "127.0.0.1:7001"]).await;
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains(&format!("\"cluster\": \"{id}\"")), "{text}");
+        assert!(text.contains("\"cluster\": \"abcdef01\""), "{text}");
         cluster.registry().lease_revoke(leases[0]).await.unwrap();
         shows(&path, &["127.0.0.1:7001"]).await;
         targets.stop().await.unwrap();

@@ -57,6 +57,15 @@ fn places(pond: &Pond, door: &Door) -> Vec<Place> {
     assert_eq!(places.len(), 3);
     places.push(Place::Unix(door.socket().to_owned()));
     places.push(Place::Unix(pond.dir().join("registry.sock")));
+    let mut http = Vec::new();
+    wait_until("every node is to be scraped", || {
+        let listed = std::fs::read_to_string(pond.dir().join("prometheus.json")).unwrap();
+        let groups: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
+        let targets = groups.iter().flat_map(|group| group["targets"].as_array().unwrap());
+        http = targets.map(|target| Place::Tcp(target.as_str().unwrap().to_owned())).collect();
+        http.len() == 3
+    });
+    places.extend(http);
     places
 }
 
@@ -95,6 +104,7 @@ fn sincere() -> Vec<Vec<u8>> {
         lines,
         framed,
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n{".to_vec(),
         vec![0; 9000],
     ]
 }
