@@ -57,15 +57,8 @@ fn places(pond: &Pond, door: &Door) -> Vec<Place> {
     assert_eq!(places.len(), 3);
     places.push(Place::Unix(door.socket().to_owned()));
     places.push(Place::Unix(pond.dir().join("registry.sock")));
-    let mut http = Vec::new();
-    wait_until("every node is to be scraped", || {
-        let listed = std::fs::read_to_string(pond.dir().join("prometheus.json")).unwrap();
-        let groups: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
-        let targets = groups.iter().flat_map(|group| group["targets"].as_array().unwrap());
-        http = targets.map(|target| Place::Tcp(target.as_str().unwrap().to_owned())).collect();
-        http.len() == 3
-    });
-    places.extend(http);
+    wait_until("every node is to be scraped", || pond.http_addresses().len() == 3);
+    places.extend(pond.http_addresses().into_iter().map(Place::Tcp));
     places
 }
 

@@ -14,15 +14,6 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The addresses that Prometheus is told to scrape.
-fn targets(pond: &Pond) -> Vec<String> {
-    let Ok(text) = std::fs::read_to_string(pond.dir().join("prometheus.json")) else { return Vec::new() };
-    let groups: Value = serde_json::from_str(&text).unwrap();
-    let groups = groups.as_array().unwrap();
-    let all = groups.iter().flat_map(|group| group["targets"].as_array().unwrap());
-    all.map(|target| target.as_str().unwrap().to_owned()).collect()
-}
-
 /// Code, headers and body of an answer.
 fn get(address: &str, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -42,7 +33,7 @@ fn json(address: &str, path: &str) -> (u16, Value) {
 
 /// Everything that all processes tell.
 fn metrics(pond: &Pond) -> String {
-    targets(pond).iter().map(|target| get(target, "/metrics").2).collect()
+    pond.http_addresses().iter().map(|target| get(target, "/metrics").2).collect()
 }
 
 /// The sum of the samples of that name whose labels have all of these.
@@ -92,7 +83,7 @@ fn codes(health: &Value) -> BTreeSet<&str> {
 fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
     let pond = Pond::start_with(&["--osd-size", "512MiB"]);
     pond.volume("disk", "64MiB");
-    wait_until("every process is announced", || targets(&pond).len() == 3);
+    wait_until("every process is announced", || pond.http_addresses().len() == 3);
 
     let bench = pond.run(&[
         "bench",
@@ -132,7 +123,7 @@ fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
     assert_eq!(sum(&text, "millpond_manager", &[]), 1.0, "one of them manages");
     assert_eq!(sum(&text, "millpond_health_level", &[]), 0.0);
 
-    let targets = targets(&pond);
+    let targets = pond.http_addresses();
     for target in &targets {
         let (code, head, body) = get(target, "/metrics");
         assert_eq!(code, 200);
@@ -150,6 +141,7 @@ fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
     let rules = "prometheus/millpond.rules.yml";
     let file = format!("{}/../../contrib/{rules}", env!("CARGO_MANIFEST_DIR"));
     promtool(&["check", "rules", &file], "");
+    promtool(&["test", "rules", &file.replace(".rules.yml", ".rules.test.yml")], "");
     let exported = names_in(&text);
     for shipped in [rules, "grafana/millpond.json"] {
         let used = names_in(&contrib(shipped));
@@ -197,7 +189,7 @@ fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
 #[test]
 fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     let pond = Pond::start_with(&["--osd-size", "256MiB", "--no-restart"]);
-    wait_until("every process is announced", || targets(&pond).len() == 3);
+    wait_until("every process is announced", || pond.http_addresses().len() == 3);
     wait_until("all is well", || health(&pond).1["level"] == "ok");
     let incarnations = |pond: &Pond| -> BTreeMap<String, Value> {
         let status = pond.status();
@@ -205,7 +197,7 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
         osds.map(|osd| (osd["osd"].to_string(), osd["incarnation"].clone())).collect()
     };
     let before = incarnations(&pond);
-    let address = targets(&pond)[0].clone();
+    let address = pond.http_addresses()[0].clone();
     // More than are served at a time, and none of them says anything.
     let idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let asked = Instant::now();
@@ -220,7 +212,7 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     let here = {
         let first = pid_of(0) as u32;
         let is_first = |target: &String| json(target, "/api/v1/figures").1["pid"] == first;
-        targets(&pond).into_iter().find(is_first).unwrap()
+        pond.http_addresses().into_iter().find(is_first).unwrap()
     };
     kill(Pid::from_raw(third), Signal::SIGKILL).unwrap();
     wait_until("the others serve without it, and a probe is told so", || {
@@ -229,7 +221,7 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     });
     let (code, verdict) = health(&pond);
     assert_eq!((code, &verdict["level"]), (Some(0), &Value::from("warning")));
-    wait_until("its metrics are no longer asked for", || targets(&pond).len() == 2);
+    wait_until("its metrics are no longer asked for", || pond.http_addresses().len() == 2);
 
     kill(Pid::from_raw(second), Signal::SIGKILL).unwrap();
     wait_until("a probe is told that too few are left", || {
@@ -249,5 +241,5 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     let printed = pond.run(&["status"]);
     common::names(&printed, &["- OSD_DOWN: osd.1", "next: "]);
     pond.down();
-    assert!(targets(&pond).is_empty(), "nothing is up, and nothing is to be scraped");
+    assert!(pond.http_addresses().is_empty(), "nothing is up, and nothing is to be scraped");
 }

@@ -108,7 +108,8 @@ impl Order {
 /// Shows it once, or until somebody has seen enough.
 pub fn run(arguments: &TopArguments, directory: &Path) -> anyhow::Result<()> {
     let is_once = arguments.once || arguments.json;
-    if !is_once && !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !is_once && !has_terminal {
         bail!(crate::Usage("the live view needs a terminal; use --once or --json without one".to_owned()));
     }
     access::with_cluster(directory, async |cluster| {
