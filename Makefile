@@ -6,7 +6,7 @@ MILLPOND := target/release/millpond
 # Debian packages that building and testing need, and a program of each that shows it is there.
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
-            etcd-server:etcd etcd-client:etcdctl
+            etcd-server:etcd etcd-client:etcdctl prometheus:promtool
 
 # Tests need no optimisation across crates, and build in half the time without it.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod buffer;
 pub mod checksum;
+pub mod figures;
 pub mod geometry;
 pub mod hash;
 pub mod ids;

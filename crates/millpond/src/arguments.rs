@@ -1,6 +1,6 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{auth, bench, nbd, node_process, osd, pg, pool, scrub, status, up, volume};
+use crate::{auth, bench, nbd, node_process, osd, pg, pool, scrub, status, top, up, verdict, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ Examples:
   millpond nbd disk --listen unix:disk.sock  serve it to NBD clients (QEMU, fio, the kernel)
   millpond down                              stop the cluster; the next `up` continues with its data
 
-Exit codes: 0 done, 1 failed, 2 called wrongly.
+Exit codes: 0 done, 1 failed, 2 called wrongly; of `health` 1 also says that something does not serve.
 MILLPOND_LOG chooses what is logged to stderr, for example MILLPOND_LOG=debug.";
 
 /// NVMe-native distributed storage: replicated block volumes.
@@ -38,6 +38,10 @@ pub enum Command {
     Down,
     /// Show how the cluster is, why, and what to do next
     Status(status::StatusArguments),
+    /// Show the verdict alone, or explain a code of it
+    Health(verdict::HealthArguments),
+    /// Show what the cluster does now, by OSD, pool, volume and client
+    Top(top::TopArguments),
     /// Look at OSDs, add and remove them, or wipe the drive of one
     Osd(osd::OsdArguments),
     /// Look at placement groups

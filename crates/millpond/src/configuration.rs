@@ -4,8 +4,8 @@
 use crate::Usage;
 use crate::device::OSD_BYTES_MIN;
 use crate::directory::Directory;
-use crate::duration::Limit;
 use anyhow::{Context, bail};
+use api::duration::Limit;
 use base::units::ByteSize;
 use registry::{Compare, KeyValue, Operation, Registry, Txn};
 use serde::{Deserialize, Serialize};

@@ -77,6 +77,11 @@ impl Directory {
         self.path.join("nbd.sock")
     }
 
+    /// Where Prometheus finds what to scrape.
+    pub fn scrape_targets(&self) -> PathBuf {
+        self.path.join("prometheus.json")
+    }
+
     /// Where a detached `up` writes what it has to say.
     pub fn up_log(&self) -> PathBuf {
         self.path.join("up.log")

@@ -14,11 +14,13 @@ use crate::directory::{Directory, DirectoryLock, Phase};
 use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
+use crate::scrape_targets::ScrapeTargets;
 use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
-use crate::view::Reports;
-use crate::{Usage, health, output, view};
+use crate::{Usage, output};
 use anyhow::{Context, anyhow, bail};
+use api::view::Reports;
+use api::{health, view};
 use auth::SecretKey;
 use base::{Access, ClusterId, NodeId, Principal};
 use registry::cluster::Cluster;
@@ -57,6 +59,7 @@ pub struct LocalCluster {
     lock: DirectoryLock,
     registry: Arc<EmbeddedRegistry>,
     server: SocketServer,
+    scrape_targets: ScrapeTargets,
     cluster: Cluster,
     configuration: Configuration,
     /// The drives that passed their checks.
@@ -99,6 +102,7 @@ impl LocalCluster {
             set.context("cannot remember --osd-out-after")?;
         }
         let supervisor = Supervisor::new(restart)?;
+        let scrape_targets = ScrapeTargets::keep(cluster.clone(), directory.scrape_targets());
         let (known, processes) = (configuration.drives(&directory), Vec::new());
         let namespaces = None;
         Ok(LocalCluster {
@@ -106,6 +110,7 @@ impl LocalCluster {
             lock,
             registry,
             server,
+            scrape_targets,
             cluster,
             configuration,
             drives,
@@ -400,6 +405,9 @@ impl LocalCluster {
         }
         for warning in self.supervisor.stop(stop.wait()).await {
             output::warning(&warning);
+        }
+        if let Err(error) = self.scrape_targets.stop().await {
+            output::warning(&format!("{error:#}"));
         }
         drop(self.server);
         self.lock

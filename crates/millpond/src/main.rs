@@ -13,9 +13,6 @@ mod demo;
 mod detach;
 mod device;
 mod directory;
-mod duration;
-mod health;
-mod integrity;
 mod local_cluster;
 mod membership;
 mod mounts;
@@ -28,6 +25,7 @@ mod pg;
 mod pool;
 mod progress;
 mod readiness;
+mod scrape_targets;
 mod scrub;
 
 mod signature;
@@ -35,8 +33,9 @@ mod status;
 mod stop;
 mod supervisor;
 mod table;
+mod top;
 mod up;
-mod view;
+mod verdict;
 mod volume;
 
 use arguments::{Arguments, Command};
@@ -59,7 +58,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     output::start_logging();
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&format!("{error:#}"));
@@ -68,12 +67,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<()> {
+fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let directory = arguments.dir.as_path();
     match &arguments.command {
         Command::Up(up) => up::run(up, directory),
         Command::Down => detach::down(directory),
         Command::Status(status) => status::run(status, directory),
+        Command::Health(health) => return verdict::run(health, directory),
+        Command::Top(top) => top::run(top, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Pool(pool) => pool::run(pool, directory),
@@ -85,7 +86,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::Demo => demo::run(directory),
         Command::Node(node) => node_process::run(node),
         Command::Completions { shell } => completions(*shell),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {

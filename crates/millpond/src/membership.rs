@@ -7,9 +7,9 @@
 use crate::configuration::{Configuration, NODES_MAX, Stored};
 use crate::device::{self, OSD_BYTES_MIN, Use};
 use crate::directory::Directory;
-use crate::view::{self, OsdView, Reports};
 use crate::{Usage, access, output, supervisor};
 use anyhow::{Context, anyhow, bail};
+use api::view::{self, OsdView, Reports};
 use base::OsdId;
 use base::map::{Admission, ClusterMap};
 use base::units::ByteSize;

@@ -2,9 +2,9 @@
 
 use crate::membership::{self, AddArguments};
 use crate::table::Table;
-use crate::view::{self, OsdView, Reports};
 use crate::{access, device, output};
 use anyhow::{Context, bail};
+use api::view::{self, OsdView, Reports};
 use base::OsdId;
 use base::map::Admission;
 use base::units::ByteSize;

@@ -1,8 +1,8 @@
 //! `millpond pg`: the placement groups.
 
 use crate::table::Table;
-use crate::view::{self, PgView};
 use crate::{access, output};
+use api::view::{self, PgView};
 use base::OsdId;
 use clap::{Args, Subcommand};
 use std::path::Path;

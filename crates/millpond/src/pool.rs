@@ -1,9 +1,9 @@
 //! `millpond pool`: how often and how finely data is spread.
 
 use crate::configuration::{REPLICAS_MAX, min_size_default};
-use crate::view::{self, PoolView};
 use crate::{Usage, access, output, status};
 use anyhow::{Context, bail};
+use api::view::{self, PoolView};
 use clap::{Args, Subcommand};
 use registry::cluster::Cluster;
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 use crate::configuration::min_size_default;
 use crate::supervisor::Running;
-use crate::view::{self, PgHealth, Statuses};
 use anyhow::Context;
+use api::view::{self, PgHealth, Statuses};
 use base::OsdId;
 use base::map::{ClusterMap, OsdInfo};
 use registry::cluster::Cluster;

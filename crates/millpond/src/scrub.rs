@@ -1,10 +1,10 @@
 //! `millpond scrub`: looking for damage before somebody needs the data.
 
-use crate::duration::about;
 use crate::table::Table;
-use crate::view::{self, PgView, Reports};
 use crate::{Usage, access, output};
 use anyhow::bail;
+use api::duration::about;
+use api::view::{self, PgView, Reports};
 use base::PgId;
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ScrubState, ScrubWish};

@@ -1,16 +1,12 @@
 //! `millpond status`: how the cluster is, why, and what to do next.
 
-use crate::health::{self, Health, Level};
 use crate::table::Table;
-use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Reports, VolumeView};
-use crate::{access, output};
-use base::NodeId;
-use base::map::{Admission, ClusterMap};
+use crate::{access, output, verdict};
+use api::status::Status;
+use api::view::{Capacity, PoolView, VolumeView};
+use base::map::Admission;
 use base::units::ByteSize;
 use clap::Args;
-use registry::cluster::Cluster;
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
@@ -39,52 +35,11 @@ pub struct StatusArguments {
     pub watch: bool,
 }
 
-/// Everything: `status --json`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Status {
-    /// Which cluster this is.
-    pub cluster: ClusterView,
-    /// The verdict.
-    pub health: Health,
-    /// The nodes.
-    pub nodes: Vec<NodeView>,
-    /// The OSDs.
-    pub osds: Vec<OsdView>,
-    /// Space, summed over the OSDs.
-    pub capacity: Capacity,
-    /// The placement groups, counted.
-    pub pgs: PgCounts,
-    /// The pools.
-    pub pools: Vec<PoolView>,
-    /// The volumes.
-    pub volumes: Vec<VolumeView>,
-}
-
-/// A node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct NodeView {
-    /// Its id.
-    pub node: NodeId,
-    /// Its OSDs.
-    pub osds: usize,
-    /// Those of them that are up.
-    pub osds_up: usize,
-}
-
-/// How many placement groups are in which state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PgCounts {
-    /// All.
-    pub total: usize,
-    /// By the name of the state; states without a group are absent.
-    pub by_state: BTreeMap<&'static str, usize>,
-}
-
 /// Shows the status once, or again and again.
 pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
     access::with_cluster(path, async |cluster| {
         loop {
-            let status = collect(cluster).await?;
+            let status = Status::read(cluster).await?;
             match (arguments.json, arguments.watch) {
                 (true, false) => output::print_json(&status)?,
                 (true, true) => output::print_line(&serde_json::to_string(&status)?)?,
@@ -102,52 +57,9 @@ pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Reads everything that the status shows.
-pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
-    let map = cluster.map().await?;
-    Ok(Status::of(&map, &Reports::read(cluster).await?))
-}
-
-impl Status {
-    /// The status that map and reports amount to.
-    pub fn of(map: &ClusterMap, reports: &Reports) -> Status {
-        let osds = view::osds(map, reports);
-        let pgs = view::pgs(map, &reports.statuses);
-        let pools = view::pools(map, &pgs);
-        let mut nodes: BTreeMap<NodeId, NodeView> = BTreeMap::new();
-        for osd in &osds {
-            let node = nodes.entry(osd.node).or_insert(NodeView { node: osd.node, osds: 0, osds_up: 0 });
-            node.osds += 1;
-            node.osds_up += usize::from(osd.up);
-        }
-        let mut counts = PgCounts { total: pgs.len(), ..PgCounts::default() };
-        for pg in &pgs {
-            *counts.by_state.entry(pg.state.name()).or_default() += 1;
-        }
-        Status {
-            cluster: ClusterView { id: map.cluster, revision: map.revision },
-            health: health::judge(&osds, &pgs, &pools),
-            nodes: nodes.into_values().collect(),
-            capacity: view::capacity(&osds),
-            osds,
-            pgs: counts,
-            pools,
-            volumes: view::volumes(map),
-        }
-    }
-}
-
 fn render(status: &Status) -> String {
     let mut text = format!("cluster  {}\n", status.cluster.id);
-    let verdict = match status.health.level {
-        Level::Ok => "ok",
-        Level::Warning => "WARNING",
-        Level::Error => "ERROR",
-    };
-    text.push_str(&format!("health   {verdict}\n"));
-    for problem in &status.health.problems {
-        text.push_str(&format!("         - {}\n           next: {}\n", problem.what, problem.next));
-    }
+    text.push_str(&format!("health   {}", verdict::render(&status.health, "         ")));
     let nodes_up = status.nodes.iter().filter(|node| node.osds_up == node.osds).count();
     text.push_str(&format!("nodes    {}\n", of_all(nodes_up, status.nodes.len())));
     let osds_up = status.osds.iter().filter(|osd| osd.up).count();
@@ -230,8 +142,9 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::{OsdInfo, PoolInfo};
-    use base::{OsdId, PoolId};
+    use api::view::Reports;
+    use base::OsdId;
+    use base::map::{ClusterMap, OsdInfo};
 
     #[test]
     fn an_unreported_figure_is_unavailable_and_not_zero() {
@@ -242,25 +155,5 @@ mod tests {
         assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");
         assert!(text.contains("OSDs     0 of 1 up"), "{text}");
         assert!(text.contains("next: "), "{text}");
-    }
-
-    #[test]
-    fn the_json_names_are_those_that_were_promised() {
-        let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64 };
-        map.pools.insert(PoolId(1), pool);
-        let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
-        for pointer in [
-            "/cluster/id",
-            "/health/level",
-            "/health/problems",
-            "/capacity/used_bytes",
-            "/pgs/by_state",
-            "/osds",
-        ] {
-            assert!(json.pointer(pointer).is_some(), "{pointer} is missing in {json}");
-        }
-        assert_eq!(json["pools"][0]["min_size"], 2);
-        assert_eq!(json["capacity"]["used_bytes"], serde_json::Value::Null);
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::configuration::{NODES_MAX, REPLICAS_MAX, Request};
 use crate::directory::{Directory, DirectoryLock};
-use crate::duration::Limit;
 use crate::local_cluster::{LocalCluster, Started};
 use crate::network_namespaces::NetworkNamespaces;
 use crate::stop::StopSignals;
 use crate::{detach, output};
 use anyhow::Context;
+use api::duration::Limit;
 use base::units::ByteSize;
 use clap::Args;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! `millpond volume`: block volumes.
 
 use crate::readiness::FIRST_POOL;
-use crate::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use crate::{access, output, status};
 use anyhow::Context;
+use api::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
 use registry::cluster::Cluster;

@@ -36,6 +36,9 @@ fn every_command_explains_itself_with_examples() {
         &["up"],
         &["down"],
         &["status"],
+        &["health"],
+        &["health", "explain"],
+        &["top"],
         &["osd", "tree"],
         &["osd", "wipe"],
         &["osd", "add"],
@@ -82,6 +85,11 @@ fn a_wrong_call_exits_with_2_and_says_what_would_be_right() {
         (&["up", "--osd-out-after", "soon"], &["--osd-out-after", "10min", "never"]),
         (&["up", "--osd-out-after", "0"], &["no time at all", "never"]),
         (&["up", "--frobnicate"], &["--frobnicate"]),
+        (
+            &["health", "explain", "OSD_DOWM"],
+            &["\"OSD_DOWM\" is no health code", "OSD_DOWN", "health explain"],
+        ),
+        (&["top"], &["needs a terminal", "--once"]),
         (&["osd", "out", "three"], &["\"three\" names no OSD", "osd.3"]),
         (&["osd", "add"], &["--device", "--size"]),
         (&["osd", "add", "--size", "1GiB", "--device", "/dev/x"], &["cannot be used with"]),
@@ -114,6 +122,8 @@ fn without_a_cluster_every_command_says_how_to_get_one() {
     let commands: &[&[&str]] = &[
         &["status"],
         &["status", "--json"],
+        &["health"],
+        &["top", "--once"],
         &["osd", "tree"],
         &["osd", "add", "--size", "1GiB"],
         &["osd", "out", "0"],
@@ -236,6 +246,19 @@ fn completions_are_made_for_every_shell() {
         assert!(output.status.success(), "{shell}");
         names(&String::from_utf8(output.stdout).unwrap(), &["millpond", "volume", "resize"]);
     }
+}
+
+#[test]
+fn every_health_code_is_explained_without_a_cluster() {
+    for code in api::codes::Code::ALL {
+        let output = millpond(&["health", "explain", code.name()]);
+        assert!(output.status.success(), "{code}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        names(&text, &[code.name(), "means", "for data", "do ", "goes away"]);
+    }
+    let json = millpond(&["health", "explain", "--json"]).stdout;
+    let all: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), api::codes::Code::ALL.len());
 }
 
 #[test]

@@ -57,6 +57,8 @@ fn places(pond: &Pond, door: &Door) -> Vec<Place> {
     assert_eq!(places.len(), 3);
     places.push(Place::Unix(door.socket().to_owned()));
     places.push(Place::Unix(pond.dir().join("registry.sock")));
+    wait_until("every node is to be scraped", || pond.http_addresses().len() == 3);
+    places.extend(pond.http_addresses().into_iter().map(Place::Tcp));
     places
 }
 
@@ -95,6 +97,7 @@ fn sincere() -> Vec<Vec<u8>> {
         lines,
         framed,
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n{".to_vec(),
         vec![0; 9000],
     ]
 }

@@ -2,10 +2,11 @@
 //! that was removed from the cluster ends; the others of its node go on.
 
 use crate::device::{Drive, DriveError};
-use crate::manager;
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
+use crate::{http, manager};
+use api::board::Board;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
@@ -166,9 +167,12 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     }
     let stop = tokio::sync::watch::Sender::new(false);
     let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
+    let board = Board::default();
+    let serving =
+        tokio::spawn(http::run(cluster.clone(), config.node, maps.clone(), board.clone(), stop.subscribe()));
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
-        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), stop.subscribe()));
+        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), board.clone(), stop.subscribe()));
     }
     let mut outcome = loop {
         tokio::select! {
@@ -185,8 +189,8 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(joined(ended).map(drop));
     }
-    // It ends by the same wish; only its lease is given back.
-    let _ = managing.await;
+    // They end by the same wish; only their leases are given back.
+    let _ = tokio::join!(managing, serving);
     outcome
 }
 
@@ -307,6 +311,7 @@ async fn control_osd(
     mut osd: OsdControl,
     cluster: Cluster,
     mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    board: Board,
     mut stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<End, NodeError> {
     // Before it is announced, so that it knows who calls it at once.
@@ -333,7 +338,9 @@ async fn control_osd(
                 Report::Propose { pg, expected, config } => {
                     tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), pg, expected, config));
                 }
+                Report::Figures(figures) => board.note_figures(osd.id, *figures),
                 Report::Status(new) => {
+                    board.note_status(osd.id, &new);
                     status = Some(*new);
                     status_is_due = true;
                 }
@@ -399,6 +406,7 @@ async fn control_osd(
     }
     command(&osd, Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
+    board.forget(osd.id);
     // Gone at once instead of when the lease ends.
     let _ = cluster.registry().lease_revoke(lease).await;
     Ok(end)

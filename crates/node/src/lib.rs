@@ -5,6 +5,7 @@
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - [`switchboard`]: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
+//! - `http`: metrics and the read side of the API, on the loopback interface; `figures`: what shards tell for it.
 //! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
@@ -13,6 +14,8 @@
 pub mod control;
 pub mod device;
 mod drive_check;
+mod figures;
+mod http;
 pub mod manager;
 mod scrubbing;
 pub mod shard;

@@ -2,6 +2,7 @@
 
 use crate::device::Drive;
 use crate::drive_check::{self, DriveCheck, Finding};
+use crate::figures::Teller;
 use crate::switchboard::Dial;
 use base::map::{ClusterMap, PgConfig};
 use base::units::ByteSize;
@@ -92,6 +93,8 @@ pub enum Report {
     Status(Box<OsdStatus>),
     /// A scrub ended.
     Scrubbed(ScrubReport),
+    /// What it counted.
+    Figures(Box<api::figures::OsdFigures>),
 }
 
 /// What a shard is started with.
@@ -158,6 +161,7 @@ pub fn run(
         reports,
         commands,
         published: None,
+        teller: Teller::default(),
         recovery_measured: (0, Instant::default()),
         recovery_bytes_per_s: 0,
         publish_after: Instant::default(),
@@ -188,6 +192,7 @@ struct Shard {
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
     published: Option<OsdStatus>,
+    teller: Teller,
     /// Bytes that members were sent that catch up, and when that was measured; and how many a second that made.
     recovery_measured: (u64, Instant),
     recovery_bytes_per_s: u64,
@@ -288,6 +293,7 @@ impl Shard {
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);
+            self.teller.tell(now, &self.osd, &self.reports);
             if self.shutdown_limit.is_some_and(|limit| self.osd.is_shut_down() || now >= limit) {
                 return Ok(());
             }

@@ -5,6 +5,7 @@
 
 use crate::io::Io;
 use crate::osd::{LinkError, Osd, Peer, VolumeState};
+use base::figures::Traffic;
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{Access, ClientId, LinkId, OsdId, Permission, PoolId, Principal, VolumeId};
@@ -26,11 +27,17 @@ pub struct Credential {
 #[derive(Clone, Debug)]
 pub(crate) struct ClientLink {
     pub(crate) id: ClientId,
+    /// What it was served on this link.
+    pub(crate) traffic: Traffic,
     /// None where nothing is checked, as in a simulator.
     credential: Option<Credential>,
 }
 
 impl ClientLink {
+    pub(crate) fn new(id: ClientId, credential: Option<Credential>) -> ClientLink {
+        ClientLink { id, traffic: Traffic::default(), credential }
+    }
+
     /// What it may do with the volumes of a pool, if anything.
     fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match &self.credential {
@@ -96,7 +103,7 @@ impl Osd {
             }
             older.push(*link);
         }
-        Ok((ClientLink { id: client, credential }, older))
+        Ok((ClientLink::new(client, credential), older))
     }
 
     /// Whether whoever has this credential may be that OSD.

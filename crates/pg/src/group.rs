@@ -1,6 +1,7 @@
 //! One placement group as one of its members sees it.
 
 use crate::operation::OperationId;
+use base::figures::Traffic;
 use base::map::PgConfig;
 use base::{Epoch, Instant, LinkId, LogEntry, ObjectKey, OsdId, PgId, Sequence};
 use std::collections::VecDeque;
@@ -226,6 +227,8 @@ pub(crate) struct Group {
     pub(crate) waiting: VecDeque<OperationId>,
     /// Staged in the store and not yet durable, in whatever role.
     pub(crate) staged_count: u32,
+    /// What clients were served of it here.
+    pub(crate) traffic: Traffic,
     /// A query that waits until nothing is staged any more: only then is the log's end known.
     pub(crate) query_pending: Option<(LinkId, Epoch)>,
     /// Not before then does the primary claim again.
@@ -283,6 +286,7 @@ impl Group {
             in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
             staged_count: 0,
+            traffic: Traffic::default(),
             query_pending: None,
             claim_after: Instant::default(),
             leader: None,

@@ -15,6 +15,7 @@
 //!   [`fence`]: whoever had a volume before is served no more;
 //!   [`placement`]: how a group moves to other OSDs.
 //! - `access`: what whoever connected may do.
+//! - [`counting`]: what is counted of all that, for operators.
 //! - [`group`], [`operation`]: the state those work on.
 //!
 //! # Invariants
@@ -25,6 +26,7 @@
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
 mod access;
+pub mod counting;
 pub mod drive;
 pub mod fence;
 pub mod group;

@@ -1,7 +1,8 @@
 //! One read, write or zeroing on its way through a primary.
 
 use crate::mend::MendReason;
-use base::{Buffer, Epoch, Instant, LinkId, ObjectKey, OsdId, Sequence};
+use base::figures::RequestKind;
+use base::{Buffer, Epoch, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
 use store::{BatchId, Location};
 use zerocopy::little_endian::U32;
 
@@ -51,13 +52,23 @@ pub(crate) enum OperationState {
     Replicating,
 }
 
+/// What a client asked: whom to answer, and what is counted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) link: LinkId,
+    pub(crate) request: u64,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: RequestKind,
+    /// The length of what is read, written or zeroed.
+    pub(crate) bytes: u32,
+    /// When it was taken up.
+    pub(crate) at: Instant,
+}
+
 /// Who gets the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    Client {
-        link: LinkId,
-        request: u64,
-    },
+    Client(Asked),
     /// A difference between members being removed while the group peers.
     Repair,
     /// The same of a block that the primary cannot read: this member's content is to become everybody's.

@@ -1,6 +1,7 @@
 //! The OSD: its links, its map, its turn.
 
 use crate::access::{ClientLink, Credential};
+use crate::counting::Replicated;
 use crate::drive::Renewals;
 use crate::fence::Fencing;
 use crate::group::{Group, GroupState, GroupSummary};
@@ -13,6 +14,7 @@ use crate::pace::Pace;
 use crate::placement::target_of;
 use crate::sabotage::Sabotage;
 use crate::scrub::Scrubs;
+use base::figures::{Figures, Traffic};
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{
@@ -149,8 +151,7 @@ pub(crate) enum Answer {
 pub(crate) struct Deferred {
     pub(crate) group: u32,
     pub(crate) epoch: base::Epoch,
-    pub(crate) link: LinkId,
-    pub(crate) request: u64,
+    pub(crate) asked: crate::operation::Asked,
     pub(crate) answer: Answer,
 }
 
@@ -203,6 +204,8 @@ pub(crate) enum StagedRecord {
         group: u32,
         link: LinkId,
         ordinal: u64,
+        /// A write or zeroing of a client, to be counted.
+        write: Option<Replicated>,
     },
     /// A part of the deletion of a group that this OSD left: nobody waits for it.
     Left {
@@ -238,6 +241,8 @@ pub(crate) struct VolumeState {
     pub(crate) pg_count: u32,
     pub(crate) generation: Generation,
     pub(crate) is_removed: bool,
+    /// What clients were served of it here.
+    pub(crate) traffic: Traffic,
 }
 
 /// See the crate's documentation.
@@ -296,6 +301,8 @@ pub struct Osd {
     pub(crate) pace: Pace,
     /// Bytes that learners were sent since the start.
     pub(crate) pushed_bytes: u64,
+    /// What it did for clients and primaries since the start.
+    pub(crate) figures: Figures,
     pub(crate) scrubs: Scrubs,
     /// Blocks that other members were asked for.
     pub(crate) fetching: Vec<Fetching>,
@@ -359,6 +366,7 @@ impl Osd {
             learning: Vec::new(),
             pace: Pace::default(),
             pushed_bytes: 0,
+            figures: Figures::default(),
             scrubs: Scrubs::default(),
             fetching: Vec::new(),
             lost: BTreeMap::new(),
@@ -588,7 +596,9 @@ impl Osd {
         for (id, info) in &map.volumes {
             let Some(pool) = map.pools.get(&info.pool) else { continue };
             let fence = self.fences.remove(id).unwrap_or_default();
-            let known = self.volumes.get(id).map_or(fence, |volume| volume.generation);
+            let before = self.volumes.get(id);
+            let known = before.map_or(fence, |volume| volume.generation);
+            let traffic = before.map(|volume| volume.traffic).unwrap_or_default();
             self.deletions_are_due |= info.removed;
             self.volumes.insert(
                 *id,
@@ -597,6 +607,7 @@ impl Osd {
                     pg_count: pool.pg_count,
                     generation: known.max(info.generation),
                     is_removed: info.removed,
+                    traffic,
                 },
             );
         }
@@ -856,7 +867,10 @@ impl Osd {
         let (record, group) = self.pop_staged(token);
         match record {
             StagedRecord::Own { operation, .. } => self.member_has(operation, io),
-            StagedRecord::Replica { link, ordinal, .. } => self.note_ack(link, ordinal),
+            StagedRecord::Replica { link, ordinal, write, .. } => {
+                self.note_ack(link, ordinal);
+                self.count_replicated(write);
+            }
             StagedRecord::Left { .. } => {}
         }
         if self.groups[group as usize].staged_count == 0 {
@@ -882,7 +896,7 @@ impl Osd {
                 }
                 self.end_epoch(group, &format!("the drive of {} failed: {reason}", self.id), io);
             }
-            StagedRecord::Replica { link, ordinal, group } => {
+            StagedRecord::Replica { link, ordinal, group, .. } => {
                 let epoch = self.groups[group as usize].epoch;
                 io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
             }
@@ -929,21 +943,22 @@ impl Osd {
     /// when it was looked up.
     fn send_deferred(&mut self, io: &mut impl Io) {
         let mut deferred = std::mem::take(&mut self.deferred);
-        for Deferred { group, epoch, link, request, answer } in deferred.drain(..) {
+        for Deferred { group, epoch, asked, answer } in deferred.drain(..) {
             let state = &self.groups[group as usize];
             if !state.is_active() || state.epoch != epoch || !self.has_leases(group) {
-                let origin = crate::operation::Origin::Client { link, request };
+                let origin = crate::operation::Origin::Client(asked);
                 if !self.has_leases(group) {
                     self.milestones.pass(Milestone::LeaseEnded);
                 }
                 self.refuse(origin, Status::NotActive, io);
                 continue;
             }
+            self.count_done(&asked, group);
             match answer {
-                Answer::Zeros => io.send(link, &encode::reply_zeros(request)),
+                Answer::Zeros => io.send(asked.link, &encode::reply_zeros(asked.request)),
                 Answer::Allocated(bits) => {
-                    io.send(link, &encode::reply(request, Status::Ok, bits.len()));
-                    io.send(link, &bits);
+                    io.send(asked.link, &encode::reply(asked.request, Status::Ok, bits.len()));
+                    io.send(asked.link, &bits);
                 }
             }
         }

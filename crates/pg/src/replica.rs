@@ -1,5 +1,6 @@
 //! The other end of replication: applying what a primary ordered, and what primaries hear back.
 
+use crate::counting::Replicated;
 use crate::group::GroupState;
 use crate::io::Io;
 use crate::milestone::Milestone;
@@ -155,7 +156,9 @@ impl Osd {
             }
             Err(refusal) => Err(refusal),
         };
-        self.applied(link, Some(replicate.sequence), staged, io)
+        let bytes = payload.map_or(0, |(_, data)| data.len() as u32);
+        let write = Replicated { bytes, at: self.now };
+        self.applied(link, Some(replicate.sequence), Some(write), staged, io)
     }
 
     /// What this learner lacks. It is in the primary's order where it stands in the stream, but has no sequence.
@@ -180,7 +183,7 @@ impl Osd {
             (Some(group), Pushed::Zeros) => Ok((group, self.store.stage_zero(&record))),
             (Some(group), Pushed::Lost(checksum)) => Ok((group, self.store.stage_damaged(&record, checksum))),
         };
-        self.applied(link, None, staged, io)
+        self.applied(link, None, None, staged, io)
     }
 
     /// An entry of the log from before this learner's join.
@@ -206,7 +209,7 @@ impl Osd {
             Some(group) => Ok((group, self.store.stage_entry(&record))),
             None => Err((Status::NotActive, epoch)),
         };
-        self.applied(link, None, staged, io)
+        self.applied(link, None, None, staged, io)
     }
 
     /// This learner has everything. That it has what it was pushed, of which no log tells, is told by this: should the end of
@@ -216,7 +219,7 @@ impl Osd {
             Some(group) => Ok((group, self.store.stage_whole(pg, epoch, self.next_staged_token()))),
             None => Err((Status::NotActive, epoch)),
         };
-        self.applied(link, None, staged, io)
+        self.applied(link, None, None, staged, io)
     }
 
     /// The group of what a primary sends beside its order, if this OSD is in that epoch.
@@ -262,7 +265,7 @@ impl Osd {
         };
         // The next sequence is the one behind the mark, or where a learner's stream begins.
         let last = join.map_or(mark, |from| Sequence(from.0.saturating_sub(1)));
-        self.applied(link, Some(last), staged, io)
+        self.applied(link, Some(last), None, staged, io)
     }
 
     /// Every member has what was ordered before this epoch.
@@ -277,6 +280,7 @@ impl Osd {
         &mut self,
         link: LinkId,
         sequence: Option<Sequence>,
+        write: Option<Replicated>,
         staged: Result<(u32, Result<(), StageError>), (Status, Epoch)>,
         io: &mut impl Io,
     ) -> Handled {
@@ -298,7 +302,7 @@ impl Osd {
                     *expected = Some(sequence.next());
                 }
                 self.active_at = self.now;
-                self.note_staged(StagedRecord::Replica { group, link, ordinal });
+                self.note_staged(StagedRecord::Replica { group, link, ordinal, write });
                 return Handled::Done;
             }
             Ok((group, Err(StageError::Full))) => (Status::NoSpace, self.groups[group as usize].epoch),
@@ -306,6 +310,9 @@ impl Osd {
             Err(refusal) => refusal,
         };
         self.milestones.pass(Milestone::replica_refuses(status));
+        if write.is_some() {
+            self.count_replica_refused(status);
+        }
         io.send(link, &encode::replicate_refused(ordinal, status, epoch));
         Handled::Done
     }

@@ -4,9 +4,10 @@ use crate::group::IN_FLIGHT_MAX;
 use crate::io::Io;
 use crate::mend::MendReason;
 use crate::milestone::Milestone;
-use crate::operation::{OperationId, OperationKind, OperationState, Origin, Part};
+use crate::operation::{Asked, OperationId, OperationKind, OperationState, Origin, Part};
 use crate::osd::{Answer, Deferred, Handled, Osd, Peer, TOKEN_PART, spare_buffer};
 use crate::sabotage::Sabotage;
+use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::{NAME, UNDONE};
 use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
@@ -71,19 +72,20 @@ impl Osd {
     }
 
     /// The group that was found for a request; the client was told why, if there is none.
-    fn or_refuse(
-        &mut self,
-        admitted: Result<u32, Refusal>,
-        link: LinkId,
-        request: &Request,
-        io: &mut impl Io,
-    ) -> Option<u32> {
+    fn or_refuse(&mut self, admitted: Result<u32, Refusal>, asked: &Asked, io: &mut impl Io) -> Option<u32> {
         admitted
             .map_err(|(status, details)| {
                 self.milestones.pass(Milestone::refused(status));
-                io.send(link, &encode::reply_refused(request.request, status, details))
+                self.count_refused(asked, status);
+                io.send(asked.link, &encode::reply_refused(asked.request, status, details))
             })
             .ok()
+    }
+
+    /// A request of a client that was taken up now.
+    fn asked(&self, link: LinkId, request: &Request, kind: RequestKind) -> Asked {
+        let (volume, bytes) = (request.key.volume, request.length);
+        Asked { link, request: request.request, volume, kind, bytes, at: self.now }
     }
 
     /// Whether an operation under way, or one waiting before it, touches the same blocks.
@@ -104,17 +106,18 @@ impl Osd {
 
     /// Refuses the originator of an operation.
     pub(crate) fn refuse(&mut self, origin: Origin, status: Status, io: &mut impl Io) {
-        if let Origin::Client { link, request } = origin {
+        if let Origin::Client(asked) = origin {
             self.milestones.pass(Milestone::refused(status));
+            self.count_refused(&asked, status);
             let details = RefusalDetails { osd: self.id, ..RefusalDetails::default() };
-            io.send(link, &encode::reply_refused(request, status, details));
+            io.send(asked.link, &encode::reply_refused(asked.request, status, details));
         }
     }
 
     /// A slot with what every request of a client has.
     fn add_operation(
         &mut self,
-        link: LinkId,
+        asked: Asked,
         request: &Request,
         group: u32,
         kind: OperationKind,
@@ -122,7 +125,7 @@ impl Osd {
         let (id, operation) = self.operations.add();
         let (first_block, block_count) = request.blocks();
         operation.kind = kind;
-        operation.origin = Origin::Client { link, request: request.request };
+        operation.origin = Origin::Client(asked);
         operation.group = group;
         operation.key = request.key;
         operation.offset = request.offset;
@@ -171,8 +174,10 @@ impl Osd {
             return false;
         }
         self.milestones.pass(Milestone::SentAgainDone);
-        if let Origin::Client { link, request } = origin {
-            io.send(link, &encode::reply(request, Status::Ok, 0));
+        if let Origin::Client(asked) = origin {
+            let group = self.operations.live(id).group;
+            self.count_done(&asked, group);
+            io.send(asked.link, &encode::reply(asked.request, Status::Ok, 0));
         }
         self.forget_operation(id);
         true
@@ -184,8 +189,9 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
+        let asked = self.asked(link, request, RequestKind::Read);
         let admitted = self.admit(request);
-        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
+        let Some(group) = self.or_refuse(admitted, &asked, io) else { return Handled::Done };
         // Every read holds at least one buffer at most for each of its blocks.
         let (first_block, block_count) = request.blocks();
         if self.small.available() < usize::from(block_count) || self.large.available() == 0 {
@@ -194,7 +200,7 @@ impl Osd {
         let waiting = self.groups[group as usize].waiting.len();
         let has_conflict = self.sabotage != Some(Sabotage::ReadUncommitted)
             && self.has_conflict(group, &request.key, first_block, block_count, waiting);
-        let id = self.add_operation(link, request, group, OperationKind::Read);
+        let id = self.add_operation(asked, request, group, OperationKind::Read);
         if has_conflict {
             self.groups[group as usize].waiting.push_back(id);
         } else {
@@ -209,17 +215,18 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
+        let asked = self.asked(link, request, RequestKind::Allocated);
         let admitted = self.admit(request);
-        if let Some(group) = self.or_refuse(admitted, link, request, io) {
+        if let Some(group) = self.or_refuse(admitted, &asked, io) {
             let bits = self.store.allocated_bits(&request.key);
-            self.defer(group, link, request.request, Answer::Allocated(bits));
+            self.defer(group, asked, Answer::Allocated(bits));
         }
         Handled::Done
     }
 
-    fn defer(&mut self, group: u32, link: LinkId, request: u64, answer: Answer) {
+    fn defer(&mut self, group: u32, asked: Asked, answer: Answer) {
         let epoch = self.groups[group as usize].epoch;
-        self.deferred.push(Deferred { group, epoch, link, request, answer });
+        self.deferred.push(Deferred { group, epoch, asked, answer });
     }
 
     pub(crate) fn handle_zero_request(
@@ -228,8 +235,9 @@ impl Osd {
         request: &Request,
         io: &mut impl Io,
     ) -> Handled {
+        let asked = self.asked(link, request, RequestKind::Zero);
         let admitted = self.admit_change(request);
-        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
+        let Some(group) = self.or_refuse(admitted, &asked, io) else { return Handled::Done };
         let state = &self.groups[group as usize];
         if state.in_flight.len() + state.waiting.len() >= IN_FLIGHT_MAX {
             return Handled::Stalled;
@@ -237,7 +245,7 @@ impl Osd {
         let (first_block, block_count) = request.blocks();
         let waiting = self.groups[group as usize].waiting.len();
         let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
-        let id = self.add_operation(link, request, group, OperationKind::Zero);
+        let id = self.add_operation(asked, request, group, OperationKind::Zero);
         if !has_conflict && self.is_done_already(id, io) {
             return Handled::Done;
         }
@@ -255,9 +263,10 @@ impl Osd {
         data: &[u8],
         io: &mut impl Io,
     ) -> Handled {
+        let asked = self.asked(link, request, RequestKind::Write);
         let admitted = self.admit_change(request);
-        let Some(group) = self.or_refuse(admitted, link, request, io) else { return Handled::Done };
-        let origin = Origin::Client { link, request: request.request };
+        let Some(group) = self.or_refuse(admitted, &asked, io) else { return Handled::Done };
+        let origin = Origin::Client(asked);
         if self.store.is_full() || self.is_member_full(group) {
             self.refuse(origin, Status::NoSpace, io);
             return Handled::Done;
@@ -272,7 +281,7 @@ impl Osd {
         let (first_block, block_count) = request.blocks();
         let waiting = self.groups[group as usize].waiting.len();
         let has_conflict = self.has_conflict(group, &request.key, first_block, block_count, waiting);
-        let id = self.add_operation(link, request, group, OperationKind::Write);
+        let id = self.add_operation(asked, request, group, OperationKind::Write);
         self.operations.live(id).checksums.extend_from_slice(checksums);
         let must_wait = has_conflict || self.is_done_in_part(id);
         if !must_wait && self.is_done_already(id, io) {
@@ -364,8 +373,8 @@ impl Osd {
         self.look_up(id, &key, first_block, block_count);
         let operation = self.operations.live(id);
         if operation.parts.iter().all(|part| part.location.is_none()) {
-            if let Origin::Client { link, request } = origin {
-                self.defer(group, link, request, Answer::Zeros);
+            if let Origin::Client(asked) = origin {
+                self.defer(group, asked, Answer::Zeros);
             }
             self.forget_operation(id);
             return;
@@ -426,7 +435,7 @@ impl Osd {
     /// checked to be there; whatever else is read leaves them half of it, and has other memory made.
     pub(crate) fn read_parts(&mut self, id: OperationId, io: &mut impl Io) {
         let operation = self.operations.live(id);
-        let is_for_client = matches!(operation.origin, Origin::Client { .. });
+        let is_for_client = matches!(operation.origin, Origin::Client(_));
         let mut awaited = 0;
         for (index, part) in operation.parts.iter().enumerate() {
             let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
@@ -557,10 +566,11 @@ impl Osd {
             return;
         }
         let operation = self.operations.live(id);
-        if let Origin::Client { link, request } = operation.origin {
+        if let Origin::Client(asked) = operation.origin {
             let body_bytes = usize::from(operation.block_count) * (BLOCK_BYTES + size_of::<U32>());
-            io.send(link, &encode::reply(request, Status::Ok, body_bytes));
-            self.send_content(id, link, io);
+            io.send(asked.link, &encode::reply(asked.request, Status::Ok, body_bytes));
+            self.send_content(id, asked.link, io);
+            self.count_done(&asked, group);
         }
         self.forget_operation(id);
     }
@@ -632,15 +642,16 @@ impl Osd {
             // A member that is away may have a sound copy: the client waits for it.
             return self.refuse(origin, Status::NotActive, io);
         }
-        if let Origin::Client { link, request } = origin {
+        if let Origin::Client(asked) = origin {
             self.milestones.pass(Milestone::refused(status));
+            self.count_refused(&asked, status);
             let details = RefusalDetails {
                 generation: Generation(0),
                 offset: u32::from(block) * BLOCK_BYTES as u32,
                 osd: self.id,
                 ..RefusalDetails::default()
             };
-            io.send(link, &encode::reply_refused(request, status, details));
+            io.send(asked.link, &encode::reply_refused(asked.request, status, details));
         }
         self.note(format!("damaged data: block {block} of {key} on {}", self.id));
     }

@@ -28,7 +28,7 @@ impl Osd {
         let operation = self.operations.get(id).expect("an operation being ordered is alive");
         let group = &self.groups[operation.group as usize];
         let role = match operation.origin {
-            Origin::Client { .. } => store::Role::Primary,
+            Origin::Client(_) => store::Role::Primary,
             _ => store::Role::Housekeeping,
         };
         WriteRecord {
@@ -268,11 +268,14 @@ impl Osd {
         }
         let (origin, group, is_narrowed) = (operation.origin, operation.group, operation.is_narrowed);
         let ordered_at = operation.ordered_at;
-        if let Origin::Client { link, request } = origin {
+        if let Origin::Client(asked) = origin {
             self.pace.write_ended(self.now, self.now.since(ordered_at));
             // The acknowledgement of a write: every in-sync member has it.
             match is_narrowed {
-                false => io.send(link, &encode::reply(request, Status::Ok, 0)),
+                false => {
+                    io.send(asked.link, &encode::reply(asked.request, Status::Ok, 0));
+                    self.count_done(&asked, group);
+                }
                 true => self.refuse(origin, Status::NotActive, io),
             }
         }
@@ -368,12 +371,14 @@ fn complete_edges(operation: &mut crate::operation::Operation) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::ClientLink;
     use crate::group::GroupState;
     use crate::osd::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
+    use base::figures::{RequestFigures, Traffic};
     use base::log_entry::REPAIR;
     use base::map::PgConfig;
-    use base::{Generation, LinkId, ObjectKey, OsdId};
+    use base::{ClientId, Generation, LinkId, ObjectKey, OsdId};
     use std::sync::Arc;
     use wire::Message;
 
@@ -511,5 +516,51 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.run();
         assert!(!alone.holds(key));
+    }
+
+    #[test]
+    fn what_clients_ask_is_counted_when_it_is_answered() {
+        let mut alone = Alone::new();
+        let link = LinkId(7);
+        alone.osd.peers.insert(link, Peer::Client(ClientLink::new(ClientId(9), None)));
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.send_again(key, 0, 2, 5);
+        // Again: it is done already, and answered all the same.
+        alone.send_again(key, 0, 2, 5);
+        let request = wire::Request {
+            request: 2,
+            key,
+            offset: 0,
+            length: 4 * BLOCK_BYTES as u32,
+            epoch: alone.osd.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        };
+        alone.osd.handle_read_request(link, &request, &mut alone.io);
+        // Of nothing: it is answered without the drive.
+        let hole = wire::Request { key: ObjectKey { object: 4, ..key }, ..request };
+        alone.osd.handle_read_request(link, &hole, &mut alone.io);
+        alone.osd.handle_allocated_request(link, &hole, &mut alone.io);
+        alone.osd.handle_zero_request(link, &hole, &mut alone.io);
+        let stale = wire::Request { epoch: Epoch(0), ..request };
+        alone.osd.handle_read_request(link, &stale, &mut alone.io);
+        let fenced = wire::Request { generation: Generation(0), ..request };
+        alone.osd.handle_read_request(link, &fenced, &mut alone.io);
+        alone.run();
+        let figures = alone.osd.figures();
+        let counted = |of: &RequestFigures| (of.latencies.count(), of.bytes, of.errors, of.redirected);
+        let blocks = |count: u64| count * BLOCK_BYTES as u64;
+        assert_eq!(counted(&figures.write), (2, blocks(4), 0, 0));
+        assert_eq!(counted(&figures.read), (2, blocks(8), 1, 1));
+        assert_eq!(counted(&figures.zero), (1, blocks(4), 0, 0));
+        assert_eq!(figures.allocated.latencies.count(), 1);
+        // The drive answers a turn later, which is 50 ms here; the second write was answered at once.
+        assert_eq!(figures.write.latencies.sum_ns % 50_000_000, 0);
+        assert!(figures.write.latencies.sum_ns > 0);
+        let traffic = Traffic { reads: 2, read_bytes: blocks(8), writes: 3, written_bytes: blocks(4) };
+        assert_eq!(alone.osd.pool_traffic().into_iter().collect::<Vec<_>>(), [(PG.pool, traffic)]);
+        assert_eq!(alone.osd.volume_traffic().collect::<Vec<_>>(), [(VOLUME, traffic)]);
+        assert_eq!(alone.osd.client_traffic().collect::<Vec<_>>(), [(ClientId(9), traffic)]);
     }
 }

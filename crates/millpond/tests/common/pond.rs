@@ -108,6 +108,17 @@ impl Pond {
         osds.iter().map(|osd| osd["address"].as_str().expect("the OSD is up").to_owned()).collect()
     }
 
+    /// Where the nodes' processes serve HTTP, as Prometheus is told.
+    pub fn http_addresses(&self) -> Vec<String> {
+        let Ok(listed) = std::fs::read_to_string(self.dir().join("prometheus.json")) else {
+            return Vec::new();
+        };
+        let groups: Vec<Value> = serde_json::from_str(&listed).expect("the list of targets is JSON");
+        let targets =
+            groups.iter().flat_map(|group| group["targets"].as_array().expect("targets are listed"));
+        targets.map(|target| target.as_str().expect("a target is text").to_owned()).collect()
+    }
+
     /// The process that keeps the others running, by the directory's lock.
     pub fn up_pid(&self) -> Option<i32> {
         let lock = std::fs::read_to_string(self.dir().join("lock")).ok()?;

@@ -1,6 +1,6 @@
 //! The names of the keys. Their layout is in the module's documentation.
 
-use base::{ClientId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 
 pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
@@ -16,6 +16,7 @@ pub(super) const TARGETS: &str = "millpond/map/target/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
+pub(super) const HTTP: &str = "millpond/http/";
 pub(super) const STATUSES: &str = "millpond/status/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
 
@@ -130,6 +131,10 @@ pub(super) fn scrub_wish(id: PgId) -> String {
 
 pub(super) fn drive(id: OsdId) -> String {
     format!("{DRIVES}{}", id.0)
+}
+
+pub(super) fn http(node: NodeId, pid: u32) -> String {
+    format!("{HTTP}{}-{pid}", node.0)
 }
 
 pub(super) fn status(id: OsdId) -> String {

@@ -25,6 +25,7 @@
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
 //! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
+//! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
 //!
@@ -42,6 +43,7 @@
 mod attach;
 mod current;
 mod error;
+mod http;
 mod keys;
 mod management;
 mod manager;
@@ -60,6 +62,7 @@ mod volumes;
 pub use attach::{AttachRecord, Attachment};
 pub use current::{Known, MapFollower};
 pub use error::ClusterError;
+pub use http::HttpRecord;
 pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
 pub use placement::{Candidate, retarget};

@@ -868,3 +868,17 @@ async fn a_wish_for_a_scrub_stands_until_one_that_began_with_it_has_ended() {
     let record = cluster.scrubs().await.unwrap()[&pg].record.clone();
     assert_eq!((record.light_ms, record.deep_ms, record.objects, record.found_ever), (7, 7, 2, 3));
 }
+
+#[tokio::test]
+async fn an_http_server_is_known_as_long_as_its_lease_lives() {
+    let (_directory, cluster) = empty().await;
+    let (first, second) = (lease(&cluster).await, lease(&cluster).await);
+    let server = |node, pid, port| HttpRecord { node: NodeId(node), pid, address: address(port) };
+    cluster.announce_http(&server(10, 5, 7005), first).await.unwrap();
+    cluster.announce_http(&server(2, 9, 7001), second).await.unwrap();
+    // A process that has announced itself anew is there once.
+    cluster.announce_http(&server(2, 9, 7002), second).await.unwrap();
+    assert_eq!(cluster.http_servers().await.unwrap(), [server(2, 9, 7002), server(10, 5, 7005)]);
+    cluster.registry().lease_revoke(second).await.unwrap();
+    assert_eq!(cluster.http_servers().await.unwrap(), [server(10, 5, 7005)]);
+}

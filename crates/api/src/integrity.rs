@@ -1,7 +1,8 @@
 //! What health says of damaged and lost data, and of members that catch up.
 
+use crate::codes::Code;
 use crate::duration::about;
-use crate::health::{Level, Problem};
+use crate::health::Problem;
 use crate::view::{LostView, OsdView, PgView};
 use base::units::ByteSize;
 
@@ -18,16 +19,16 @@ pub fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
         } else {
             ""
         };
-        problems.push(Problem {
-            level: Level::Error,
-            what: format!(
+        problems.push(Problem::new(
+            Code::DataLost,
+            format!(
                 "{} of data are lost: no member of their placement groups has a copy that verifies: {}{more}",
                 ByteSize(count * 4096),
                 named.join(", ")
             ),
-            next: "write these ranges anew from a backup, or discard them; until then reads of them fail"
-                .to_owned(),
-        });
+            "reads of them fail, never with wrong bytes; everything else works",
+            "write these ranges anew from a backup, or discard them; until then reads of them fail",
+        ));
     }
     if let Some(count) = osd.damaged_reads.filter(|count| *count > 0) {
         let blocks = |count: u64| if count == 1 { "1 block".to_owned() } else { format!("{count} blocks") };
@@ -35,16 +36,17 @@ pub fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
             0 => String::new(),
             count => format!("; as primary it wrote {} anew from sound copies", blocks(count)),
         };
-        problems.push(Problem {
-            level: Level::Warning,
-            what: format!("{name} found {} whose checksum does not verify{mended}", blocks(count)),
-            next: format!(
+        problems.push(Problem::new(
+            Code::OsdDamagedBlocks,
+            format!("{name} found {} whose checksum does not verify{mended}", blocks(count)),
+            "such blocks are read from another member and written anew",
+            format!(
                 "its drive{} returned other bytes than were written; check it with `smartctl` and plan to replace it; \
                  `millpond scrub start --deep --osd {}` looks for more",
                 osd.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default(),
                 name.0
             ),
-        });
+        ));
     }
 }
 
@@ -66,10 +68,11 @@ pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdVi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{self, PgHealth, Reports};
+    use crate::health::Level;
+    use crate::view::{self, PgHealth, RecoveryView, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
     use base::{Epoch, Generation, OsdId, PgId, PoolId, VolumeId};
-    use registry::cluster::{LostRange, OsdStatus, RecoveryProgress};
+    use registry::cluster::{LostRange, OsdStatus};
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
@@ -101,7 +104,7 @@ mod tests {
             objects: Some(9),
             recovery,
         };
-        let left = |objects_left, bytes_left| Some(RecoveryProgress { objects_left, bytes_left });
+        let left = |objects_left, bytes_left| Some(RecoveryView { objects_left, bytes_left });
         let osds = |rate| vec![osd_with(OsdStatus { recovery_bytes_per_s: rate, ..OsdStatus::default() }); 2];
         assert_eq!(what_is_left(&[group(None)], &osds(1 << 20)), "");
         let groups = [group(left(3, 60 << 20)), group(None), group(left(4, 60 << 20))];

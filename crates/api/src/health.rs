@@ -1,5 +1,6 @@
 //! Whether the cluster keeps its promise, why not, and what to do next.
 
+use crate::codes::{self, Code};
 use crate::duration::about;
 use crate::integrity;
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
@@ -7,9 +8,10 @@ use base::map::Admission;
 use base::{NodeId, OsdId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use utoipa::ToSchema;
 
 /// How the whole cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Everything serves, with all its copies.
@@ -20,19 +22,45 @@ pub enum Level {
     Error,
 }
 
+impl Level {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
+    /// What kind of thing it is.
+    #[schema(schema_with = codes::schema)]
+    pub code: Code,
     /// How bad it is.
     pub level: Level,
     /// What is wrong, and why.
     pub what: String,
+    /// What that means for the data and for clients.
+    pub consequence: String,
     /// What to do.
     pub next: String,
 }
 
+impl Problem {
+    /// A problem of the level that its code has.
+    #[must_use]
+    pub fn new(code: Code, what: String, consequence: impl Into<String>, next: impl Into<String>) -> Problem {
+        let level = code.explanation().level;
+        Problem { code, level, what, consequence: consequence.into(), next: next.into() }
+    }
+}
+
 /// The verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Health {
     /// The worst of the problems.
     pub level: Level,
@@ -44,6 +72,8 @@ pub struct Health {
 const FILLED_PERCENT: u64 = 85;
 /// From here on it is told of as urgent.
 const NEARLY_FULL_PERCENT: u64 = 90;
+
+const WAIT_OR_READ_LOG: &str = "wait some seconds; if it stays so, read the log of the primary's node";
 
 const HOW_TO_MAKE_ROOM: &str = "`millpond volume ls`, `millpond volume rm NAME`, or `fstrim` in a client";
 
@@ -59,11 +89,12 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
     degraded_groups(osds, pgs, pools, &mut problems);
     short_targets(osds, pgs, pools, &mut problems);
     if pools.is_empty() {
-        problems.push(Problem {
-            level: Level::Warning,
-            what: "there is no pool, so no volume can be made".to_owned(),
-            next: "make one with `millpond pool create default`".to_owned(),
-        });
+        problems.push(Problem::new(
+            Code::PoolNone,
+            "there is no pool".to_owned(),
+            "no volume can be made",
+            "make one with `millpond pool create default`",
+        ));
     }
     problems.sort_by_key(|problem| std::cmp::Reverse(problem.level));
     let level = problems.first().map_or(Level::Ok, |problem| problem.level);
@@ -77,20 +108,24 @@ fn stopped_groups(pgs: &[PgView], problems: &mut Vec<Problem>) {
         *reasons.entry((pg.state, pg.reason.as_deref().unwrap_or("no reason given"))).or_default() += 1;
     }
     for ((state, reason), count) in reasons {
-        let (level, next) = match state {
-            PgHealth::Stopped => {
-                (Level::Error, "bring the OSD named here back; `millpond osd tree` shows its node and drive")
-            }
+        let (code, next) = match state {
+            PgHealth::Stopped => (
+                Code::PgStopped,
+                "bring the OSD named here back; `millpond osd tree` shows its node and drive",
+            ),
             PgHealth::Waiting => {
-                (Level::Error, "bring what it waits for; `millpond pg dump` shows which groups")
+                (Code::PgWaiting, "bring what it waits for; `millpond pg dump` shows which groups")
             }
-            _ => (Level::Error, "wait some seconds; if it stays so, read the log of the primary's node"),
+            PgHealth::Peering => (Code::PgPeering, WAIT_OR_READ_LOG),
+            PgHealth::Unknown => (Code::PgUnknown, WAIT_OR_READ_LOG),
+            PgHealth::Active => continue,
         };
-        problems.push(Problem {
-            level,
-            what: format!("{} {}: {reason}", groups(count, pgs.len()), state_verb(state, count)),
-            next: next.to_owned(),
-        });
+        let what = format!("{} {}: {reason}", groups(count, pgs.len()), state_verb(state, count));
+        let consequence = match state {
+            PgHealth::Unknown => "they may serve or not",
+            _ => "reads and writes of their data wait, or fail at their time limit",
+        };
+        problems.push(Problem::new(code, what, consequence, next));
     }
 }
 
@@ -139,14 +174,22 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
             format!("remove it with `millpond osd rm {number}`"),
         ),
     };
-    let what = match &osd.failure {
+    let is_waited_for = osd.admission == Admission::In || is_needed;
+    let (code, what) = match &osd.failure {
         Some(reason) => {
             let drive = osd.path.as_deref().unwrap_or("its drive");
-            format!("{what}: its drive {drive} failed: {reason}")
+            (Code::OsdDriveFailed, format!("{what}: its drive {drive} failed: {reason}"))
         }
-        None => what,
+        None if is_waited_for => (Code::OsdDown, what),
+        None => (Code::OsdRemovable, what),
     };
-    problems.push(Problem { level: Level::Warning, what, next });
+    let consequence = match osd.pgs_in_sync.max(osd.pgs_target) {
+        _ if !is_waited_for => "its placement groups are whole elsewhere".to_owned(),
+        0 => "no placement group counts on it".to_owned(),
+        1 => "1 placement group has one copy less".to_owned(),
+        count => format!("{count} placement groups have one copy less"),
+    };
+    problems.push(Problem::new(code, what, consequence, next));
 }
 
 /// What to do about an OSD that gave its drive up. Its process runs on, for its other drives.
@@ -170,11 +213,12 @@ fn osd_that_is_out(osd: &OsdView, pgs: &[PgView], problems: &mut Vec<Problem>) {
         0 => format!("wait: `millpond status --watch` shows how far it is; {remove}"),
         _ => format!("nobody is in that could take them: add an OSD with `millpond osd add`; {remove}"),
     };
-    problems.push(Problem {
-        level: Level::Warning,
-        what: format!("{} is out; {} {still} moved off it", osd.osd, groups(count, pgs.len())),
-        next,
-    });
+    let what = format!("{} is out; {} {still} moved off it", osd.osd, groups(count, pgs.len()));
+    let consequence = match osd.up {
+        true => "it serves until then, and its drive must stay",
+        false => "they count on what it holds until they are rebuilt elsewhere",
+    };
+    problems.push(Problem::new(Code::OsdDraining, what, consequence, next));
 }
 
 /// An OSD that is on its way to being full. Its limits are shares of the space that it can append to
@@ -184,30 +228,31 @@ fn osd_that_is_out(osd: &OsdView, pgs: &[PgView], problems: &mut Vec<Problem>) {
 fn filled(osd: &OsdView) -> Option<Problem> {
     let (used, usable) = (osd.used_bytes?, osd.usable_bytes.filter(|usable| *usable > 0)?);
     let percent = u64::try_from(u128::from(used) * 100 / u128::from(usable)).unwrap_or(u64::MAX);
-    let (what, next) = match percent {
+    let (code, what, next) = match percent {
         ..FILLED_PERCENT => return None,
-        FILLED_PERCENT..NEARLY_FULL_PERCENT => ("filled", "add OSDs or remove data before that"),
-        _ => ("nearly full: filled", "add OSDs or remove data now"),
+        FILLED_PERCENT..NEARLY_FULL_PERCENT => {
+            (Code::OsdFilling, "filled", "add OSDs or remove data before that")
+        }
+        _ => (Code::OsdNearlyFull, "nearly full: filled", "add OSDs or remove data now"),
     };
-    Some(Problem {
-        level: Level::Warning,
-        what: format!(
-            "{name} is {what} to {percent} % of what it can store; just below 100 % the placement groups that it has a \
-             copy of refuse writes (ENOSPC), and at 102 % it takes no more backfill",
-            name = osd.osd,
-        ),
-        next: format!("{next}: {HOW_TO_MAKE_ROOM}"),
-    })
+    Some(Problem::new(
+        code,
+        format!("{} is {what} to {percent} % of what it can store", osd.osd),
+        "just below 100 % the placement groups that it has a copy of refuse writes (ENOSPC), and at 102 % it takes no \
+         more backfill",
+        format!("{next}: {HOW_TO_MAKE_ROOM}"),
+    ))
 }
 
 fn osd_problems(osd: &OsdView, problems: &mut Vec<Problem>) {
     let name = osd.osd;
     if osd.full == Some(true) {
-        problems.push(Problem {
-            level: Level::Error,
-            what: format!("{name} is full and refuses writes"),
-            next: format!("remove or trim data: {HOW_TO_MAKE_ROOM}"),
-        });
+        problems.push(Problem::new(
+            Code::OsdFull,
+            format!("{name} is full and refuses writes"),
+            "writes to the placement groups that it has a copy of fail (ENOSPC); reads, trims and removals work",
+            format!("remove or trim data: {HOW_TO_MAKE_ROOM}"),
+        ));
     } else {
         problems.extend(filled(osd));
     }
@@ -261,18 +306,16 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
                         .into()
                 }
             };
-            problems.push(Problem {
-                level: Level::Warning,
-                what: format!(
-                    "{} of pool {} {} {copies} of {} copies; {}",
-                    groups(lacking.len(), pool.pg_count as usize),
-                    pool.name,
-                    if lacking.len() == 1 { "has" } else { "have" },
-                    pool.size,
-                    what_one_more_failure_does(copies, pool.min_size as usize)
-                ),
-                next,
-            });
+            let what = format!(
+                "{} of pool {} {} {copies} of {} copies",
+                groups(lacking.len(), pool.pg_count as usize),
+                pool.name,
+                if lacking.len() == 1 { "has" } else { "have" },
+                pool.size,
+            );
+            let code = if copies > 1 { Code::PgDegraded } else { Code::PgLastCopy };
+            let consequence = what_one_more_failure_does(copies, pool.min_size as usize);
+            problems.push(Problem::new(code, what, consequence, next));
         }
     }
 }
@@ -287,20 +330,19 @@ fn short_targets(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problems:
             continue;
         }
         let plural = |count: usize| if count == 1 { "" } else { "s" };
-        problems.push(Problem {
-            level: Level::Warning,
-            what: format!(
-                "pool {} wants {} copies and only {} OSD{} on {} node{} {} in",
-                pool.name,
-                pool.size,
-                within.len(),
-                plural(within.len()),
-                nodes.len(),
-                plural(nodes.len()),
-                if within.len() == 1 { "is" } else { "are" },
-            ),
-            next: "add one with `millpond osd add`, or take one in again with `millpond osd in`".to_owned(),
-        });
+        let what = format!(
+            "pool {} wants {} copies and only {} OSD{} on {} node{} {} in",
+            pool.name,
+            pool.size,
+            within.len(),
+            plural(within.len()),
+            nodes.len(),
+            plural(nodes.len()),
+            if within.len() == 1 { "is" } else { "are" },
+        );
+        let next = "add one with `millpond osd add`, or take one in again with `millpond osd in`";
+        let consequence = "its placement groups keep as many copies as there are OSDs for";
+        problems.push(Problem::new(Code::PoolShortOfOsds, what, consequence, next));
     }
 }
 
@@ -391,9 +433,12 @@ mod tests {
         let health = verdict(&map, &statuses);
         assert_eq!(health.level, Level::Warning);
         assert_eq!(
-            health.problems[0].what,
-            "1 of 6 placement groups of pool default has 2 of 3 copies; one more failure stops them until somebody \
-             is back, and loses nothing"
+            (health.problems[0].code, health.problems[0].what.as_str()),
+            (Code::PgDegraded, "1 of 6 placement groups of pool default has 2 of 3 copies")
+        );
+        assert_eq!(
+            health.problems[0].consequence,
+            "one more failure stops them until somebody is back, and loses nothing"
         );
         assert_eq!(health.problems[0].next, "wait: osd.1 is catching up by itself");
         statuses.get_mut(&OsdId(1)).unwrap().full = true;
@@ -511,7 +556,8 @@ mod tests {
             let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
             assert_eq!((health.level, problem.level), (Level::Warning, Level::Warning));
             assert!(problem.what.starts_with(start), "{}", problem.what);
-            assert!(problem.what.contains("ENOSPC") && problem.what.contains("backfill"), "{}", problem.what);
+            let consequence = &problem.consequence;
+            assert!(consequence.contains("ENOSPC") && consequence.contains("backfill"), "{consequence}");
             assert!(
                 problem.next.starts_with(&format!("add OSDs or remove data {urgency}")),
                 "{}",
@@ -534,5 +580,69 @@ mod tests {
         let capacity = view::capacity(&osds);
         assert_eq!((capacity.bytes, capacity.used_bytes, capacity.osds_unreported), (3 << 30, None, 3));
         assert_eq!(view::pgs(&map, &Statuses::new())[0].state, PgHealth::Unknown);
+    }
+
+    #[test]
+    fn every_code_can_come_up() {
+        let mut found: BTreeSet<Code> = BTreeSet::new();
+        let mut see = |change: &dyn Fn(&mut ClusterMap, &mut Statuses)| {
+            let (mut map, mut statuses) = healthy();
+            change(&mut map, &mut statuses);
+            let problems = verdict(&map, &statuses).problems;
+            assert!(problems.iter().all(|problem| !problem.consequence.is_empty()), "{problems:?}");
+            found.extend(problems.iter().map(|problem| problem.code));
+            problems.into_iter().map(|problem| problem.code).collect::<Vec<Code>>()
+        };
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let state = |statuses: &mut Statuses, state| {
+            statuses.get_mut(&OsdId(0)).unwrap().pgs.get_mut(&pg).unwrap().state = state;
+        };
+        let status = |statuses: &mut Statuses, change: &dyn Fn(&mut OsdStatus)| {
+            change(statuses.get_mut(&OsdId(0)).unwrap());
+        };
+        let is_down = |map: &mut ClusterMap, osd: u32| map.osds.get_mut(&OsdId(osd)).unwrap().address = None;
+        let reason = || "a reason".to_owned();
+        assert_eq!(see(&|map, _| is_down(map, 1)), [Code::PgStopped, Code::OsdDown]);
+        see(&|_, statuses| state(statuses, PgState::Stopped { reason: reason() }));
+        assert_eq!(
+            see(&|_, statuses| state(statuses, PgState::Waiting { reason: reason() })),
+            [Code::PgWaiting]
+        );
+        assert_eq!(see(&|_, statuses| state(statuses, PgState::Peering)), [Code::PgPeering]);
+        assert_eq!(see(&|_, statuses| status(statuses, &|it| it.pgs.clear())), [Code::PgUnknown]);
+        assert_eq!(see(&|_, statuses| status(statuses, &|it| it.lost_blocks = 1)), [Code::DataLost]);
+        assert_eq!(see(&|_, statuses| status(statuses, &|it| it.full = true)), [Code::OsdFull]);
+        let filled = |statuses: &mut Statuses, used| {
+            status(statuses, &|it| (it.used_bytes, it.usable_bytes) = (used, 100));
+        };
+        assert_eq!(see(&|_, statuses| filled(statuses, 85)), [Code::OsdFilling]);
+        assert_eq!(see(&|_, statuses| filled(statuses, 90)), [Code::OsdNearlyFull]);
+        let damaged = see(&|_, statuses| status(statuses, &|it| it.damaged_reads = 1));
+        assert_eq!(damaged, [Code::OsdDamagedBlocks]);
+        let copies = |map: &mut ClusterMap, count| map.pgs.get_mut(&pg).unwrap().in_sync.truncate(count);
+        assert_eq!(see(&|map, _| copies(map, 2)), [Code::PgDegraded]);
+        assert_eq!(see(&|map, _| copies(map, 1)), [Code::PgLastCopy]);
+        let failed = see(&|map, statuses| {
+            is_down(map, 0);
+            status(statuses, &|it| it.failure = Some(reason()));
+        });
+        assert!(failed.contains(&Code::OsdDriveFailed), "{failed:?}");
+        let out = |map: &mut ClusterMap, osd: u32| {
+            map.osds.get_mut(&OsdId(osd)).unwrap().admission = Admission::Out;
+        };
+        assert!(see(&|map, _| out(map, 2)).contains(&Code::OsdDraining));
+        let short = see(&|map, _| {
+            out(map, 2);
+            is_down(map, 2);
+            for (pg, config) in &mut map.pgs {
+                config.in_sync.retain(|osd| *osd != OsdId(2));
+                config.primary = config.in_sync[0];
+                map.targets.insert(*pg, config.in_sync.clone());
+            }
+        });
+        assert!(short.contains(&Code::OsdRemovable) && short.contains(&Code::PoolShortOfOsds), "{short:?}");
+        assert_eq!(see(&|map, _| (map.pools.clear(), map.pgs.clear()).0), [Code::PoolNone]);
+        let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !found.contains(code)).collect();
+        assert!(missing.is_empty(), "no cluster shows {missing:?}");
     }
 }

@@ -9,6 +9,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
+
+/// Digits of a short id.
+const SHORT_ID_DIGITS: usize = 8;
 
 /// What the OSDs report of themselves.
 pub type Statuses = BTreeMap<OsdId, OsdStatus>;
@@ -41,21 +45,25 @@ impl From<Statuses> for Reports {
 }
 
 /// An OSD: `osd tree --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct OsdView {
     /// Its id.
+    #[schema(value_type = u32)]
     pub osd: OsdId,
     /// The node that runs it.
+    #[schema(value_type = u32)]
     pub node: NodeId,
     /// Whether it is up.
     pub up: bool,
     /// Whether data is placed on it.
+    #[schema(value_type = String)]
     pub admission: Admission,
     /// Seconds until it is taken out if it stays down.
     pub out_in_seconds: Option<u64>,
     /// Why it is not taken out by itself though it is down.
     pub stays_in_because: Option<String>,
     /// Where it listens, while it is up.
+    #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
     /// How often it was started.
     pub incarnation: u64,
@@ -102,7 +110,7 @@ pub struct OsdView {
 }
 
 /// Bytes of a volume of which no sound copy is left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LostView {
     /// The volume's name.
     pub volume: String,
@@ -127,7 +135,7 @@ impl std::fmt::Display for LostView {
 }
 
 /// How a placement group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PgHealth {
     /// It serves reads and writes.
@@ -143,6 +151,10 @@ pub enum PgHealth {
 }
 
 impl PgHealth {
+    /// All of them.
+    pub const ALL: [PgHealth; 5] =
+        [PgHealth::Active, PgHealth::Peering, PgHealth::Waiting, PgHealth::Stopped, PgHealth::Unknown];
+
     /// Its name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -155,35 +167,57 @@ impl PgHealth {
     }
 }
 
+/// How far members are that catch up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct RecoveryView {
+    /// Objects that were not compared or sent yet.
+    pub objects_left: u64,
+    /// Bytes that are known to be sent yet.
+    pub bytes_left: u64,
+}
+
+impl From<RecoveryProgress> for RecoveryView {
+    fn from(progress: RecoveryProgress) -> RecoveryView {
+        RecoveryView { objects_left: progress.objects_left, bytes_left: progress.bytes_left }
+    }
+}
+
 /// A placement group: `pg dump --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PgView {
     /// Its id, as text: pool and index.
+    #[schema(value_type = String)]
     pub pg: PgId,
     /// How it is.
     pub state: PgHealth,
     /// Why it is not active.
     pub reason: Option<String>,
     /// The version of its configuration.
+    #[schema(value_type = u32)]
     pub epoch: Epoch,
     /// Who orders its writes.
+    #[schema(value_type = u32)]
     pub primary: OsdId,
     /// Who holds every acknowledged write.
+    #[schema(value_type = Vec<u32>)]
     pub in_sync: Vec<OsdId>,
     /// Who is catching up.
+    #[schema(value_type = Vec<u32>)]
     pub learners: Vec<OsdId>,
     /// Who shall hold it, the preferred primary first.
+    #[schema(value_type = Vec<u32>)]
     pub target: Vec<OsdId>,
     /// Objects in it.
     pub objects: Option<u64>,
     /// How far members are that catch up.
-    pub recovery: Option<RecoveryProgress>,
+    pub recovery: Option<RecoveryView>,
 }
 
 /// A pool: `pool ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PoolView {
     /// Its id.
+    #[schema(value_type = u32)]
     pub pool: PoolId,
     /// Its name.
     pub name: String,
@@ -202,9 +236,10 @@ pub struct PoolView {
 }
 
 /// A volume: `volume ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct VolumeView {
     /// Its id.
+    #[schema(value_type = u64)]
     pub volume: VolumeId,
     /// Its name.
     pub name: String,
@@ -213,11 +248,12 @@ pub struct VolumeView {
     /// Its size in bytes.
     pub bytes: u64,
     /// How often it was attached exclusively.
+    #[schema(value_type = u32)]
     pub generation: Generation,
 }
 
 /// A client that has a volume attached, in `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AttachmentView {
     /// The client's id, in hexadecimal: it has more bits than a JSON number keeps.
     pub client: String,
@@ -228,7 +264,7 @@ pub struct AttachmentView {
 }
 
 /// A volume with its clients: `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct VolumeDetail {
     /// The volume.
     #[serde(flatten)]
@@ -238,7 +274,7 @@ pub struct VolumeDetail {
 }
 
 /// Space, summed over the OSDs that report it. Each copy of a block counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Capacity {
     /// Bytes of all drives.
     pub bytes: u64,
@@ -251,12 +287,18 @@ pub struct Capacity {
 }
 
 /// The cluster's id and revision, in `status --json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ClusterView {
-    /// Its id.
-    pub id: ClusterId,
+    /// Its id; over HTTP its first eight digits.
+    pub id: String,
     /// The revision of the map that is shown.
     pub revision: u64,
+}
+
+/// Enough of a cluster's id to tell clusters apart, for where everybody may look: who knows all of it can speak to OSDs.
+#[must_use]
+pub fn short_id(cluster: ClusterId) -> String {
+    cluster.to_string().chars().take(SHORT_ID_DIGITS).collect()
 }
 
 /// Placement groups of one OSD.
@@ -351,7 +393,7 @@ pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
                 learners: config.learners.clone(),
                 target: map.targets.get(pg).unwrap_or(&config.in_sync).clone(),
                 objects: reported.map(|status| status.objects),
-                recovery: reported.and_then(|status| status.recovery),
+                recovery: reported.and_then(|status| status.recovery).map(RecoveryView::from),
             }
         })
         .collect()

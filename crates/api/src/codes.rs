@@ -1,0 +1,298 @@
+//! Everything that can be wrong with a cluster, by stable codes, and what each of them means.
+//!
+//! A code is for scripts, alerts and searches: it never changes its meaning, and none is used again for
+//! something else. What is wrong in a given cluster, and why, says [`crate::health::Problem`].
+
+use crate::health::Level;
+use serde::{Serialize, Serializer};
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+
+/// Defines the codes with what is to be told of each.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $level:ident, $meaning:literal, $consequence:literal,
+        $action:literal, $clears:literal;)*) => {
+        /// What can be wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Code {
+            /// All codes, in the order in which they are explained.
+            pub const ALL: [Code; [$($name),*].len()] = [$(Code::$variant),*];
+
+            /// Its name, as in JSON and metrics.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$variant => $name,)* }
+            }
+
+            /// What it means, for the data and for the operator.
+            #[must_use]
+            pub fn explanation(self) -> Explanation {
+                match self {
+                    $(Code::$variant => Explanation {
+                        code: self,
+                        level: Level::$level,
+                        meaning: $meaning,
+                        consequence: $consequence,
+                        action: $action,
+                        clears: $clears,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Some placement groups serve nothing, to keep the promise.
+    PgStopped = "PG_STOPPED", Error,
+        "placement groups serve nothing: their primary is down and nobody could take over, or going on would break the promise",
+        "reads and writes of their data wait, or fail at their time limit; nothing that was acknowledged is lost by it",
+        "bring the OSD that is named back: start its node, or mend its drive. If its drive is lost for good, replace it",
+        "when enough members in sync are up again and have agreed on what they hold";
+    /// Some placement groups wait for something that they name.
+    PgWaiting = "PG_WAITING", Error,
+        "placement groups do not serve until something has happened that they name: an OSD that is back, room on a drive, the registry",
+        "reads and writes of their data wait, or fail at their time limit; nothing that was acknowledged is lost by it",
+        "bring what they wait for; `millpond pg dump` shows which groups, and `millpond osd tree` the nodes",
+        "as soon as what they wait for is there";
+    /// The members of some placement groups are agreeing.
+    PgPeering = "PG_PEERING", Error,
+        "the members of placement groups are agreeing on what they hold, or their primary takes up a new configuration",
+        "reads and writes of their data wait, for milliseconds as a rule",
+        "wait some seconds; if it stays so, read the log of the primary's node",
+        "when the members agree";
+    /// Some placement groups were not reported by their primary.
+    PgUnknown = "PG_UNKNOWN", Error,
+        "the primary of placement groups is up and has not told how they are",
+        "they may serve or not; nobody can tell",
+        "wait some seconds; if it stays so, read the log of the primary's node: it may not reach the registry",
+        "with the next status that the primary publishes";
+    /// Bytes of which no sound copy is left.
+    DataLost = "DATA_LOST", Error,
+        "no member of a placement group has a copy of some blocks that verifies",
+        "reads of these ranges fail, never with wrong bytes; everything else works",
+        "write the ranges anew from a backup, or discard them",
+        "when every lost block was written, discarded or removed, or a sound copy came back";
+    /// An OSD takes no more data.
+    OsdFull = "OSD_FULL", Error,
+        "an OSD has no room for more data",
+        "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; reads, trims and removals work",
+        "remove or trim data, or add OSDs",
+        "when enough was freed on it, or moved off it";
+    /// One more loss loses data.
+    PgLastCopy = "PG_LAST_COPY", Warning,
+        "placement groups serve with a single copy though their pool wants more",
+        "one more lost drive loses data",
+        "bring the OSD that is named back at once, or let it catch up where it says that it does",
+        "when a second member is in sync";
+    /// Fewer copies than the pool wants.
+    PgDegraded = "PG_DEGRADED", Warning,
+        "placement groups serve with fewer copies than their pool wants",
+        "nothing is lost; what one more failure does is said with the problem",
+        "bring the OSD that is named back; if a member is catching up, wait",
+        "when all copies are in sync again, on these OSDs or on others";
+    /// An OSD is down.
+    OsdDown = "OSD_DOWN", Warning,
+        "the process of an OSD does not run, or does not reach the registry",
+        "its placement groups have one copy less; they go on where enough others are in sync",
+        "read the log of its node; `millpond up` starts the node again by itself. If the drive is lost, replace it",
+        "when it is up again, or all its groups are whole elsewhere and it was removed";
+    /// An OSD gave its drive up.
+    OsdDriveFailed = "OSD_DRIVE_FAILED", Warning,
+        "a drive refused a write or a flush, or was cut short: its OSD uses it no more and counts as down",
+        "its placement groups have one copy less, and are rebuilt elsewhere in time where there is room",
+        "replace the drive: `millpond osd out`, `millpond osd rm`, `millpond osd add --device`. If it was the cable, end the process that is named; it starts again and tries the drive",
+        "when the OSD was removed, or its process was started anew and the drive works";
+    /// An OSD is being emptied.
+    OsdDraining = "OSD_DRAINING", Warning,
+        "an OSD is out and still holds copies that placement groups count on",
+        "none while it runs: it serves until the last of them was moved. Do not remove its drive yet",
+        "wait; where it says that nobody could take them, add an OSD",
+        "when the last group was moved off it";
+    /// An OSD that is down and that nothing needs.
+    OsdRemovable = "OSD_REMOVABLE", Warning,
+        "an OSD is down and out, and nothing waits for it",
+        "none: its placement groups are whole elsewhere",
+        "`millpond osd rm`, if it is not to come back",
+        "when it was removed, or is up again";
+    /// An OSD is nearly full.
+    OsdNearlyFull = "OSD_NEARLY_FULL", Warning,
+        "an OSD is filled to 90 % or more of what clients can store on it",
+        "none yet; just below 100 % the placement groups that it has a copy of refuse writes, and at 102 % it takes no more backfill",
+        "add OSDs or remove data now",
+        "below 90 %";
+    /// An OSD fills up.
+    OsdFilling = "OSD_FILLING", Warning,
+        "an OSD is filled to 85 % or more of what clients can store on it",
+        "none yet; just below 100 % the placement groups that it has a copy of refuse writes, and at 102 % it takes no more backfill",
+        "add OSDs or remove data before that",
+        "below 85 %";
+    /// A drive gave other bytes than were written.
+    OsdDamagedBlocks = "OSD_DAMAGED_BLOCKS", Warning,
+        "a drive returned blocks whose checksum does not verify, or could not read them, since its OSD was started",
+        "none: such blocks are read from another member and written anew. A drive that does this may soon do worse",
+        "check the drive with `smartctl`, look for more with `millpond scrub start --deep`, and plan to replace it",
+        "when its OSD is started again";
+    /// There is no pool.
+    PoolNone = "POOL_NONE", Warning,
+        "there is no pool",
+        "no volume can be made",
+        "`millpond pool create default`",
+        "with the first pool";
+    /// A pool wants more copies than there are OSDs.
+    PoolShortOfOsds = "POOL_SHORT_OF_OSDS", Warning,
+        "a pool wants more copies than OSDs are in",
+        "its placement groups keep as many copies as there are OSDs for",
+        "`millpond osd add`, or `millpond osd in`",
+        "when as many OSDs are in as the pool has copies";
+}
+
+/// What is to be told of a code, whatever the cluster: `health explain --json` prints these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The code.
+    pub code: Code,
+    /// How bad it is.
+    pub level: Level,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What that means for the data and for clients.
+    pub consequence: &'static str,
+    /// What to do.
+    pub action: &'static str,
+    /// When it goes away.
+    pub clears: &'static str,
+}
+
+/// A name that is no code, with those that are near.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownCode {
+    /// What was given.
+    pub given: String,
+    /// The nearest codes, the nearest first; never empty.
+    pub near: Vec<Code>,
+}
+
+impl std::fmt::Display for UnknownCode {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let near: Vec<&str> = self.near.iter().map(|code| code.name()).collect();
+        write!(formatter, "{:?} is no health code; the nearest: {}", self.given, near.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownCode {}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// How many near codes are named.
+const NEAR_MAX: usize = 3;
+
+impl std::str::FromStr for Code {
+    type Err = UnknownCode;
+
+    /// Takes a code in any case, and with dashes for underscores.
+    fn from_str(text: &str) -> Result<Code, UnknownCode> {
+        let wanted = text.trim().to_ascii_uppercase().replace('-', "_");
+        if let Some(code) = Code::ALL.into_iter().find(|code| code.name() == wanted) {
+            return Ok(code);
+        }
+        let mut near = Code::ALL.to_vec();
+        near.sort_by_key(|code| distance(&wanted, code.name()));
+        near.truncate(NEAR_MAX);
+        Err(UnknownCode { given: text.to_owned(), near })
+    }
+}
+
+/// Edits that make one text the other; a part that is the other's is near, whatever the rest.
+fn distance(wanted: &str, name: &str) -> usize {
+    if !wanted.is_empty() && name.contains(wanted) {
+        return 0;
+    }
+    // Wagner and Fischer, "The String-to-String Correction Problem" (1974), one row at a time.
+    let mut row: Vec<usize> = (0..=name.len()).collect();
+    for (line, one) in wanted.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
+        for (column, other) in name.bytes().enumerate() {
+            let replaced = diagonal + usize::from(one != other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[name.len()]
+}
+
+/// What a code is in the OpenAPI document.
+#[must_use]
+pub fn schema() -> Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Code::ALL.map(Code::name))).build()
+}
+
+/// The table of all codes in `docs/operations.md`.
+#[must_use]
+pub fn table() -> String {
+    let mut table =
+        String::from("| code | level | means | for the data | do | goes away |\n|---|---|---|---|---|---|\n");
+    for Explanation { code, level, meaning, consequence, action, clears } in Code::ALL.map(Code::explanation)
+    {
+        let level = level.name();
+        table
+            .push_str(&format!("| `{code}` | {level} | {meaning} | {consequence} | {action} | {clears} |\n"));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_code_is_explained_and_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = Code::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        for code in Code::ALL {
+            let Explanation { meaning, consequence, action, clears, level, .. } = code.explanation();
+            for text in [meaning, consequence, action, clears] {
+                assert!(text.len() > 8 && !text.ends_with('.') && !text.contains('|'), "{code}: {text:?}");
+            }
+            assert!(code.name().bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'), "{code}");
+            assert_ne!(level, Level::Ok, "{code}");
+            assert_eq!(code.name().parse(), Ok(code));
+        }
+        assert_eq!("osd-down".parse(), Ok(Code::OsdDown));
+    }
+
+    #[test]
+    fn a_wrong_code_is_answered_with_those_that_are_near() {
+        let near = |text: &str| text.parse::<Code>().unwrap_err().near;
+        assert_eq!(near("OSD_DOWM")[0], Code::OsdDown);
+        assert!(near("full").starts_with(&[Code::OsdFull, Code::OsdNearlyFull]), "{:?}", near("full"));
+        assert_eq!(near("PG_DEGRADE")[0], Code::PgDegraded);
+        assert_eq!(near("").len(), NEAR_MAX);
+    }
+
+    #[test]
+    fn the_page_for_operators_has_every_code_as_it_is_explained() {
+        let page = include_str!("../../../docs/operations.md");
+        assert!(page.contains(&table()), "docs/operations.md must have this table:\n{}", table());
+        // And none that is no code any more.
+        for line in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+            let name = line.split('`').next().unwrap_or_default();
+            let is_code = name.contains('_') && !name.contains(|c: char| !c.is_ascii_uppercase() && c != '_');
+            assert!(!is_code || name.parse::<Code>().is_ok(), "{name} is no code");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What an operator is shown of a cluster, as plain data: the same for a command, its JSON, and HTTP.
+//!
+//! - [`view`]: OSDs, placement groups, pools, volumes, as lists.
+//! - [`health`]: the verdict; [`codes`]: everything that can be wrong, explained; [`integrity`]: what the verdict says of
+//!   damage and of members that catch up.
+//! - [`status`]: all of it at one moment.
+//! - [`figures`]: what OSDs count; [`board`]: what those of this process told last.
+//! - [`metrics`]: all of it for Prometheus; [`http`]: all of it over HTTP, with its OpenAPI document.
+//! - [`duration`]: durations as people write and read them.
+//!
+//! It performs no I/O but to read the registry; sockets are its users'.
+
+pub mod board;
+pub mod codes;
+pub mod duration;
+pub mod figures;
+pub mod health;
+pub mod http;
+pub mod integrity;
+pub mod metrics;
+pub mod status;
+pub mod view;

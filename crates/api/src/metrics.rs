@@ -1,0 +1,528 @@
+//! `/metrics`: what Prometheus scrapes, as OpenMetrics or in Prometheus' own text format.
+//!
+//! Every process tells of its own OSDs. The manager's process tells of the whole cluster too, so that sums over all
+//! processes count nothing twice.
+
+use crate::board::Told;
+use crate::codes::Code;
+use crate::figures::{bounded_buckets, by_kind};
+use crate::health::Level;
+use crate::status::Status;
+use crate::view::{PgHealth, PgView};
+use base::figures::{RequestFigures, RequestKind, Traffic};
+use base::map::{Admission, ClusterMap};
+use base::{NodeId, OsdId, VolumeId};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+/// In which of its two text formats a scraper wants the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own, version 0.0.4: what everything understands.
+    Prometheus,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The format for what an `Accept` header says.
+    #[must_use]
+    pub fn accepted(header: Option<&str>) -> Format {
+        match header.is_some_and(|header| header.contains("application/openmetrics-text")) {
+            true => Format::OpenMetrics,
+            false => Format::Prometheus,
+        }
+    }
+
+    /// The content type to answer with.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What is told at one scrape.
+#[derive(Clone, Debug)]
+pub struct Exposition {
+    /// The node.
+    pub node: NodeId,
+    /// Its OSDs, those of this process.
+    pub osds: BTreeMap<OsdId, Told>,
+    /// The map, for names.
+    pub map: Arc<ClusterMap>,
+    /// Whether the registry answered a moment ago.
+    pub registry_answers: bool,
+    /// Whether this process manages the cluster.
+    pub is_manager: bool,
+    /// The whole cluster, where this process tells of it.
+    pub cluster: Option<Summary>,
+}
+
+/// The whole cluster at one moment.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Everything that `millpond status` shows.
+    pub status: Arc<Status>,
+    /// Placement groups with fewer copies in sync than their pool wants.
+    pub pgs_degraded: usize,
+    /// Objects that were not compared with or sent to members that catch up yet.
+    pub recovery_objects_left: u64,
+    /// Bytes that are known to be sent to them yet.
+    pub recovery_bytes_left: u64,
+}
+
+impl Summary {
+    /// Sums the groups up.
+    #[must_use]
+    pub fn of(status: Arc<Status>, pgs: &[PgView]) -> Summary {
+        let size_of = |pg: &PgView| {
+            let pool = status.pools.iter().find(|pool| pool.pool == pg.pg.pool);
+            pool.map_or(0, |pool| pool.size as usize)
+        };
+        let pgs_degraded = pgs.iter().filter(|pg| pg.in_sync.len() < size_of(pg)).count();
+        let left = || pgs.iter().filter_map(|pg| pg.recovery);
+        let recovery_objects_left = left().map(|left| left.objects_left).sum();
+        let recovery_bytes_left = left().map(|left| left.bytes_left).sum();
+        Summary { status, pgs_degraded, recovery_objects_left, recovery_bytes_left }
+    }
+}
+
+impl Exposition {
+    /// The text of all metrics.
+    #[must_use]
+    pub fn encode(self, format: Format) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Families(self)));
+        let mut openmetrics = String::new();
+        text::encode(&mut openmetrics, &registry).expect("text can always be appended to a string");
+        match format {
+            Format::OpenMetrics => openmetrics,
+            Format::Prometheus => to_prometheus(&openmetrics),
+        }
+    }
+}
+
+/// OpenMetrics in Prometheus' own format, which differs in this: a counter's family has the name of its samples, and
+/// nothing marks the end.
+fn to_prometheus(openmetrics: &str) -> String {
+    let counters: Vec<&str> = openmetrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut prometheus = String::with_capacity(openmetrics.len() + 16 * counters.len());
+    for line in openmetrics.lines().filter(|line| *line != "# EOF") {
+        let comment =
+            ["# HELP ", "# TYPE "].into_iter().find_map(|kind| Some((kind, line.strip_prefix(kind)?)));
+        match comment.and_then(|(kind, rest)| Some((kind, rest.split_once(' ')?))) {
+            Some((kind, (family, rest))) if counters.contains(&family) => {
+                prometheus.push_str(&format!("{kind}{family}_total {rest}\n"));
+            }
+            _ => prometheus.extend([line, "\n"]),
+        }
+    }
+    prometheus
+}
+
+type Result = std::result::Result<(), fmt::Error>;
+type NoLabels = [(&'static str, String); 0];
+
+/// A family of metrics after the other.
+struct Writer<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+
+impl Writer<'_, '_> {
+    /// A counter; its samples get `_total` behind the name.
+    fn counter<V: EncodeCounterValue, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = ([(&'static str, String); N], V)>,
+    ) -> Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter(&value, None::<&Exemplar<NoLabels, f64>>)?;
+        }
+        Ok(())
+    }
+
+    fn gauge<V: EncodeGaugeValue, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = ([(&'static str, String); N], V)>,
+    ) -> Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// A gauge without labels.
+    fn single<V: EncodeGaugeValue>(&mut self, name: &str, help: &str, value: V) -> Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        family.encode_gauge(&value)
+    }
+}
+
+#[derive(Debug)]
+struct Families(Exposition);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result {
+        let mut writer = Writer(&mut encoder);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let build = [([("version", version), ("node", self.0.node.to_string())], 1u64)];
+        writer.gauge(
+            "millpond_build_info",
+            "The version of this process, and the node it belongs to",
+            build,
+        )?;
+        let answers = u64::from(self.0.registry_answers);
+        writer.single(
+            "millpond_registry_reachable",
+            "Whether the registry answered this process",
+            answers,
+        )?;
+        let is_manager = u64::from(self.0.is_manager);
+        writer.single("millpond_manager", "Whether this process manages the cluster", is_manager)?;
+        self.requests(&mut writer)?;
+        self.osds(&mut writer)?;
+        self.traffic(&mut writer)?;
+        match &self.0.cluster {
+            Some(summary) => cluster(&mut writer, summary),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Families {
+    fn requests(&self, writer: &mut Writer<'_, '_>) -> Result {
+        let all = || {
+            let figures = self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
+            figures.flat_map(|(osd, figures)| {
+                by_kind(&figures.requests).map(move |(kind, requests)| (labels(osd, kind), requests))
+            })
+        };
+        let counts = |count: fn(&RequestFigures) -> u64| all().map(move |(labels, it)| (labels, count(it)));
+        writer.counter(
+            "millpond_osd_operations",
+            "Operations that were done, by kind; replicate: what a primary had this OSD write",
+            counts(|requests| requests.latencies.count()),
+        )?;
+        writer.counter(
+            "millpond_osd_operation_bytes",
+            "Bytes of the operations that were done",
+            counts(|requests| requests.bytes),
+        )?;
+        writer.counter(
+            "millpond_osd_operation_errors",
+            "Operations that failed for good: damage, no space, a failed drive, a fenced client",
+            counts(|requests| requests.errors),
+        )?;
+        writer.counter(
+            "millpond_osd_operations_redirected",
+            "Operations that were turned away and are sent again, here or to another OSD",
+            counts(|requests| requests.redirected),
+        )?;
+        let name = "millpond_osd_operation_duration_seconds";
+        let help = "How long operations took, from when they were taken up to the answer";
+        let mut family = writer.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, requests) in all() {
+            let latencies = &requests.latencies;
+            let (sum, buckets) = (latencies.sum_ns as f64 / 1e9, bounded_buckets(latencies));
+            let exemplars = None::<&HashMap<usize, Exemplar<NoLabels, f64>>>;
+            family.encode_family(&labels)?.encode_histogram(sum, latencies.count(), &buckets, exemplars)?;
+        }
+        Ok(())
+    }
+
+    fn osds(&self, writer: &mut Writer<'_, '_>) -> Result {
+        let figures = || {
+            let told = self.0.osds.iter();
+            told.filter_map(|(osd, told)| Some(([("osd", osd.to_string())], told.figures.as_ref()?)))
+        };
+        let statuses = || {
+            let told = self.0.osds.iter();
+            told.filter_map(|(osd, told)| Some(([("osd", osd.to_string())], told.status.as_ref()?)))
+        };
+        let infos = self.0.osds.iter().filter_map(|(osd, told)| {
+            let (status, node) = (told.status.as_ref()?, self.0.node.to_string());
+            Some(([("osd", osd.to_string()), ("node", node), ("device", status.path.clone())], 1u64))
+        });
+        writer.gauge("millpond_osd_info", "The node and the drive of an OSD", infos)?;
+        writer.counter(
+            "millpond_osd_cpu_seconds",
+            "CPU time of the OSD's thread; what the kernel does for it on other threads is not in it",
+            figures().map(|(labels, figures)| (labels, figures.cpu_ns as f64 / 1e9)),
+        )?;
+        writer.gauge(
+            "millpond_osd_operations_in_flight",
+            "Operations that have not ended",
+            figures().map(|(labels, figures)| (labels, figures.operations_in_flight)),
+        )?;
+        writer.counter(
+            "millpond_osd_recovery_sent_bytes",
+            "Bytes that members were sent that catch up",
+            figures().map(|(labels, figures)| (labels, figures.recovery_sent_bytes)),
+        )?;
+        writer.gauge(
+            "millpond_osd_used_bytes",
+            "Bytes that hold something",
+            statuses().map(|(labels, status)| (labels, status.used_bytes)),
+        )?;
+        writer.gauge(
+            "millpond_osd_usable_bytes",
+            "Bytes that can hold something, used ones included",
+            statuses().map(|(labels, status)| (labels, status.usable_bytes)),
+        )?;
+        writer.gauge(
+            "millpond_osd_full",
+            "Whether it refuses writes for want of space",
+            statuses().map(|(labels, status)| (labels, u64::from(status.full))),
+        )?;
+        writer.gauge(
+            "millpond_osd_drive_failed",
+            "Whether its drive failed and is used no more",
+            statuses().map(|(labels, status)| (labels, u64::from(status.failure.is_some()))),
+        )?;
+        writer.gauge(
+            "millpond_osd_index_bytes",
+            "Memory of its index",
+            statuses().map(|(labels, status)| (labels, status.index_bytes)),
+        )?;
+        writer.gauge(
+            "millpond_osd_write_amplification_ratio",
+            "Bytes written to the drive for each byte that clients wrote; 0 before the first",
+            statuses().map(|(labels, status)| (labels, status.write_amplification)),
+        )?;
+        writer.counter(
+            "millpond_osd_damaged_blocks",
+            "Blocks that did not verify when they were read, since the start",
+            statuses().map(|(labels, status)| (labels, status.damaged_reads)),
+        )?;
+        writer.counter(
+            "millpond_osd_mended_blocks",
+            "Blocks that it, as primary, had written anew from sound copies, since the start",
+            statuses().map(|(labels, status)| (labels, status.mended_blocks)),
+        )?;
+        writer.gauge(
+            "millpond_osd_lost_blocks",
+            "Blocks of the groups it is primary of that no member has a sound copy of",
+            statuses().map(|(labels, status)| (labels, status.lost_blocks)),
+        )
+    }
+
+    fn traffic(&self, writer: &mut Writer<'_, '_>) -> Result {
+        let figures = || self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
+        let pools: Vec<(OsdId, String, Traffic)> = figures()
+            .flat_map(|(osd, figures)| figures.pools.iter().map(move |it| (osd, it)))
+            .map(|(osd, it)| {
+                let name = self.0.map.pools.get(&it.pool).map(|pool| pool.name.clone());
+                (osd, name.unwrap_or_else(|| it.pool.to_string()), it.traffic)
+            })
+            .collect();
+        let volumes: Vec<(OsdId, String, Traffic)> = figures()
+            .flat_map(|(osd, figures)| figures.volumes.iter().map(move |it| (osd, it)))
+            // Of one that was removed, and whose name another may have.
+            .filter_map(|(osd, it)| Some((osd, volume_name(&self.0.map, it.volume)?, it.traffic)))
+            .collect();
+        by_owner(writer, "pool", "millpond_pool_operations", "millpond_pool_operation_bytes", &pools)?;
+        by_owner(writer, "volume", "millpond_volume_operations", "millpond_volume_operation_bytes", &volumes)
+    }
+}
+
+/// Reads and writes of pools or volumes, at each OSD that leads groups of theirs.
+fn by_owner(
+    writer: &mut Writer<'_, '_>,
+    label: &'static str,
+    operations: &str,
+    bytes: &str,
+    owners: &[(OsdId, String, Traffic)],
+) -> Result {
+    let samples = |reads: fn(&Traffic) -> u64, writes: fn(&Traffic) -> u64| {
+        owners.iter().flat_map(move |(osd, name, traffic)| {
+            [("read", reads(traffic)), ("write", writes(traffic))].map(|(operation, value)| {
+                let labels =
+                    [("osd", osd.to_string()), (label, name.clone()), ("operation", operation.to_owned())];
+                (labels, value)
+            })
+        })
+    };
+    let help = format!("Operations of clients that an OSD served, by {label}; a zeroing counts as a write");
+    writer.counter(operations, &help, samples(|it| it.reads, |it| it.writes))?;
+    let help = format!("Bytes of clients' reads and writes that an OSD served, by {label}");
+    writer.counter(bytes, &help, samples(|it| it.read_bytes, |it| it.written_bytes))
+}
+
+fn volume_name(map: &ClusterMap, volume: VolumeId) -> Option<String> {
+    map.volumes.get(&volume).filter(|volume| !volume.removed).map(|volume| volume.name.clone())
+}
+
+fn labels(osd: OsdId, kind: RequestKind) -> [(&'static str, String); 2] {
+    [("osd", osd.to_string()), ("operation", kind.name().to_owned())]
+}
+
+/// The whole cluster.
+fn cluster(writer: &mut Writer<'_, '_>, summary: &Summary) -> Result {
+    let status = &summary.status;
+    let level = match status.health.level {
+        Level::Ok => 0u64,
+        Level::Warning => 1,
+        Level::Error => 2,
+    };
+    writer.single("millpond_health_level", "The verdict: 0 ok, 1 warning, 2 error", level)?;
+    // All codes, so that an alert sees a 0 and not nothing.
+    let problems = Code::ALL.into_iter().map(|code| {
+        let labels =
+            [("code", code.name().to_owned()), ("level", code.explanation().level.name().to_owned())];
+        (labels, status.health.problems.iter().filter(|problem| problem.code == code).count() as u64)
+    });
+    writer.gauge(
+        "millpond_health_problems",
+        "Problems by code; `millpond health explain CODE` says what one means",
+        problems,
+    )?;
+    let up = status.osds.iter().filter(|osd| osd.up).count() as u64;
+    let osds = [("up", up), ("down", status.osds.len() as u64 - up)];
+    let osds = osds.map(|(state, count)| ([("state", state.to_owned())], count));
+    writer.gauge("millpond_osds", "OSDs that are up and down", osds)?;
+    let within = status.osds.iter().filter(|osd| osd.admission == Admission::In).count() as u64;
+    writer.single("millpond_osds_in", "OSDs that data is placed on", within)?;
+    let states = PgHealth::ALL.map(|state| {
+        let count = status.pgs.by_state.get(state.name()).copied().unwrap_or(0) as u64;
+        ([("state", state.name().to_owned())], count)
+    });
+    writer.gauge("millpond_pgs", "Placement groups by state", states)?;
+    writer.single(
+        "millpond_pgs_degraded",
+        "Placement groups with fewer copies in sync than their pool wants",
+        summary.pgs_degraded as u64,
+    )?;
+    writer.single(
+        "millpond_recovery_objects_left",
+        "Objects that were not compared with or sent to members that catch up yet",
+        summary.recovery_objects_left,
+    )?;
+    writer.single(
+        "millpond_recovery_left_bytes",
+        "Bytes that are known to be sent to members that catch up yet",
+        summary.recovery_bytes_left,
+    )?;
+    let capacity = &status.capacity;
+    writer.single("millpond_cluster_size_bytes", "Bytes of all drives", capacity.bytes)?;
+    writer.single(
+        "millpond_cluster_used_bytes",
+        "Bytes in use, each copy counted, of the OSDs that report",
+        capacity.used_bytes.unwrap_or(0),
+    )?;
+    writer.single(
+        "millpond_cluster_usable_bytes",
+        "Bytes that data may take, each copy counted, of the OSDs that report",
+        capacity.usable_bytes.unwrap_or(0),
+    )?;
+    let pools = |value: fn(&crate::view::PoolView) -> u64| {
+        let samples = status.pools.iter().map(move |pool| ([("pool", pool.name.clone())], value(pool)));
+        samples.collect::<Vec<_>>()
+    };
+    writer.gauge("millpond_pool_copies", "Copies that a pool keeps", pools(|it| it.size.into()))?;
+    writer.gauge("millpond_pool_pgs", "Placement groups of a pool", pools(|it| it.pg_count.into()))?;
+    writer.gauge(
+        "millpond_pool_pgs_active",
+        "Placement groups of a pool that serve",
+        pools(|it| it.pgs_active as u64),
+    )?;
+    writer.gauge("millpond_pool_volumes", "Volumes of a pool", pools(|it| it.volumes as u64))?;
+    writer.gauge(
+        "millpond_pool_provisioned_bytes",
+        "Bytes that a pool's volumes could hold if they were written in full",
+        pools(|it| it.volume_bytes),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{OsdFigures, PoolTraffic};
+    use crate::view::Reports;
+    use base::PoolId;
+    use base::figures::Figures;
+    use base::map::PoolInfo;
+    use registry::cluster::OsdStatus;
+    use std::time::Duration;
+
+    fn exposition() -> Exposition {
+        let mut map = ClusterMap::default();
+        let pool = PoolInfo { name: "a \"pool\"\\".into(), size: 3, min_size: 2, pg_count: 8 };
+        map.pools.insert(PoolId(1), pool);
+        let mut requests = Figures::default();
+        requests.read.done(4096, Duration::from_micros(9));
+        requests.read.done(4096, Duration::from_secs(100));
+        let traffic = Traffic { reads: 2, read_bytes: 8192, ..Traffic::default() };
+        let figures = OsdFigures {
+            osd: OsdId(3),
+            at_ns: 0,
+            requests,
+            cpu_ns: 1_500_000_000,
+            operations_in_flight: 4,
+            recovery_sent_bytes: 0,
+            pools: vec![PoolTraffic { pool: PoolId(1), traffic }],
+            volumes: vec![],
+            clients: vec![],
+        };
+        let status = Arc::new(OsdStatus::default());
+        let told = Told { figures: Some(Arc::new(figures)), status: Some(status) };
+        let whole = Arc::new(Status::of(&map, &Reports::default()));
+        Exposition {
+            node: NodeId(1),
+            osds: [(OsdId(3), told)].into(),
+            map: Arc::new(map),
+            registry_answers: true,
+            is_manager: true,
+            cluster: Some(Summary::of(whole, &[])),
+        }
+    }
+
+    #[test]
+    fn both_formats_have_the_same_samples_and_name_counters_each_in_its_way() {
+        let openmetrics = exposition().encode(Format::OpenMetrics);
+        let prometheus = exposition().encode(Format::Prometheus);
+        assert!(openmetrics.ends_with("# EOF\n") && !prometheus.contains("# EOF"));
+        let samples = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(samples(&openmetrics), samples(&prometheus));
+        assert!(openmetrics.contains("# TYPE millpond_osd_operations counter\n"), "{openmetrics}");
+        assert!(prometheus.contains("# TYPE millpond_osd_operations_total counter\n"), "{prometheus}");
+        assert!(prometheus.contains("# HELP millpond_osd_operations_total "), "{prometheus}");
+        for sample in [
+            "millpond_osd_operations_total{osd=\"osd.3\",operation=\"read\"} 2",
+            "millpond_osd_operation_duration_seconds_bucket{le=\"0.000008\",osd=\"osd.3\",operation=\"read\"} 0",
+            "millpond_osd_operation_duration_seconds_bucket{le=\"+Inf\",osd=\"osd.3\",operation=\"read\"} 2",
+            "millpond_osd_cpu_seconds_total{osd=\"osd.3\"} 1.5",
+            "millpond_pool_operations_total{osd=\"osd.3\",pool=\"a \\\"pool\\\"\\\\\",operation=\"read\"} 2",
+            "millpond_health_level 0",
+            "millpond_health_problems{code=\"POOL_NONE\",level=\"warning\"} 0",
+            "millpond_pool_copies{pool=\"a \\\"pool\\\"\\\\\"} 3",
+        ] {
+            assert!(samples(&prometheus).contains(&sample.to_owned()), "{sample} is not in:\n{prometheus}");
+        }
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_the_scraper_takes() {
+        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                          version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::accepted(Some(prometheus)), Format::OpenMetrics);
+        assert_eq!(Format::accepted(Some("*/*")), Format::Prometheus);
+        assert_eq!(Format::accepted(None), Format::Prometheus);
+    }
+}

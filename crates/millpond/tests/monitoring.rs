@@ -1,0 +1,245 @@
+//! What an operator's tools see of a cluster: Prometheus' own checker, probes, `millpond health` and `top`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
+
+mod common;
+
+use common::pond::Pond;
+use common::{command, path, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Code, headers and body of an answer.
+fn get(address: &str, path: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, head.to_ascii_lowercase(), body.to_owned())
+}
+
+fn json(address: &str, path: &str) -> (u16, Value) {
+    let (code, _, body) = get(address, path);
+    (code, serde_json::from_str(&body).unwrap())
+}
+
+/// Everything that all processes tell.
+fn metrics(pond: &Pond) -> String {
+    pond.http_addresses().iter().map(|target| get(target, "/metrics").2).collect()
+}
+
+/// The sum of the samples of that name whose labels have all of these.
+fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
+    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+    let of_name = samples.filter(|line| line.split(['{', ' ']).next() == Some(name));
+    let chosen = of_name.filter(|line| labels.iter().all(|label| line.contains(label)));
+    chosen.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Runs `promtool` on a text, which must please it.
+fn promtool(arguments: &[&str], input: &str) {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("promtool: {error}; run make deps"));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "promtool {arguments:?}: {}\n{input}", common::text(&output));
+}
+
+/// The names of metrics in a text, without what a histogram or a recording adds.
+fn names_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("millpond_")).map(str::to_owned).collect()
+}
+
+fn contrib(name: &str) -> String {
+    let path = format!("{}/../../contrib/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// `health` with its exit code.
+fn health(pond: &Pond) -> (Option<i32>, Value) {
+    let output = command(&["health", "--json", "--dir", path(&pond.dir())]).output().unwrap();
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn codes(health: &Value) -> BTreeSet<&str> {
+    health["problems"].as_array().unwrap().iter().map(|problem| problem["code"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
+    let pond = Pond::start_with(&["--osd-size", "512MiB"]);
+    pond.volume("disk", "64MiB");
+    wait_until("every process is announced", || pond.http_addresses().len() == 3);
+
+    let bench = pond.run(&[
+        "bench",
+        "--target",
+        "volume:disk",
+        "--rw",
+        "randwrite",
+        "--iodepth",
+        "16",
+        "--io-size",
+        "8MiB",
+        "--json",
+    ]);
+    let bench: Value = serde_json::from_str(&bench).unwrap();
+    let written = 2048.0;
+    assert_eq!(bench["write"]["operations"].as_f64(), Some(written), "{bench}");
+    let of_writes = |metrics: &str, name| sum(metrics, name, &["operation=\"write\""]);
+    wait_until("the OSDs told all they did", || {
+        of_writes(&metrics(&pond), "millpond_osd_operations_total") >= written
+    });
+    let text = metrics(&pond);
+    for (name, expected) in [
+        ("millpond_osd_operations_total", written),
+        ("millpond_osd_operation_bytes_total", written * 4096.0),
+        ("millpond_osd_operation_duration_seconds_count", written),
+        ("millpond_volume_operations_total", written),
+        ("millpond_pool_operations_total", written),
+        ("millpond_pool_operation_bytes_total", written * 4096.0),
+        ("millpond_osd_operation_errors_total", 0.0),
+    ] {
+        assert_eq!(of_writes(&text, name), expected, "{name}");
+    }
+    let replicated =
+        |metrics: &str| sum(metrics, "millpond_osd_operations_total", &["operation=\"replicate\""]);
+    wait_until("the replicas told what they did", || replicated(&metrics(&pond)) >= 2.0 * written);
+    assert!(sum(&text, "millpond_osd_cpu_seconds_total", &[]) > 0.0, "{text}");
+    assert_eq!(sum(&text, "millpond_manager", &[]), 1.0, "one of them manages");
+    assert_eq!(sum(&text, "millpond_health_level", &[]), 0.0);
+
+    let targets = pond.http_addresses();
+    for target in &targets {
+        let (code, head, body) = get(target, "/metrics");
+        assert_eq!(code, 200);
+        assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+        promtool(&["check", "metrics"], &body);
+        assert_eq!(json(target, "/health").0, 200);
+        // Every process answers for the whole cluster, as the commands do.
+        for (at, command) in [("pools", ["pool", "ls"]), ("volumes", ["volume", "ls"])] {
+            let printed = pond.run(&[command[0], command[1], "--json"]);
+            let printed: Value = serde_json::from_str(&printed).unwrap();
+            assert_eq!(json(target, &format!("/api/v1/{at}")), (200, printed));
+        }
+    }
+
+    let rules = "prometheus/millpond.rules.yml";
+    let file = format!("{}/../../contrib/{rules}", env!("CARGO_MANIFEST_DIR"));
+    promtool(&["check", "rules", &file], "");
+    promtool(&["test", "rules", &file.replace(".rules.yml", ".rules.test.yml")], "");
+    let exported = names_in(&text);
+    for shipped in [rules, "grafana/millpond.json"] {
+        let used = names_in(&contrib(shipped));
+        assert!(used.len() >= 5, "{shipped}: {used:?}");
+        let unknown: Vec<&String> = used.difference(&exported).collect();
+        assert!(unknown.is_empty(), "{shipped} asks for what nobody exports: {unknown:?}");
+    }
+    let dashboard: Value = serde_json::from_str(&contrib("grafana/millpond.json")).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 10);
+
+    // Under load.
+    let mut load =
+        command(&["bench", "--target", "volume:disk", "--rw", "randrw", "--iodepth", "8", "--runtime", "60"])
+            .args(["--dir", path(&pond.dir())])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+    wait_until("the load is seen", || {
+        sum(&metrics(&pond), "millpond_osd_operations_total", &["operation=\"read\""]) > 0.0
+    });
+    let sample: Value = serde_json::from_str(&pond.run(&["top", "--json", "--interval", "2"])).unwrap();
+    let table = pond.run(&["top", "--once", "--interval", "1"]);
+    let _ = kill(Pid::from_raw(load.id() as i32), Signal::SIGTERM);
+    load.wait().unwrap();
+    let positive =
+        |pointer: &str| sample.pointer(pointer).and_then(Value::as_f64).is_some_and(|rate| rate > 0.0);
+    for pointer in [
+        "/total/reads_per_s",
+        "/total/writes_per_s",
+        "/total/read_p99_us",
+        "/total/write_p50_us",
+        "/total/cpu_us_per_operation",
+        "/pools/0/reads_per_s",
+        "/volumes/0/written_bytes_per_s",
+        "/clients/0/reads_per_s",
+    ] {
+        assert!(positive(pointer), "{pointer}: {sample:#}");
+    }
+    assert_eq!(sample["osds"].as_array().unwrap().len(), 3);
+    assert_eq!(sample["volumes"][0]["name"], "disk");
+    common::names(&table, &["osd.0", "total", "disk", "default", "operations/s"]);
+}
+
+#[test]
+fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
+    let pond = Pond::start_with(&["--osd-size", "256MiB", "--no-restart"]);
+    wait_until("every process is announced", || pond.http_addresses().len() == 3);
+    wait_until("all is well", || health(&pond).1["level"] == "ok");
+    let incarnations = |pond: &Pond| -> BTreeMap<String, Value> {
+        let status = pond.status();
+        let osds = status["osds"].as_array().unwrap().iter();
+        osds.map(|osd| (osd["osd"].to_string(), osd["incarnation"].clone())).collect()
+    };
+    let before = incarnations(&pond);
+    let address = pond.http_addresses()[0].clone();
+    // More than are served at a time, and none of them says anything.
+    let idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let asked = Instant::now();
+    assert_eq!(get(&address, "/metrics").0, 200);
+    println!("answered after {:?}, behind {} silent connections", asked.elapsed(), idle.len());
+    drop(idle);
+    assert_eq!(incarnations(&pond), before, "a lease ended meanwhile");
+    assert_eq!(health(&pond), (Some(0), serde_json::json!({"level": "ok", "problems": []})));
+
+    let pid_of = |osd: usize| pond.status()["osds"][osd]["pid"].as_i64().unwrap() as i32;
+    let (second, third) = (pid_of(1), pid_of(2));
+    let here = {
+        let first = pid_of(0) as u32;
+        let is_first = |target: &String| json(target, "/api/v1/figures").1["pid"] == first;
+        pond.http_addresses().into_iter().find(is_first).unwrap()
+    };
+    kill(Pid::from_raw(third), Signal::SIGKILL).unwrap();
+    wait_until("the others serve without it, and a probe is told so", || {
+        let (code, health) = json(&here, "/health");
+        code == 200 && codes(&health) == BTreeSet::from(["OSD_DOWN", "PG_DEGRADED"])
+    });
+    let (code, verdict) = health(&pond);
+    assert_eq!((code, &verdict["level"]), (Some(0), &Value::from("warning")));
+    wait_until("its metrics are no longer asked for", || pond.http_addresses().len() == 2);
+
+    kill(Pid::from_raw(second), Signal::SIGKILL).unwrap();
+    wait_until("a probe is told that too few are left", || {
+        let (code, health) = json(&here, "/health");
+        code == 503 && (codes(&health).contains("PG_WAITING") || codes(&health).contains("PG_STOPPED"))
+    });
+    let (code, verdict) = health(&pond);
+    assert_eq!((code, &verdict["level"]), (Some(1), &Value::from("error")));
+    let down = |text: &str| sum(text, "millpond_health_problems", &["code=\"OSD_DOWN\""]);
+    wait_until("the last one manages, and tells that the others are down", || {
+        down(&get(&here, "/metrics").2) == 2.0
+    });
+    let text = get(&here, "/metrics").2;
+    assert_eq!(sum(&text, "millpond_manager", &[]), 1.0, "{text}");
+    assert_eq!(sum(&text, "millpond_health_level", &[]), 2.0, "{text}");
+    assert_eq!(sum(&text, "millpond_osds", &["state=\"down\""]), 2.0, "{text}");
+    let printed = pond.run(&["status"]);
+    common::names(&printed, &["- OSD_DOWN: osd.1", "next: "]);
+    pond.down();
+    assert!(pond.http_addresses().is_empty(), "nothing is up, and nothing is to be scraped");
+}

@@ -1,0 +1,149 @@
+//! What an OSD counted, on its way from its shard to the control side: once a second while something changes.
+
+use crate::shard::Report;
+use api::figures::{BUSIEST_MAX, ClientTraffic, OsdFigures, PoolTraffic, VolumeTraffic};
+use base::figures::{Figures, Traffic};
+use base::hash::Map;
+use base::{ClientId, Instant, VolumeId};
+use nix::time::{ClockId, clock_gettime};
+use pg::Osd;
+use std::hash::Hash;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often figures are told while they change.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells a shard's figures. It belongs on the shard's thread, whose CPU time it reads.
+#[derive(Debug, Default)]
+pub(crate) struct Teller {
+    next_at: Instant,
+    /// What was told last: what the requests came to, and what members were sent that catch up.
+    told: Option<(Figures, u64)>,
+    volumes: Busiest<VolumeId>,
+    clients: Busiest<ClientId>,
+}
+
+impl Teller {
+    /// Tells what `osd` counted, if it is time and something has changed. Should the control side lag, it is told later.
+    pub(crate) fn tell(&mut self, now: Instant, osd: &Osd, reports: &mpsc::Sender<Report>) {
+        if now < self.next_at {
+            return;
+        }
+        self.next_at = now + PAUSE;
+        let counted = (*osd.figures(), osd.pushed_bytes());
+        if self.told == Some(counted) {
+            return;
+        }
+        let figures = OsdFigures {
+            osd: osd.id(),
+            at_ns: now.nanoseconds,
+            requests: counted.0,
+            cpu_ns: thread_cpu_ns(),
+            operations_in_flight: osd.operations_in_flight() as u64,
+            recovery_sent_bytes: counted.1,
+            pools: osd
+                .pool_traffic()
+                .into_iter()
+                .map(|(pool, traffic)| PoolTraffic { pool, traffic })
+                .collect(),
+            volumes: self
+                .volumes
+                .choose(osd.volume_traffic())
+                .map(|(volume, traffic)| VolumeTraffic { volume, traffic })
+                .collect(),
+            clients: self
+                .clients
+                .choose(osd.client_traffic())
+                .map(|(client, traffic)| ClientTraffic { client, traffic })
+                .collect(),
+        };
+        if reports.try_send(Report::Figures(Box::new(figures))).is_ok() {
+            self.told = Some(counted);
+        }
+    }
+}
+
+/// Those of many that did the most since they were looked at last.
+#[derive(Debug)]
+struct Busiest<K> {
+    /// The operations of all of them then.
+    before: Map<K, u64>,
+    /// In use again and again: operations since then, and what all came to.
+    ranked: Vec<(u64, K, Traffic)>,
+}
+
+impl<K> Default for Busiest<K> {
+    fn default() -> Busiest<K> {
+        Busiest { before: Map::default(), ranked: Vec::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord> Busiest<K> {
+    /// At most [`BUSIEST_MAX`] of those that did anything at all, in order of their ids.
+    fn choose(&mut self, all: impl Iterator<Item = (K, Traffic)>) -> impl Iterator<Item = (K, Traffic)> {
+        self.ranked.clear();
+        let before = &self.before;
+        let done = all.filter(|(_, traffic)| traffic.operations() > 0);
+        self.ranked.extend(done.map(|(key, traffic)| {
+            let operations = traffic.operations();
+            let earlier = before.get(&key).copied().unwrap_or(0);
+            // A client that connected anew began anew.
+            (operations.checked_sub(earlier).unwrap_or(operations), key, traffic)
+        }));
+        self.before.clear();
+        self.before.extend(self.ranked.iter().map(|(_, key, traffic)| (*key, traffic.operations())));
+        let by_rank = |(recent, key, traffic): &(u64, K, Traffic)| {
+            (std::cmp::Reverse((*recent, traffic.operations())), *key)
+        };
+        if self.ranked.len() > BUSIEST_MAX {
+            self.ranked.select_nth_unstable_by_key(BUSIEST_MAX, by_rank);
+            self.ranked.truncate(BUSIEST_MAX);
+        }
+        self.ranked.sort_unstable_by_key(|(_, key, _)| *key);
+        self.ranked.iter().map(|(_, key, traffic)| (*key, *traffic))
+    }
+}
+
+/// The CPU time of this thread, in nanoseconds.
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .expect("every thread has a clock of its CPU time, and it can be read");
+    u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(reads: u64) -> Traffic {
+        Traffic { reads, ..Traffic::default() }
+    }
+
+    #[test]
+    fn of_many_volumes_those_are_told_that_do_the_most_now() {
+        let mut busiest = Busiest::<VolumeId>::default();
+        let count = BUSIEST_MAX as u64 + 10;
+        // The last ten do the least, and one did nothing ever.
+        let all = (0..count).map(|volume| (VolumeId(volume), reads(2 * count - volume)));
+        let chosen: Vec<VolumeId> =
+            busiest.choose(all.chain([(VolumeId(count), reads(0))])).map(|(key, _)| key).collect();
+        assert_eq!(chosen, (0..BUSIEST_MAX as u64).map(VolumeId).collect::<Vec<_>>());
+        // Now only the last one does anything.
+        let more = |volume: u64| if volume == count - 1 { 5 } else { 0 };
+        let all = (0..count).map(|volume| (VolumeId(volume), reads(2 * count - volume + more(volume))));
+        let chosen: Vec<(VolumeId, Traffic)> = busiest.choose(all).collect();
+        assert_eq!(chosen.len(), BUSIEST_MAX);
+        assert_eq!(chosen.last(), Some(&(VolumeId(count - 1), reads(count + 6))));
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_thread_grows_when_it_works() {
+        let before = thread_cpu_ns();
+        let mut state = 1u64;
+        while thread_cpu_ns() == before {
+            state = base::hash::mix(state);
+        }
+        assert!(thread_cpu_ns() > before, "{state}");
+    }
+}

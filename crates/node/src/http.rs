@@ -1,0 +1,120 @@
+//! Serves `api::http` on the loopback interface, and tells the registry where.
+//!
+//! There is neither authentication nor encryption, so nobody on another machine can reach it, whatever the OSDs listen
+//! on. Nobody who scrapes can hold the control side up, which keeps leases on the same thread: connections, what they
+//! may send and how long they may last are limited, and an answer is whole before its first byte is sent.
+
+use crate::control::{KEEP_ALIVE, LEASE_TTL};
+use api::board::Board;
+use api::http::{Source, router};
+use base::NodeId;
+use base::map::ClusterMap;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use registry::cluster::{Cluster, ClusterError, HttpRecord};
+use registry::{LeaseId, RegistryError};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+/// Connections at a time; others wait until they are accepted.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may take, from when it is accepted to the last byte of its one answer.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
+/// How long its request may take to come.
+const REQUEST_LIMIT: Duration = Duration::from_secs(3);
+/// The most a request may have in front of its body, in bytes. A body is not read.
+const HEADERS_BYTES_MAX: usize = 16 << 10;
+/// The pause after a connection could not be accepted: descriptors may be short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Serves HTTP until `stop` changes. A process that cannot serve it says so in its log, and its OSDs go on.
+pub(crate) async fn run(
+    cluster: Cluster,
+    node: NodeId,
+    maps: watch::Receiver<Arc<ClusterMap>>,
+    board: Board,
+    mut stop: watch::Receiver<bool>,
+) {
+    let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!(%node, %error, "metrics and the API are not served: no port of the loopback interface is free");
+            return;
+        }
+    };
+    let Ok(address) = listener.local_addr() else { return };
+    tracing::info!(%node, %address, "metrics and the API are served");
+    let record = HttpRecord { node, pid: std::process::id(), address };
+    let source = Arc::new(Source::new(node, cluster.clone(), maps, board));
+    let mut lease = None;
+    tokio::select! {
+        () = accept(&listener, &source) => {}
+        () = stay_announced(&cluster, &record, &mut lease) => {}
+        _ = stop.changed() => {}
+    }
+    if let Some(lease) = lease {
+        // Gone at once instead of when the lease ends.
+        let _ = cluster.registry().lease_revoke(lease).await;
+    }
+}
+
+/// Accepts connections, for ever.
+async fn accept(listener: &TcpListener, source: &Arc<Source>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let router = router(source.clone());
+    loop {
+        let place = places.clone().acquire_owned().await.expect("nobody closes it");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let service = TowerToHyperService::new(router.clone());
+                tokio::spawn(async move {
+                    // Whoever is too slow is cut off, which is all there is to say to it.
+                    let _ = tokio::time::timeout(CONNECTION_LIMIT, answer(stream, service)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the API could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers the one request of a connection.
+async fn answer(stream: TcpStream, service: TowerToHyperService<axum::Router>) -> hyper::Result<()> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_LIMIT)
+        .max_buf_size(HEADERS_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+/// Tells where this process serves, and keeps it told, for ever. While the registry is away it tries again.
+async fn stay_announced(cluster: &Cluster, record: &HttpRecord, lease: &mut Option<LeaseId>) {
+    loop {
+        let kept = match *lease {
+            Some(lease) => {
+                cluster.registry().lease_keep_alive(lease).await.map(drop).map_err(ClusterError::from)
+            }
+            None => announce(cluster, record).await.map(|granted| *lease = Some(granted)),
+        };
+        if let Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) = kept {
+            *lease = None;
+            continue;
+        }
+        tokio::time::sleep(KEEP_ALIVE).await;
+    }
+}
+
+async fn announce(cluster: &Cluster, record: &HttpRecord) -> Result<LeaseId, ClusterError> {
+    let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
+    cluster.announce_http(record, lease).await?;
+    Ok(lease)
+}
