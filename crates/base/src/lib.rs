@@ -12,6 +12,7 @@ pub mod log_entry;
 pub mod map;
 pub mod network;
 pub mod time;
+mod topology;
 pub mod units;
 
 pub use buffer::{Buffer, BufferPool};

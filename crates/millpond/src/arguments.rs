@@ -1,6 +1,6 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{bench, nbd, node_process, osd, pg, pool, scrub, status, up, volume};
+use crate::{bench, nbd, node_process, osd, pg, placement, pool, scrub, status, up, volume};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -42,6 +42,8 @@ pub enum Command {
     Osd(osd::OsdArguments),
     /// Look at placement groups
     Pg(pg::PgArguments),
+    /// Say where nodes stand, and try out how data would lie
+    Placement(placement::PlacementArguments),
     /// Create, change, list and remove pools
     Pool(pool::PoolArguments),
     /// Look for damage before somebody needs the data, and see what was found

@@ -24,11 +24,13 @@ mod node_process;
 mod osd;
 mod output;
 mod pg;
+mod placement;
 mod pool;
 mod progress;
 mod readiness;
 mod scrub;
 mod signature;
+mod simulation;
 mod status;
 mod stop;
 mod supervisor;
@@ -74,6 +76,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::Status(status) => status::run(status, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
+        Command::Placement(placement) => placement::run(placement, directory),
         Command::Pool(pool) => pool::run(pool, directory),
         Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),

@@ -5,7 +5,7 @@ use crate::table::Table;
 use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Reports, VolumeView};
 use crate::{access, output};
 use base::NodeId;
-use base::map::{Admission, ClusterMap};
+use base::map::{Admission, ClusterMap, PlacementRule};
 use base::units::ByteSize;
 use clap::Args;
 use registry::cluster::Cluster;
@@ -194,12 +194,14 @@ pub fn pool_table(pools: &[PoolView]) -> String {
         return "no pools; make one with `millpond pool create NAME`\n".to_owned();
     }
     let mut table =
-        Table::new(&["POOL", ">COPIES", ">MINIMUM", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
+        Table::new(&["POOL", ">COPIES", ">MINIMUM", "RULE", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
     for pool in pools {
+        let rule = PlacementRule { failure_domain: pool.failure_domain, device_class: pool.device_class };
         table.row(vec![
             pool.name.clone(),
             pool.size.to_string(),
             pool.min_size.to_string(),
+            rule.to_string(),
             pool.pg_count.to_string(),
             pool.pgs_active.to_string(),
             pool.volumes.to_string(),
@@ -247,7 +249,8 @@ mod tests {
     #[test]
     fn the_json_names_are_those_that_were_promised() {
         let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64 };
+        let pool =
+            PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
         for pointer in [

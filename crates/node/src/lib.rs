@@ -11,6 +11,7 @@
 
 pub mod control;
 pub mod device;
+mod device_class;
 mod drive_check;
 pub mod manager;
 mod scrubbing;

@@ -1,6 +1,6 @@
 //! The names of the keys. Their layout is in the module's documentation.
 
-use base::{ClientId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 
 pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
@@ -22,6 +22,7 @@ pub(super) const STATUSES: &str = "millpond/status/";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapKey {
     Cluster,
+    Node(NodeId),
     Osd(OsdId),
     Up(OsdId),
     Pool(PoolId),
@@ -38,6 +39,7 @@ impl MapKey {
             return (name == "cluster").then_some(MapKey::Cluster);
         };
         match kind {
+            "node" => id.parse().ok().map(|id| MapKey::Node(NodeId(id))),
             "osd" => id.parse().ok().map(|id| MapKey::Osd(OsdId(id))),
             "up" => id.parse().ok().map(|id| MapKey::Up(OsdId(id))),
             "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
@@ -47,6 +49,10 @@ impl MapKey {
             _ => None,
         }
     }
+}
+
+pub(super) fn node(id: NodeId) -> String {
+    format!("{MAP}node/{}", id.0)
 }
 
 pub(super) fn osd(id: OsdId) -> String {
@@ -137,6 +143,7 @@ mod tests {
     fn a_key_of_the_map_reads_back_what_it_names() {
         let pg = PgId { pool: PoolId(3), index: 17 };
         assert_eq!(MapKey::parse(CLUSTER), Some(MapKey::Cluster));
+        assert_eq!(MapKey::parse(&node(NodeId(3))), Some(MapKey::Node(NodeId(3))));
         assert_eq!(MapKey::parse(&osd(OsdId(3))), Some(MapKey::Osd(OsdId(3))));
         assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));
         assert_eq!(MapKey::parse(&pool(PoolId(3))), Some(MapKey::Pool(PoolId(3))));
