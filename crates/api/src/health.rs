@@ -322,20 +322,23 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
 
 /// Pools that want more copies than there are OSDs to place them on.
 fn short_targets(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problems: &mut Vec<Problem>) {
-    let within: Vec<&OsdView> = osds.iter().filter(|osd| osd.admission == Admission::In).collect();
-    let nodes: BTreeSet<NodeId> = within.iter().map(|osd| osd.node).collect();
     for pool in pools {
+        let is_allowed = |osd: &&OsdView| pool.device_class.is_none_or(|class| class == osd.device_class);
+        let within: Vec<&OsdView> =
+            osds.iter().filter(|osd| osd.admission == Admission::In).filter(is_allowed).collect();
+        let nodes: BTreeSet<NodeId> = within.iter().map(|osd| osd.node).collect();
         let is_short = |pg: &&PgView| pg.pg.pool == pool.pool && pg.target.len() < pool.size as usize;
         if within.len() >= pool.size as usize || !pgs.iter().any(|pg| is_short(&pg)) {
             continue;
         }
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let what = format!(
-            "pool {} wants {} copies and only {} OSD{} on {} node{} {} in",
+            "pool {} wants {} copies and only {} OSD{}{} on {} node{} {} in",
             pool.name,
             pool.size,
             within.len(),
             plural(within.len()),
+            pool.device_class.map_or(String::new(), |class| format!(" of class {class}")),
             nodes.len(),
             plural(nodes.len()),
             if within.len() == 1 { "is" } else { "are" },
@@ -377,7 +380,8 @@ mod tests {
             map.osds.insert(*osd, info);
             statuses.insert(*osd, OsdStatus { usable_bytes: 1 << 30, ..OsdStatus::default() });
         }
-        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 6 };
+        let pool =
+            PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 6, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         for index in 0..6 {
             let pg = PgId { pool: PoolId(1), index };

@@ -461,7 +461,13 @@ mod tests {
 
     fn exposition() -> Exposition {
         let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "a \"pool\"\\".into(), size: 3, min_size: 2, pg_count: 8 };
+        let pool = PoolInfo {
+            name: "a \"pool\"\\".into(),
+            size: 3,
+            min_size: 2,
+            pg_count: 8,
+            ..PoolInfo::default()
+        };
         map.pools.insert(PoolId(1), pool);
         let mut requests = Figures::default();
         requests.read.done(4096, Duration::from_micros(9));

@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn the_json_names_are_those_that_were_promised() {
         let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64 };
+        let pool =
+            PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
         for pointer in [

@@ -1,7 +1,7 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
-use base::map::{Admission, ClusterMap};
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location};
 use base::units::ByteSize;
 use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
 use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
@@ -53,6 +53,16 @@ pub struct OsdView {
     /// The node that runs it.
     #[schema(value_type = u32)]
     pub node: NodeId,
+    /// The host that the node runs on.
+    pub host: String,
+    /// Where that stands, as far as it is known.
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub location: Location,
+    /// What kind of drive it is on.
+    #[schema(value_type = String)]
+    pub device_class: DeviceClass,
+    /// How much of its part it shall hold, in thousandths.
+    pub reweight_thousandths: u16,
     /// Whether it is up.
     pub up: bool,
     /// Whether data is placed on it.
@@ -227,7 +237,13 @@ pub struct PoolView {
     pub min_size: u32,
     /// Its placement groups.
     pub pg_count: u32,
-    /// Those of them that are active.
+    /// What no two copies of a group lie in, if there are enough.
+    #[schema(value_type = String)]
+    pub failure_domain: FailureDomain,
+    /// The only drives that it lies on, if it was said.
+    #[schema(value_type = Option<String>)]
+    pub device_class: Option<DeviceClass>,
+    /// Those of its placement groups that are active.
     pub pgs_active: usize,
     /// Its volumes.
     pub volumes: usize,
@@ -340,6 +356,10 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
             OsdView {
                 osd: *id,
                 node: info.node,
+                host: map.host_of(info.node),
+                location: map.nodes.get(&info.node).map(|node| node.location.clone()).unwrap_or_default(),
+                device_class: info.device_class,
+                reweight_thousandths: info.reweight.thousandths(),
                 up: info.address.is_some(),
                 admission: info.admission,
                 out_in_seconds,
@@ -438,6 +458,8 @@ pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
                 size: info.size,
                 min_size: info.min_size,
                 pg_count: info.pg_count,
+                failure_domain: info.rule.failure_domain,
+                device_class: info.rule.device_class,
                 pgs_active: pgs.iter().filter(of_pool).count(),
                 volumes: volumes.clone().count(),
                 volume_bytes: volumes.map(|volume| volume.bytes).sum(),

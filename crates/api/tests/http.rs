@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use base::figures::{Figures, Traffic};
+use base::map::DeviceClass;
 use base::{ClientId, ClusterId, NodeId, OsdId, OsdUuid, PoolId, VolumeId};
 use http_body_util::BodyExt;
 use registry::EmbeddedRegistry;
@@ -36,7 +37,7 @@ impl Setting {
         let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
         for node in 0..3 {
             let uuid = OsdUuid(uuid(u128::from(node) + 2));
-            let osd = cluster.register_osd(uuid, NodeId(node), 1 << 30).await.unwrap();
+            let osd = cluster.register_osd(uuid, NodeId(node), 1 << 30, DeviceClass::Ssd).await.unwrap();
             let address = ([127, 0, 0, 1], 7000 + node as u16).into();
             // The last one is down.
             if node < 2 {

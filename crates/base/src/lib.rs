@@ -14,6 +14,7 @@ pub mod log_entry;
 pub mod map;
 pub mod network;
 pub mod time;
+mod topology;
 pub mod units;
 
 pub use access::{Access, Permission, Principal, PublicKey};

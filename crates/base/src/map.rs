@@ -1,4 +1,8 @@
-//! The cluster map: what the registry says of OSDs, pools, placement groups and volumes, at one revision.
+//! The cluster map: what the registry says of nodes, OSDs, pools, placement groups and volumes, at one revision.
+
+pub use crate::topology::{
+    DeviceClass, FailureDomain, Location, NodeInfo, PlacementRule, Reweight, ReweightError, UnknownWord,
+};
 
 use crate::access::{Access, Principal, PublicKey};
 use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
@@ -37,10 +41,16 @@ pub struct OsdInfo {
     /// Whether data is placed on it.
     #[serde(default)]
     pub admission: Admission,
+    /// What kind of drive it is on.
+    #[serde(default)]
+    pub device_class: DeviceClass,
+    /// How much of its part it shall hold.
+    #[serde(default)]
+    pub reweight: Reweight,
 }
 
-/// A pool: how often and how finely its data is spread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A pool: how often and how finely its data is spread, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolInfo {
     /// Its name, unique in the cluster.
     pub name: String,
@@ -50,6 +60,9 @@ pub struct PoolInfo {
     pub min_size: u32,
     /// Its placement groups.
     pub pg_count: u32,
+    /// Where its replicas may lie.
+    #[serde(default)]
+    pub rule: PlacementRule,
 }
 
 /// The configuration of a placement group. Changed only by compare-and-swap, `epoch` + 1 each time.
@@ -90,6 +103,9 @@ pub struct ClusterMap {
     pub revision: u64,
     /// The cluster.
     pub cluster: ClusterId,
+    /// What is known of its nodes. One without an entry is a host of its own, in no rack.
+    #[serde(default)]
+    pub nodes: BTreeMap<NodeId, NodeInfo>,
     /// Its OSDs.
     pub osds: BTreeMap<OsdId, OsdInfo>,
     /// Its pools.
@@ -108,6 +124,15 @@ pub struct ClusterMap {
 }
 
 impl ClusterMap {
+    /// The host that a node runs on.
+    #[must_use]
+    pub fn host_of(&self, node: NodeId) -> String {
+        match self.nodes.get(&node) {
+            Some(info) if !info.host.is_empty() => info.host.clone(),
+            _ => node.to_string(),
+        }
+    }
+
     /// The volume of that name, unless it was removed.
     #[must_use]
     pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &VolumeInfo)> {

@@ -56,7 +56,13 @@ mod tests {
         let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
         assert!(Fencing::new(&map, VolumeId(1)).is_none());
         for pool in [1, 2] {
-            let info = PoolInfo { name: format!("p{pool}"), size: 2, min_size: 1, pg_count: 2 };
+            let info = PoolInfo {
+                name: format!("p{pool}"),
+                size: 2,
+                min_size: 1,
+                pg_count: 2,
+                ..PoolInfo::default()
+            };
             map.pools.insert(PoolId(pool), info);
             map.pgs.insert(PgId { pool: PoolId(pool), index: 0 }, config(3, &[0, 1]));
             map.pgs.insert(PgId { pool: PoolId(pool), index: 1 }, config(4, &[2, 1 + 2 * pool]));

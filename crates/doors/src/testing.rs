@@ -83,7 +83,10 @@ impl TestCluster {
             for (name, principal) in &principals {
                 cluster.add_principal(name, principal).await.unwrap();
             }
-            let osd = cluster.register_osd(OsdUuid::default(), NodeId(0), 8 << 30).await.unwrap();
+            let osd = cluster
+                .register_osd(OsdUuid::default(), NodeId(0), 8 << 30, base::map::DeviceClass::Ssd)
+                .await
+                .unwrap();
             let lease = cluster.registry().lease_grant(Duration::from_secs(3600)).await.unwrap();
             cluster.osd_up(osd, address, lease.id).await.unwrap();
             cluster.create_pool("default", 1, 1, 8).await.unwrap();

@@ -1,6 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::{auth, bench, nbd, node_process, osd, pg, pool, scrub, status, top, up, verdict, volume};
+use crate::{
+    auth, bench, nbd, node_process, osd, pg, placement, pool, scrub, status, top, up, verdict, volume,
+};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -46,6 +48,8 @@ pub enum Command {
     Osd(osd::OsdArguments),
     /// Look at placement groups
     Pg(pg::PgArguments),
+    /// Say where nodes stand, and try out how data would lie
+    Placement(placement::PlacementArguments),
     /// Create, change, list and remove pools
     Pool(pool::PoolArguments),
     /// Look for damage before somebody needs the data, and see what was found

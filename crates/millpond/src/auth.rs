@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn an_access_is_told_in_words() {
         let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "fast".into(), size: 3, min_size: 2, pg_count: 64 };
+        let pool =
+            PoolInfo { name: "fast".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         let may = |access| {
             let principal = Principal { public_key: PublicKey([1; 32]), access };

@@ -22,6 +22,7 @@ mod node_process;
 mod osd;
 mod output;
 mod pg;
+mod placement;
 mod pool;
 mod progress;
 mod readiness;
@@ -29,6 +30,7 @@ mod scrape_targets;
 mod scrub;
 
 mod signature;
+mod simulation;
 mod status;
 mod stop;
 mod supervisor;
@@ -77,6 +79,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Top(top) => top::run(top, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
+        Command::Placement(placement) => placement::run(placement, directory),
         Command::Pool(pool) => pool::run(pool, directory),
         Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),

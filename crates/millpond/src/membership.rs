@@ -319,7 +319,7 @@ mod tests {
             let info = OsdInfo { node: NodeId(osd), bytes: 1 << 30, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd), info);
         }
-        let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, pg_count: 64 };
+        let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         assert_eq!(fewer_copies(&map, OsdId(0)), None);
         map.osds.get_mut(&OsdId(3)).unwrap().admission = Admission::Out;

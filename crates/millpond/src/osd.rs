@@ -5,9 +5,9 @@ use crate::table::Table;
 use crate::{access, device, output};
 use anyhow::{Context, bail};
 use api::view::{self, OsdView, Reports};
-use base::OsdId;
-use base::map::Admission;
+use base::map::{Admission, DeviceClass, Reweight};
 use base::units::ByteSize;
+use base::{NodeId, OsdId};
 use clap::{Args, Subcommand};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -33,7 +33,7 @@ pub struct OsdArguments {
 /// What can be done with OSDs.
 #[derive(Subcommand, Clone, Debug)]
 pub enum OsdCommand {
-    /// Show the nodes and their OSDs
+    /// Show where the nodes stand, as far as that is known, and their OSDs
     #[command(after_help = "Examples:\n  millpond osd tree\n  millpond osd tree --json | jq '.[].pid'")]
     Tree {
         /// Print JSON
@@ -72,6 +72,31 @@ pub enum OsdCommand {
         #[arg(value_name = "ID", value_parser = parse_osd)]
         osd: OsdId,
     },
+    /// Have an OSD hold less than its size says: a factor from 0 to 1. Its replicas move until it is so
+    #[command(
+        after_help = "Examples:\n  millpond osd reweight 3 0.8    four fifths of what its size says\n  \
+                            millpond osd reweight 3 1      as much as its size says\n  \
+                            millpond osd reweight 3 0      nothing; but it counts as in, unlike after `osd out`"
+    )]
+    Reweight {
+        /// The OSD: its number, or osd.NUMBER
+        #[arg(value_name = "ID", value_parser = parse_osd)]
+        osd: OsdId,
+        /// From 0 to 1, with at most three decimals
+        factor: Reweight,
+    },
+    /// Say what kind of drive an OSD is on, where it is not found out rightly
+    #[command(after_help = "Pools made with --device-class lie on OSDs of that class alone.\n\n\
+                            Examples:\n  millpond osd class 3 nvme\n  \
+                            millpond osd class 3 auto    what the kernel says of its drive, as without this")]
+    Class {
+        /// The OSD: its number, or osd.NUMBER
+        #[arg(value_name = "ID", value_parser = parse_osd)]
+        osd: OsdId,
+        /// nvme, ssd or hdd; auto for what the kernel says
+        #[arg(value_parser = parse_class)]
+        class: GivenClass,
+    },
     /// Erase a drive, so that it can become another OSD. What it holds is lost
     #[command(
         after_help = "Examples:\n  millpond osd wipe /dev/nvme1n1         shows what would be lost\n  \
@@ -99,6 +124,8 @@ pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
         OsdCommand::In { osd } => membership::take_in(*osd, directory),
         OsdCommand::Rm { osd } => membership::remove(*osd, directory),
+        OsdCommand::Reweight { osd, factor } => reweight(*osd, *factor, directory),
+        OsdCommand::Class { osd, class } => set_class(*osd, *class, directory),
         OsdCommand::Wipe { path, yes } => wipe(path, *yes, FREE_WITHIN),
     }
 }
@@ -109,31 +136,88 @@ pub fn parse_osd(text: &str) -> Result<OsdId, String> {
     number.parse().map(OsdId).map_err(wrong)
 }
 
+/// A class that a person gives to an OSD, or takes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenClass(Option<DeviceClass>);
+
+fn parse_class(text: &str) -> Result<GivenClass, String> {
+    if text == "auto" {
+        return Ok(GivenClass(None));
+    }
+    text.parse().map(|class| GivenClass(Some(class))).map_err(|error| format!("{error}, or auto"))
+}
+
+/// `millpond osd reweight`.
+fn reweight(osd: OsdId, factor: Reweight, directory: &Path) -> anyhow::Result<()> {
+    let before =
+        access::with_cluster(directory, async |cluster| Ok(cluster.set_reweight(osd, factor).await?))?;
+    output::print_line(&match before == factor {
+        true => format!("{osd} has the factor {factor} already"),
+        false => format!(
+            "{osd} shall hold {factor} of what its size says, and was at {before}; `millpond status --watch` shows what \
+             moves"
+        ),
+    })
+}
+
+/// `millpond osd class`.
+fn set_class(osd: OsdId, GivenClass(class): GivenClass, directory: &Path) -> anyhow::Result<()> {
+    let now =
+        access::with_cluster(directory, async |cluster| Ok(cluster.set_device_class(osd, class).await?))?;
+    let by = if class.is_some() { "whatever the kernel says of its drive" } else { "as the kernel says" };
+    output::print_line(&format!("{osd} is of class {now}, {by}"))
+}
+
 fn tree(osds: &[OsdView]) -> String {
     if osds.is_empty() {
         return "no OSDs yet\n".to_owned();
     }
-    let mut table = Table::new(&[
-        "NODE", "OSD", "STATE", "DATA", ">SIZE", ">USED", ">PGS", ">PRIMARY", ">PID", "ADDRESS", "DRIVE",
+    // Levels that nobody named are not shown: on one machine there are nodes and OSDs.
+    type Level = (&'static str, fn(&OsdView) -> Option<String>);
+    let levels: [Level; 4] = [
+        ("REGION", |osd| osd.location.region.clone()),
+        ("ZONE", |osd| osd.location.zone.clone()),
+        ("RACK", |osd| osd.location.rack.clone()),
+        ("HOST", |osd| Some(osd.host.clone()).filter(|host| *host != osd.node.to_string())),
+    ];
+    let levels: Vec<Level> =
+        levels.into_iter().filter(|(_, name)| osds.iter().any(|osd| name(osd).is_some())).collect();
+    let place = |osd: &OsdView| -> Vec<Option<String>> { levels.iter().map(|(_, name)| name(osd)).collect() };
+    let mut headings: Vec<&str> = levels.iter().map(|(heading, _)| *heading).collect();
+    headings.extend([
+        "NODE", "OSD", "CLASS", "STATE", "DATA", ">SIZE", ">WEIGHT", ">USED", ">PGS", ">PRIMARY", ">PID",
+        "ADDRESS", "DRIVE",
     ]);
+    let mut table = Table::new(&headings);
     let unknown = || "-".to_owned();
     let mut ordered: Vec<&OsdView> = osds.iter().collect();
-    ordered.sort_by_key(|osd| (osd.node, osd.osd));
-    let mut last_node = None;
+    ordered.sort_by_key(|osd| (place(osd), osd.node, osd.osd));
+    let mut last: Option<(Vec<Option<String>>, NodeId)> = None;
     for osd in ordered {
-        let node = if last_node == Some(osd.node) { String::new() } else { osd.node.to_string() };
-        last_node = Some(osd.node);
+        let here = (place(osd), osd.node);
+        // What is as in the row above is left out, up to where they part.
+        let mut is_same = last.is_some();
+        let mut cells = Vec::new();
+        for (at, name) in here.0.iter().enumerate() {
+            is_same &= last.as_ref().is_some_and(|(names, _)| names[at] == *name);
+            cells.push(if is_same { String::new() } else { name.clone().unwrap_or_else(unknown) });
+        }
+        is_same &= last.as_ref().is_some_and(|(_, node)| *node == osd.node);
+        cells.push(if is_same { String::new() } else { osd.node.to_string() });
+        last = Some(here);
         let state = match (osd.up, osd.full) {
             (false, _) => "down",
             (true, Some(true)) => "full",
             (true, _) => "up",
         };
-        table.row(vec![
-            node,
+        let weight = Reweight::from_thousandths(osd.reweight_thousandths).unwrap_or_default();
+        cells.extend([
             osd.osd.to_string(),
+            osd.device_class.to_string(),
             state.to_owned(),
             admission(osd.admission).to_owned(),
             ByteSize(osd.bytes).to_string(),
+            weight.to_string(),
             osd.used_bytes.map_or_else(unknown, |bytes| ByteSize(bytes).to_string()),
             osd.pgs.to_string(),
             osd.primary_of.to_string(),
@@ -141,6 +225,7 @@ fn tree(osds: &[OsdView]) -> String {
             osd.address.map_or_else(unknown, |address| address.to_string()),
             osd.path.clone().unwrap_or_else(unknown),
         ]);
+        table.row(cells);
     }
     table.render()
 }
@@ -211,6 +296,7 @@ fn zero(file: &mut File, offset: u64, bytes: u64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::map::{ClusterMap, Location, NodeInfo, OsdInfo};
 
     #[test]
     fn an_osd_is_named_by_its_number_or_its_name() {
@@ -219,6 +305,46 @@ mod tests {
         for wrong in ["", "osd.", "osd.x", "-1", "node.3"] {
             assert!(parse_osd(wrong).unwrap_err().contains("osd.3"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_tree_shows_the_levels_that_have_names() {
+        let mut map = ClusterMap::default();
+        for osd in 0..4 {
+            let info = OsdInfo { node: NodeId(osd / 2), bytes: 8 << 30, ..OsdInfo::default() };
+            map.osds.insert(OsdId(osd), info);
+        }
+        let shown = |map: &ClusterMap| tree(&view::osds(map, &Reports::default()));
+        let first_cells = |text: &str, cells: usize| -> Vec<String> {
+            let of_line = |line: &str| line.split_whitespace().take(cells).collect::<Vec<_>>().join(" ");
+            text.lines().map(of_line).collect()
+        };
+        assert_eq!(
+            first_cells(&shown(&map), 2),
+            ["NODE OSD", "node.0 osd.0", "osd.1 ssd", "node.1 osd.2", "osd.3 ssd"]
+        );
+        let location = Location { rack: Some("r1".to_owned()), ..Location::default() };
+        map.nodes.insert(NodeId(1), NodeInfo { host: "alpha".to_owned(), location });
+        map.osds.get_mut(&OsdId(3)).unwrap().reweight = "0.8".parse().unwrap();
+        let text = shown(&map);
+        assert_eq!(
+            first_cells(&text, 4),
+            [
+                "RACK HOST NODE OSD",
+                "- - node.0 osd.0",
+                "osd.1 ssd down in",
+                "r1 alpha node.1 osd.2",
+                "osd.3 ssd down in"
+            ]
+        );
+        assert!(text.lines().last().unwrap().contains("8GiB     0.8"), "{text}");
+    }
+
+    #[test]
+    fn a_class_is_one_of_those_there_are_or_taken_back() {
+        assert_eq!(parse_class("hdd"), Ok(GivenClass(Some(DeviceClass::Hdd))));
+        assert_eq!(parse_class("auto"), Ok(GivenClass(None)));
+        assert!(parse_class("floppy").unwrap_err().contains("nvme, ssd, hdd, or auto"));
     }
 
     #[test]

@@ -4,12 +4,10 @@ use crate::configuration::{REPLICAS_MAX, min_size_default};
 use crate::{Usage, access, output, status};
 use anyhow::{Context, bail};
 use api::view::{self, PoolView};
+use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
 use clap::{Args, Subcommand};
-use registry::cluster::Cluster;
+use registry::cluster::{Candidate, Cluster, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
-
-/// Placement groups of a pool at most.
-const PG_COUNT_MAX: u32 = 65_536;
 
 /// Create, change, list and remove pools.
 #[derive(Args, Clone, Debug)]
@@ -24,7 +22,9 @@ pub struct PoolArguments {
 pub enum PoolCommand {
     /// Make a pool on the OSDs that there are
     #[command(after_help = "Examples:\n  millpond pool create fast\n  \
-                            millpond pool create scratch --size 1 --pg-count 16")]
+                            millpond pool create scratch --size 1 --pg-count 16\n  \
+                            millpond pool create safe --failure-domain rack\n  \
+                            millpond pool create archive --device-class hdd")]
     Create {
         /// Its name, unique in the cluster
         name: String,
@@ -36,10 +36,17 @@ pub enum PoolCommand {
         #[arg(long, value_name = "COPIES",
               value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
         min_size: Option<u32>,
-        /// Placement groups: the pieces in which data is spread over OSDs
-        #[arg(long, value_name = "COUNT", default_value_t = 64,
+        /// Placement groups: the pieces in which data is spread over OSDs [default: for about 100 copies on each OSD, of
+        /// all pools together]
+        #[arg(long, value_name = "COUNT",
               value_parser = clap::value_parser!(u32).range(1..=i64::from(PG_COUNT_MAX)))]
-        pg_count: u32,
+        pg_count: Option<u32>,
+        /// What no two copies of a group lie in, if there are enough: osd, host, rack, zone or region
+        #[arg(long, value_name = "LEVEL", default_value_t)]
+        failure_domain: FailureDomain,
+        /// Use OSDs on such drives alone: nvme, ssd or hdd
+        #[arg(long, value_name = "CLASS")]
+        device_class: Option<DeviceClass>,
         /// Print the new pool as JSON
         #[arg(long)]
         json: bool,
@@ -83,7 +90,7 @@ pub enum PoolCommand {
 /// Performs a `pool` command.
 pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
-        PoolCommand::Create { name, size, min_size, pg_count, json } => {
+        PoolCommand::Create { name, size, min_size, pg_count, failure_domain, device_class, json } => {
             let min_size = min_size.unwrap_or(min_size_default(*size));
             if min_size > *size {
                 bail!(Usage(format!(
@@ -91,13 +98,23 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 )));
             }
             let pool = access::with_cluster(directory, async |cluster| {
-                cluster.create_pool(name, *size, min_size, *pg_count).await?;
+                let rule = PlacementRule { failure_domain: *failure_domain, device_class: *device_class };
+                let pg_count = match pg_count {
+                    Some(pg_count) => *pg_count,
+                    None => pg_count_default(&cluster.map().await?, &rule, *size),
+                };
+                let info = PoolInfo { name: name.clone(), size: *size, min_size, pg_count, rule };
+                cluster.create_pool_by(&info).await?;
                 find(cluster, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
             }
-            output::print_line(&format!("pool {name} made: {}, {pg_count} placement groups", copies(*size)))
+            output::print_line(&format!(
+                "pool {name} made: {}, {} placement groups",
+                copies(*size),
+                pool.pg_count
+            ))
         }
         PoolCommand::Set { name, size, min_size, json } => {
             let pool = access::with_cluster(directory, async |cluster| {
@@ -131,6 +148,12 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// The placement groups of a pool that nobody said a number for: all pools are expected to hold equal parts.
+fn pg_count_default(map: &ClusterMap, rule: &PlacementRule, size: u32) -> u32 {
+    let pools = map.pools.len() + 1;
+    recommended_pg_count(Candidate::of_rule(map, rule).len(), size, 1.0 / pools as f64)
 }
 
 fn copies(size: u32) -> String {

@@ -4,7 +4,7 @@ use crate::table::Table;
 use crate::{access, output, verdict};
 use api::status::Status;
 use api::view::{Capacity, PoolView, VolumeView};
-use base::map::Admission;
+use base::map::{Admission, PlacementRule};
 use base::units::ByteSize;
 use clap::Args;
 use std::io::IsTerminal;
@@ -106,12 +106,14 @@ pub fn pool_table(pools: &[PoolView]) -> String {
         return "no pools; make one with `millpond pool create NAME`\n".to_owned();
     }
     let mut table =
-        Table::new(&["POOL", ">COPIES", ">MINIMUM", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
+        Table::new(&["POOL", ">COPIES", ">MINIMUM", "RULE", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
     for pool in pools {
+        let rule = PlacementRule { failure_domain: pool.failure_domain, device_class: pool.device_class };
         table.row(vec![
             pool.name.clone(),
             pool.size.to_string(),
             pool.min_size.to_string(),
+            rule.to_string(),
             pool.pg_count.to_string(),
             pool.pgs_active.to_string(),
             pool.volumes.to_string(),

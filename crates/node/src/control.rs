@@ -234,7 +234,7 @@ async fn start_osd(
         }
         found.osd_uuid
     };
-    let id = cluster.register_osd(uuid, config.node, drive.bytes()).await?;
+    let id = cluster.register_osd(uuid, config.node, drive.bytes(), drive.class()).await?;
     let shown = path.display().to_string();
     let (report_sender, mut reports) = mpsc::channel(QUEUE_LENGTH);
     let (commands, command_receiver) = mpsc::channel(QUEUE_LENGTH);
@@ -517,7 +517,10 @@ mod tests {
         let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
         let cluster = Cluster::new(Arc::new(registry));
         cluster.create(id).await.unwrap();
-        let id = cluster.register_osd(OsdUuid(uuid::Uuid::from_u128(2)), NodeId(0), 1 << 30).await.unwrap();
+        let id = cluster
+            .register_osd(OsdUuid(uuid::Uuid::from_u128(2)), NodeId(0), 1 << 30, base::map::DeviceClass::Ssd)
+            .await
+            .unwrap();
         let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
         let lease = cluster.registry().lease_grant(LEASE_TTL).await.unwrap().id;
         cluster.osd_up(id, address, lease).await.unwrap();

@@ -1,7 +1,9 @@
 //! The drive under an OSD: a block device or a file.
 
+use crate::device_class::class_of;
 use base::BLOCK_BYTES;
 use base::Buffer;
+use base::map::DeviceClass;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -89,6 +91,7 @@ pub struct Drive {
     bytes: u64,
     has_volatile_cache: bool,
     depth: usize,
+    class: DeviceClass,
 }
 
 impl Drive {
@@ -133,6 +136,7 @@ impl Drive {
             bytes,
             has_volatile_cache: volatile_cache.unwrap_or(detected),
             depth: depth.unwrap_or(FILE_DEPTH),
+            class: class_of(&metadata),
         })
     }
 
@@ -140,6 +144,12 @@ impl Drive {
     #[must_use]
     pub fn has_volatile_cache(&self) -> bool {
         self.has_volatile_cache
+    }
+
+    /// What kind of drive it is; of a file, what it lies on.
+    #[must_use]
+    pub fn class(&self) -> DeviceClass {
+        self.class
     }
 
     /// How many operations it takes at the same time.

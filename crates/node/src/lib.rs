@@ -13,6 +13,7 @@
 
 pub mod control;
 pub mod device;
+mod device_class;
 mod drive_check;
 mod figures;
 mod http;

@@ -188,7 +188,7 @@ enum Decided {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::Admission;
+    use base::map::{Admission, DeviceClass};
     use base::{OsdId, OsdUuid};
     use registry::cluster::Away;
 
@@ -208,7 +208,8 @@ mod tests {
         let mut leases = Vec::new();
         for node in 0..4u16 {
             let uuid = OsdUuid(uuid::Uuid::from_u128(u128::from(node) + 1));
-            let osd = cluster.register_osd(uuid, NodeId(u32::from(node)), 1 << 30).await.unwrap();
+            let osd =
+                cluster.register_osd(uuid, NodeId(u32::from(node)), 1 << 30, DeviceClass::Ssd).await.unwrap();
             let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
             cluster.osd_up(osd, ([127, 0, 0, 1], 7000 + node).into(), lease).await.unwrap();
             leases.push(lease);

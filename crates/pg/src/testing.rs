@@ -184,7 +184,8 @@ pub(crate) fn map(groups: u32) -> ClusterMap {
     let osd = OsdId(0);
     let info = OsdInfo { uuid: OsdUuid::from_bytes([2; 16]), bytes: 1 << 30, ..OsdInfo::default() };
     map.osds.insert(osd, info);
-    let pool = PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: groups };
+    let pool =
+        PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: groups, ..PoolInfo::default() };
     map.pools.insert(PG.pool, pool);
     let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
     for index in 0..groups {

@@ -66,7 +66,10 @@ pub(super) fn map() -> ClusterMap {
     let address = Some("127.0.0.1:7000".parse().unwrap());
     let osd = OsdInfo { bytes: 1 << 30, address, ..OsdInfo::default() };
     map.osds.insert(OSD, osd);
-    map.pools.insert(PoolId(1), PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4 });
+    map.pools.insert(
+        PoolId(1),
+        PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4, ..PoolInfo::default() },
+    );
     for index in 0..4 {
         let config = PgConfig { epoch: Epoch(3), primary: OSD, in_sync: vec![OSD], learners: vec![] };
         map.pgs.insert(PgId { pool: PoolId(1), index }, config);

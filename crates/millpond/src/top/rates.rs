@@ -316,7 +316,8 @@ mod tests {
 
     fn reading(at: Instant, osds: Vec<OsdFigures>) -> Reading {
         let mut map = ClusterMap::default();
-        let pool = PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 8 };
+        let pool =
+            PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 8, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         Reading {
             at,

@@ -69,6 +69,7 @@ impl OsdThread {
             address: Some(address),
             incarnation: 1,
             admission: Admission::In,
+            ..OsdInfo::default()
         };
         (OsdThread { reports, commands, waker, thread }, info)
     }
@@ -131,7 +132,13 @@ impl Pond {
             map.osds.insert(osd, info);
             osds.insert(osd, thread);
         }
-        let pool = PoolInfo { name: "default".to_owned(), size: OSDS, min_size: 2, pg_count: PGS };
+        let pool = PoolInfo {
+            name: "default".to_owned(),
+            size: OSDS,
+            min_size: 2,
+            pg_count: PGS,
+            ..PoolInfo::default()
+        };
         map.pools.insert(POOL, pool);
         for index in 0..PGS {
             let config = PgConfig {

@@ -7,8 +7,8 @@ use crate::error::RegistryError;
 use crate::interface::{Event, Registry, Revision, Watch};
 use crate::value::Value;
 use base::access::Principal;
-use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{ClusterId, OsdId, PgId, PoolId, VolumeId};
+use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{ClusterId, NodeId, OsdId, PgId, PoolId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct MapParts {
     revision: Revision,
     cluster: Option<ClusterId>,
+    nodes: BTreeMap<NodeId, NodeInfo>,
     osds: BTreeMap<OsdId, OsdRecord>,
     up: BTreeMap<OsdId, OsdUp>,
     pools: BTreeMap<PoolId, PoolInfo>,
@@ -47,6 +48,7 @@ impl MapParts {
     fn put(&mut self, key: &str, value: &Value) -> Result<(), ClusterError> {
         match MapKey::parse(key) {
             Some(MapKey::Cluster) => self.cluster = Some(decode(key, value)?),
+            Some(MapKey::Node(id)) => drop(self.nodes.insert(id, decode(key, value)?)),
             Some(MapKey::Osd(id)) => drop(self.osds.insert(id, decode(key, value)?)),
             Some(MapKey::Up(id)) => drop(self.up.insert(id, decode(key, value)?)),
             Some(MapKey::Pool(id)) => drop(self.pools.insert(id, decode(key, value)?)),
@@ -65,6 +67,7 @@ impl MapParts {
     fn delete(&mut self, key: &str) {
         match MapKey::parse(key) {
             Some(MapKey::Cluster) => self.cluster = None,
+            Some(MapKey::Node(id)) => drop(self.nodes.remove(&id)),
             Some(MapKey::Osd(id)) => drop(self.osds.remove(&id)),
             Some(MapKey::Up(id)) => drop(self.up.remove(&id)),
             Some(MapKey::Pool(id)) => drop(self.pools.remove(&id)),
@@ -97,6 +100,8 @@ impl MapParts {
                 address: self.up.get(&id).map(|up| up.address),
                 incarnation: record.incarnation,
                 admission: record.admission,
+                device_class: record.device_class(),
+                reweight: record.reweight,
             };
             (id, info)
         };
@@ -106,6 +111,7 @@ impl MapParts {
         Some(ClusterMap {
             revision: self.revision.0,
             cluster: self.cluster?,
+            nodes: self.nodes.clone(),
             osds: self.osds.iter().map(osd).collect(),
             pools: self.pools.clone(),
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),

@@ -1,8 +1,9 @@
 //! Why an operation on the cluster's state was refused.
 
 use crate::error::RegistryError;
+use base::map::{DeviceClass, FailureDomain};
 use base::units::ByteSize;
-use base::{ClusterId, Epoch, OsdId, PgId, VolumeId};
+use base::{ClusterId, Epoch, NodeId, OsdId, PgId, VolumeId};
 
 /// Why an operation on the cluster's state was refused. Unless it is the registry that failed, nothing
 /// was changed.
@@ -39,6 +40,12 @@ pub enum ClusterError {
     Contended {
         /// What was to be changed.
         what: String,
+    },
+    /// No node has that id.
+    #[error("there is no {node}; `millpond osd tree` lists them")]
+    NoSuchNode {
+        /// The id.
+        node: NodeId,
     },
     /// A name breaks the rules.
     #[error(
@@ -107,6 +114,36 @@ pub enum ClusterError {
         size: u32,
         /// OSDs that could hold one.
         osds: usize,
+    },
+    /// There are fewer OSDs on such drives than copies.
+    #[error(
+        "the pool {name} wants {size} copies of everything on {class} drives, and only {osds} OSDs on such are in; `millpond \
+         osd tree` shows the classes, `millpond osd class ID {class}` corrects one"
+    )]
+    TooFewOfClass {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// The class.
+        class: DeviceClass,
+        /// OSDs that could hold one.
+        osds: usize,
+    },
+    /// There are fewer failure domains than copies.
+    #[error(
+        "the pool {name} wants its {size} copies in distinct {domain}s, and OSDs are in only {domains} {domain}s that have a \
+         name; say where nodes stand with `millpond placement locate`, or choose --failure-domain host"
+    )]
+    TooFewDomains {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// What was asked to be distinct.
+        domain: FailureDomain,
+        /// How many there are.
+        domains: usize,
     },
     /// The pool still has volumes.
     #[error(

@@ -24,6 +24,7 @@ pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MapKey<'a> {
     Cluster,
+    Node(NodeId),
     Osd(OsdId),
     Up(OsdId),
     Pool(PoolId),
@@ -41,6 +42,7 @@ impl MapKey<'_> {
             return (name == "cluster").then_some(MapKey::Cluster);
         };
         match kind {
+            "node" => id.parse().ok().map(|id| MapKey::Node(NodeId(id))),
             "osd" => id.parse().ok().map(|id| MapKey::Osd(OsdId(id))),
             "up" => id.parse().ok().map(|id| MapKey::Up(OsdId(id))),
             "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
@@ -51,6 +53,10 @@ impl MapKey<'_> {
             _ => None,
         }
     }
+}
+
+pub(super) fn node(id: NodeId) -> String {
+    format!("{MAP}node/{}", id.0)
 }
 
 pub(super) fn osd(id: OsdId) -> String {
@@ -149,6 +155,7 @@ mod tests {
     fn a_key_of_the_map_reads_back_what_it_names() {
         let pg = PgId { pool: PoolId(3), index: 17 };
         assert_eq!(MapKey::parse(CLUSTER), Some(MapKey::Cluster));
+        assert_eq!(MapKey::parse(&node(NodeId(3))), Some(MapKey::Node(NodeId(3))));
         assert_eq!(MapKey::parse(&osd(OsdId(3))), Some(MapKey::Osd(OsdId(3))));
         assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));
         assert_eq!(MapKey::parse(&pool(PoolId(3))), Some(MapKey::Pool(PoolId(3))));

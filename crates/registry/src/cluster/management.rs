@@ -8,18 +8,22 @@
 //!
 //! An OSD that has been down for `osd_out_after` is taken out only if its groups can be rebuilt elsewhere, as good as
 //! before ([`reason_to_stay`]):
-//! - The OSDs that are in and up are enough for the copies of every pool. If not, nothing could be rebuilt: its groups
-//!   go on with what they have anyway, and it would lose by being out, because it catches up by its log as long as it
-//!   is a member, and is filled anew once it was none.
-//! - They lie on as many nodes as the copies did before. Two copies of a group on one node are a risk that nobody chose,
-//!   and would be undone when the node is back.
+//! - The OSDs that are in and up, and that the rule of a pool allows, are enough for the copies of every pool that it may
+//!   hold. If not, nothing could be rebuilt: its groups go on with what they have anyway, and it would lose by being out,
+//!   because it catches up by its log as long as it is a member, and is filled anew once it was none.
+//! - They lie in as many failure domains of the pool's rule as the copies did before. Two copies of a group in one are a
+//!   risk that nobody chose, and would be undone when the domain is back.
+//! - Somebody else in its rack is up, and in its zone, and in its region, if more than one host stands there. A whole rack
+//!   does not die by itself: it is its switch or its power, and comes back with what it holds, while rebuilding it would
+//!   cost the others days. A host does: it is taken out as its drives are.
 //! - They are more than half of those that are in. So many do not die by themselves: it is a switch or the power, and
 //!   what is left could hardly take it all.
 //!
 //! A person may take it out all the same: `millpond osd out`.
 
-use super::{Away, Candidate, Cluster, Result, TargetChange, retarget};
-use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
+use super::placement::places;
+use super::{Away, Candidate, Cluster, Place, Result, TargetChange, retarget};
+use base::map::{Admission, ClusterMap, FailureDomain, OsdInfo, PgConfig, PoolInfo};
 use base::{NodeId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,15 +40,16 @@ pub struct Moment {
 /// What targets are decided by, and what was decided.
 #[derive(Clone, Debug, PartialEq)]
 struct Layout {
-    candidates: Vec<Candidate>,
+    /// With their weights and places, by the rule of each pool.
+    candidates: BTreeMap<PoolId, Vec<Candidate>>,
     pools: BTreeMap<PoolId, PoolInfo>,
     targets: BTreeMap<PgId, Vec<OsdId>>,
 }
 
 impl Layout {
     fn of(map: &ClusterMap) -> Layout {
-        let candidates = Candidate::all(map);
-        Layout { candidates, pools: map.pools.clone(), targets: map.targets.clone() }
+        let candidates = map.pools.iter().map(|(&id, pool)| (id, Candidate::of_rule(map, &pool.rule)));
+        Layout { candidates: candidates.collect(), pools: map.pools.clone(), targets: map.targets.clone() }
     }
 }
 
@@ -153,26 +158,40 @@ impl Management {
 /// Why an OSD that is in and down is not taken out, however long it stays away. The rule and its reasons are in the
 /// module's documentation.
 fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
+    let places = places(map);
+    let is_left = |id: OsdId| id != osd && map.osds[&id].address.is_some();
+    let mut pools: Vec<&PoolInfo> =
+        map.pools.values().filter(|pool| may_hold(pool, &map.osds[&osd])).collect();
+    pools.sort_by_key(|pool| std::cmp::Reverse(pool.size));
+    for pool in &pools {
+        let within = Candidate::of_rule(map, &pool.rule);
+        let left: Vec<&Candidate> = within.iter().filter(|candidate| is_left(candidate.osd)).collect();
+        let (name, copies, domain) = (&pool.name, pool.size as usize, pool.rule.failure_domain);
+        if left.len() < copies {
+            let class = pool.rule.device_class.map_or(String::new(), |class| format!(" on {class} drives"));
+            return Some(format!(
+                "pool {name} wants {copies} copies, and only {} other OSDs{class} are in and up",
+                left.len()
+            ));
+        }
+        let domains: BTreeSet<Place> = within.iter().map(|one| one.place.domain(domain, one.osd)).collect();
+        let domains_left: BTreeSet<Place> =
+            left.iter().map(|one| one.place.domain(domain, one.osd)).collect();
+        if domains_left.len() < copies.min(domains.len()) {
+            return Some(format!(
+                "the {copies} copies of pool {name} would have to share the {} {domain}s that are left",
+                domains_left.len()
+            ));
+        }
+    }
+    if pools.is_empty() {
+        return None;
+    }
+    if let Some(reason) = is_dead_as_a_whole(map, osd, &places) {
+        return Some(reason);
+    }
     let within = || map.osds.iter().filter(|(_, info)| info.admission == Admission::In && info.bytes > 0);
-    let left = || within().filter(|(id, info)| info.address.is_some() && **id != osd);
-    let (within_count, left_count) = (within().count(), left().count());
-    let largest = map.pools.values().max_by_key(|pool| pool.size)?;
-    let copies = largest.size as usize;
-    if left_count < copies {
-        return Some(format!(
-            "pool {} wants {copies} copies, and only {left_count} other OSDs are in and up",
-            largest.name
-        ));
-    }
-    let nodes: BTreeSet<NodeId> = within().map(|(_, info)| info.node).collect();
-    let nodes_left: BTreeSet<NodeId> = left().map(|(_, info)| info.node).collect();
-    if nodes_left.len() < copies.min(nodes.len()) {
-        return Some(format!(
-            "the {copies} copies of pool {} would have to share the {} nodes that are left",
-            largest.name,
-            nodes_left.len()
-        ));
-    }
+    let (within_count, left_count) = (within().count(), within().filter(|(id, _)| is_left(**id)).count());
     if left_count * 2 <= within_count {
         return Some(format!(
             "only {left_count} of the {within_count} OSDs that are in would be left, which looks like more than a \
@@ -182,15 +201,42 @@ fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
     None
 }
 
+/// Whether a pool may have replicas on such an OSD.
+fn may_hold(pool: &PoolInfo, osd: &OsdInfo) -> bool {
+    pool.rule.device_class.is_none_or(|class| class == osd.device_class)
+}
+
+/// Says so if everything is down in the rack of an OSD, or in what is larger, and that is more than one host.
+fn is_dead_as_a_whole(map: &ClusterMap, osd: OsdId, places: &BTreeMap<NodeId, Place>) -> Option<String> {
+    let info = &map.osds[&osd];
+    let here = places[&info.node];
+    [FailureDomain::Rack, FailureDomain::Zone, FailureDomain::Region].into_iter().find_map(|level| {
+        let domain = here.domain(level, osd);
+        let is_there = |info: &&OsdInfo| {
+            info.admission != Admission::Out && places[&info.node].domain(level, osd) == domain
+        };
+        let there: Vec<&OsdInfo> = map.osds.values().filter(is_there).collect();
+        let hosts: BTreeSet<u32> = there.iter().map(|info| places[&info.node].host).collect();
+        let is_dead = there.iter().all(|info| info.address.is_none());
+        (here.is_named(level) && hosts.len() > 1 && is_dead).then(|| {
+            format!(
+                "all {} OSDs of its {level}, on {} hosts, are down, which looks like power or a switch",
+                there.len(),
+                hosts.len()
+            )
+        })
+    })
+}
+
 /// The targets that are to be others than they are. In a large pool this takes a while.
 #[must_use]
 pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
-    let candidates = Candidate::all(map);
     let mut changes = Vec::new();
     for (&pool, info) in &map.pools {
+        let candidates = Candidate::of_rule(map, &info.rule);
         let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
         let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
-        let targets = retarget(pool, info.size, &present, &candidates);
+        let targets = retarget(pool, info.size, info.rule.failure_domain, &present, &candidates);
         for ((pg, present), target) in groups().zip(present).zip(targets) {
             if target != present {
                 changes.push(TargetChange { pg, before: map.targets.get(&pg).cloned(), target });
@@ -214,7 +260,7 @@ fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
 mod tests {
     use super::*;
     use base::Epoch;
-    use base::map::OsdInfo;
+    use base::map::{DeviceClass, Location, NodeInfo, PlacementRule, Reweight};
 
     /// OSDs on these nodes, all in, and all up but the first `down`; one pool.
     fn map(nodes: &[u32], down: usize, copies: u32) -> ClusterMap {
@@ -224,7 +270,8 @@ mod tests {
             let info = OsdInfo { node: NodeId(node), bytes: 1 << 30, address, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd as u32), info);
         }
-        let pool = PoolInfo { name: "p".into(), size: copies, min_size: 1, pg_count: 16 };
+        let pool =
+            PoolInfo { name: "p".into(), size: copies, min_size: 1, pg_count: 16, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         map
     }
@@ -240,7 +287,7 @@ mod tests {
         assert_eq!(stays_because(&[0, 0, 0, 0], 1, 3), "", "there is only one node anyway");
         assert!(stays_because(&[0, 1, 2], 1, 3).contains("only 2 other OSDs"));
         assert!(stays_because(&[0, 1, 2, 3], 2, 3).contains("only 2 other OSDs"));
-        assert!(stays_because(&[0, 0, 1, 1, 2, 2], 2, 3).contains("share the 2 nodes"));
+        assert!(stays_because(&[0, 0, 1, 1, 2, 2], 2, 3).contains("share the 2 hosts"));
         assert!(stays_because(&[0, 1, 2, 3], 2, 2).contains("2 of the 4 OSDs"));
     }
 
@@ -252,9 +299,109 @@ mod tests {
         // Of two pools the one with more copies decides.
         let mut two = self::map(&[0, 1, 2], 1, 2);
         assert_eq!(reason_to_stay(&two, OsdId(0)), None);
-        let pool = PoolInfo { name: "q".into(), size: 3, min_size: 2, pg_count: 16 };
+        let pool = PoolInfo { name: "q".into(), size: 3, min_size: 2, pg_count: 16, ..PoolInfo::default() };
         two.pools.insert(PoolId(2), pool);
         assert!(reason_to_stay(&two, OsdId(0)).unwrap().contains("pool q wants 3"));
+    }
+
+    /// Racks of hosts of OSDs, one node a host; all up.
+    fn racks(racks: u32, hosts: u32, osds: u32, rule: PlacementRule) -> ClusterMap {
+        let nodes: Vec<u32> = (0..racks * hosts).flat_map(|host| vec![host; osds as usize]).collect();
+        let mut map = map(&nodes, 0, 3);
+        map.pools.get_mut(&PoolId(1)).unwrap().rule = rule;
+        for host in 0..racks * hosts {
+            let location = Location { rack: Some(format!("r{}", host / hosts)), ..Location::default() };
+            map.nodes.insert(NodeId(host), NodeInfo { location, ..NodeInfo::default() });
+        }
+        map
+    }
+
+    fn kill(map: &mut ClusterMap, hosts: std::ops::Range<u32>) {
+        for info in map.osds.values_mut().filter(|info| hosts.contains(&info.node.0)) {
+            info.address = None;
+        }
+    }
+
+    #[test]
+    fn a_host_that_died_is_taken_out_and_a_rack_that_died_is_waited_for() {
+        for failure_domain in [FailureDomain::Osd, FailureDomain::Host, FailureDomain::Rack] {
+            let mut map = racks(5, 3, 2, PlacementRule { failure_domain, device_class: None });
+            kill(&mut map, 0..1);
+            assert_eq!(reason_to_stay(&map, OsdId(0)), None);
+            kill(&mut map, 0..3);
+            let reason = reason_to_stay(&map, OsdId(0)).unwrap();
+            assert!(reason.contains("all 6 OSDs of its rack, on 3 hosts"), "{reason}");
+            // Who was taken out before is as dead as the others.
+            for osd in 0..4 {
+                map.osds.get_mut(&OsdId(osd)).unwrap().admission = Admission::OutWhileDown;
+            }
+            assert!(reason_to_stay(&map, OsdId(4)).unwrap().contains("of its rack"));
+        }
+        // A rack of one host says nothing about its switch.
+        let mut map = racks(5, 1, 2, PlacementRule::default());
+        kill(&mut map, 0..1);
+        assert_eq!(reason_to_stay(&map, OsdId(0)), None);
+    }
+
+    #[test]
+    fn the_failure_domains_of_the_rule_must_be_as_many_as_before() {
+        let by_rack = PlacementRule { failure_domain: FailureDomain::Rack, device_class: None };
+        let mut map = racks(3, 1, 4, by_rack);
+        kill(&mut map, 0..1);
+        assert!(reason_to_stay(&map, OsdId(0)).unwrap().contains("share the 2 racks that are left"));
+        let mut by_osd = racks(3, 1, 4, PlacementRule { failure_domain: FailureDomain::Osd, ..by_rack });
+        kill(&mut by_osd, 0..1);
+        assert_eq!(reason_to_stay(&by_osd, OsdId(0)), None);
+        // Two nodes on one host are one.
+        let mut hosts = self::map(&[0, 1, 2, 3], 1, 3);
+        assert_eq!(reason_to_stay(&hosts, OsdId(0)), None);
+        for node in [2, 3] {
+            hosts.nodes.insert(NodeId(node), NodeInfo { host: "same".into(), ..NodeInfo::default() });
+        }
+        assert!(reason_to_stay(&hosts, OsdId(0)).unwrap().contains("share the 2 hosts"));
+    }
+
+    #[test]
+    fn only_pools_whose_rule_allows_an_osd_are_asked_about_it() {
+        let mut map = self::map(&[0, 1, 2, 3, 4, 5], 1, 3);
+        map.pools.get_mut(&PoolId(1)).unwrap().rule.device_class = Some(DeviceClass::Nvme);
+        for osd in 3..6 {
+            map.osds.get_mut(&OsdId(osd)).unwrap().device_class = DeviceClass::Nvme;
+        }
+        assert_eq!(reason_to_stay(&map, OsdId(0)), None);
+        map.osds.get_mut(&OsdId(3)).unwrap().address = None;
+        let reason = reason_to_stay(&map, OsdId(3)).unwrap();
+        assert!(reason.contains("only 2 other OSDs on nvme drives"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn whatever_targets_depend_on_has_them_decided_anew() {
+        let registry = crate::MemoryRegistry::new();
+        let mut management = Management::new(Cluster::new(std::sync::Arc::new(registry)));
+        let mut map = racks(4, 2, 2, PlacementRule::default());
+        let mut settle = |map: &mut ClusterMap| {
+            assert!(management.must_retarget(map));
+            for change in target_changes(map) {
+                map.targets.insert(change.pg, change.target);
+            }
+            assert_eq!(target_changes(map), []);
+            management.settled = Some(Layout::of(map));
+            assert!(!management.must_retarget(map));
+        };
+        settle(&mut map);
+        map.osds.get_mut(&OsdId(3)).unwrap().reweight = Reweight::from_thousandths(500).unwrap();
+        settle(&mut map);
+        map.nodes.get_mut(&NodeId(1)).unwrap().location.rack = Some("r3".into());
+        settle(&mut map);
+        map.nodes.get_mut(&NodeId(1)).unwrap().host = "other".into();
+        map.nodes.get_mut(&NodeId(2)).unwrap().host = "other".into();
+        settle(&mut map);
+        map.pools.get_mut(&PoolId(1)).unwrap().rule.failure_domain = FailureDomain::Rack;
+        settle(&mut map);
+        map.pools.get_mut(&PoolId(1)).unwrap().rule.device_class = Some(DeviceClass::Ssd);
+        map.osds.get_mut(&OsdId(5)).unwrap().device_class = DeviceClass::Hdd;
+        settle(&mut map);
+        assert!(map.targets.values().all(|target| !target.contains(&OsdId(5))));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! | key                              | value | lives |
 //! |----------------------------------|-------|-------|
 //! | `millpond/map/cluster`           | the cluster's id | for ever |
-//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission | until the OSD is removed |
+//! | `millpond/map/node/ID`           | [`NodeInfo`](base::map::NodeInfo): its host, and where that stands | for ever |
+//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission, device class, reweight | until the OSD is removed |
 //! | `millpond/map/up/ID`             | where that OSD listens | as long as its node's lease |
 //! | `millpond/map/pool/ID`           | [`PoolInfo`](base::map::PoolInfo) | until removed |
 //! | `millpond/map/pg/POOL.INDEX`     | [`PgConfig`](base::map::PgConfig) | with its pool |
@@ -47,6 +48,7 @@ mod http;
 mod keys;
 mod management;
 mod manager;
+mod nodes;
 mod osds;
 mod placement;
 mod pools;
@@ -65,7 +67,10 @@ pub use error::ClusterError;
 pub use http::HttpRecord;
 pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
-pub use placement::{Candidate, retarget};
+pub use placement::{
+    Candidate, PG_COUNT_MAX, PG_COUNT_MIN, Place, Spread, Survey, fair_replicas, moved, next_pg_count, place,
+    recommended_pg_count, retarget,
+};
 pub use pools::check_pg;
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;

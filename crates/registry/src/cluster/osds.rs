@@ -2,7 +2,7 @@
 
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{Compare, LeaseId, Operation, Txn};
-use base::map::{Admission, ClusterMap};
+use base::map::{Admission, ClusterMap, DeviceClass, Reweight};
 use base::{NodeId, OsdId, OsdUuid, PgId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +20,20 @@ pub(super) struct OsdRecord {
     pub(super) incarnation: u64,
     #[serde(default)]
     pub(super) admission: Admission,
+    /// The class of its drive, as it was found at its last start.
+    #[serde(default)]
+    pub(super) found_class: DeviceClass,
+    /// The class that a person gave it instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) given_class: Option<DeviceClass>,
+    #[serde(default)]
+    pub(super) reweight: Reweight,
+}
+
+impl OsdRecord {
+    pub(super) fn device_class(&self) -> DeviceClass {
+        self.given_class.unwrap_or(self.found_class)
+    }
 }
 
 /// Where an OSD listens. It is there as long as the OSD's node keeps its lease alive.
@@ -29,18 +43,25 @@ pub(super) struct OsdUp {
 }
 
 impl Cluster {
-    /// The id of the OSD formatted as `uuid`, a new one the first time. Notes where it is now and its size.
+    /// The id of the OSD formatted as `uuid`, a new one the first time. Notes where it is now, its size, and the class
+    /// of drive that it was found to be on.
     ///
     /// # Errors
     /// Those of the registry.
-    pub async fn register_osd(&self, uuid: OsdUuid, node: NodeId, bytes: u64) -> Result<OsdId> {
+    pub async fn register_osd(
+        &self,
+        uuid: OsdUuid,
+        node: NodeId,
+        bytes: u64,
+        class: DeviceClass,
+    ) -> Result<OsdId> {
         for _ in 0..ATTEMPTS_MAX {
             let known: Read<OsdId> = self.read(&keys::uuid(uuid)).await?;
             let (id, txn) = match known.value {
                 Some(id) => {
                     let record: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
                     let before = record.value.as_ref().ok_or(ClusterError::NoSuchOsd { osd: id })?;
-                    let now = OsdRecord { node, bytes, ..before.clone() };
+                    let now = OsdRecord { node, bytes, found_class: class, ..before.clone() };
                     if now == *before {
                         return Ok(id);
                     }
@@ -53,7 +74,16 @@ impl Cluster {
                         key: keys::NEXT_OSD.to_owned(),
                         reason: format!("{number} is no id of an OSD"),
                     })?);
-                    let record = OsdRecord { uuid, node, bytes, incarnation: 0, admission: Admission::In };
+                    let record = OsdRecord {
+                        uuid,
+                        node,
+                        bytes,
+                        incarnation: 0,
+                        admission: Admission::In,
+                        found_class: class,
+                        given_class: None,
+                        reweight: Reweight::FULL,
+                    };
                     let txn = Txn::new()
                         .when(known.unchanged())
                         .when(next.unchanged())
@@ -131,13 +161,35 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::NoSuchOsd`]; those of the registry.
     pub async fn set_admission(&self, id: OsdId, to: Admission) -> Result<Admission> {
+        Ok(self.change_osd(id, |record| record.admission = to).await?.admission)
+    }
+
+    /// Corrects how much data an OSD shall hold, on top of its size. Answers what was before.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn set_reweight(&self, id: OsdId, to: Reweight) -> Result<Reweight> {
+        Ok(self.change_osd(id, |record| record.reweight = to).await?.reweight)
+    }
+
+    /// Gives an OSD a class, whatever its drive is found to be; `None` goes by that again. Answers its class now.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`]; those of the registry.
+    pub async fn set_device_class(&self, id: OsdId, to: Option<DeviceClass>) -> Result<DeviceClass> {
+        let before = self.change_osd(id, |record| record.given_class = to).await?;
+        Ok(to.unwrap_or(before.found_class))
+    }
+
+    /// Changes the record of an OSD. Answers what it was before.
+    async fn change_osd(&self, id: OsdId, change: impl Fn(&mut OsdRecord)) -> Result<OsdRecord> {
         for _ in 0..ATTEMPTS_MAX {
-            let (read, record) = self.osd_record(id).await?;
-            let before = record.admission;
-            if before == to {
+            let (read, before) = self.osd_record(id).await?;
+            let mut record = before.clone();
+            change(&mut record);
+            if record == before {
                 return Ok(before);
             }
-            let record = OsdRecord { admission: to, ..record };
             let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&record)));
             if self.commit(txn).await? {
                 return Ok(before);

@@ -1,27 +1,38 @@
 //! Pools and the configurations of their placement groups.
 
 use super::error::check_name;
-use super::placement::{Candidate, place};
+use super::placement::{Candidate, PG_COUNT_MAX, place};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{Compare, Operation, Txn};
-use base::map::{PgConfig, PoolInfo, VolumeInfo};
+use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
 use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
 
 /// Copies of an object, at most.
 const SIZE_MAX: u32 = 16;
-/// Placement groups of a pool, at most.
-const PG_COUNT_MAX: u32 = 1 << 16;
 
 impl Cluster {
-    /// Makes a pool over the OSDs that are in now, whether they are up or not. Replicas lie on distinct nodes
-    /// where there are enough, else they are spread over the nodes as far as possible.
+    /// Makes a pool whose replicas lie on distinct hosts, on drives of any class: see [`Self::create_pool_by`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
+        let rule = PlacementRule::default();
+        self.create_pool_by(&PoolInfo { name: name.to_owned(), size, min_size, pg_count, rule }).await
+    }
+
+    /// Makes a pool over the OSDs that are in now and that its rule allows, whether they are up or not. Replicas lie in
+    /// distinct failure domains where there are enough, else they are spread over them as far as possible; for racks and
+    /// what is larger there must be enough.
     ///
     /// # Errors
     /// [`ClusterError::PoolExists`], [`ClusterError::PoolInvalid`], [`ClusterError::TooFewOsds`],
-    /// [`ClusterError::NameInvalid`]; those of the registry.
-    pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
+    /// [`ClusterError::TooFewOfClass`], [`ClusterError::TooFewDomains`], [`ClusterError::NameInvalid`]; those of the
+    /// registry.
+    pub async fn create_pool_by(&self, info: &PoolInfo) -> Result<PoolId> {
+        let PoolInfo { name, size, min_size, pg_count, rule } = info;
+        let (name, size, pg_count) = (name.as_str(), *size, *pg_count);
         check_name("pool", name)?;
-        check_pool(name, size, min_size, pg_count)?;
+        check_pool(name, size, *min_size, pg_count)?;
         for _ in 0..ATTEMPTS_MAX {
             let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
             if named.value.is_some() {
@@ -30,12 +41,11 @@ impl Cluster {
             // Read before the OSDs are, and written with the pool: whichever of the two comes second, this or
             // the removal of an OSD, finds it changed.
             let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
-            let candidates = Candidate::all(&self.map().await?);
-            if candidates.len() < size as usize {
-                return Err(ClusterError::TooFewOsds { name: name.to_owned(), size, osds: candidates.len() });
-            }
+            let map = self.map().await?;
+            check_enough(&map, info)?;
+            let candidates = Candidate::of_rule(&map, rule);
             let id = self.take_pool_id().await?;
-            let groups = place(id, pg_count, size, &candidates);
+            let groups = place(id, pg_count, size, rule.failure_domain, &candidates);
             let configurations = (0..).zip(groups).flat_map(|(index, in_sync): (u32, Vec<OsdId>)| {
                 let pg = PgId { pool: id, index };
                 let target = Operation::put(keys::target(pg), encode(&in_sync));
@@ -45,13 +55,12 @@ impl Cluster {
             for txn in Txn::split(configurations) {
                 self.registry.txn(txn).await?;
             }
-            let info = PoolInfo { name: name.to_owned(), size, min_size, pg_count };
             let last = Txn::new()
                 .when(named.unchanged())
                 .when(removed.unchanged())
                 .then(Operation::put(&removed.key, encode(&removed.value.unwrap_or(0))))
                 .then(Operation::put(&named.key, encode(&id)))
-                .then(Operation::put(keys::pool(id), encode(&info)));
+                .then(Operation::put(keys::pool(id), encode(info)));
             if self.commit(last).await? {
                 return Ok(id);
             }
@@ -64,8 +73,9 @@ impl Cluster {
     /// is. Where the copies shall lie from then on the manager says. Answers what the pool is now.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInvalid`]; [`ClusterError::TooFewOsds`] if it shall have more
-    /// copies than there are OSDs in; those of the registry.
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInvalid`]; [`ClusterError::TooFewOsds`],
+    /// [`ClusterError::TooFewOfClass`] or [`ClusterError::TooFewDomains`] if it shall have more copies than there is room
+    /// for; those of the registry.
     pub async fn change_pool(
         &self,
         name: &str,
@@ -83,9 +93,8 @@ impl Cluster {
             info.size = size.unwrap_or(before.size);
             info.min_size = min_size.unwrap_or(before.min_size);
             check_pool(name, info.size, info.min_size, info.pg_count)?;
-            let osds = Candidate::all(&map).len();
-            if info.size > before.size && osds < info.size as usize {
-                return Err(ClusterError::TooFewOsds { name: name.to_owned(), size: info.size, osds });
+            if info.size > before.size {
+                check_enough(&map, &info)?;
             }
             if info == before {
                 return Ok(info);
@@ -201,6 +210,26 @@ impl Cluster {
             None => Err(ClusterError::DanglingName { name: name.to_owned(), volume: id }),
         }
     }
+}
+
+/// Whether there are OSDs and failure domains enough for the copies of a pool.
+fn check_enough(map: &ClusterMap, pool: &PoolInfo) -> Result<()> {
+    let PoolInfo { name, size, rule, .. } = pool;
+    let (name, size, domain) = (name.clone(), *size, rule.failure_domain);
+    let candidates = Candidate::of_rule(map, rule);
+    if candidates.len() < size as usize {
+        let osds = candidates.len();
+        return Err(match rule.device_class {
+            None => ClusterError::TooFewOsds { name, size, osds },
+            Some(class) => ClusterError::TooFewOfClass { name, size, class, osds },
+        });
+    }
+    // A person who runs one machine has one host, and knows it; racks that are asked for are meant to be there.
+    let domains = Candidate::named_domains(&candidates, domain);
+    if domain > FailureDomain::Host && domains < size as usize {
+        return Err(ClusterError::TooFewDomains { name, size, domain, domains });
+    }
+    Ok(())
 }
 
 fn check_pool(name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<()> {

@@ -4,7 +4,9 @@ use super::*;
 use crate::error::RegistryError;
 use crate::interface::{Lease, LeaseId, Revision, Watch};
 use crate::{EmbeddedRegistry, RemoteRegistry, SocketServer};
-use base::map::{Admission, PgConfig};
+use base::map::{
+    Admission, DeviceClass, FailureDomain, Location, NodeInfo, PgConfig, PlacementRule, PoolInfo, Reweight,
+};
 use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,7 +38,10 @@ async fn three() -> (TempDir, Cluster) {
     let (directory, cluster) = empty().await;
     cluster.create(id(1)).await.unwrap();
     for node in 0..3 {
-        cluster.register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB).await.unwrap();
+        cluster
+            .register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB, DeviceClass::Ssd)
+            .await
+            .unwrap();
     }
     cluster.create_pool("default", 3, 2, 64).await.unwrap();
     (directory, cluster)
@@ -76,7 +81,7 @@ async fn an_osd_keeps_its_id_and_no_two_share_one() {
             // Each is registered by two at once.
             tokio::spawn(async move {
                 let uuid = uuid(u128::from(index / 2) + 1);
-                (uuid, cluster.register_osd(uuid, NodeId(index / 2), GIB).await.unwrap())
+                (uuid, cluster.register_osd(uuid, NodeId(index / 2), GIB, DeviceClass::Ssd).await.unwrap())
             })
         })
         .collect();
@@ -88,7 +93,7 @@ async fn an_osd_keeps_its_id_and_no_two_share_one() {
     let mut numbers: Vec<u32> = ids.values().map(|id| id.0).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..12).collect::<Vec<_>>());
-    let moved = cluster.register_osd(uuid(1), NodeId(40), 2 * GIB).await.unwrap();
+    let moved = cluster.register_osd(uuid(1), NodeId(40), 2 * GIB, DeviceClass::Ssd).await.unwrap();
     let map = cluster.map().await.unwrap();
     assert_eq!(moved, ids[&uuid(1)]);
     assert_eq!((map.osds[&moved].node, map.osds[&moved].bytes), (NodeId(40), 2 * GIB));
@@ -417,7 +422,10 @@ async fn a_watched_map_comes_to_equal_a_reading() {
     cluster.create(id(1)).await.unwrap();
     let lease = lease(&cluster).await;
     for node in 0..3 {
-        let osd = cluster.register_osd(uuid(u128::from(node) + 1), NodeId(node), GIB).await.unwrap();
+        let osd = cluster
+            .register_osd(uuid(u128::from(node) + 1), NodeId(node), GIB, DeviceClass::Ssd)
+            .await
+            .unwrap();
         cluster.osd_up(osd, address(7000), lease).await.unwrap();
     }
     see(&mut maps, |map| map.osds.values().filter(|osd| osd.address.is_some()).count() == 3).await;
@@ -450,7 +458,7 @@ async fn a_watched_map_is_read_anew_after_its_history_went() {
     drop(server);
     tokio::time::sleep(Duration::from_millis(50)).await;
     for node in 0..3 {
-        local.register_osd(uuid(u128::from(node) + 1), NodeId(node), GIB).await.unwrap();
+        local.register_osd(uuid(u128::from(node) + 1), NodeId(node), GIB, DeviceClass::Ssd).await.unwrap();
     }
     let revision = registry.range("").await.unwrap().revision;
     registry.compact(revision).await.unwrap();
@@ -490,7 +498,7 @@ async fn drain(cluster: &Cluster, osd: OsdId) {
     for (pool, info) in &map.pools {
         let groups = (0..info.pg_count).map(|index| PgId { pool: *pool, index });
         let present: Vec<Vec<OsdId>> = groups.clone().map(|pg| map.targets[&pg].clone()).collect();
-        let targets = retarget(*pool, info.size, &present, &Candidate::all(&map));
+        let targets = retarget(*pool, info.size, info.rule.failure_domain, &present, &Candidate::all(&map));
         let changes: Vec<TargetChange> = groups
             .zip(present.into_iter().zip(targets))
             .map(|(pg, (before, target))| TargetChange { pg, before: Some(before), target })
@@ -549,7 +557,7 @@ async fn only_who_is_down_is_taken_out_for_it_and_only_such_a_one_comes_in_by_it
 async fn a_target_is_written_only_over_the_one_it_was_decided_by_for_osds_that_are_in() {
     let (_directory, cluster) = three().await;
     let lease = lease(&cluster).await;
-    cluster.register_osd(uuid(4), NodeId(3), 8 * GIB).await.unwrap();
+    cluster.register_osd(uuid(4), NodeId(3), 8 * GIB, DeviceClass::Ssd).await.unwrap();
     let pg = PgId { pool: PoolId(1), index: 5 };
     let before = cluster.map().await.unwrap().targets[&pg].clone();
     let change = |before: &Vec<OsdId>, last| TargetChange {
@@ -580,7 +588,10 @@ async fn a_target_is_written_only_over_the_one_it_was_decided_by_for_osds_that_a
 async fn targets_of_many_groups_are_written_in_transactions_within_the_limits() {
     let (_directory, cluster) = three().await;
     for node in 3..60 {
-        cluster.register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB).await.unwrap();
+        cluster
+            .register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB, DeviceClass::Ssd)
+            .await
+            .unwrap();
     }
     let pool = cluster.create_pool("large", 2, 1, 700).await.unwrap();
     let map = cluster.map().await.unwrap();
@@ -601,7 +612,7 @@ async fn targets_of_many_groups_are_written_in_transactions_within_the_limits() 
 #[tokio::test]
 async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     let (_directory, cluster) = three().await;
-    cluster.register_osd(uuid(4), NodeId(3), 8 * GIB).await.unwrap();
+    cluster.register_osd(uuid(4), NodeId(3), 8 * GIB, DeviceClass::Ssd).await.unwrap();
     let (lease, osd) = (lease(&cluster).await, OsdId(2));
     cluster.osd_up(osd, address(7002), lease).await.unwrap();
     cluster.publish_osd_status(osd, lease, &OsdStatus::default()).await.unwrap();
@@ -636,7 +647,7 @@ async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     let mut late = PgConfig { epoch: Epoch(4), ..config };
     late.in_sync.append(&mut late.learners);
     assert!(!cluster.change_pg(pg, Epoch(3), late).await.unwrap());
-    let next = cluster.register_osd(uuid(5), NodeId(2), 8 * GIB).await.unwrap();
+    let next = cluster.register_osd(uuid(5), NodeId(2), 8 * GIB, DeviceClass::Ssd).await.unwrap();
     assert_eq!(next, OsdId(4), "no id is used twice");
 }
 
@@ -716,7 +727,10 @@ async fn four() -> (TempDir, Cluster) {
     let (directory, cluster) = empty().await;
     cluster.create(id(1)).await.unwrap();
     for node in 0..4 {
-        cluster.register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB).await.unwrap();
+        cluster
+            .register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB, DeviceClass::Ssd)
+            .await
+            .unwrap();
     }
     (directory, cluster)
 }
@@ -881,4 +895,114 @@ async fn an_http_server_is_known_as_long_as_its_lease_lives() {
     assert_eq!(cluster.http_servers().await.unwrap(), [server(2, 9, 7002), server(10, 5, 7005)]);
     cluster.registry().lease_revoke(second).await.unwrap();
     assert_eq!(cluster.http_servers().await.unwrap(), [server(10, 5, 7005)]);
+}
+
+/// Six OSDs on six nodes, no pool.
+async fn six() -> (TempDir, Cluster) {
+    let (directory, cluster) = empty().await;
+    cluster.create(id(1)).await.unwrap();
+    for node in 0..6 {
+        let uuid = uuid(u128::from(node) + 1);
+        cluster.register_osd(uuid, NodeId(node), 8 * GIB, DeviceClass::Ssd).await.unwrap();
+    }
+    (directory, cluster)
+}
+
+fn rack(name: &str) -> Location {
+    Location { rack: Some(name.to_owned()), ..Location::default() }
+}
+
+fn pool_by(name: &str, failure_domain: FailureDomain, device_class: Option<DeviceClass>) -> PoolInfo {
+    let rule = PlacementRule { failure_domain, device_class };
+    PoolInfo { name: name.to_owned(), size: 3, min_size: 2, pg_count: 32, rule }
+}
+
+#[tokio::test]
+async fn what_a_person_says_of_an_osd_outlives_its_restarts() {
+    let (_directory, cluster) = six().await;
+    let osd = OsdId(2);
+    let half = Reweight::from_thousandths(500).unwrap();
+    assert_eq!(cluster.set_reweight(osd, half).await.unwrap(), Reweight::FULL);
+    assert_eq!(cluster.set_reweight(osd, half).await.unwrap(), half);
+    assert_eq!(cluster.set_device_class(osd, Some(DeviceClass::Nvme)).await.unwrap(), DeviceClass::Nvme);
+    // It starts again, and its drive is found to be what it is.
+    cluster.register_osd(uuid(3), NodeId(2), 8 * GIB, DeviceClass::Hdd).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    assert_eq!((map.osds[&osd].reweight, map.osds[&osd].device_class), (half, DeviceClass::Nvme));
+    let weights: Vec<u64> = Candidate::all(&map).iter().map(|one| one.weight / GIB).collect();
+    assert_eq!(weights, [8, 8, 4, 8, 8, 8]);
+    assert_eq!(cluster.set_device_class(osd, None).await.unwrap(), DeviceClass::Hdd);
+    assert_eq!(cluster.map().await.unwrap().osds[&osd].device_class, DeviceClass::Hdd);
+    cluster.set_reweight(osd, Reweight::from_thousandths(0).unwrap()).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    assert!(Candidate::all(&map).iter().all(|one| one.osd != osd), "nothing shall lie on it");
+    let unknown = cluster.set_reweight(OsdId(9), half).await;
+    assert!(matches!(unknown, Err(ClusterError::NoSuchOsd { osd: OsdId(9) })));
+}
+
+#[tokio::test]
+async fn a_pool_over_racks_needs_as_many_as_it_has_copies() {
+    let (_directory, cluster) = six().await;
+    let by_rack = pool_by("p", FailureDomain::Rack, None);
+    let error = cluster.create_pool_by(&by_rack).await.unwrap_err();
+    assert!(error.to_string().contains("only 0 racks"), "{error}");
+    for node in 0..4 {
+        let location = rack(&format!("r{}", node / 2));
+        let info = cluster.change_node(NodeId(node), |info| info.location = location.clone()).await.unwrap();
+        assert_eq!((info.host.as_str(), &info.location), ("", &location));
+    }
+    // Nodes 4 and 5 may stand anywhere.
+    let error = cluster.create_pool_by(&by_rack).await.unwrap_err();
+    assert!(matches!(error, ClusterError::TooFewDomains { domains: 2, size: 3, .. }), "{error}");
+    let there = NodeInfo { host: "h".to_owned(), location: rack("r2") };
+    cluster.change_node(NodeId(4), |info| info.clone_from(&there)).await.unwrap();
+    // Two nodes of one host stand where the first of them does.
+    cluster.change_node(NodeId(5), |info| info.host = "h".to_owned()).await.unwrap();
+    cluster.create_pool_by(&by_rack).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    assert_eq!(map.pool_named("p").unwrap().1.rule, by_rack.rule);
+    for target in map.targets.values() {
+        let mut racks: Vec<u32> = target.iter().map(|osd| osd.0 / 2).collect();
+        racks.sort_unstable();
+        assert_eq!(racks, [0, 1, 2], "{target:?}");
+    }
+    let error = cluster.change_pool("p", Some(4), None).await.unwrap_err();
+    assert!(matches!(error, ClusterError::TooFewDomains { domains: 3, size: 4, .. }), "{error}");
+    let unknown = cluster.change_node(NodeId(7), |info| info.location = rack("r1")).await;
+    assert!(matches!(unknown, Err(ClusterError::NoSuchNode { node: NodeId(7) })));
+    let error = cluster.change_node(NodeId(0), |info| info.location = rack("a/b")).await.unwrap_err();
+    assert!(matches!(error, ClusterError::NameInvalid { what: "rack", .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_pool_on_a_class_lies_on_such_drives_alone() {
+    let (_directory, cluster) = six().await;
+    for osd in 0..3 {
+        cluster.set_device_class(OsdId(osd), Some(DeviceClass::Nvme)).await.unwrap();
+    }
+    let fast = pool_by("fast", FailureDomain::Host, Some(DeviceClass::Nvme));
+    cluster.create_pool_by(&fast).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    assert!(map.targets.values().flatten().all(|osd| osd.0 < 3));
+    assert_eq!(target_changes(&map), []);
+    let slow = pool_by("slow", FailureDomain::Host, Some(DeviceClass::Hdd));
+    let error = cluster.create_pool_by(&slow).await.unwrap_err();
+    assert!(error.to_string().contains("on hdd drives, and only 0 OSDs"), "{error}");
+}
+
+#[tokio::test]
+async fn what_an_older_version_wrote_can_be_read() {
+    let (_directory, cluster) = three().await;
+    let registry = cluster.registry();
+    let osd = r#"{"uuid":"00000000-0000-0000-0000-000000000001","node":0,"bytes":1024,"incarnation":7}"#;
+    registry.put(&keys::osd(OsdId(0)), osd.into()).await.unwrap();
+    let pool = r#"{"name":"default","size":3,"min_size":2,"pg_count":64}"#;
+    registry.put(&keys::pool(PoolId(1)), pool.into()).await.unwrap();
+    registry.put(&keys::node(NodeId(1)), r#"{"later":true}"#.into()).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    let info = &map.osds[&OsdId(0)];
+    assert_eq!((info.bytes, info.reweight, info.device_class), (1024, Reweight::FULL, DeviceClass::Ssd));
+    assert_eq!(map.pools[&PoolId(1)].rule, PlacementRule::default());
+    assert_eq!(map.nodes[&NodeId(1)], NodeInfo::default());
+    assert_eq!(map.host_of(NodeId(1)), "node.1");
 }

@@ -4,7 +4,7 @@
 use super::network::address_of;
 use super::plan::Plan;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
-use base::map::{Admission, ClusterMap, PgConfig, PoolInfo};
+use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PoolInfo};
 use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::cluster::{
     Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment,
@@ -225,7 +225,8 @@ impl Registry {
         }
         world.story(Some(Process(node)), || format!("weighs {}", self.weights[node]));
         self.set_clock(world);
-        let registered = self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node]);
+        let registered =
+            self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node], DeviceClass::Ssd);
         done(registered).expect("it is known");
         self.show(world);
     }
@@ -399,7 +400,12 @@ impl Registry {
         let announced = done(async {
             let osd = self
                 .cluster
-                .register_osd(osd_uuid(process.0), node_id(process.0), self.weights[process.0])
+                .register_osd(
+                    osd_uuid(process.0),
+                    node_id(process.0),
+                    self.weights[process.0],
+                    DeviceClass::Ssd,
+                )
                 .await?;
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
             self.cluster.osd_up(osd, address, lease).await?;
@@ -725,7 +731,7 @@ const OSD_BYTES: u64 = 1 << 30;
 async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     cluster.create(ClusterId::from_bytes([1; 16])).await?;
     for index in 0..plan.nodes - plan.late_nodes {
-        cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES).await?;
+        cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES, DeviceClass::Ssd).await?;
     }
     cluster.create_pool(POOL_NAME, plan.size, plan.min_size, plan.pgs).await?;
     for index in 0..plan.volumes {

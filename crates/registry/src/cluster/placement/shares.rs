@@ -1,40 +1,37 @@
-//! What each OSD should hold: by size, as far as the rules of spreading let it.
+//! What each OSD should hold: by weight, as far as the rules of spreading let it.
 
 use super::Candidate;
+use super::tree::Tree;
+use base::PoolId;
 use base::hash::mix;
-use base::{NodeId, PoolId};
-use std::collections::BTreeMap;
 
 /// Halvings after which a bisection has used up the digits of a float.
 const HALVINGS: usize = 128;
 /// Less than this is no difference between shares.
 const ROUNDING: f64 = 1e-6;
 
-/// The part of all replicas that each candidate should hold; they add up to 1. By size, but no OSD takes two
-/// replicas of a group, and no node more of them than when they are spread evenly: what a giant cannot take
-/// is divided among the others, and the smallest of few nodes must take its part.
-pub(super) fn shares(candidates: &[Candidate], size: usize) -> Vec<f64> {
-    let mut nodes: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-    for (at, candidate) in candidates.iter().enumerate() {
-        nodes.entry(candidate.node).or_default().push(at);
-    }
-    // Replicas of one group that each node takes if it has the OSDs; what is left over goes to some of them.
-    let taken = |level: usize| nodes.values().map(|osds| osds.len().min(level)).sum::<usize>();
+/// The part of all replicas that each candidate should hold; they add up to 1. By weight, but no OSD takes two
+/// replicas of a group, and no failure domain more of them than when they are spread evenly: what a giant cannot
+/// take is divided among the others, and the smallest of few domains must take its part.
+pub(super) fn shares(tree: &Tree, candidates: &[Candidate], size: usize) -> Vec<f64> {
+    let domains = tree.by_domain();
+    // Replicas of one group that each domain takes if it has the OSDs; what is left over goes to some of them.
+    let taken = |level: usize| domains.iter().map(|osds| osds.len().min(level)).sum::<usize>();
     let level = (0..size).take_while(|level| taken(level + 1) <= size).count();
     let part = |at: usize, least: usize, most: usize| Part {
-        weight: candidates[at].bytes as f64,
+        weight: candidates[at].weight as f64,
         least: least as f64,
         most: most as f64,
     };
-    let of_nodes: Vec<Part> = nodes
-        .values()
+    let of_domains: Vec<Part> = domains
+        .iter()
         .map(|osds| Part {
-            weight: osds.iter().map(|&at| candidates[at].bytes as f64).sum(),
+            weight: osds.iter().map(|&at| candidates[at].weight as f64).sum(),
             ..part(osds[0], osds.len().min(level), osds.len().min(level + 1))
         })
         .collect();
     let mut shares = vec![0.0; candidates.len()];
-    for (osds, replicas) in nodes.values().zip(divide(size as f64, &of_nodes)) {
+    for (osds, replicas) in domains.iter().zip(divide(size as f64, &of_domains)) {
         let of_osds: Vec<Part> = osds.iter().map(|&at| part(at, 0, 1)).collect();
         for (&at, replicas) in osds.iter().zip(divide(replicas, &of_osds)) {
             shares[at] = replicas / size as f64;
@@ -43,12 +40,12 @@ pub(super) fn shares(candidates: &[Candidate], size: usize) -> Vec<f64> {
     shares
 }
 
-/// The part of all groups that each candidate should be the primary of. By size, wherever its node stands:
-/// who must hold a replica of every group need not lead them too. But no OSD leads more than it holds, and no
-/// giant more than its equal part of the groups it cannot but hold.
-pub(super) fn lead_shares(candidates: &[Candidate], size: usize) -> Vec<f64> {
-    let parts = candidates.iter().zip(shares(candidates, size)).map(|(candidate, share)| Part {
-        weight: candidate.bytes as f64,
+/// The part of all groups that each candidate should be the primary of, given its share of the replicas. By weight,
+/// wherever it stands: who must hold a replica of every group need not lead them too. But no OSD leads more than it
+/// holds, and no giant more than its equal part of the groups it cannot but hold.
+pub(super) fn lead_shares(shares: &[f64], candidates: &[Candidate], size: usize) -> Vec<f64> {
+    let parts = candidates.iter().zip(shares).map(|(candidate, share)| Part {
+        weight: candidate.weight as f64,
         least: 0.0,
         most: (share * size as f64).min(1.0 / size as f64),
     });
@@ -115,30 +112,35 @@ pub(super) fn most(exact: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::placement::Place;
     use base::OsdId;
+    use base::map::FailureDomain;
 
-    fn on_nodes(drives: &[(u32, u64)]) -> Vec<Candidate> {
-        let candidate = |(osd, &(node, bytes))| Candidate { osd: OsdId(osd), node: NodeId(node), bytes };
+    fn on_hosts(drives: &[(u32, u64)]) -> Vec<Candidate> {
+        let place = |host| Place { host, ..Place::default() };
+        let candidate = |(osd, &(host, weight))| Candidate { osd: OsdId(osd), weight, place: place(host) };
         (0..).zip(drives).map(candidate).collect()
     }
 
     fn percents(drives: &[(u32, u64)], size: usize) -> Vec<u32> {
-        shares(&on_nodes(drives), size).iter().map(|share| (share * 1000.0).round() as u32).collect()
+        let candidates = on_hosts(drives);
+        let tree = Tree::new(FailureDomain::Host, &candidates);
+        shares(&tree, &candidates, size).iter().map(|share| (share * 1000.0).round() as u32).collect()
     }
 
     #[test]
-    fn a_share_follows_the_size_up_to_one_replica_of_each_group() {
+    fn a_share_follows_the_weight_up_to_one_replica_of_each_group() {
         assert_eq!(percents(&[(0, 1), (1, 1), (2, 2)], 1), [250, 250, 500]);
         assert_eq!(percents(&[(0, 1), (1, 1), (2, 1), (3, 999)], 3), [222, 222, 222, 333]);
     }
 
     #[test]
-    fn the_smallest_of_as_many_nodes_as_copies_takes_its_part() {
+    fn the_smallest_of_as_many_domains_as_copies_takes_its_part() {
         assert_eq!(percents(&[(0, 9), (0, 9), (1, 9), (1, 9), (2, 1)], 3), [167, 167, 167, 167, 333]);
     }
 
     #[test]
-    fn fewer_nodes_than_copies_are_filled_evenly() {
+    fn fewer_domains_than_copies_are_filled_evenly() {
         assert_eq!(percents(&[(0, 1), (1, 1), (1, 1), (1, 1), (1, 1)], 4), [250, 188, 188, 188, 188]);
         assert_eq!(percents(&[(0, 1), (0, 1), (1, 1), (1, 1)], 3), [250, 250, 250, 250]);
     }

@@ -1,0 +1,91 @@
+//! How many placement groups a pool should have.
+
+/// The fewest that a pool gets without being asked for a number.
+pub const PG_COUNT_MIN: u32 = 16;
+/// The most that a pool can have.
+pub const PG_COUNT_MAX: u32 = 1 << 16;
+/// Replicas on an OSD that are enough to spread load and rebuilding over many others, and few enough that what each
+/// group costs does not count.
+const REPLICAS_PER_OSD: f64 = 100.0;
+/// A pool is left alone unless its number is off by this factor.
+const OFF_BY: u32 = 4;
+
+/// The number of placement groups for a pool of `size` copies over `osds` OSDs that is expected to hold the part `share`
+/// (0 to 1) of the cluster's data: the power of two nearest to what gives all pools together 100 replicas on each OSD,
+/// within [`PG_COUNT_MIN`] and [`PG_COUNT_MAX`].
+#[must_use]
+pub fn recommended_pg_count(osds: usize, size: u32, share: f64) -> u32 {
+    let exact = osds as f64 * REPLICAS_PER_OSD * share.clamp(0.0, 1.0) / f64::from(size.max(1));
+    let (least, most) = (f64::from(PG_COUNT_MIN), f64::from(PG_COUNT_MAX));
+    1 << exact.clamp(least, most).log2().round() as u32
+}
+
+/// What a pool of `current` groups should have next, on its way to `recommended`: as many as now unless that is off by a
+/// factor of 4 or more, else at most twice or half as many. So a wrong guess, or an OSD that comes and goes, cannot set
+/// off a large change, and each step can be seen through before the next.
+#[must_use]
+pub fn next_pg_count(current: u32, recommended: u32) -> u32 {
+    let (current, recommended) =
+        (current.clamp(1, PG_COUNT_MAX), recommended.clamp(PG_COUNT_MIN, PG_COUNT_MAX));
+    if recommended / OFF_BY >= current {
+        // The next power of two: groups of one size come of nothing else.
+        (current + 1).next_power_of_two()
+    } else if current / OFF_BY >= recommended {
+        1 << (current - 1).ilog2()
+    } else {
+        current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_pool_gets_about_a_hundred_replicas_on_each_osd() {
+        assert_eq!(recommended_pg_count(3, 3, 1.0), 128);
+        assert_eq!(recommended_pg_count(3, 3, 0.5), 64);
+        assert_eq!(recommended_pg_count(12, 3, 1.0), 512);
+        assert_eq!(recommended_pg_count(8_136, 3, 1.0), 1 << 16);
+        assert_eq!(recommended_pg_count(8_136, 3, 0.1), 32_768);
+        assert_eq!(recommended_pg_count(0, 3, 1.0), PG_COUNT_MIN);
+        assert_eq!(recommended_pg_count(1, 1, 0.0), PG_COUNT_MIN);
+    }
+
+    #[test]
+    fn a_number_that_is_not_far_off_stays() {
+        for near in [32, 64, 128, 129, 255] {
+            assert_eq!(next_pg_count(64, near), 64, "{near}");
+        }
+        assert_eq!(next_pg_count(64, 256), 128);
+        assert_eq!(next_pg_count(64, 65_536), 128);
+        assert_eq!(next_pg_count(64, 16), 32);
+        assert_eq!(next_pg_count(100, 512), 128);
+        assert_eq!(next_pg_count(100, 16), 64);
+        assert_eq!(next_pg_count(8, 1), 8, "no pool is made smaller than any would be made");
+    }
+
+    proptest! {
+        #[test]
+        fn no_step_is_large_and_all_steps_come_to_an_end(current in 1..=PG_COUNT_MAX, recommended in 1..=PG_COUNT_MAX) {
+            let mut now = current;
+            for _ in 0..20 {
+                let next = next_pg_count(now, recommended);
+                prop_assert!(next <= now * 2 && next * 2 >= now, "{now} to {next}");
+                now = next;
+            }
+            prop_assert_eq!(next_pg_count(now, recommended), now);
+            let aim = recommended.max(PG_COUNT_MIN);
+            prop_assert!(aim / 4 < now && now / 4 < aim, "it stays at {now}");
+        }
+
+        #[test]
+        fn what_is_recommended_is_a_power_of_two_near_the_goal(osds in 1..20_000usize, size in 1..17u32) {
+            let count = recommended_pg_count(osds, size, 1.0);
+            prop_assert!(count.is_power_of_two() && (PG_COUNT_MIN..=PG_COUNT_MAX).contains(&count));
+            let each = f64::from(count) * f64::from(size) / osds as f64;
+            prop_assert!(count == PG_COUNT_MIN || count == PG_COUNT_MAX || (70.0..=142.0).contains(&each), "{each}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Which member of each group is the preferred primary.
+//!
+//! An OSD can hand the lead of a group to its other members, so there are few ways from each: a path is searched for
+//! among the groups of those on the way.
+
+use super::layout::Layout;
+use super::shares::{lead_shares, least, most};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, VecDeque};
+
+const NOT_REACHED: u32 = u32::MAX;
+
+/// How many groups each candidate is the primary of, and should be.
+struct Leads {
+    led: Vec<u32>,
+    fair: Vec<f64>,
+    /// Those who lead too many or too few, by how many, the farthest first.
+    off: BTreeSet<(Reverse<u64>, u32)>,
+}
+
+impl Leads {
+    fn of(layout: &Layout<'_>) -> Leads {
+        let groups = layout.groups.iter().filter(|group| !group.is_empty()).count() as f64;
+        let shares = lead_shares(&layout.shares, layout.candidates, layout.size);
+        let mut led = vec![0; layout.candidates.len()];
+        for &first in layout.groups.iter().filter_map(|group| group.first()) {
+            led[first as usize] += 1;
+        }
+        let fair = shares.into_iter().map(|share| share * groups).collect();
+        let mut leads = Leads { led, fair, off: BTreeSet::new() };
+        for at in 0..layout.candidates.len() as u32 {
+            leads.enter(at);
+        }
+        leads
+    }
+
+    fn over(&self, at: u32) -> u64 {
+        u64::from(self.led[at as usize]).saturating_sub(most(self.fair[at as usize]))
+    }
+
+    fn under(&self, at: u32) -> u64 {
+        least(self.fair[at as usize]).saturating_sub(u64::from(self.led[at as usize]))
+    }
+
+    fn may_take(&self, at: u32) -> bool {
+        u64::from(self.led[at as usize]) < most(self.fair[at as usize])
+    }
+
+    fn may_give(&self, at: u32) -> bool {
+        u64::from(self.led[at as usize]) > least(self.fair[at as usize])
+    }
+
+    fn excess(&self, at: u32) -> f64 {
+        f64::from(self.led[at as usize]) - self.fair[at as usize]
+    }
+
+    fn enter(&mut self, at: u32) {
+        let off = self.over(at) + self.under(at);
+        if off > 0 {
+            self.off.insert((Reverse(off), at));
+        }
+    }
+
+    fn leave(&mut self, at: u32) {
+        self.off.remove(&(Reverse(self.over(at) + self.under(at)), at));
+    }
+
+    fn change(&mut self, at: u32, by: i32) {
+        self.leave(at);
+        let led = &mut self.led[at as usize];
+        *led = led.checked_add_signed(by).expect("nobody gives what it does not lead");
+        self.enter(at);
+    }
+}
+
+impl Layout<'_> {
+    /// Chooses the preferred primaries so that their numbers follow the shares.
+    pub(super) fn lead(&mut self) {
+        let mut leads = Leads::of(self);
+        let mut helpless: Vec<u32> = Vec::new();
+        while let Some(&(_, worst)) = leads.off.first() {
+            let path = if leads.over(worst) > 0 {
+                self.heirs_of(worst, &leads)
+            } else {
+                self.lenders_to(worst, &leads)
+            };
+            let Some(path) = path else {
+                leads.leave(worst);
+                helpless.push(worst);
+                continue;
+            };
+            for step in path.windows(2) {
+                self.hand_over(step[0], step[1]);
+            }
+            leads.change(path[0], -1);
+            leads.change(path[path.len() - 1], 1);
+            for at in helpless.drain(..) {
+                leads.enter(at);
+            }
+        }
+    }
+
+    /// Whom an OSD can hand one of its groups to, in order.
+    fn heirs(&self, from: u32) -> Vec<u32> {
+        let groups = self.groups_of[from as usize].iter().map(|&index| &self.groups[index as usize]);
+        let led = groups.filter(|group| group[0] == from);
+        let mut heirs: Vec<u32> = led.flat_map(|group| &group[1..]).copied().collect();
+        heirs.sort_unstable();
+        heirs.dedup();
+        heirs
+    }
+
+    /// A shortest path from an OSD to one that may lead more: of those equally near, the one that lacks most.
+    fn heirs_of(&self, from: u32, leads: &Leads) -> Option<Vec<u32>> {
+        let mut before = vec![NOT_REACHED; self.candidates.len()];
+        let mut distance = vec![NOT_REACHED; self.candidates.len()];
+        distance[from as usize] = 0;
+        let mut reached = VecDeque::from([from]);
+        let mut best: Option<u32> = None;
+        while let Some(at) = reached.pop_front() {
+            if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
+                break;
+            }
+            for heir in self.heirs(at) {
+                if distance[heir as usize] != NOT_REACHED {
+                    continue;
+                }
+                (distance[heir as usize], before[heir as usize]) = (distance[at as usize] + 1, at);
+                reached.push_back(heir);
+                if leads.may_take(heir) && best.is_none_or(|best| leads.excess(heir) < leads.excess(best)) {
+                    best = Some(heir);
+                }
+            }
+        }
+        let mut path = vec![best?];
+        while path[path.len() - 1] != from {
+            path.push(before[path[path.len() - 1] as usize]);
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    /// A shortest path to an OSD from one that may lead less: of those equally near, the one that has most too many. It
+    /// is searched for from its end, in whose groups the others are to be found.
+    fn lenders_to(&self, to: u32, leads: &Leads) -> Option<Vec<u32>> {
+        let mut distance = vec![NOT_REACHED; self.candidates.len()];
+        distance[to as usize] = 0;
+        let mut reached = VecDeque::from([to]);
+        let mut best: Option<u32> = None;
+        while let Some(at) = reached.pop_front() {
+            if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
+                break;
+            }
+            for &index in &self.groups_of[at as usize] {
+                let lender = self.groups[index as usize][0];
+                if distance[lender as usize] != NOT_REACHED {
+                    continue;
+                }
+                distance[lender as usize] = distance[at as usize] + 1;
+                reached.push_back(lender);
+                let has_more = |best: u32| {
+                    leads.excess(best).total_cmp(&leads.excess(lender)).then(lender.cmp(&best)).is_lt()
+                };
+                if leads.may_give(lender) && best.is_none_or(has_more) {
+                    best = Some(lender);
+                }
+            }
+        }
+        let mut path = vec![best?];
+        while path[path.len() - 1] != to {
+            let last = path[path.len() - 1];
+            let nearer =
+                self.heirs(last).into_iter().find(|&at| distance[at as usize] < distance[last as usize]);
+            path.push(nearer.expect("somebody nearer was reached before it"));
+        }
+        Some(path)
+    }
+
+    /// Prefers another primary for one group of `from`.
+    fn hand_over(&mut self, from: u32, to: u32) {
+        let groups = self.groups_of[from as usize].iter().map(|&index| index as usize);
+        let possible = groups.filter(|&index| {
+            let group = &self.groups[index];
+            group[0] == from && group.contains(&to)
+        });
+        let best = possible.min_by_key(|&index| {
+            // A group that lost its primary gets another anyway; and who has the data can lead at once.
+            let keeps = self.keeps_primary[index] && self.before[index].first() == Some(&from);
+            (keeps, !self.was_member(index, to), u64::MAX - self.draw(index, to), index)
+        });
+        let index = best.expect("steps of one path are of different groups, so each is possible still");
+        let place = self.groups[index].iter().position(|&at| at == to).expect("it is a member");
+        self.groups[index][..=place].rotate_right(1);
+    }
+}
