@@ -14,12 +14,42 @@ use tokio::sync::mpsc;
 /// How often figures are told while they change.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// CPU time that is told although nothing was counted for it, as when this OSD catches up, in nanoseconds.
+const CPU_NS_MIN: u64 = 10_000_000;
+
+/// Figures of which a change is worth telling.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    requests: Figures,
+    operations_in_flight: u64,
+    recovery_sent_bytes: u64,
+    cpu_ns: u64,
+}
+
+impl Counts {
+    fn of(osd: &Osd) -> Counts {
+        Counts {
+            requests: *osd.figures(),
+            operations_in_flight: osd.operations_in_flight() as u64,
+            recovery_sent_bytes: osd.pushed_bytes(),
+            cpu_ns: thread_cpu_ns(),
+        }
+    }
+
+    fn is_news_after(&self, told: &Counts) -> bool {
+        self.requests != told.requests
+            || self.operations_in_flight != told.operations_in_flight
+            || self.recovery_sent_bytes != told.recovery_sent_bytes
+            || self.cpu_ns.saturating_sub(told.cpu_ns) >= CPU_NS_MIN
+    }
+}
+
 /// Tells a shard's figures. It belongs on the shard's thread, whose CPU time it reads.
 #[derive(Debug, Default)]
 pub(crate) struct Teller {
     next_at: Instant,
-    /// What was told last: what the requests came to, and what members were sent that catch up.
-    told: Option<(Figures, u64)>,
+    /// What was told last.
+    told: Option<Counts>,
     volumes: Busiest<VolumeId>,
     clients: Busiest<ClientId>,
 }
@@ -31,17 +61,17 @@ impl Teller {
             return;
         }
         self.next_at = now + PAUSE;
-        let counted = (*osd.figures(), osd.pushed_bytes());
-        if self.told == Some(counted) {
+        let counts = Counts::of(osd);
+        if self.told.is_some_and(|told| !counts.is_news_after(&told)) {
             return;
         }
         let figures = OsdFigures {
             osd: osd.id(),
             at_ns: now.nanoseconds,
-            requests: counted.0,
-            cpu_ns: thread_cpu_ns(),
-            operations_in_flight: osd.operations_in_flight() as u64,
-            recovery_sent_bytes: counted.1,
+            requests: counts.requests,
+            cpu_ns: counts.cpu_ns,
+            operations_in_flight: counts.operations_in_flight,
+            recovery_sent_bytes: counts.recovery_sent_bytes,
             pools: osd
                 .pool_traffic()
                 .into_iter()
@@ -59,7 +89,7 @@ impl Teller {
                 .collect(),
         };
         if reports.try_send(Report::Figures(Box::new(figures))).is_ok() {
-            self.told = Some(counted);
+            self.told = Some(counts);
         }
     }
 }
@@ -135,6 +165,19 @@ mod tests {
         let chosen: Vec<(VolumeId, Traffic)> = busiest.choose(all).collect();
         assert_eq!(chosen.len(), BUSIEST_MAX);
         assert_eq!(chosen.last(), Some(&(VolumeId(count - 1), reads(count + 6))));
+    }
+
+    #[test]
+    fn what_waits_and_what_costs_cpu_alone_is_told_too() {
+        let told = Counts {
+            requests: Figures::default(),
+            operations_in_flight: 0,
+            recovery_sent_bytes: 0,
+            cpu_ns: 5,
+        };
+        assert!(!Counts { cpu_ns: 6, ..told }.is_news_after(&told));
+        assert!(Counts { operations_in_flight: 1, ..told }.is_news_after(&told));
+        assert!(Counts { cpu_ns: 5 + CPU_NS_MIN, ..told }.is_news_after(&told));
     }
 
     #[test]
