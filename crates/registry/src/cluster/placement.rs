@@ -27,6 +27,7 @@ mod balance;
 mod count;
 mod layout;
 mod lead;
+mod moves;
 mod shares;
 mod survey;
 #[cfg(test)]
@@ -256,7 +257,7 @@ fn deal(pool: PoolId, pg_count: u32, size: usize, tree: &Tree, candidates: &[Can
             let group = Group::new(pool, index);
             tree.first_draws(group, &mut draws);
             let may_lead = |branch: usize| (primaries_left[branch] > 0).then_some(0);
-            let primary = tree.descend(group, Some(&draws), may_lead);
+            let primary = tree.descend(group, &draws, may_lead);
             let primary = primary.expect("the quotas add up to the number of groups");
             tree.up(primary, |branch| primaries_left[branch] -= 1);
             let mut chosen = Vec::with_capacity(size);
@@ -268,7 +269,7 @@ fn deal(pool: PoolId, pg_count: u32, size: usize, tree: &Tree, candidates: &[Can
                     f64::from(held[branch]) - others[branch] * f64::from(index + 1) / f64::from(pg_count)
                 };
                 let stands = |branch: usize| openings.is_open(tree, branch).then(|| standing(ahead(branch)));
-                let next = tree.descend(group, Some(&draws), stands);
+                let next = tree.descend(group, &draws, stands);
                 chosen.push(next.expect("there are more candidates than replicas chosen"));
             }
             for &at in &chosen[1..] {
