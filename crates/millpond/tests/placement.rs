@@ -10,7 +10,8 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
-    let pools: Vec<Value> = serde_json::from_str(&pond.run(&["pool", "ls", "--json"])).unwrap();
+    let pools: Vec<Value> =
+        serde_json::from_str(&pond.run(&["pool", "ls", "--json"])).expect("the pools are JSON");
     let pool = pools.into_iter().find(|one| one["name"] == pool).expect("the pool is there");
     let prefix = format!("{}.", pool["pool"]);
     let of_pool = groups(pond).into_iter().filter(|group| match &group["pg"] {
@@ -18,7 +19,7 @@ fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
         pg => pg["pool"] == pool["pool"],
     });
     let osds = |group: Value| -> Vec<u64> {
-        group["target"].as_array().unwrap().iter().filter_map(Value::as_u64).collect()
+        group["target"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
     };
     of_pool.map(osds).collect()
 }

@@ -18,10 +18,9 @@
 //! number of replicas and the OSDs allow. The same arguments give the same result, and `retarget` leaves its
 //! own result and that of `place` as they are.
 //!
-//! What it costs, of G groups with R replicas over O OSDs in D failure domains: placing passes the children of some
-//! branches for each replica, so G × R × (D + O / D) draws at the most in a tree of two levels. A change costs a look at
-//! every group, and for each replica that moves a search that mostly ends with the groups of one OSD. Nothing grows with
-//! the square of O.
+//! What it costs, of G groups with R replicas over O OSDs in D failure domains: placing takes G × (D + R × O / D) draws. A
+//! change costs a look at every group; each replica that is placed anew a look at the domains; and each that moves a search
+//! that mostly ends with the groups of one OSD. Nothing grows with the square of O.
 
 mod balance;
 mod count;
