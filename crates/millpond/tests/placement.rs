@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
     let pools: Vec<Value> =
-        serde_json::from_str(&pond.run(&["pool", "ls", "--json"])).expect("the command printed JSON");
+        serde_json::from_str(&pond.run(&["pool", "ls", "--json"])).expect("the pools are JSON");
     let pool = pools.into_iter().find(|one| one["name"] == pool).expect("the pool is there");
     let prefix = format!("{}.", pool["pool"]);
     let of_pool = groups(pond).into_iter().filter(|group| match &group["pg"] {
@@ -19,7 +19,7 @@ fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
         pg => pg["pool"] == pool["pool"],
     });
     let osds = |group: Value| -> Vec<u64> {
-        group["target"].as_array().expect("a target is a list").iter().filter_map(Value::as_u64).collect()
+        group["target"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
     };
     of_pool.map(osds).collect()
 }

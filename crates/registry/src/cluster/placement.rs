@@ -18,15 +18,15 @@
 //! number of replicas and the OSDs allow. The same arguments give the same result, and `retarget` leaves its
 //! own result and that of `place` as they are.
 //!
-//! What it costs, of G groups with R replicas over O OSDs in D failure domains: placing passes the children of some
-//! branches for each replica, so G × R × (D + O / D) draws at the most in a tree of two levels. A change costs a look at
-//! every group, and for each replica that moves a search that mostly ends with the groups of one OSD. Nothing grows with
-//! the square of O.
+//! What it costs, of G groups with R replicas over O OSDs in D failure domains: placing takes G × (D + R × O / D) draws. A
+//! change costs a look at every group; each replica that is placed anew a look at the domains; and each that moves a search
+//! that mostly ends with the groups of one OSD. Nothing grows with the square of O.
 
 mod balance;
 mod count;
 mod layout;
 mod lead;
+mod moves;
 mod shares;
 mod survey;
 #[cfg(test)]
@@ -256,7 +256,7 @@ fn deal(pool: PoolId, pg_count: u32, size: usize, tree: &Tree, candidates: &[Can
             let group = Group::new(pool, index);
             tree.first_draws(group, &mut draws);
             let may_lead = |branch: usize| (primaries_left[branch] > 0).then_some(0);
-            let primary = tree.descend(group, Some(&draws), may_lead);
+            let primary = tree.descend(group, &draws, may_lead);
             let primary = primary.expect("the quotas add up to the number of groups");
             tree.up(primary, |branch| primaries_left[branch] -= 1);
             let mut chosen = Vec::with_capacity(size);
@@ -268,7 +268,7 @@ fn deal(pool: PoolId, pg_count: u32, size: usize, tree: &Tree, candidates: &[Can
                     f64::from(held[branch]) - others[branch] * f64::from(index + 1) / f64::from(pg_count)
                 };
                 let stands = |branch: usize| openings.is_open(tree, branch).then(|| standing(ahead(branch)));
-                let next = tree.descend(group, Some(&draws), stands);
+                let next = tree.descend(group, &draws, stands);
                 chosen.push(next.expect("there are more candidates than replicas chosen"));
             }
             for &at in &chosen[1..] {

@@ -6,6 +6,8 @@
 //! and every group looked at once for each of its members.
 
 use super::layout::{Layout, ROUNDING};
+use super::moves::{Move, Moves};
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 impl Layout<'_> {
@@ -60,7 +62,9 @@ impl Layout<'_> {
         let mut done: Vec<(usize, u32, u32)> = Vec::new();
         for step in path.windows(2).rev() {
             let (from, to) = (step[0], step[1]);
-            let Some(index) = self.best_to_move(from, to) else {
+            let groups = &self.groups_of[from as usize];
+            let rank = |index| self.rank(index, from, to);
+            let Some(index) = order.moves.best(from, to, groups, rank) else {
                 for (index, from, to) in done.into_iter().rev() {
                     self.give(index, to, from, order);
                 }
@@ -78,19 +82,20 @@ impl Layout<'_> {
         self.replace(index, from, to);
         order.enter(self, from);
         order.enter(self, to);
+        order.moves.changed(|from, to| self.rank(index as u32, from, to));
     }
 
-    /// Which group's replica had best move.
-    fn best_to_move(&self, from: u32, to: u32) -> Option<usize> {
-        let groups = self.groups_of[from as usize].iter().map(|&index| index as usize);
-        let possible = groups.filter(|&index| self.may_move(index, from, to));
-        possible.min_by_key(|&index| {
-            // Who has no data yet loses none, and a preferred primary is best left where it is.
-            let moves_data = self.was_member(index, from);
-            let moves_primary = self.groups[index][0] == from;
-            let needs_data = !self.was_member(index, to);
-            (moves_data, moves_primary, needs_data, u64::MAX - self.draw(index, to), index)
-        })
+    /// What it costs to move a group's replica, if it is possible.
+    fn rank(&self, index: u32, from: u32, to: u32) -> Option<Move> {
+        let at = index as usize;
+        if !self.groups[at].contains(&from) || !self.may_move(at, from, to) {
+            return None;
+        }
+        // Who has no data yet loses none, and a preferred primary is best left where it is.
+        let moves_data = self.was_member(at, from);
+        let moves_primary = self.groups[at][0] == from;
+        let needs_data = !self.was_member(at, to);
+        Some(([moves_data, moves_primary, needs_data], Reverse(self.draw(at, to)), index))
     }
 
     /// A shortest path from any of `starts`, the first that will do, to any that `ends`: of those that are equally near
@@ -155,6 +160,7 @@ struct Order {
     off: BTreeSet<(i64, u32)>,
     /// Those of them for whom nothing could be done, until something else has moved.
     helpless: BTreeSet<u32>,
+    moves: Moves,
 }
 
 impl Order {
@@ -164,6 +170,7 @@ impl Order {
             by_lack: BTreeSet::new(),
             off: BTreeSet::new(),
             helpless: BTreeSet::new(),
+            moves: Moves::default(),
         };
         for at in 0..layout.candidates.len() as u32 {
             order.enter(layout, at);

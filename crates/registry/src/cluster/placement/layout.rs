@@ -111,8 +111,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Who should join a group whose openings were just found: at each branch whoever is far behind its share, then
-    /// whoever is behind at all, then by draw. Of the OSDs of a host that one goes first that would have to be given
-    /// something anyway.
+    /// whoever is behind at all, then by draw. An OSD that would have to be given something anyway goes first.
     fn newcomer(&self, index: usize) -> Option<u32> {
         let stands = |branch: usize| {
             let ahead = f64::from(self.held_below[branch]) - self.fair_below[branch];
@@ -120,7 +119,7 @@ impl<'a> Layout<'a> {
             let is_open = self.openings.is_open(self.tree, branch);
             is_open.then(|| if is_off { 0 } else { standing(ahead) })
         };
-        self.tree.descend(Group::new(self.pool, index as u32), None, stands)
+        self.tree.descend_from_domains(Group::new(self.pool, index as u32), stands)
     }
 
     /// What an OSD draws for a group, for comparing the draws of one OSD.

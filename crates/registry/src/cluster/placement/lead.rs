@@ -1,12 +1,13 @@
 //! Which member of each group is the preferred primary.
 //!
-//! An OSD can hand the lead of a group to its other members, so there are few ways from each: a path is searched for
-//! among the groups of those on the way.
+//! An OSD can hand the lead of a group to its other members, so there are few ways from each. They are written down, and
+//! kept as groups change hands.
 
 use super::layout::Layout;
+use super::moves::{Move, Moves};
 use super::shares::{lead_shares, least, most};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const NOT_REACHED: u32 = u32::MAX;
 
@@ -73,16 +74,67 @@ impl Leads {
     }
 }
 
+/// Who can hand a group to whom.
+struct Ways {
+    /// For each candidate the other members of the groups that it leads, and of how many.
+    heirs: Vec<BTreeMap<u32, u32>>,
+    /// The other way round: who leads groups that it is in.
+    lenders: Vec<BTreeMap<u32, u32>>,
+    moves: Moves,
+}
+
+impl Ways {
+    fn of(layout: &Layout<'_>) -> Ways {
+        let none = vec![BTreeMap::new(); layout.candidates.len()];
+        let mut ways = Ways { heirs: none.clone(), lenders: none, moves: Moves::default() };
+        for group in layout.groups.iter().filter(|group| !group.is_empty()) {
+            ways.open(group);
+        }
+        ways
+    }
+
+    fn open(&mut self, group: &[u32]) {
+        for &heir in &group[1..] {
+            *self.heirs[group[0] as usize].entry(heir).or_insert(0) += 1;
+            *self.lenders[heir as usize].entry(group[0]).or_insert(0) += 1;
+        }
+    }
+
+    fn close(&mut self, group: &[u32]) {
+        let less = |ways: &mut BTreeMap<u32, u32>, to: u32| {
+            let groups = ways.get_mut(&to).expect("it was opened");
+            *groups -= 1;
+            if *groups == 0 {
+                ways.remove(&to);
+            }
+        };
+        for &heir in &group[1..] {
+            less(&mut self.heirs[group[0] as usize], heir);
+            less(&mut self.lenders[heir as usize], group[0]);
+        }
+    }
+
+    /// Whom an OSD can hand one of its groups to, in order.
+    fn heirs(&self, from: u32) -> impl Iterator<Item = u32> {
+        self.heirs[from as usize].keys().copied()
+    }
+
+    /// Who can hand it one.
+    fn lenders(&self, to: u32) -> impl Iterator<Item = u32> {
+        self.lenders[to as usize].keys().copied()
+    }
+}
+
 impl Layout<'_> {
     /// Chooses the preferred primaries so that their numbers follow the shares.
     pub(super) fn lead(&mut self) {
-        let mut leads = Leads::of(self);
+        let (mut leads, mut ways) = (Leads::of(self), Ways::of(self));
         let mut helpless: Vec<u32> = Vec::new();
         while let Some(&(_, worst)) = leads.off.first() {
             let path = if leads.over(worst) > 0 {
-                self.heirs_of(worst, &leads)
+                self.heirs_of(worst, &leads, &ways)
             } else {
-                self.lenders_to(worst, &leads)
+                self.lenders_to(worst, &leads, &ways)
             };
             let Some(path) = path else {
                 leads.leave(worst);
@@ -90,7 +142,7 @@ impl Layout<'_> {
                 continue;
             };
             for step in path.windows(2) {
-                self.hand_over(step[0], step[1]);
+                self.hand_over(step[0], step[1], &mut ways);
             }
             leads.change(path[0], -1);
             leads.change(path[path.len() - 1], 1);
@@ -100,18 +152,8 @@ impl Layout<'_> {
         }
     }
 
-    /// Whom an OSD can hand one of its groups to, in order.
-    fn heirs(&self, from: u32) -> Vec<u32> {
-        let groups = self.groups_of[from as usize].iter().map(|&index| &self.groups[index as usize]);
-        let led = groups.filter(|group| group[0] == from);
-        let mut heirs: Vec<u32> = led.flat_map(|group| &group[1..]).copied().collect();
-        heirs.sort_unstable();
-        heirs.dedup();
-        heirs
-    }
-
     /// A shortest path from an OSD to one that may lead more: of those equally near, the one that lacks most.
-    fn heirs_of(&self, from: u32, leads: &Leads) -> Option<Vec<u32>> {
+    fn heirs_of(&self, from: u32, leads: &Leads, ways: &Ways) -> Option<Vec<u32>> {
         let mut before = vec![NOT_REACHED; self.candidates.len()];
         let mut distance = vec![NOT_REACHED; self.candidates.len()];
         distance[from as usize] = 0;
@@ -121,7 +163,7 @@ impl Layout<'_> {
             if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
                 break;
             }
-            for heir in self.heirs(at) {
+            for heir in ways.heirs(at) {
                 if distance[heir as usize] != NOT_REACHED {
                     continue;
                 }
@@ -141,8 +183,8 @@ impl Layout<'_> {
     }
 
     /// A shortest path to an OSD from one that may lead less: of those equally near, the one that has most too many. It
-    /// is searched for from its end, in whose groups the others are to be found.
-    fn lenders_to(&self, to: u32, leads: &Leads) -> Option<Vec<u32>> {
+    /// is searched for from its end, which few lead to.
+    fn lenders_to(&self, to: u32, leads: &Leads, ways: &Ways) -> Option<Vec<u32>> {
         let mut distance = vec![NOT_REACHED; self.candidates.len()];
         distance[to as usize] = 0;
         let mut reached = VecDeque::from([to]);
@@ -151,8 +193,7 @@ impl Layout<'_> {
             if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
                 break;
             }
-            for &index in &self.groups_of[at as usize] {
-                let lender = self.groups[index as usize][0];
+            for lender in ways.lenders(at) {
                 if distance[lender as usize] != NOT_REACHED {
                     continue;
                 }
@@ -169,27 +210,33 @@ impl Layout<'_> {
         let mut path = vec![best?];
         while path[path.len() - 1] != to {
             let last = path[path.len() - 1];
-            let nearer =
-                self.heirs(last).into_iter().find(|&at| distance[at as usize] < distance[last as usize]);
+            let nearer = ways.heirs(last).find(|&at| distance[at as usize] < distance[last as usize]);
             path.push(nearer.expect("somebody nearer was reached before it"));
         }
         Some(path)
     }
 
     /// Prefers another primary for one group of `from`.
-    fn hand_over(&mut self, from: u32, to: u32) {
-        let groups = self.groups_of[from as usize].iter().map(|&index| index as usize);
-        let possible = groups.filter(|&index| {
-            let group = &self.groups[index];
-            group[0] == from && group.contains(&to)
-        });
-        let best = possible.min_by_key(|&index| {
-            // A group that lost its primary gets another anyway; and who has the data can lead at once.
-            let keeps = self.keeps_primary[index] && self.before[index].first() == Some(&from);
-            (keeps, !self.was_member(index, to), u64::MAX - self.draw(index, to), index)
-        });
+    fn hand_over(&mut self, from: u32, to: u32, ways: &mut Ways) {
+        let groups = &self.groups_of[from as usize];
+        let best = ways.moves.best(from, to, groups, |index| self.rank_of_lead(index, from, to));
         let index = best.expect("steps of one path are of different groups, so each is possible still");
+        ways.close(&self.groups[index]);
         let place = self.groups[index].iter().position(|&at| at == to).expect("it is a member");
         self.groups[index][..=place].rotate_right(1);
+        ways.open(&self.groups[index]);
+        ways.moves.changed(|from, to| self.rank_of_lead(index as u32, from, to));
+    }
+
+    /// What it costs to hand a group over, if it is possible.
+    fn rank_of_lead(&self, index: u32, from: u32, to: u32) -> Option<Move> {
+        let at = index as usize;
+        let group = &self.groups[at];
+        if group[0] != from || !group[1..].contains(&to) {
+            return None;
+        }
+        // A group that lost its primary gets another anyway; and who has the data can lead at once.
+        let keeps = self.keeps_primary[at] && self.before[at].first() == Some(&from);
+        Some(([keeps, !self.was_member(at, to), false], Reverse(self.draw(at, to)), index))
     }
 }

@@ -1,11 +1,11 @@
 //! The failure domains as a tree, down which the place of a replica is drawn.
 //!
-//! Regions hold zones, these hold racks, hosts and OSDs; a level that nobody named is left out. Somewhere on the way lie
-//! the failure domains of a rule. At each branch the best draw wins, weighted by what hangs below, so a choice costs a
+//! Regions hold zones, these hold racks, hosts and OSDs; a level that nobody named is left out, and so is what is above the
+//! failure domains of a rule unless these are very many. At each branch the best draw wins, weighted by what hangs below, so a choice costs a
 //! draw for each branch that is passed, not one for each OSD. The best of weighted draws is distributed as one draw of
 //! their sum, so going down the tree chooses an OSD as often as drawing among all of them would.
 
-use super::Candidate;
+use super::{Candidate, Place};
 use base::hash::{Map, mix};
 use base::map::FailureDomain;
 use base::{OsdId, PoolId};
@@ -15,8 +15,12 @@ use std::ops::{AddAssign, Range};
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const ROOT: u32 = 0;
 
-/// A step down the tree: a level, and the number of a place there; `None` for all that have no name there.
-type Step = (FailureDomain, Option<u32>);
+/// So many failure domains each draw for themselves. If whole racks of them drew, those that lie together would end up in
+/// groups that are alike, of which the few that are left when one is lost could not take equal parts.
+const DOMAINS_FLAT_MAX: usize = 1024;
+
+/// A step down the tree: a level, and the number of a place there.
+type Step = (FailureDomain, u32);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -56,8 +60,7 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new(failure_domain: FailureDomain, candidates: &[Candidate]) -> Tree {
-        let paths: Vec<Vec<Step>> =
-            candidates.iter().map(|candidate| path(failure_domain, candidate)).collect();
+        let paths = paths(failure_domain, candidates);
         let mut tree = Tree {
             branches: Vec::new(),
             leaves: vec![0; candidates.len()],
@@ -206,51 +209,93 @@ impl Tree {
     }
 
     /// Goes down from the root, at each branch to whichever of its children stands first and draws best; `standing`
-    /// is the lower the better, and `None` for who cannot be chosen. `first` are the draws right below the root, if they
-    /// are known. `None` if nobody can be chosen.
+    /// is the lower the better, and `None` for who cannot be chosen. `first` are the draws right below the root. `None` if
+    /// nobody can be chosen.
     pub(super) fn descend(
         &self,
         group: Group,
-        first: Option<&[f64]>,
+        first: &[f64],
         standing: impl Fn(usize) -> Option<u8>,
     ) -> Option<u32> {
-        let mut at = ROOT;
+        let children = self.branches[ROOT as usize].children.clone();
+        let begin = children.start;
+        let branch = best(children, &standing, |branch| first[(branch - begin) as usize])?;
+        self.descend_from(branch, group, standing)
+    }
+
+    /// The same, but the failure domain is chosen among all, whatever is above them: this costs a draw for each of those
+    /// that stand first.
+    pub(super) fn descend_from_domains(
+        &self,
+        group: Group,
+        standing: impl Fn(usize) -> Option<u8>,
+    ) -> Option<u32> {
+        let domains = self.domains.iter().map(|(branch, _)| *branch);
+        let branch = best(domains, &standing, |branch| self.draw(group, branch))?;
+        self.descend_from(branch, group, standing)
+    }
+
+    fn descend_from(
+        &self,
+        mut branch: u32,
+        group: Group,
+        standing: impl Fn(usize) -> Option<u8>,
+    ) -> Option<u32> {
         loop {
-            let children = self.branches[at as usize].children.clone();
+            let children = self.branches[branch as usize].children.clone();
             if children.is_empty() {
-                return Some(self.branches[at as usize].candidate).filter(|_| at != ROOT);
+                return Some(self.branches[branch as usize].candidate);
             }
-            let begin = children.start;
-            let mut best: Option<(u8, f64, u32)> = None;
-            for child in children {
-                let Some(stands) = standing(child as usize) else { continue };
-                if best.is_some_and(|(first, ..)| first < stands) {
-                    continue;
-                }
-                let drawn = match first.filter(|_| at == ROOT) {
-                    Some(draws) => draws[(child - begin) as usize],
-                    None => self.draw(group, child),
-                };
-                if best.is_none_or(|(first, highest, _)| stands < first || drawn > highest) {
-                    best = Some((stands, drawn, child));
-                }
-            }
-            at = best?.2;
+            branch = best(children, &standing, |branch| self.draw(group, branch))?;
         }
     }
 }
 
-/// The steps from the root to a candidate. The failure domain is always one of them.
-fn path(failure_domain: FailureDomain, candidate: &Candidate) -> Vec<Step> {
-    let place = candidate.place;
-    let steps = [
-        (FailureDomain::Region, place.region),
-        (FailureDomain::Zone, place.zone),
-        (FailureDomain::Rack, place.rack),
-        (FailureDomain::Host, Some(place.host)),
-        (FailureDomain::Osd, Some(candidate.osd.0)),
-    ];
-    steps.into_iter().filter(|(level, name)| name.is_some() || *level == failure_domain).collect()
+/// Of some branches the one that stands first and draws best.
+fn best(
+    branches: impl Iterator<Item = u32>,
+    standing: impl Fn(usize) -> Option<u8>,
+    draw: impl Fn(u32) -> f64,
+) -> Option<u32> {
+    let mut best: Option<(u8, f64, u32)> = None;
+    for branch in branches {
+        let Some(stands) = standing(branch as usize) else { continue };
+        if best.is_some_and(|(first, ..)| first < stands) {
+            continue;
+        }
+        let drawn = draw(branch);
+        if best.is_none_or(|(first, highest, _)| stands < first || drawn > highest) {
+            best = Some((stands, drawn, branch));
+        }
+    }
+    best.map(|(.., branch)| branch)
+}
+
+/// The steps from the root to each candidate. The failure domain is always one of them.
+fn paths(failure_domain: FailureDomain, candidates: &[Candidate]) -> Vec<Vec<Step>> {
+    let mut numbers: Map<Place, u32> = Map::default();
+    let domain = |candidate: &Candidate| {
+        let next = numbers.len() as u32;
+        *numbers.entry(candidate.place.domain(failure_domain, candidate.osd)).or_insert(next)
+    };
+    let domains: Vec<u32> = candidates.iter().map(domain).collect();
+    let is_passed = |level: FailureDomain| level <= failure_domain || numbers.len() > DOMAINS_FLAT_MAX;
+    let path = |(candidate, domain): (&Candidate, u32)| {
+        let place = candidate.place;
+        let steps = [
+            (FailureDomain::Region, place.region),
+            (FailureDomain::Zone, place.zone),
+            (FailureDomain::Rack, place.rack),
+            (FailureDomain::Host, Some(place.host)),
+            (FailureDomain::Osd, Some(candidate.osd.0)),
+        ];
+        let step = |(level, name): (FailureDomain, Option<u32>)| match name {
+            _ if level == failure_domain => Some((level, domain)),
+            name => name.filter(|_| is_passed(level)).map(|name| (level, name)),
+        };
+        steps.into_iter().filter_map(step).collect()
+    };
+    candidates.iter().zip(domains).map(path).collect()
 }
 
 /// What a group brings to every draw.

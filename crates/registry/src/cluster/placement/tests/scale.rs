@@ -67,3 +67,14 @@ fn a_data_centre_is_placed_and_changed_within_seconds() {
 fn a_data_centre_is_placed_over_its_racks_and_changed_within_seconds() {
     lives(FailureDomain::Rack, 20);
 }
+
+#[test]
+fn few_osds_with_very_many_groups_are_changed_within_seconds_too() {
+    let pool = PoolId(1);
+    let five: Vec<Candidate> = (0..5).map(|osd| on_host(osd, osd, 1 << 40)).collect();
+    let placed = timed("placing", || place(pool, 1 << 16, 3, Host, &five[..4]));
+    let with = timed("a host comes", || retarget(pool, 3, Host, &placed, &five));
+    assert_good(Host, &with, &five);
+    let (count, ideal) = (moved(&placed, &with), 3.0 * 65_536.0 / 5.0);
+    assert!(count as f64 <= ideal * 1.1, "{count} moved for {ideal}");
+}

@@ -87,7 +87,6 @@ proptest! {
         let one = one % hosts;
         let others: Vec<Candidate> = all.iter().filter(|candidate| candidate.place.host != one).copied().collect();
         let pg_count = (hosts * each * per_osd / size).max(1);
-        // A replica for each OSD that is left may tip it over what it may be off.
         let limit = |ideal: f64| ideal * 1.1 + 4.0;
 
         let with = place(PoolId(pool), pg_count, size, rule, &all);
