@@ -1,11 +1,11 @@
 //! How a command reaches the cluster that it is about.
 
 use crate::directory::Directory;
+use crate::settings::Settings;
 use anyhow::{Context, bail};
+use registry::Location;
 use registry::cluster::Cluster;
-use registry::{DEFAULT_TIMEOUT, RemoteRegistry};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Runs `work` with the cluster that is up in the directory at `path`.
 pub fn with_cluster<T>(
@@ -14,20 +14,34 @@ pub fn with_cluster<T>(
 ) -> anyhow::Result<T> {
     let directory = Directory::new(path)?;
     require_up(&directory)?;
+    let settings = Settings::load(&directory)?;
+    let registry = settings.registry()?.unwrap_or_else(|| Location::Socket(directory.registry_socket()));
+    block_on(async {
+        let cluster = Cluster::new(registry.connect().await?);
+        if let Some(expected) = settings.cluster()? {
+            let found = cluster.id().await?;
+            if found != expected {
+                bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
+            }
+        }
+        work(&cluster).await
+    })
+}
+
+/// Runs what a command has to wait for.
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime of this command")?;
-    runtime.block_on(async {
-        let registry = RemoteRegistry::connect(&directory.registry_socket(), DEFAULT_TIMEOUT).await?;
-        work(&Cluster::new(Arc::new(registry))).await
-    })
+    runtime.block_on(work)
 }
 
 /// Says what to do where no cluster is up.
 pub fn require_up(directory: &Directory) -> anyhow::Result<()> {
     let given = directory.given();
-    if directory.holder()?.is_some() {
+    // A registry elsewhere says itself whether it is there.
+    if Settings::are_there(directory) || directory.holder()?.is_some() {
         return Ok(());
     }
     if directory.has_cluster() {
@@ -40,7 +54,7 @@ pub fn require_up(directory: &Directory) -> anyhow::Result<()> {
 pub fn no_cluster<T>(directory: &Directory) -> anyhow::Result<T> {
     let given = directory.given();
     bail!(
-        "there is no cluster in {given}; make one with `millpond up --dir {given}`, \
-         or name the directory of another with --dir or MILLPOND_DIR"
+        "there is no cluster in {given}; make one with `millpond up --dir {given}`, join one of other hosts with `millpond \
+         node join`, or name the directory of another with --dir or MILLPOND_DIR"
     )
 }

@@ -1,7 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::{
-    auth, bench, nbd, node_process, osd, pg, placement, pool, scrub, status, top, up, verdict, volume,
+    auth, bench, cluster, config, nbd, node, node_process, osd, pg, placement, pool, scrub, status, top, up,
+    verdict, volume,
 };
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -38,6 +39,12 @@ pub enum Command {
     /// Stop the cluster that `up` started, and wait until it has stopped
     #[command(after_help = "Examples:\n  millpond down\n  millpond down --dir /srv/pond")]
     Down,
+    /// Make a cluster of several hosts, whose registry is an etcd
+    Cluster(cluster::ClusterArguments),
+    /// Let this host join such a cluster; look at hosts, empty and remove one
+    Node(node::NodeArguments),
+    /// Show what this machine is told by its settings
+    Config(config::ConfigArguments),
     /// Show how the cluster is, why, and what to do next
     Status(status::StatusArguments),
     /// Show the verdict alone, or explain a code of it
@@ -65,9 +72,9 @@ pub enum Command {
     /// Start a cluster, run the 10K challenge on a volume `demo`, and show how to attach a client
     #[command(after_help = demo_help())]
     Demo,
-    /// One node's process, started by `up`
+    /// A process of one node, started by `up` or `node run`
     #[command(hide = true)]
-    Node(node_process::NodeArguments),
+    NodeProcess(node_process::NodeProcessArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Examples:\n  millpond completions bash > /etc/bash_completion.d/millpond\n  \
                             millpond completions zsh > ~/.zfunc/_millpond")]

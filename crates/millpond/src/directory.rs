@@ -3,7 +3,9 @@
 //! `lock` is held with `flock` by the `up` that runs the cluster, so it is free again the moment
 //! that process is gone, however it went. Its content says who holds it and how far it is.
 
+use crate::settings::Settings;
 use anyhow::{Context, anyhow, bail};
+use auth::{Identity, SecretKey};
 use doors::volume::ClusterAccess;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -57,6 +59,16 @@ impl Directory {
         self.path.join(ClusterAccess::SOCKET)
     }
 
+    /// What this machine has to know to take part in a cluster whose registry is elsewhere.
+    pub fn settings_file(&self) -> PathBuf {
+        self.path.join("millpond.toml")
+    }
+
+    /// The key of the node that this host is.
+    pub fn host_key(&self) -> PathBuf {
+        self.path.join("node.key")
+    }
+
     /// The key of whoever owns the cluster.
     pub fn admin_key(&self) -> PathBuf {
         self.path.join(ClusterAccess::KEY)
@@ -69,7 +81,12 @@ impl Directory {
 
     /// The way into the cluster, as whoever has the key in that file; as its owner, if none is named.
     pub fn access(&self, key: Option<&Path>) -> anyhow::Result<ClusterAccess> {
-        Ok(ClusterAccess::local(&self.path, key)?)
+        let Some(registry) = Settings::load(self)?.registry()? else {
+            return Ok(ClusterAccess::local(&self.path, key)?);
+        };
+        let own = self.admin_key();
+        let key = SecretKey::load(key.unwrap_or(&own)).context("no key to act with; name one with --key")?;
+        Ok(ClusterAccess { registry, identity: Identity::new(&key) })
     }
 
     /// The socket on which NBD is served unless another is asked for.

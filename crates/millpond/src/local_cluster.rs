@@ -308,7 +308,7 @@ impl LocalCluster {
     fn arguments(&self, process: &NodeProcess) -> Vec<OsString> {
         let registry = Location::Socket(self.directory.registry_socket());
         let mut arguments: Vec<OsString> =
-            vec!["node".into(), "--node".into(), process.node.to_string().into()];
+            vec!["node-process".into(), "--node".into(), process.node.to_string().into()];
         let own = self.directory.node(process.node);
         arguments.extend(["--registry".into(), registry.to_string().into(), "--dir".into(), own.into()]);
         arguments.extend(["--key".into(), self.directory.node_key(process.node).into()]);

@@ -8,16 +8,20 @@ mod access;
 mod arguments;
 mod auth;
 mod bench;
+mod cluster;
+mod config;
 mod configuration;
 mod demo;
 mod detach;
 mod device;
 mod directory;
+mod host;
 mod local_cluster;
 mod membership;
 mod mounts;
 mod nbd;
 mod network_namespaces;
+mod node;
 mod node_process;
 mod osd;
 mod output;
@@ -29,12 +33,14 @@ mod readiness;
 mod scrape_targets;
 mod scrub;
 
+mod settings;
 mod signature;
 mod simulation;
 mod status;
 mod stop;
 mod supervisor;
 mod table;
+mod token;
 mod top;
 mod up;
 mod verdict;
@@ -87,7 +93,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Nbd(nbd) => nbd::run(nbd, directory),
         Command::Bench(bench) => bench::run(bench, directory),
         Command::Demo => demo::run(directory),
-        Command::Node(node) => node_process::run(node),
+        Command::Cluster(cluster) => cluster::run(cluster, directory),
+        Command::Node(node) => node::run(node, directory),
+        Command::NodeProcess(process) => node_process::run(process, directory),
+        Command::Config(config) => config::run(config, directory),
         Command::Completions { shell } => completions(*shell),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@
 use crate::configuration::{Configuration, NODES_MAX, Stored};
 use crate::device::{self, OSD_BYTES_MIN, Use};
 use crate::directory::Directory;
+use crate::settings::Settings;
 use crate::{Usage, access, output, supervisor};
 use anyhow::{Context, anyhow, bail};
 use api::view::{self, OsdView, Reports};
@@ -15,8 +16,8 @@ use base::map::{Admission, ClusterMap};
 use base::units::ByteSize;
 use clap::{ArgGroup, Args};
 use node::device::Drive;
-use registry::Registry;
 use registry::cluster::{Candidate, Cluster};
+use registry::{Registry, Txn};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -52,6 +53,12 @@ pub struct AddArguments {
 /// `millpond osd add`.
 pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
+    if Settings::are_there(&directory) {
+        bail!(
+            "this host has joined a cluster: name the drive in node.devices of {}, and its running node makes an OSD on it",
+            directory.settings_file().display()
+        );
+    }
     let osd = access::with_cluster(path, async |cluster| add_to(cluster, arguments, &directory).await)?;
     if arguments.json {
         return output::print_json(&osd);
@@ -206,7 +213,7 @@ pub fn out(osd: OsdId, allow_fewer_copies: bool, path: &Path) -> anyhow::Result<
         let is_up = map.osds.get(&osd).is_some_and(|info| info.address.is_some());
         if is_up
             && !allow_fewer_copies
-            && let Some(sentence) = fewer_copies(&map, osd)
+            && let Some(sentence) = fewer_copies(&map, &[osd])
         {
             bail!("{sentence}; add an OSD first with `millpond osd add`, or say --allow-fewer-copies");
         }
@@ -232,16 +239,17 @@ pub fn out(osd: OsdId, allow_fewer_copies: bool, path: &Path) -> anyhow::Result<
     })
 }
 
-/// What it would mean to take an OSD out, if too few would be left.
-fn fewer_copies(map: &ClusterMap, osd: OsdId) -> Option<String> {
+/// What it would mean to take OSDs out, if too few would be left.
+pub fn fewer_copies(map: &ClusterMap, osds: &[OsdId]) -> Option<String> {
     let within = Candidate::all(map);
-    let left = within.iter().filter(|candidate| candidate.osd != osd).count();
+    let left = within.iter().filter(|candidate| !osds.contains(&candidate.osd)).count();
     if left == within.len() {
         return None;
     }
     let pool = map.pools.values().filter(|pool| left < pool.size as usize).max_by_key(|pool| pool.size)?;
+    let names = osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(", ");
     Some(format!(
-        "taking {osd} out would leave {left} OSDs for the {} copies of pool {}, whose data would then have \
+        "taking {names} out would leave {left} OSDs for the {} copies of pool {}, whose data would then have \
          fewer copies",
         pool.size, pool.name
     ))
@@ -288,9 +296,16 @@ async fn remove_from(
 ) -> anyhow::Result<Option<PathBuf>> {
     let registry: &dyn Registry = cluster.registry().as_ref();
     for _ in 0..ATTEMPTS_MAX {
-        let stored = Stored::require(registry).await?;
         let drives = cluster.drives().await?;
         let drive = drives.get(&osd).map(PathBuf::from);
+        if Settings::are_there(directory) {
+            // Its host's settings name the drive still; the node finds there that its OSD was removed.
+            match cluster.remove_osd(osd, Txn::new()).await? {
+                true => return Ok(drive),
+                false => continue,
+            }
+        }
+        let stored = Stored::require(registry).await?;
         let mut configuration = stored.configuration.clone();
         if let Some(drive) = &drive {
             let is_shared = drives.iter().any(|(other, path)| *other != osd && Path::new(path) == drive);
@@ -321,11 +336,11 @@ mod tests {
         }
         let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
-        assert_eq!(fewer_copies(&map, OsdId(0)), None);
+        assert_eq!(fewer_copies(&map, &[OsdId(0)]), None);
         map.osds.get_mut(&OsdId(3)).unwrap().admission = Admission::Out;
-        let told = fewer_copies(&map, OsdId(0)).unwrap();
+        let told = fewer_copies(&map, &[OsdId(0)]).unwrap();
         assert!(told.contains("leave 2 OSDs for the 3 copies of pool p"), "{told}");
-        assert_eq!(fewer_copies(&map, OsdId(3)), None, "it is out already");
+        assert_eq!(fewer_copies(&map, &[OsdId(3)]), None, "it is out already");
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! `millpond node`: the process of one node, a child of `up`.
+//! `millpond node-process`: a process of one node, a child of `up` or of `node run`.
 
+use crate::directory::Directory;
+use crate::settings::Settings;
 use anyhow::{Context, bail};
 use auth::{Identity, SecretKey};
 use base::NodeId;
@@ -7,19 +9,19 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use registry::Location;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// One node's process, started by `up`.
+/// A process of one node, started by `up` or `node run`.
 #[derive(Args, Clone, Debug)]
-pub struct NodeArguments {
+pub struct NodeProcessArguments {
     /// The node's number
     #[arg(long, value_name = "NUMBER")]
     pub node: u32,
 
-    /// Where the registry is: unix:PATH, or a URL of etcd's
+    /// Where the registry is: unix:PATH, or a URL of etcd's [default: what the settings in --dir say]
     #[arg(long, value_name = "LOCATION")]
-    pub registry: Location,
+    pub registry: Option<Location>,
 
     /// The file of the node's key
     #[arg(long, value_name = "PATH")]
@@ -47,13 +49,20 @@ pub struct NodeArguments {
 }
 
 /// Runs the node until SIGTERM, or until its parent is gone.
-pub fn run(arguments: &NodeArguments) -> anyhow::Result<()> {
+pub fn run(arguments: &NodeProcessArguments, directory: &Path) -> anyhow::Result<()> {
     if let Some(parent) = arguments.parent {
         end_with(parent)?;
     }
+    let registry = match &arguments.registry {
+        Some(registry) => registry.clone(),
+        None => {
+            let settings = Settings::require(&Directory::new(directory)?)?;
+            settings.registry()?.context("the settings name no registry")?
+        }
+    };
     let config = node::Config {
         node: NodeId(arguments.node),
-        registry: arguments.registry.clone(),
+        registry,
         identity: Identity::new(&SecretKey::load(&arguments.key)?),
         osds: arguments.osds.clone(),
         volatile_cache: arguments.volatile_cache,

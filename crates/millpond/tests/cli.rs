@@ -112,7 +112,7 @@ fn a_wrong_call_exits_with_2_and_says_what_would_be_right() {
         (&["bench", "--target", "volume:x", "--rw", "trim"], &["randread"]),
         (&["bench", "--target", "volume:x", "--iodepth", "0"], &["--iodepth 0"]),
         (&["bench", "--target", "volume:x", "--rwmixread", "101"], &["--rwmixread 101"]),
-        (&["node", "--node", "0", "--registry", "tcp:x", "--osd", "y"], &["unix:PATH"]),
+        (&["node-process", "--node", "0", "--registry", "tcp:x", "--osd", "y"], &["unix:PATH"]),
         (&["completions", "cobol"], &["bash"]),
         (&["vloume"], &["vloume"]),
     ];

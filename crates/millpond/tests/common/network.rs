@@ -120,11 +120,13 @@ impl Network {
         format!("{}b", self.name)
     }
 
-    fn namespace(&self, node: u32) -> String {
+    /// The namespace of a node.
+    pub fn namespace(&self, node: u32) -> String {
         format!("{}n{node}", self.name)
     }
 
-    fn address(&self, peer: Peer) -> String {
+    /// Where somebody is.
+    pub fn address(&self, peer: Peer) -> String {
         match peer {
             Peer::Node(node) => format!("{}.{}", self.subnet, node + 1),
             Peer::Clients => format!("{}.254", self.subnet),

@@ -65,6 +65,14 @@ pub enum ClusterError {
         /// The id.
         osd: OsdId,
     },
+    /// It runs OSDs.
+    #[error("{node} still has {osd}; empty it with `millpond node drain {}`, then remove its OSDs with `millpond osd rm`", node.0)]
+    NodeInUse {
+        /// The node.
+        node: NodeId,
+        /// One of its OSDs.
+        osd: OsdId,
+    },
     /// Data is placed on it.
     #[error("{osd} is in, so data may be placed on it; take it out first with `millpond osd out {}`", osd.0)]
     OsdIn {

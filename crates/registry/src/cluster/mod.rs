@@ -14,7 +14,7 @@
 //! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
 //! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
-//! | `millpond/next/{osd,pool,volume}` | the next id, so that none is used twice | for ever |
+//! | `millpond/next/{node,osd,pool,volume}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
 //! | `millpond/drive/ID`              | where that OSD's drive was at its last start | with the OSD |
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |

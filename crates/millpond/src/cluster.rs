@@ -1,0 +1,161 @@
+//! `millpond cluster`: a cluster whose registry is an etcd, for nodes on many hosts.
+
+use crate::directory::Directory;
+use crate::settings::{EtcdPaths, Settings};
+use crate::token::Token;
+use crate::{access, output};
+use anyhow::{Context, bail};
+use auth::SecretKey;
+use base::{Access, ClusterId, Principal};
+use clap::{Args, Subcommand};
+use registry::cluster::{Cluster, ClusterError};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Make a cluster of nodes on many hosts, and let hosts join it.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+/// What can be done with a cluster as a whole.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ClusterCommand {
+    /// Make a cluster in an etcd, and print the token with which hosts join it
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(InitArguments),
+    /// Print the token with which hosts join
+    #[command(
+        after_help = "Examples:\n  millpond cluster token\n\nWhoever has it owns the cluster: it holds what \
+                            etcd wants to see."
+    )]
+    Token,
+}
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  millpond cluster init --registry etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+  millpond cluster init --registry etcds://etcd.example:2379/pond/ --etcd-ca ca.pem --etcd-certificate pond.pem \\
+      --etcd-key pond.key
+
+This machine can then be used to manage the cluster; `millpond node join` makes it a node too.";
+
+/// How a cluster is made.
+#[derive(Args, Clone, Debug)]
+pub struct InitArguments {
+    /// The etcd that is to keep the cluster's state: etcd://HOST:PORT,HOST:PORT/NAME/, or etcds:// where it wants TLS
+    #[arg(long, value_name = "URL")]
+    pub registry: String,
+
+    /// Certificates of the authorities whose word on etcd's certificate counts
+    #[arg(long, value_name = "PATH")]
+    pub etcd_ca: Option<PathBuf>,
+
+    /// The certificate to show etcd
+    #[arg(long, value_name = "PATH", requires = "etcd_key")]
+    pub etcd_certificate: Option<PathBuf>,
+
+    /// The secret key of that certificate
+    #[arg(long, value_name = "PATH", requires = "etcd_certificate")]
+    pub etcd_key: Option<PathBuf>,
+
+    /// The user of etcd, where it wants one
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+
+    /// The file that holds that user's password
+    #[arg(long, value_name = "PATH", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
+
+    /// Print the cluster's id and token as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl InitArguments {
+    /// The files as they are found from anywhere.
+    fn etcd(&self) -> anyhow::Result<EtcdPaths> {
+        let absolute = |path: &Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
+            let absolute = path.as_ref().map(std::path::absolute).transpose();
+            absolute.with_context(|| format!("cannot make sense of the path {path:?}"))
+        };
+        Ok(EtcdPaths {
+            ca: absolute(&self.etcd_ca)?,
+            certificate: absolute(&self.etcd_certificate)?,
+            key: absolute(&self.etcd_key)?,
+            user: self.etcd_user.clone(),
+            password_file: absolute(&self.etcd_password_file)?,
+        })
+    }
+}
+
+/// A new cluster: `cluster init --json`.
+#[derive(Clone, Debug, Serialize)]
+struct Made {
+    cluster: ClusterId,
+    token: String,
+}
+
+/// Performs a `cluster` command.
+pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
+    let directory = Directory::new(path)?;
+    match &arguments.command {
+        ClusterCommand::Init(init) => {
+            let made = make(init, &directory)?;
+            if init.json {
+                return output::print_json(&made);
+            }
+            output::print(&format!(
+                "Cluster {} is made; {} says how this machine reaches it.\n\nOn each host that is to have drives in \
+                 it:\n  millpond node join {} --device /dev/nvme0n1 --listen ADDRESS\n\nWhoever has this token owns the \
+                 cluster. `millpond cluster token` prints it again.\n",
+                made.cluster,
+                directory.settings_file().display(),
+                made.token
+            ))
+        }
+        ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
+    }
+}
+
+fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {
+    if directory.has_cluster() {
+        bail!(
+            "there is a cluster of this machine alone in {}; make another one with another --dir",
+            directory.given()
+        );
+    }
+    directory.prepare()?;
+    let _lock = directory.lock()?;
+    let mut settings = Settings::load(directory)?;
+    let id = match settings.cluster()? {
+        // Begun before, and perhaps not done.
+        Some(id) if settings.registry_url() == Some(&arguments.registry) => id,
+        Some(id) => {
+            bail!("{} is of cluster {id} already; make another one with another --dir", directory.given())
+        }
+        None => ClusterId(uuid::Uuid::new_v4()),
+    };
+    settings.set_registry(&arguments.registry, id);
+    settings.set_etcd(&arguments.etcd()?);
+    // From here on it is known which cluster this is to be, whatever comes between.
+    settings.store()?;
+    let key = SecretKey::load_or_generate(&directory.admin_key(), "admin")?;
+    access::block_on(async {
+        let registry = settings.registry()?.context("the registry was just named")?.connect().await?;
+        let cluster = Cluster::new(registry);
+        match cluster.create(id).await {
+            Err(ClusterError::OtherCluster { found, .. }) => bail!(
+                "there is a cluster in this registry already, {found}; `millpond node join` with its token joins it, another \
+                 NAME in etcd://HOST/NAME/ makes room for a second one"
+            ),
+            created => created?,
+        }
+        let principal = Principal { public_key: key.public(), access: Access::Admin };
+        cluster.put_principal("admin", &principal).await?;
+        Ok(())
+    })?;
+    Ok(Made { cluster: id, token: Token::of(&settings)?.to_string() })
+}
