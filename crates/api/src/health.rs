@@ -148,7 +148,15 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
     let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
     let read_log = match &osd.failure {
         Some(_) => replace_drive(osd),
-        None => format!("read {node}.log in the cluster's directory; `up` starts the node again by itself"),
+        None if osd.host == node.to_string() => {
+            format!("read {node}.log in the cluster's directory; `up` starts the node again by itself")
+        }
+        // A host that has joined: one node, with one log.
+        None => format!(
+            "look at host {}: `millpond node start` there runs its node, if nobody does; its log is node.log in that host's \
+             directory",
+            osd.host
+        ),
     };
     let (what, next) = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
@@ -366,7 +374,7 @@ fn groups(count: usize, total: usize) -> String {
 mod tests {
     use super::*;
     use crate::view::{self, Reports, Statuses};
-    use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo};
+    use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
     use base::{Epoch, PgId, PoolId};
     use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
 
@@ -485,6 +493,13 @@ mod tests {
             problems.into_iter().find(|problem| problem.starts_with("osd.2 on node.2 is down: ")).unwrap()
         };
         assert!(down(None).ends_with("starts the node again by itself"));
+        let mut joined = map.clone();
+        joined.nodes.insert(NodeId(2), NodeInfo { host: "h3".into(), ..NodeInfo::default() });
+        let told = self::told(&joined, &statuses, None);
+        assert!(
+            told.iter().any(|problem| problem.contains("look at host h3: `millpond node start`")),
+            "{told:?}"
+        );
         let soon =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 470;
         let told = down(Some(Away::Out { at_unix_seconds: soon }));

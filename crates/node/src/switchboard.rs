@@ -86,7 +86,8 @@ impl Switchboard {
                 return tracing::warn!(osd = %self.osd, %from, %error, "a connection is refused");
             }
             Err(error) => {
-                return tracing::info!(osd = %self.osd, %from, %error, "a connection came to nothing");
+                // Anybody can send garbage, as often as he likes.
+                return tracing::debug!(osd = %self.osd, %from, %error, "a connection came to nothing");
             }
         };
         if let Ok(socket) = stream.into_std() {
