@@ -3,7 +3,8 @@
 use crate::directory::Directory;
 use crate::settings::Settings;
 use anyhow::{Context, bail};
-use registry::Location;
+use auth::SecretKey;
+use base::{Access, Principal};
 use registry::cluster::Cluster;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ pub fn with_cluster<T>(
     let directory = Directory::new(path)?;
     require_up(&directory)?;
     let settings = Settings::load(&directory)?;
-    let registry = settings.registry()?.unwrap_or_else(|| Location::Socket(directory.registry_socket()));
+    let registry = settings.registry_of(&directory)?;
     block_on(async {
         let cluster = Cluster::new(registry.connect().await?);
         if let Some(expected) = settings.cluster()? {
@@ -35,6 +36,13 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
         .build()
         .context("cannot start the runtime of this command")?;
     runtime.block_on(work)
+}
+
+/// Lets in whoever has the key in a file, which is made if it is missing.
+pub async fn admit(cluster: &Cluster, path: &Path, name: &str, access: Access) -> anyhow::Result<()> {
+    let key = SecretKey::load_or_generate(path, name)?;
+    let principal = Principal { public_key: key.public(), access };
+    cluster.put_principal(name, &principal).await.with_context(|| format!("cannot let in {name}"))
 }
 
 /// Says what to do where no cluster is up.

@@ -5,8 +5,7 @@ use crate::settings::{EtcdPaths, Settings};
 use crate::token::Token;
 use crate::{access, output};
 use anyhow::{Context, bail};
-use auth::SecretKey;
-use base::{Access, ClusterId, Principal};
+use base::{Access, ClusterId};
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
@@ -142,7 +141,6 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
     settings.set_etcd(&arguments.etcd()?);
     // From here on it is known which cluster this is to be, whatever comes between.
     settings.store()?;
-    let key = SecretKey::load_or_generate(&directory.admin_key(), "admin")?;
     access::block_on(async {
         let registry = settings.registry()?.context("the registry was just named")?.connect().await?;
         let cluster = Cluster::new(registry);
@@ -153,9 +151,7 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
             ),
             created => created?,
         }
-        let principal = Principal { public_key: key.public(), access: Access::Admin };
-        cluster.put_principal("admin", &principal).await?;
-        Ok(())
+        access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await
     })?;
     Ok(Made { cluster: id, token: Token::of(&settings)?.to_string() })
 }

@@ -81,9 +81,7 @@ impl Directory {
 
     /// The way into the cluster, as whoever has the key in that file; as its owner, if none is named.
     pub fn access(&self, key: Option<&Path>) -> anyhow::Result<ClusterAccess> {
-        let Some(registry) = Settings::load(self)?.registry()? else {
-            return Ok(ClusterAccess::local(&self.path, key)?);
-        };
+        let registry = Settings::load(self)?.registry_of(self)?;
         let own = self.admin_key();
         let key = SecretKey::load(key.unwrap_or(&own)).context("no key to act with; name one with --key")?;
         Ok(ClusterAccess { registry, identity: Identity::new(&key) })

@@ -97,10 +97,10 @@ impl Host {
                 _ => return Ok(()),
             }
         }
-        self.start(&usable)
+        self.start(&usable, settings)
     }
 
-    fn start(&mut self, drives: &[PathBuf]) -> anyhow::Result<()> {
+    fn start(&mut self, drives: &[PathBuf], settings: &Settings) -> anyhow::Result<()> {
         self.processes += 1;
         let name = match self.processes {
             1 => self.node.to_string(),
@@ -110,7 +110,6 @@ impl Host {
             vec!["node-process".into(), "--node".into(), self.node.0.to_string().into()];
         arguments.extend(["--dir".into(), self.directory.path().into()]);
         arguments.extend(["--key".into(), self.directory.host_key().into()]);
-        let settings = Settings::load(&self.directory)?;
         arguments.extend(["--listen".into(), settings.listen()?.to_string().into()]);
         arguments.extend(["--spin-us".into(), settings.spin_max().as_micros().to_string().into()]);
         if let Some(volatile) = settings.volatile_cache() {

@@ -17,17 +17,16 @@ use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
 use crate::scrape_targets::ScrapeTargets;
 use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
-use crate::{Usage, output};
+use crate::{Usage, access, output};
 use anyhow::{Context, anyhow, bail};
 use api::view::Reports;
 use api::{health, view};
-use auth::SecretKey;
-use base::{Access, ClusterId, NodeId, Principal};
+use base::{Access, ClusterId, NodeId};
 use registry::cluster::Cluster;
 use registry::{EmbeddedRegistry, Location, Registry, RegistryError, Revision, SocketServer, Watch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -93,7 +92,7 @@ impl LocalCluster {
         let drives = prepare_drives(&directory, &configuration)?;
         let cluster = Cluster::new(registry.clone() as Arc<dyn Registry>);
         cluster.create(registry.cluster()).await.context("cannot set up the registry")?;
-        admit_owner(&directory, &cluster).await?;
+        access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await?;
         let server = SocketServer::bind(&directory.registry_socket(), registry.clone())
             .context("cannot serve the registry")?;
         if let Some(limit) = request.osd_out_after {
@@ -293,8 +292,13 @@ impl LocalCluster {
         let own = self.directory.node(process.node);
         std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
         let id = NodeId(process.node);
-        admit(&self.cluster, &self.directory.node_key(process.node), &id.to_string(), Access::Node(id))
-            .await?;
+        access::admit(
+            &self.cluster,
+            &self.directory.node_key(process.node),
+            &id.to_string(),
+            Access::Node(id),
+        )
+        .await?;
         let name = process.name.clone();
         // One log for each node, however many processes it has.
         let log = self.directory.child_log(&format!("node.{}", process.node));
@@ -445,18 +449,6 @@ impl Changes {
         tracing::warn!(%error, "the cluster's configuration is not watched; watching it again");
         tokio::time::sleep(WATCH_PAUSE).await;
     }
-}
-
-/// Lets in whoever has the owner's key.
-async fn admit_owner(directory: &Directory, cluster: &Cluster) -> anyhow::Result<()> {
-    admit(cluster, &directory.admin_key(), "admin", Access::Admin).await
-}
-
-/// Lets in whoever has the key in a file, which is made if it is missing.
-async fn admit(cluster: &Cluster, path: &Path, name: &str, access: Access) -> anyhow::Result<()> {
-    let key = SecretKey::load_or_generate(path, name)?;
-    let principal = Principal { public_key: key.public(), access };
-    cluster.put_principal(name, &principal).await.with_context(|| format!("cannot let in {name}"))
 }
 
 async fn open_registry(

@@ -8,10 +8,9 @@ use crate::table::Table;
 use crate::token::Token;
 use crate::{Usage, access, host, output, supervisor};
 use anyhow::{Context, bail};
-use auth::SecretKey;
 use base::map::{Admission, ClusterMap, Location, NodeInfo};
 use base::units::ByteSize;
-use base::{Access, NodeId, OsdId, Principal};
+use base::{Access, NodeId, OsdId};
 use clap::{Args, Subcommand};
 use registry::Txn;
 use registry::cluster::Cluster;
@@ -193,8 +192,9 @@ fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> 
             bail!("{} is of cluster {id}, not {}; join with another --dir", directory.given(), token.cluster)
         }
         (_, Some(node)) if has_joined(directory, node)? => bail!(
-            "this host is {node} of the cluster already; `millpond node start` runs it, `millpond osd add --device` adds a \
-             drive"
+            "this host is {node} of the cluster already; `millpond node start` runs it, and another drive is named in \
+             node.devices of {}",
+            directory.settings_file().display()
         ),
         _ => {}
     }
@@ -268,9 +268,7 @@ async fn announce(
     settings.set("node.number", i64::from(node.0));
     // From here on it is known which node this is, whatever comes between.
     settings.store()?;
-    let key = SecretKey::load_or_generate(&directory.host_key(), &node.to_string())?;
-    let principal = Principal { public_key: key.public(), access: Access::Node(node) };
-    cluster.put_principal(&node.to_string(), &principal).await?;
+    access::admit(&cluster, &directory.host_key(), &node.to_string(), Access::Node(node)).await?;
     Ok(node)
 }
 
@@ -367,9 +365,10 @@ fn comes_up(node: NodeId, count: usize, directory: &Directory) -> anyhow::Result
     })
 }
 
-fn parse_node(text: &str) -> Result<NodeId, String> {
+/// A node as people name it: by its number, or as it is printed.
+pub fn parse_node(text: &str) -> Result<NodeId, String> {
     let number = text.strip_prefix("node.").unwrap_or(text);
-    let wrong = |_| format!("{text:?} names no node; write its number, for example 3 or node.3");
+    let wrong = |_| format!("{text:?} names no node; write its number, for example 0 or node.0");
     number.parse().map(NodeId).map_err(wrong)
 }
 
@@ -471,6 +470,7 @@ mod tests {
         assert_eq!(parse_node("3"), Ok(NodeId(3)));
         assert_eq!(parse_node("node.3"), Ok(NodeId(3)));
         assert!(parse_node("three").is_err());
+        assert!(parse_node("osd.3").unwrap_err().contains("node.0"));
     }
 
     #[test]

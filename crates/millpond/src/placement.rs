@@ -1,5 +1,6 @@
 //! `millpond placement`: where nodes stand, and how data would lie on a cluster of any size.
 
+use crate::node::parse_node;
 use crate::simulation::{self, SimulateArguments};
 use crate::{Usage, access, output};
 use anyhow::bail;
@@ -61,12 +62,6 @@ pub fn run(arguments: &PlacementArguments, directory: &Path) -> anyhow::Result<(
     }
 }
 
-fn parse_node(text: &str) -> Result<NodeId, String> {
-    let number = text.strip_prefix("node.").unwrap_or(text);
-    let wrong = |_| format!("{text:?} names no node; write its number, for example 0 or node.0");
-    number.parse().map(NodeId).map_err(wrong)
-}
-
 fn locate(arguments: &LocateArguments, directory: &Path) -> anyhow::Result<()> {
     let LocateArguments { node, host, rack, zone, region } = arguments;
     if [host, rack, zone, region].iter().all(|name| name.is_none()) {
@@ -95,16 +90,4 @@ fn locate(arguments: &LocateArguments, directory: &Path) -> anyhow::Result<()> {
         location => format!("in {location}"),
     };
     output::print_line(&format!("{node} runs on {host}, {stands}; `millpond osd tree` shows all"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_named_by_its_number_or_its_name() {
-        assert_eq!(parse_node("3"), Ok(NodeId(3)));
-        assert_eq!(parse_node("node.3"), Ok(NodeId(3)));
-        assert!(parse_node("osd.3").unwrap_err().contains("node.0"));
-    }
 }

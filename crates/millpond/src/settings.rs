@@ -384,6 +384,11 @@ impl Settings {
         Ok(Some(Location::Etcd(options)))
     }
 
+    /// Where the registry is: elsewhere, or with the cluster that is up in the directory of these settings.
+    pub fn registry_of(&self, directory: &Directory) -> anyhow::Result<Location> {
+        Ok(self.registry()?.unwrap_or_else(|| Location::Socket(directory.registry_socket())))
+    }
+
     /// The cluster that the registry must be of.
     pub fn cluster(&self) -> anyhow::Result<Option<ClusterId>> {
         let parse = |text: &str| {

@@ -47,15 +47,12 @@ impl ClusterAccess {
     /// The key in such a directory of whoever owns it.
     pub const KEY: &str = "admin.key";
 
-    /// Into the cluster that runs in a directory of this machine: as whoever has the key in that file, or as its owner.
+    /// Into the cluster that runs in a directory of this machine, as its owner.
     ///
     /// # Errors
     /// When the key cannot be read.
-    pub fn local(directory: &Path, key: Option<&Path>) -> Result<ClusterAccess, KeyError> {
-        let key = match key {
-            Some(key) => SecretKey::load(key)?,
-            None => SecretKey::load(&directory.join(ClusterAccess::KEY))?,
-        };
+    pub fn local(directory: &Path) -> Result<ClusterAccess, KeyError> {
+        let key = SecretKey::load(&directory.join(ClusterAccess::KEY))?;
         let registry = Location::Socket(directory.join(ClusterAccess::SOCKET));
         Ok(ClusterAccess { registry, identity: Identity::new(&key) })
     }

@@ -229,7 +229,7 @@ impl Bench<'_> {
         what: impl FnOnce() -> Result<T, FailoverError>,
     ) -> Result<(Timeline, T), FailoverError> {
         let enough = AtomicBool::new(false);
-        let cluster = ClusterAccess::local(self.cluster.directory(), None).map_err(LoadError::from)?;
+        let cluster = ClusterAccess::local(self.cluster.directory()).map_err(LoadError::from)?;
         std::thread::scope(|scope| {
             let load = scope.spawn(|| steady::run(&cluster, volume, u64::from(round), &enough));
             let happened = what();
