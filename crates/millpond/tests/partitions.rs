@@ -3,20 +3,19 @@
 
 mod common;
 
+use common::door::Door;
 use common::fio::fio_notices_nothing_of;
-use common::nbd::{NbdClient, Refusal};
 use common::network::Network;
 use common::network::Peer::{Clients, Node};
-use common::pond::{Door, Pond};
-use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, some_epoch_ends};
+use common::pond::Pond;
+use common::probe::Probe;
+use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, node_of, some_epoch_ends};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 /// Links stay cut for so long at least: past every lease under load, and past the time after which clients give up a
 /// silent connection.
 const CUT: Duration = Duration::from_secs(6);
-/// Operations go on while links are cut: within this, on a busy machine too.
-const GOES_ON: Duration = Duration::from_secs(25);
 
 /// A cluster whose links can be cut. The cluster ends first.
 struct Scene {
@@ -26,57 +25,9 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Option<Scene> {
-        let network = Network::make(test)?;
+        let network = Network::make(test, OSDS)?;
         let pond = Pond::start_with(&["--osd-size", "3GiB", &network.flag()]);
-        pond.volume("probe", "256MiB");
         Some(Scene { pond, network })
-    }
-}
-
-/// A client that looks whether operations go on, on a volume of its own.
-struct Probe<'a> {
-    pond: &'a Pond,
-    client: NbdClient,
-    stamp: u8,
-    _door: Door,
-}
-
-impl<'a> Probe<'a> {
-    /// Spread over all groups, most likely.
-    const PLACES: u64 = 48;
-
-    fn new(pond: &'a Pond) -> Probe<'a> {
-        // What cannot be done in time is told with the reason instead of waiting for it.
-        let door = pond.serve_with("probe", &["--timeout", &format!("{}s", GOES_ON.as_secs())]);
-        Probe { pond, client: door.client(), stamp: 0, _door: door }
-    }
-
-    /// Writes and reads in all groups.
-    #[track_caller]
-    fn goes_on(&mut self, what: &str) {
-        let began = Instant::now();
-        self.stamp = self.stamp.wrapping_add(1);
-        let data = vec![self.stamp; BLOCK as usize];
-        for place in 0..Self::PLACES {
-            let written = self.client.write(place * (4 << 20), &data);
-            written.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
-        }
-        for place in 0..Self::PLACES {
-            let found = self.client.read(place * (4 << 20), BLOCK as u32);
-            let found = found.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
-            assert!(found == data, "{what}: block {place} is old");
-        }
-        let took = began.elapsed();
-        eprintln!("{what}: operations in all groups took {:.1} s", took.as_secs_f64());
-        assert!(took < GOES_ON, "{what}: operations in all groups took {took:?}");
-    }
-
-    #[track_caller]
-    fn is_stuck(&self, what: &str, refusal: &Refusal) -> ! {
-        let groups = groups(self.pond);
-        let waiting: Vec<String> =
-            groups.iter().filter(|group| group["state"] != "active").map(ToString::to_string).collect();
-        panic!("{what}: {}; not active: {}", refusal.message, waiting.join("\n"));
     }
 }
 
@@ -155,6 +106,7 @@ fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
 fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_the_old_one() {
     let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a volume whose server was killed") else { return };
+    pond.volume("probe", "256MiB");
     becomes_whole(&pond);
     let cut_off = |nodes: std::ops::Range<u32>| {
         for node in nodes {
