@@ -10,7 +10,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 
 # Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-HOST_TESTS := --test hosts --test hosts_in_trouble --test certificates
+HOST_TESTS := --test machines
 
 .PHONY: help deps build run test test-hosts soak bench bench-failover fmt lint clean
 

@@ -1,19 +1,17 @@
 //! Hosts of a cluster, and the members of its etcd on them, are cut off, killed, replaced, emptied and taken in again while
 //! fio verifies: operations go on, and after each trouble the cluster is whole again by itself.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::hosts::{HOSTS, Hosts, walk};
-use common::network::Peer::{Clients, Node};
-use common::pond::runs;
-use common::probe::Probe;
-use common::tools::{installed, run};
-use common::whole::{
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::hosts::{HOSTS, Hosts, walk};
+use crate::common::network::Peer::{Clients, Node};
+use crate::common::pond::runs;
+use crate::common::probe::Probe;
+use crate::common::tools::{installed, run};
+use crate::common::whole::{
     Frozen, becomes_whole, becomes_whole_within, epochs, every_epoch_ends, groups, osd_view, signal,
     some_epoch_ends,
 };
-use common::{names, path, wait_until};
+use crate::common::{names, path, wait_until};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,12 +23,6 @@ const WITHOUT_MAJORITY: Duration = Duration::from_secs(60);
 const MOVED_WITHIN: Duration = Duration::from_secs(180);
 /// Gives processes another time of day, and leaves them the clock that nobody sets.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-
-/// One cluster in trouble at a time: beside others on few cores it takes longer than is waited for.
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 /// Sets the clock of what is started on a host from now on.
 fn set_clock(hosts: &Hosts, host: u32, difference: &str) {
@@ -56,7 +48,6 @@ fn clock_is_ahead(hosts: &Hosts, host: u32) -> i64 {
 
 #[test]
 fn hosts_whose_clocks_are_minutes_apart_are_cut_off_while_fio_verifies() {
-    let _turn = turn();
     let test = "hosts whose clocks are minutes apart";
     if !installed(test, &["faketime"]) {
         return;
@@ -101,7 +92,6 @@ fn hosts_whose_clocks_are_minutes_apart_are_cut_off_while_fio_verifies() {
 
 #[test]
 fn members_of_etcd_are_killed_and_replaced_and_a_majority_is_lost_for_a_minute_while_fio_verifies() {
-    let _turn = turn();
     let Some(hosts) = Hosts::up("members of etcd in trouble", 0) else { return };
     fio_notices_nothing_of(&hosts, |hosts| {
         let mut probe = Probe::new(hosts);
@@ -153,7 +143,6 @@ fn members_of_etcd_are_killed_and_replaced_and_a_majority_is_lost_for_a_minute_w
 
 #[test]
 fn hosts_join_and_leave_and_the_manager_is_killed_meanwhile_while_fio_verifies() {
-    let _turn = turn();
     let Some(hosts) = Hosts::up("hosts that join and leave", 1) else { return };
     fio_notices_nothing_of(&hosts, |hosts| {
         let mut probe = Probe::new(hosts);
@@ -221,7 +210,6 @@ fn has_groups(hosts: &Hosts, osd: u32) -> bool {
 
 #[test]
 fn a_host_with_a_key_that_is_not_its_own_is_not_let_in_and_disturbs_nobody() {
-    let _turn = turn();
     let Some(hosts) = Hosts::up("a host with a wrong key", 0) else { return };
     let mut probe = Probe::new(&hosts);
     becomes_whole(&hosts);

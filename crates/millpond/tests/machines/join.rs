@@ -1,10 +1,8 @@
 //! From three bare hosts to a cluster by the very commands that docs/operations.md names, each host in a network namespace
 //! of its own, with a member of an etcd and a drive; then hosts die and come back.
 
-mod common;
-
-use common::hosts::{HOSTS, Hosts, walk};
-use common::{path, wait_until};
+use crate::common::hosts::{HOSTS, Hosts, walk};
+use crate::common::{path, wait_until};
 use serde_json::Value;
 
 #[test]

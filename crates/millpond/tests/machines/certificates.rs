@@ -1,14 +1,12 @@
 //! An etcd that wants certificates: whose are refused, what is said of one that has expired, and that a cluster lives on
 //! meanwhile.
 
-mod common;
-
-use common::authority::Authority;
-use common::hosts::{HOSTS, Hosts, walk};
-use common::probe::Probe;
-use common::tools::installed;
-use common::whole::becomes_whole;
-use common::{names, path, wait_until};
+use crate::common::authority::Authority;
+use crate::common::hosts::{HOSTS, Hosts, walk};
+use crate::common::probe::Probe;
+use crate::common::tools::installed;
+use crate::common::whole::becomes_whole;
+use crate::common::{names, path, wait_until};
 
 #[test]
 fn a_certificate_that_has_expired_is_told_of_and_the_cluster_lives_on_meanwhile() {

@@ -1,15 +1,13 @@
 //! Links between nodes are cut, both ways or one way, while fio verifies: whoever can go on does, what cannot waits, and
 //! after the links are whole again so is the cluster, by itself and with all replicas the same.
 
-mod common;
-
-use common::door::Door;
-use common::fio::fio_notices_nothing_of;
-use common::network::Network;
-use common::network::Peer::{Clients, Node};
-use common::pond::Pond;
-use common::probe::Probe;
-use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, node_of, some_epoch_ends};
+use crate::common::door::Door;
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::network::Network;
+use crate::common::network::Peer::{Clients, Node};
+use crate::common::pond::Pond;
+use crate::common::probe::Probe;
+use crate::common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, node_of, some_epoch_ends};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -31,15 +29,8 @@ impl Scene {
     }
 }
 
-/// One cluster under partitions at a time: beside others on few cores they take longer than is waited for.
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 #[test]
 fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("links between two nodes") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -64,7 +55,6 @@ fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
 
 #[test]
 fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a node cut off") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -104,7 +94,6 @@ fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
 
 #[test]
 fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_the_old_one() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a volume whose server was killed") else { return };
     pond.volume("probe", "256MiB");
     becomes_whole(&pond);
@@ -129,7 +118,7 @@ fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_
     is_killed_while_it_writes();
     cut_off(0..OSDS);
     let refusal = serve_when_free(&pond).err().expect("it was served although an old server might be");
-    common::names(
+    crate::common::names(
         &refusal,
         &["volume probe is not attached", "had it before", "osd.0 (", "osd.1 (", "osd.2 ("],
     );
@@ -152,7 +141,6 @@ fn serve_when_free(pond: &Pond) -> Result<Door, String> {
 
 #[test]
 fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("nodes that stand still behind cut links") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -191,7 +179,7 @@ fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
         // It starts anew behind the cut.
         every_epoch_ends(pond, || {
             network.cut_off_from_nodes(2);
-            common::whole::signal(node_of(pond, 2), Signal::SIGKILL);
+            crate::common::whole::signal(node_of(pond, 2), Signal::SIGKILL);
             probe.goes_on("2 is killed, cut off");
             std::thread::sleep(CUT);
         });
