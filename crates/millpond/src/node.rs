@@ -100,7 +100,7 @@ Examples:
 /// How a host joins.
 #[derive(Args, Clone, Debug)]
 pub struct JoinArguments {
-    /// The cluster's token
+    /// The cluster's token; `-` reads it from stdin, where no list of processes shows it
     pub token: String,
 
     /// A block device for an OSD, or a file that serves as one; repeat it for more
@@ -184,7 +184,12 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
 }
 
 fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> {
-    let token: Token = arguments.token.parse()?;
+    let token: Token = match arguments.token.as_str() {
+        "-" => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse()?
+        }
+        token => token.parse()?,
+    };
     if directory.has_cluster() {
         bail!("there is a cluster of this machine alone in {}; join with another --dir", directory.given());
     }

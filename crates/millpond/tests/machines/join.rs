@@ -44,7 +44,7 @@ fn three_bare_hosts_become_a_cluster_by_the_commands_of_the_document() {
     hosts.refused(1, &format!("{join} /dev/null"), &["already"]);
     let other = hosts.scratch().join("other");
     hosts.refused(1, &format!("{join} /dev/null --dir {}", path(&other)), &["/dev/null"]);
-    let nobodys = "millpond node join millpond1.e30 --listen 127.0.0.1 --device x --dir x";
+    let nobodys = "echo millpond1.e30 | millpond node join - --listen 127.0.0.1 --device x --dir x";
     hosts.refused(1, nobodys, &["cluster token"]);
     hosts.refused(1, "millpond node rm 1", &["is in"]);
     hosts.refused(1, "millpond osd add --device x", &["node.devices"]);

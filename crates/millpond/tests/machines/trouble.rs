@@ -211,37 +211,43 @@ fn has_groups(hosts: &Hosts, osd: u32) -> bool {
 #[test]
 fn a_host_with_a_key_that_is_not_its_own_is_not_let_in_and_disturbs_nobody() {
     let Some(hosts) = Hosts::up("a host with a wrong key", 0) else { return };
-    let mut probe = Probe::new(&hosts);
-    becomes_whole(&hosts);
-    let (own, aside) = (hosts.dir_of(2).join("node.key"), hosts.scratch().join("aside.key"));
-    let stranger = hosts.scratch().join("stranger.key");
-    hosts.run(&["auth", "add", "stranger", "--admin", "--out", path(&stranger)]);
-    hosts.run_on(2, "millpond node stop");
-    std::fs::rename(&own, &aside).expect("a key can be put aside");
-    // One that opens everything, but is not the node's; one of nobody; and the node's again.
-    for what in ["another's", "nobody's"] {
-        std::fs::copy(&stranger, &own).expect("a key can be copied");
-        let before = hosts.node_log(2).len();
-        hosts.run_on(2, "millpond node start");
-        wait_until("the host is not let in", || {
-            hosts.node_log(2)[before..].contains("is not that of node.2 in cluster")
-        });
-        names(&hosts.node_log(2)[before..], &["put the key back that the host had when it joined"]);
-        probe.goes_on(&format!("h3 has {what} key"));
-        assert_eq!(hosts.node_of(2)["osds_up"], 0);
-        hosts.shell(2, "millpond node stop");
-        if what == "another's" {
-            hosts.run(&["auth", "rm", "stranger"]);
+    fio_notices_nothing_of(&hosts, |hosts| {
+        let mut probe = Probe::new(hosts);
+        becomes_whole(hosts);
+        let (own, aside) = (hosts.dir_of(2).join("node.key"), hosts.scratch().join("aside.key"));
+        let stranger = hosts.scratch().join("stranger.key");
+        hosts.run(&["auth", "add", "stranger", "--admin", "--out", path(&stranger)]);
+        hosts.run_on(2, "millpond node stop");
+        std::fs::rename(&own, &aside).expect("a key can be put aside");
+        // One that opens everything, but is not the node's; one of nobody; and the node's again.
+        for what in ["another's", "nobody's"] {
+            std::fs::copy(&stranger, &own).expect("a key can be copied");
+            let before = hosts.node_log(2).len();
+            hosts.run_on(2, "millpond node start");
+            wait_until("the host is not let in", || {
+                hosts.node_log(2)[before..].contains("is not that of node.2 in cluster")
+            });
+            names(&hosts.node_log(2)[before..], &["put the key back that the host had when it joined"]);
+            probe.goes_on(&format!("h3 has {what} key"));
+            assert_eq!(hosts.node_of(2)["osds_up"], 0);
+            hosts.shell(2, "millpond node stop");
+            if what == "another's" {
+                hosts.run(&["auth", "rm", "stranger"]);
+            }
         }
-    }
-    std::fs::rename(&aside, &own).expect("a key can be put back");
-    hosts.run_on(2, "millpond node start");
-    becomes_whole(&hosts);
+        std::fs::rename(&aside, &own).expect("a key can be put back");
+        hosts.run_on(2, "millpond node start");
+        becomes_whole(hosts);
 
-    // A node whose key is taken away while it runs stops, and counts as down.
-    let (worked, _, complaint) = hosts.attempt(&["auth", "rm", "node.2"]);
-    assert!(!worked && complaint.contains("take its OSDs out first"), "{complaint}");
-    hosts.etcdctl(&["del", "/millpond/millpond/map/principal/node.2"]);
-    wait_until("the host is not let in any more", || hosts.node_of(2)["osds_up"] == 0);
-    probe.goes_on("the key of h3 was removed");
+        // A node whose key is taken away while it runs stops, and counts as down.
+        let (worked, _, complaint) = hosts.attempt(&["auth", "rm", "node.2"]);
+        assert!(!worked && complaint.contains("take its OSDs out first"), "{complaint}");
+        let principal = "/millpond/millpond/map/principal/node.2";
+        let value = hosts.etcdctl(&["get", "--print-value-only", principal]);
+        hosts.etcdctl(&["del", principal]);
+        wait_until("the host is not let in any more", || hosts.node_of(2)["osds_up"] == 0);
+        probe.goes_on("the key of h3 was removed");
+        hosts.etcdctl(&["put", principal, value.trim()]);
+        becomes_whole(hosts);
+    });
 }
