@@ -202,6 +202,8 @@ pub struct Plan {
     pub is_exclusive: bool,
     /// How many of the nodes, the last ones, are added while the others serve.
     pub late_nodes: usize,
+    /// How often the pool gets twice as many groups.
+    pub doublings: u32,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
 }
@@ -293,6 +295,7 @@ impl Plan {
             is_tight: false,
             is_exclusive: false,
             late_nodes: 0,
+            doublings: 0,
             weights,
         };
         // Last, so that other seeds stand for what they stood for.
@@ -320,7 +323,14 @@ impl Plan {
         plan.registry_loses_leases = random.percent(30);
         plan.retires_somebody = random.percent(50) && !is_still && plan.nodes > plan.size as usize;
         plan.store_coup_percent = random.choose(&[0, 0, 5, 25]);
+        plan.doublings = random.choose(&[0, 0, 1, 2]);
         plan
+    }
+
+    /// One more than the largest number that a group can have.
+    #[must_use]
+    pub fn pg_numbers(&self) -> u32 {
+        self.pgs << self.doublings
     }
 
     /// Gives clients more room than drives have. Every node holds everything: so the room of one is that of all, and who
