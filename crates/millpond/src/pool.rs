@@ -103,7 +103,14 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                     Some(pg_count) => *pg_count,
                     None => pg_count_default(&cluster.map().await?, &rule, *size),
                 };
-                let info = PoolInfo { name: name.clone(), size: *size, min_size, pg_count, rule };
+                let info = PoolInfo {
+                    name: name.clone(),
+                    size: *size,
+                    min_size,
+                    pg_count,
+                    rule,
+                    ..PoolInfo::default()
+                };
                 cluster.create_pool_by(&info).await?;
                 find(cluster, name).await
             })?;

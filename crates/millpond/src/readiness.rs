@@ -71,7 +71,7 @@ impl Start {
             let map = maps.borrow_and_update().clone();
             let pgs = view::pgs(&map, &statuses);
             let active = pgs.iter().filter(|pg| pg.state == PgHealth::Active).count();
-            let total = map.pools.values().map(|pool| pool.pg_count as usize).sum::<usize>();
+            let total = map.pgs.len();
             let pool_seen = self.first_pool_replicas.is_none() || map.pool_named(FIRST_POOL).is_some();
             if pool_seen {
                 self.tell(GROUPS_ACTIVE, active, total);

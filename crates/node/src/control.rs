@@ -397,8 +397,9 @@ async fn control_osd(
     loop {
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
-                Report::Propose { pg, expected, config } => {
-                    tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), pg, expected, config));
+                Report::Propose { pg, expected, config, is_split } => {
+                    let proposal = Proposal { pg, expected, config, is_split };
+                    tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), proposal));
                 }
                 Report::Figures(figures) => board.note_figures(osd.id, *figures),
                 Report::Status(new) => {
@@ -518,6 +519,14 @@ async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, has_failed: 
     }
 }
 
+/// A configuration that an OSD asks for.
+struct Proposal {
+    pg: PgId,
+    expected: Epoch,
+    config: PgConfig,
+    is_split: bool,
+}
+
 /// Carries a proposal to the registry and tells the shard what came of it.
 ///
 /// The shard is given a map before that has the new configuration: whoever begins an epoch knows of every attach that was
@@ -526,13 +535,15 @@ fn propose(
     osd: &OsdControl,
     cluster: Cluster,
     mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
-    pg: PgId,
-    expected: Epoch,
-    config: PgConfig,
+    Proposal { pg, expected, config, is_split }: Proposal,
 ) -> impl Future<Output = ()> + use<> {
     let (osd, commands, waker) = (osd.id, osd.commands.clone(), osd.waker.clone());
     async move {
-        let claimed = match cluster.change_pg(pg, expected, config.clone()).await {
+        let changed = match is_split {
+            true => cluster.split_pg(pg, expected, config.clone()).await,
+            false => cluster.change_pg(pg, expected, config.clone()).await,
+        };
+        let claimed = match changed {
             Ok(is_changed) => is_changed,
             Err(error) => {
                 tracing::warn!(%osd, %pg, %error, "a new epoch could not be claimed");
@@ -596,7 +607,8 @@ mod tests {
         let osd = OsdControl { id, address, waker: reactor.waker(), commands, reports, ended };
         let (maps, watched) = tokio::sync::watch::channel(Arc::new(before));
         let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
-        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, pg, config.epoch, next.clone()));
+        let proposal = Proposal { pg, expected: config.epoch, config: next.clone(), is_split: false };
+        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, proposal));
         // Claimed, and the watch is late.
         while cluster.map().await.unwrap().pgs[&pg] != next {
             tokio::task::yield_now().await;

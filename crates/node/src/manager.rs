@@ -151,6 +151,7 @@ impl Manager {
             let retry = Instant::now() + RETRY_PAUSE;
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
+        self.management.decide_pg_counts(map).await?;
         let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };

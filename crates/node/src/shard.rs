@@ -88,6 +88,8 @@ pub enum Report {
         expected: Epoch,
         /// By this.
         config: PgConfig,
+        /// And with the same the group that is split off from it begins.
+        is_split: bool,
     },
     /// How it is.
     Status(Box<OsdStatus>),
@@ -252,7 +254,10 @@ impl Io for ShardIo<'_> {
         self.reactor.flush(self.file, token);
     }
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose { pg, expected, config });
+        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: false });
+    }
+    fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
+        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: true });
     }
 }
 

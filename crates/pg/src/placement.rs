@@ -226,10 +226,10 @@ impl Osd {
     pub(crate) fn delete_left(&mut self, index: u32, key: ObjectKey) -> bool {
         let group = &self.groups[index as usize];
         let GroupState::Left { is_marked } = group.state else { return true };
-        let (pg, epoch) = (group.pg, group.config.epoch);
+        let (pg, modulus, epoch) = (group.pg, group.modulus, group.config.epoch);
         let mut staged = Ok(());
         if !is_marked && self.sabotage != Some(Sabotage::KeepLog) {
-            staged = self.store.stage_join(pg, epoch, Sequence(0), self.next_staged_token());
+            staged = self.store.stage_join(pg, modulus, epoch, Sequence(0), self.next_staged_token());
             if staged.is_ok() {
                 self.note_staged(StagedRecord::Left { group: index });
                 self.groups[index as usize].enter(GroupState::Left { is_marked: true });

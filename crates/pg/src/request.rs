@@ -10,7 +10,7 @@ use crate::sabotage::Sabotage;
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::{NAME, UNDONE};
-use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, crc32c};
 use std::ops::Range;
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
@@ -38,14 +38,15 @@ impl Osd {
         }
         // The attach is newer than the map: it fences the older ones from here on.
         volume.generation = volume.generation.max(request.generation);
-        let object = request.key.object;
-        let pg = PgId::of_object(volume.pool, volume.pg_count, request.key.volume, object);
-        if pg != request.key.pg || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
+        let (pg, object) = (request.key.pg, request.key.object);
+        if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
             return refuse(Status::NotPrimary);
         }
         let Some(&index) = self.group_index.get(&pg) else { return refuse(Status::NotPrimary) };
         let group = &self.groups[index as usize];
-        if group.config.primary != self.id {
+        // Whose map is from before a split may mean the other half.
+        let is_held = group.holds(&request.key) || self.sabotage == Some(Sabotage::ServeOtherHalf);
+        if group.config.primary != self.id || !is_held {
             return refuse(Status::NotPrimary);
         }
         if !group.is_active() {

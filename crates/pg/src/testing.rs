@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) bad: Option<u64>,
     pub(crate) drive: Vec<(u64, Option<Buffer>, Result<(), String>)>,
     pub(crate) proposals: Vec<(PgId, PgConfig)>,
+    /// Those that ask for a split.
+    pub(crate) splits: Vec<(PgId, PgConfig)>,
 }
 
 impl Network for Surroundings {
@@ -84,6 +86,9 @@ impl Io for Surroundings {
     }
     fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
         self.proposals.push((pg, config));
+    }
+    fn propose_split(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
+        self.splits.push((pg, config));
     }
 }
 

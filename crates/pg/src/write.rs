@@ -300,8 +300,17 @@ impl Osd {
     /// that this OSD left.
     pub(crate) fn delete_some(&mut self, io: &mut impl Io) {
         for _ in 0..DELETIONS_AT_ONCE {
+            if !self.splittings.is_empty() {
+                // What is staged before a split is what is split.
+                return;
+            }
             let Some(key) = self.deletions.pop_front() else { return };
             let Some(&group) = self.group_index.get(&key.pg) else { continue };
+            if !self.groups[group as usize].holds(&key) {
+                // It went to the other half since, and is looked for there.
+                self.deletions_are_due = true;
+                continue;
+            }
             if self.has_left(group) {
                 if self.delete_left(group, key) {
                     continue;
@@ -487,7 +496,7 @@ mod tests {
         map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
         map.targets.insert(PG, in_sync.clone());
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
-        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.osd.handle_query(link, PG, 1, epoch, &mut alone.io);
         assert!(!alone.io.sent.is_empty(), "it says where it stands");
         // Another map from before that comes first.
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
@@ -500,7 +509,7 @@ mod tests {
         alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
         assert!(matches!(alone.osd.groups[0].state, GroupState::Replica { expected: None }));
         // Asked anew, it says that its log does not tell what it has, and joins.
-        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.osd.handle_query(link, PG, 1, epoch, &mut alone.io);
         alone.run();
         assert!(!alone.holds(key) && alone.osd.store.pg_is_incomplete(PG));
     }

@@ -182,7 +182,7 @@ impl Pond {
         let mut is_changed = false;
         for osd in self.osds.values_mut() {
             while let Ok(report) = osd.reports.try_recv() {
-                let Report::Propose { pg, expected, config } = report else { continue };
+                let Report::Propose { pg, expected, config, is_split: false } = report else { continue };
                 let current = self.map.pgs.get_mut(&pg).unwrap();
                 let accepted = (current.epoch == expected).then_some(config);
                 if let Some(config) = &accepted {

@@ -138,6 +138,23 @@ impl Management {
         self.cluster.change_targets(changes).await
     }
 
+    /// Has pools split their groups that are to, and counts those that were split off when all are. What changes shows in
+    /// the map, which is looked at again.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn decide_pg_counts(&mut self, map: &ClusterMap) -> Result<()> {
+        for (&pool, info) in &map.pools {
+            let name = &info.name;
+            if self.cluster.finish_split(pool, map).await? {
+                tracing::info!(pool = %name, groups = info.pg_numbers(), "all placement groups of the pool are split");
+            } else if self.cluster.begin_split(pool, map).await? {
+                tracing::info!(pool = %name, groups = info.pg_count, "the placement groups of the pool are split in two");
+            }
+        }
+        Ok(())
+    }
+
     /// What becomes of those who are down, for people.
     #[must_use]
     pub fn away(&self, map: &ClusterMap, out_after: Option<Duration>) -> BTreeMap<OsdId, Away> {
@@ -234,12 +251,22 @@ pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
     let mut changes = Vec::new();
     for (&pool, info) in &map.pools {
         let candidates = Candidate::of_rule(map, &info.rule);
+        // Of groups that are being split both halves lie together until all are: whatever was balanced before is so then.
         let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
         let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
         let targets = retarget(pool, info.size, info.rule.failure_domain, &present, &candidates);
         for ((pg, present), target) in groups().zip(present).zip(targets) {
             if target != present {
-                changes.push(TargetChange { pg, before: map.targets.get(&pg).cloned(), target });
+                changes.push(TargetChange {
+                    pg,
+                    before: map.targets.get(&pg).cloned(),
+                    target: target.clone(),
+                });
+            }
+            let child = pg.child(info.pg_count);
+            if info.split_to.is_some() && map.pgs.contains_key(&child) && self::present(map, child) != target
+            {
+                changes.push(TargetChange { pg: child, before: map.targets.get(&child).cloned(), target });
             }
         }
     }

@@ -55,6 +55,7 @@ mod pools;
 mod principals;
 mod scrubs;
 mod settings;
+mod splits;
 mod status;
 mod targets;
 #[cfg(test)]
@@ -74,6 +75,7 @@ pub use placement::{
 pub use pools::check_pg;
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
+pub use splits::groups_to_split;
 pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 pub use targets::TargetChange;
 

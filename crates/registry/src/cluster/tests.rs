@@ -961,7 +961,7 @@ fn rack(name: &str) -> Location {
 
 fn pool_by(name: &str, failure_domain: FailureDomain, device_class: Option<DeviceClass>) -> PoolInfo {
     let rule = PlacementRule { failure_domain, device_class };
-    PoolInfo { name: name.to_owned(), size: 3, min_size: 2, pg_count: 32, rule }
+    PoolInfo { name: name.to_owned(), size: 3, min_size: 2, pg_count: 32, rule, ..PoolInfo::default() }
 }
 
 #[tokio::test]
