@@ -794,7 +794,9 @@ async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     }
     let rule = PlacementRule { failure_domain: plan.topology.failure_domain, ..PlacementRule::default() };
     let (name, size, min_size) = (POOL_NAME.to_owned(), plan.size, plan.min_size);
-    cluster.create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule }).await?;
+    cluster
+        .create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule, ..PoolInfo::default() })
+        .await?;
     for index in 0..plan.volumes {
         let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
         cluster.create_volume(&volume_name(index), POOL_NAME, bytes).await?;
