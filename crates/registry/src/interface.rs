@@ -133,6 +133,10 @@ impl Compare {
     fn value_bytes(&self) -> usize {
         if let Compare::Value(_, value) = self { value.len() } else { 0 }
     }
+
+    fn bytes(&self) -> usize {
+        self.key().len() + self.value_bytes()
+    }
 }
 
 /// One step of a transaction's branch.
@@ -274,7 +278,14 @@ impl Txn {
     /// limits. For creations too large for one transaction, where atomicity is not needed.
     #[must_use]
     pub fn split(operations: impl IntoIterator<Item = Operation>) -> Vec<Txn> {
+        Txn::split_when(&[], operations)
+    }
+
+    /// As [`Self::split`], each of them under the same conditions.
+    #[must_use]
+    pub fn split_when(conditions: &[Compare], operations: impl IntoIterator<Item = Operation>) -> Vec<Txn> {
         let mut txns: Vec<Txn> = Vec::new();
+        let condition_bytes: usize = conditions.iter().map(Compare::bytes).sum();
         let mut bytes = 0;
         let mut changed = BTreeSet::new();
         for operation in operations {
@@ -287,12 +298,13 @@ impl Txn {
                     txn.then.push(operation);
                 }
                 _ => {
-                    bytes = operation.bytes();
+                    bytes = condition_bytes + operation.bytes();
                     changed.clear();
                     if operation.changes() {
                         changed.insert(operation.key().to_owned());
                     }
-                    txns.push(Txn::new().then(operation));
+                    let under = Txn { compares: conditions.to_vec(), ..Txn::new() };
+                    txns.push(under.then(operation));
                 }
             }
         }
@@ -317,7 +329,7 @@ impl Txn {
         for compare in &self.compares {
             check_key(compare.key())?;
             check_value(compare.key(), compare.value_bytes())?;
-            bytes += compare.key().len() + compare.value_bytes();
+            bytes += compare.bytes();
         }
         for branch in [&self.then, &self.otherwise] {
             let mut changed = BTreeSet::new();
@@ -517,6 +529,15 @@ mod tests {
         assert!(txns.len() < 20, "{}", txns.len());
         let together: Vec<_> = txns.into_iter().flat_map(|txn| txn.then).collect();
         assert_eq!(together, operations.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_conditions_of_a_split_count_in_each_of_its_transactions() {
+        let condition = Compare::Value("c".to_owned(), vec![1; 200_000].into());
+        let operations = (0..12).map(|index| Operation::put(format!("{index:02}"), vec![7; 200_000]));
+        let txns = Txn::split_when(std::slice::from_ref(&condition), operations);
+        assert!(txns.iter().all(|txn| txn.check().is_ok() && txn.compares == [condition.clone()]));
+        assert_eq!(txns.iter().map(|txn| txn.then.len()).collect::<Vec<_>>(), [5, 5, 2]);
     }
 
     #[test]
