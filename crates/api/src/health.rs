@@ -151,10 +151,10 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
         None if osd.host == node.to_string() => {
             format!("read {node}.log in the cluster's directory; `up` starts the node again by itself")
         }
-        // A host that has joined: one node, with one log.
+        // A host that has joined, or on which the cluster began.
         None => format!(
-            "look at host {}: `millpond node start` there runs its node, if nobody does; its log is node.log in that host's \
-             directory",
+            "look at host {}: `millpond node start` there runs its node, if nobody does, or `millpond up` where that runs it; \
+             its log is in that host's directory",
             osd.host
         ),
     };

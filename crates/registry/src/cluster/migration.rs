@@ -192,6 +192,8 @@ impl<'a> Migration<'a> {
         let source = Seen::read(self.source).await?;
         match source.presence.clone() {
             Presence::Here(cluster) => {
+                // Before anything is left at the target.
+                self.check_idle(leased(self.source).await?)?;
                 let record = self.begin(cluster).await?;
                 self.copy(&record).await?;
                 self.leave(&source, &record).await?;
@@ -258,7 +260,7 @@ impl<'a> Migration<'a> {
         for _ in 0..=COPIES_MAX {
             let compared = self.compare().await?;
             if compared.differences.is_empty() {
-                return self.check_idle(compared.who);
+                return Ok(());
             }
             for txn in Txn::split_when(&target.unchanged(), compared.differences) {
                 if !self.target.txn(txn).await?.succeeded {
