@@ -424,6 +424,41 @@ pub trait Watch: Send {
     async fn next(&mut self) -> Result<WatchBatch, RegistryError>;
 }
 
+/// Something that is wrong with a registry that consists of members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryTrouble {
+    /// Its quota is used up: it takes no change but those that make room.
+    Full {
+        /// The member that says so.
+        member: String,
+    },
+    /// Its quota will be used up.
+    Filling {
+        /// The member whose store is so large.
+        member: String,
+        /// Bytes of the store.
+        bytes: u64,
+        /// The quota: what it may have.
+        bytes_max: u64,
+        /// Whether the member told its quota; else it is that of one that was told nothing else.
+        is_quota_known: bool,
+    },
+    /// A member does not answer, or takes no part.
+    MemberDown {
+        /// The member.
+        member: String,
+        /// What was found.
+        reason: String,
+    },
+    /// A member is of a version that is too old.
+    Outdated {
+        /// The member.
+        member: String,
+        /// Its version.
+        version: String,
+    },
+}
+
 /// A registry with etcd's semantics. Keys are text of 1 to [`KEY_BYTES_MAX`] bytes without control
 /// characters. Reads are linearizable: they show every change acknowledged before they began.
 #[async_trait]
@@ -453,6 +488,11 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Drops history up to a revision. Keys keep their values.
     async fn compact(&self, revision: Revision) -> Result<(), RegistryError>;
+
+    /// What is wrong with the registry itself, though it answers. Takes half a second at most.
+    async fn troubles(&self) -> Vec<RegistryTrouble> {
+        Vec::new()
+    }
 
     /// Writes one key that belongs to no lease.
     async fn put(&self, key: &str, value: Value) -> Result<Revision, RegistryError> {

@@ -49,6 +49,7 @@
 mod attach;
 mod current;
 mod error;
+mod history;
 mod http;
 mod keys;
 mod management;
@@ -71,6 +72,7 @@ mod volumes;
 pub use attach::{AttachRecord, Attachment};
 pub use current::{Known, MapFollower};
 pub use error::ClusterError;
+pub use history::HistoryBounds;
 pub use http::HttpRecord;
 pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
