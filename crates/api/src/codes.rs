@@ -82,6 +82,12 @@ codes! {
         "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; reads, trims and removals work",
         "remove or trim data, or add OSDs",
         "when enough was freed on it, or moved off it";
+    /// The registry takes no changes.
+    RegistryFull = "REGISTRY_FULL", Error,
+        "the etcd that is the registry has used up its quota (alarm NOSPACE)",
+        "volumes are served as they are, but nothing can change: who fails is not replaced, and nothing can be attached",
+        "give it room: `etcdctl defrag` on each member, or a larger --quota-backend-bytes; then `etcdctl alarm disarm`",
+        "when the alarm is disarmed";
     /// One more loss loses data.
     PgLastCopy = "PG_LAST_COPY", Warning,
         "placement groups serve with a single copy though their pool wants more",
@@ -136,6 +142,24 @@ codes! {
         "none: such blocks are read from another member and written anew. A drive that does this may soon do worse",
         "check the drive with `smartctl`, look for more with `millpond scrub start --deep`, and plan to replace it",
         "when its OSD is started again";
+    /// A member of the registry is down.
+    RegistryMemberDown = "REGISTRY_MEMBER_DOWN", Warning,
+        "a member of the etcd that is the registry does not answer from here, or has no leader",
+        "none while a majority is left; without one nothing can change, and who fails is not replaced",
+        "start that member again, or replace it: `etcdctl member remove`, `etcdctl member add`; correct `registry` in millpond.toml where it names one that is gone",
+        "when it answers and has a leader";
+    /// The registry fills up.
+    RegistryFilling = "REGISTRY_FILLING", Warning,
+        "the store of an etcd that is the registry is at 80 % of its quota or more",
+        "none yet; when the quota is used up, nothing can change",
+        "`etcdctl defrag` on each member, one after the other; if it grows again, a larger --quota-backend-bytes",
+        "below 80 %";
+    /// The registry is too old.
+    RegistryOutdated = "REGISTRY_OUTDATED", Warning,
+        "a member of the etcd that is the registry is older than 3.4",
+        "what was tested are 3.4 and later; older ones may answer otherwise",
+        "upgrade it, one member after the other",
+        "when all members are of 3.4 or later";
     /// There is no pool.
     PoolNone = "POOL_NONE", Warning,
         "there is no pool",

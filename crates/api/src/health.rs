@@ -68,6 +68,17 @@ pub struct Health {
     pub problems: Vec<Problem>,
 }
 
+impl Health {
+    /// With more problems.
+    #[must_use]
+    pub fn with(self, more: impl Iterator<Item = Problem>) -> Health {
+        let mut problems: Vec<Problem> = self.problems.into_iter().chain(more).collect();
+        problems.sort_by_key(|problem| std::cmp::Reverse(problem.level));
+        let level = problems.first().map_or(Level::Ok, |problem| problem.level);
+        Health { level, problems }
+    }
+}
+
 /// An OSD that is filled to so many percent of what clients can store is told of.
 const FILLED_PERCENT: u64 = 85;
 /// From here on it is told of as urgent.
@@ -96,9 +107,7 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
             "make one with `millpond pool create default`",
         ));
     }
-    problems.sort_by_key(|problem| std::cmp::Reverse(problem.level));
-    let level = problems.first().map_or(Level::Ok, |problem| problem.level);
-    Health { level, problems }
+    Health { level: Level::Ok, problems: Vec::new() }.with(problems.into_iter())
 }
 
 /// Groups that do not serve, one problem for each reason.
@@ -151,10 +160,10 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
         None if osd.host == node.to_string() => {
             format!("read {node}.log in the cluster's directory; `up` starts the node again by itself")
         }
-        // A host that has joined: one node, with one log.
+        // A host that has joined, or on which the cluster began.
         None => format!(
-            "look at host {}: `millpond node start` there runs its node, if nobody does; its log is node.log in that host's \
-             directory",
+            "look at host {}: `millpond node start` there runs its node, if nobody does, or `millpond up` where that runs it; \
+             its log is in that host's directory",
             osd.host
         ),
     };
@@ -376,6 +385,7 @@ mod tests {
     use crate::view::{self, Reports, Statuses};
     use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
     use base::{Epoch, PgId, PoolId};
+    use registry::RegistryTrouble;
     use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
 
     fn healthy() -> (ClusterMap, Statuses) {
@@ -661,6 +671,35 @@ mod tests {
         });
         assert!(short.contains(&Code::OsdRemovable) && short.contains(&Code::PoolShortOfOsds), "{short:?}");
         assert_eq!(see(&|map, _| (map.pools.clear(), map.pgs.clear()).0), [Code::PoolNone]);
+        let whole = verdict(&healthy().0, &healthy().1);
+        let member = || "a:2379".to_owned();
+        for (trouble, code, level) in [
+            (RegistryTrouble::Full { member: member() }, Code::RegistryFull, Level::Error),
+            (
+                RegistryTrouble::Filling { member: member(), bytes: 8, bytes_max: 9, is_quota_known: true },
+                Code::RegistryFilling,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::MemberDown { member: member(), reason: "it is gone".into() },
+                Code::RegistryMemberDown,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::Outdated { member: member(), version: "3.3.1".into() },
+                Code::RegistryOutdated,
+                Level::Warning,
+            ),
+        ] {
+            let (map, statuses) = healthy();
+            let reports = Reports { registry: vec![trouble], ..Reports::from(statuses) };
+            let health = crate::status::Status::of(&map, &reports).health;
+            let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
+            assert_eq!((problem.code, problem.level, health.level), (code, level, level));
+            assert!(problem.what.contains("a:2379") && !problem.consequence.is_empty(), "{problem:?}");
+            assert_eq!(whole.clone().with([problem.clone()].into_iter()).level, level);
+            found.insert(code);
+        }
         let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !found.contains(code)).collect();
         assert!(missing.is_empty(), "no cluster shows {missing:?}");
     }

@@ -65,7 +65,7 @@ impl Source {
             if let Some((at, reports)) = read.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
                 return Ok((*at, reports.clone()));
             }
-            let read_now = Reports::read(&self.cluster).await;
+            let read_now = Reports::read_with_registry(&self.cluster).await;
             let reports = Arc::new(read_now.map_err(|error| Unavailable(error.to_string()))?);
             Ok(read.insert((Instant::now(), reports)).clone())
         };

@@ -3,6 +3,7 @@
 //! - [`view`]: OSDs, placement groups, pools, volumes, as lists.
 //! - [`health`]: the verdict; [`codes`]: everything that can be wrong, explained; [`integrity`]: what the verdict says of
 //!   damage and of members that catch up.
+//! - [`registry_health`]: what the verdict says of the registry itself.
 //! - [`status`]: all of it at one moment.
 //! - [`figures`]: what OSDs count; [`board`]: what those of this process told last.
 //! - [`metrics`]: all of it for Prometheus; [`http`]: all of it over HTTP, with its OpenAPI document.
@@ -18,5 +19,6 @@ pub mod health;
 pub mod http;
 pub mod integrity;
 pub mod metrics;
+pub mod registry_health;
 pub mod status;
 pub mod view;

@@ -1,6 +1,7 @@
 //! Everything about the cluster at one moment: the verdict, and what it was made from.
 
 use crate::health::{self, Health};
+use crate::registry_health;
 use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Reports, VolumeView};
 use base::NodeId;
 use base::map::ClusterMap;
@@ -59,7 +60,7 @@ impl Status {
     /// Those of the registry, or an entry that makes no sense.
     pub async fn read(cluster: &Cluster) -> Result<Status, ClusterError> {
         let map = cluster.map().await?;
-        Ok(Status::of(&map, &Reports::read(cluster).await?))
+        Ok(Status::of(&map, &Reports::read_with_registry(cluster).await?))
     }
 
     /// The status that map and reports amount to.
@@ -80,7 +81,8 @@ impl Status {
         }
         Status {
             cluster: ClusterView { id: map.cluster.to_string(), revision: map.revision },
-            health: health::judge(&osds, &pgs, &pools),
+            health: health::judge(&osds, &pgs, &pools)
+                .with(reports.registry.iter().map(registry_health::problem)),
             nodes: nodes.into_values().collect(),
             capacity: view::capacity(&osds),
             osds,

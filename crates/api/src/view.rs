@@ -4,6 +4,7 @@
 use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location};
 use base::units::ByteSize;
 use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use registry::RegistryTrouble;
 use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub struct Reports {
     pub drives: BTreeMap<OsdId, String>,
     /// What becomes of those that are in and down.
     pub away: BTreeMap<OsdId, Away>,
+    /// What is wrong with the registry itself, where it was asked.
+    pub registry: Vec<RegistryTrouble>,
 }
 
 impl Reports {
@@ -34,7 +37,13 @@ impl Reports {
         let statuses = cluster.osd_statuses().await?;
         let drives = cluster.drives().await?;
         let away = cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
-        Ok(Reports { statuses, drives, away })
+        Ok(Reports { statuses, drives, away, registry: Vec::new() })
+    }
+
+    /// Reads all of it, and asks the registry how it is itself.
+    pub async fn read_with_registry(cluster: &Cluster) -> Result<Reports, ClusterError> {
+        let (reports, registry) = tokio::join!(Reports::read(cluster), cluster.registry().troubles());
+        Ok(Reports { registry, ..reports? })
     }
 }
 

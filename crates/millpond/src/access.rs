@@ -16,17 +16,20 @@ pub fn with_cluster<T>(
     let directory = Directory::new(path)?;
     require_up(&directory)?;
     let settings = Settings::load(&directory)?;
-    let registry = settings.registry_of(&directory)?;
-    block_on(async {
-        let cluster = Cluster::new(registry.connect().await?);
-        if let Some(expected) = settings.cluster()? {
-            let found = cluster.id().await?;
-            if found != expected {
-                bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
-            }
+    block_on(async { work(&connect(&settings, &directory).await?).await })
+}
+
+/// The cluster that the settings of a directory lead to.
+pub async fn connect(settings: &Settings, directory: &Directory) -> anyhow::Result<Cluster> {
+    let registry = settings.registry_of(directory)?;
+    let cluster = Cluster::new(registry.connect().await?);
+    if let Some(expected) = settings.cluster()? {
+        let found = cluster.id().await?;
+        if found != expected {
+            bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
         }
-        work(&cluster).await
-    })
+    }
+    Ok(cluster)
 }
 
 /// Runs what a command has to wait for.

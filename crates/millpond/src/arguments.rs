@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::{
-    auth, bench, cluster, config, nbd, node, node_process, osd, pg, placement, pool, scrub, status, top, up,
-    verdict, volume,
+    auth, bench, cluster, config, migrate, nbd, node, node_process, osd, pg, placement, pool, scrub, status,
+    top, up, verdict, volume,
 };
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -43,6 +43,8 @@ pub enum Command {
     Cluster(cluster::ClusterArguments),
     /// Let this host join such a cluster; look at hosts, empty and remove one
     Node(node::NodeArguments),
+    /// Move the cluster of this machine to an etcd, so that other hosts can join it, or back
+    Registry(migrate::RegistryArguments),
     /// Show what this machine is told by its settings
     Config(config::ConfigArguments),
     /// Show how the cluster is, why, and what to do next

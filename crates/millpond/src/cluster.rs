@@ -1,7 +1,8 @@
 //! `millpond cluster`: a cluster whose registry is an etcd, for nodes on many hosts.
 
 use crate::directory::Directory;
-use crate::settings::{EtcdPaths, Settings};
+use crate::etcd_arguments::EtcdArguments;
+use crate::settings::Settings;
 use crate::token::Token;
 use crate::{access, output};
 use anyhow::{Context, bail};
@@ -9,7 +10,7 @@ use base::{Access, ClusterId};
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Make a cluster of nodes on many hosts, and let hosts join it.
 #[derive(Args, Clone, Debug)]
@@ -48,46 +49,13 @@ pub struct InitArguments {
     #[arg(long, value_name = "URL")]
     pub registry: String,
 
-    /// Certificates of the authorities whose word on etcd's certificate counts
-    #[arg(long, value_name = "PATH")]
-    pub etcd_ca: Option<PathBuf>,
-
-    /// The certificate to show etcd
-    #[arg(long, value_name = "PATH", requires = "etcd_key")]
-    pub etcd_certificate: Option<PathBuf>,
-
-    /// The secret key of that certificate
-    #[arg(long, value_name = "PATH", requires = "etcd_certificate")]
-    pub etcd_key: Option<PathBuf>,
-
-    /// The user of etcd, where it wants one
-    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
-    pub etcd_user: Option<String>,
-
-    /// The file that holds that user's password
-    #[arg(long, value_name = "PATH", requires = "etcd_user")]
-    pub etcd_password_file: Option<PathBuf>,
+    /// How etcd is asked.
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
 
     /// Print the cluster's id and token as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-impl InitArguments {
-    /// The files as they are found from anywhere.
-    fn etcd(&self) -> anyhow::Result<EtcdPaths> {
-        let absolute = |path: &Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
-            let absolute = path.as_ref().map(std::path::absolute).transpose();
-            absolute.with_context(|| format!("cannot make sense of the path {path:?}"))
-        };
-        Ok(EtcdPaths {
-            ca: absolute(&self.etcd_ca)?,
-            certificate: absolute(&self.etcd_certificate)?,
-            key: absolute(&self.etcd_key)?,
-            user: self.etcd_user.clone(),
-            password_file: absolute(&self.etcd_password_file)?,
-        })
-    }
 }
 
 /// A new cluster: `cluster init --json`.
@@ -122,7 +90,8 @@ pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
 fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {
     if directory.has_cluster() {
         bail!(
-            "there is a cluster of this machine alone in {}; make another one with another --dir",
+            "`millpond up` runs the cluster in {}; make another one with another --dir, or have other hosts join this one: \
+             `millpond registry migrate` moves it into an etcd",
             directory.given()
         );
     }
@@ -138,7 +107,7 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
         None => ClusterId(uuid::Uuid::new_v4()),
     };
     settings.set_registry(&arguments.registry, id);
-    settings.set_etcd(&arguments.etcd()?);
+    settings.set_etcd(&arguments.etcd.paths()?);
     // From here on it is known which cluster this is to be, whatever comes between.
     settings.store()?;
     access::block_on(async {

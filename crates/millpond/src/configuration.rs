@@ -6,10 +6,12 @@ use crate::device::OSD_BYTES_MIN;
 use crate::directory::Directory;
 use anyhow::{Context, bail};
 use api::duration::Limit;
+use base::NodeId;
 use base::units::ByteSize;
+use registry::cluster::Cluster;
 use registry::{Compare, KeyValue, Operation, Registry, Txn};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Where it stands in the registry.
@@ -209,6 +211,12 @@ impl Configuration {
         first.chain(added).collect()
     }
 
+    /// Its nodes, those without a drive included.
+    pub fn node_ids(&self, directory: &Directory) -> BTreeSet<NodeId> {
+        let nodes = (0..self.nodes).chain(self.drives(directory).into_iter().map(|drive| drive.node));
+        nodes.map(NodeId).collect()
+    }
+
     /// Those of the first start. Device `i` belongs to node `i` modulo the nodes.
     fn first_drives(&self, directory: &Directory) -> Vec<(u32, PathBuf)> {
         match &self.drives {
@@ -320,6 +328,7 @@ impl Stored {
     /// Replaces it by another, if it is unchanged.
     pub fn replaced_by(&self, configuration: &Configuration) -> anyhow::Result<Txn> {
         Ok(Txn::new()
+            .when(Cluster::is_here())
             .when(Compare::unchanged(KEY, Some(&self.entry)))
             .then(Operation::put(KEY, configuration.to_json()?)))
     }

@@ -15,9 +15,12 @@ mod demo;
 mod detach;
 mod device;
 mod directory;
+mod etcd_arguments;
+mod home;
 mod host;
 mod local_cluster;
 mod membership;
+mod migrate;
 mod mounts;
 mod nbd;
 mod network_namespaces;
@@ -95,6 +98,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Demo => demo::run(directory),
         Command::Cluster(cluster) => cluster::run(cluster, directory),
         Command::Node(node) => node::run(node, directory),
+        Command::Registry(registry) => migrate::run(registry, directory),
         Command::NodeProcess(process) => node_process::run(process, directory),
         Command::Config(config) => config::run(config, directory),
         Command::Completions { shell } => completions(*shell),

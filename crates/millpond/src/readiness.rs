@@ -4,10 +4,10 @@ use crate::configuration::min_size_default;
 use crate::supervisor::Running;
 use anyhow::Context;
 use api::view::{self, PgHealth, Statuses};
-use base::OsdId;
 use base::map::{ClusterMap, OsdInfo};
+use base::{NodeId, OsdId};
 use registry::cluster::Cluster;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -42,6 +42,8 @@ pub struct Start {
     pub incarnations: BTreeMap<OsdId, u64>,
     /// OSDs that were started.
     pub osds_expected: usize,
+    /// The nodes that were started. Others have hosts of their own, and started when they did.
+    pub nodes: BTreeSet<NodeId>,
     /// The processes of this start.
     pub running: watch::Receiver<Vec<Running>>,
     /// Copies in the pool to make, at the first start.
@@ -67,8 +69,8 @@ impl Start {
             self.make_first_pool(replicas).await?;
         }
         loop {
-            let statuses = self.statuses_of_this_start().await?;
             let map = maps.borrow_and_update().clone();
+            let statuses = self.statuses_of_this_start(&map).await?;
             let pgs = view::pgs(&map, &statuses);
             let active = pgs.iter().filter(|pg| pg.state == PgHealth::Active).count();
             let total = map.pgs.len();
@@ -88,17 +90,23 @@ impl Start {
     }
 
     fn osds_up(&self, map: &ClusterMap) -> usize {
-        map.osds.iter().filter(|(id, info)| info.address.is_some() && self.is_of_this_start(id, info)).count()
+        let own = map.osds.iter().filter(|(_, info)| self.nodes.contains(&info.node));
+        own.filter(|(id, info)| info.address.is_some() && self.is_of_this_start(id, info)).count()
     }
 
     fn is_of_this_start(&self, id: &OsdId, info: &OsdInfo) -> bool {
         info.incarnation > self.incarnations.get(id).copied().unwrap_or(0)
     }
 
-    async fn statuses_of_this_start(&self) -> anyhow::Result<Statuses> {
+    /// The OSDs of other hosts, and those of this one that this start started.
+    async fn statuses_of_this_start(&self, map: &ClusterMap) -> anyhow::Result<Statuses> {
         let mut statuses = self.cluster.osd_statuses().await?;
         let running = self.running.borrow();
-        statuses.retain(|_, status| running.iter().any(|process| process.pid == status.pid));
+        let is_elsewhere =
+            |osd: &OsdId| map.osds.get(osd).is_some_and(|info| !self.nodes.contains(&info.node));
+        statuses.retain(|osd, status| {
+            is_elsewhere(osd) || running.iter().any(|process| process.pid == status.pid)
+        });
         Ok(statuses)
     }
 
@@ -107,11 +115,12 @@ impl Start {
     pub async fn present(&self) -> anyhow::Result<(ClusterMap, Statuses)> {
         let mut map = self.cluster.map().await?;
         for (id, info) in &mut map.osds {
-            if !self.is_of_this_start(id, info) {
+            if self.nodes.contains(&info.node) && !self.is_of_this_start(id, info) {
                 info.address = None;
             }
         }
-        Ok((map, self.statuses_of_this_start().await?))
+        let statuses = self.statuses_of_this_start(&map).await?;
+        Ok((map, statuses))
     }
 
     async fn make_first_pool(&self, replicas: u32) -> anyhow::Result<()> {

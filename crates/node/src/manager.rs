@@ -7,13 +7,13 @@
 //! What is decided, and by what rules, says [`Management`].
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
-//! its lease alive.
+//! its lease alive, and has the registry forget its history as it grows old.
 
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
 use base::NodeId;
 use base::map::ClusterMap;
 use registry::cluster::{
-    Cluster, ClusterError, Known, Management, ManagerRecord, Moment, Settings, target_changes,
+    Cluster, ClusterError, HistoryBounds, Known, Management, ManagerRecord, Moment, Settings, target_changes,
 };
 use registry::{LeaseId, RegistryError};
 use std::collections::BTreeMap;
@@ -44,6 +44,7 @@ pub async fn run(cluster: Cluster, node: NodeId, maps: Maps, mut stop: watch::Re
                 let mut own_stop = stop.clone();
                 tokio::select! {
                     () = manager.lead(maps.clone()) => tracing::warn!(%node, "this node no longer manages the cluster"),
+                    () = cluster.bound_history(HistoryBounds::default()) => {}
                     _ = own_stop.changed() => {}
                 }
                 // Gone at once, so that the next one need not wait for the lease to end.

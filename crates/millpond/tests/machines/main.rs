@@ -5,6 +5,7 @@
 mod common;
 
 mod certificates;
+mod grow;
 mod join;
 mod partitions;
 mod trouble;

@@ -4,6 +4,8 @@ use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 
 pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
+pub(super) const MOVING_IN: &str = "millpond/moving-in";
+pub(super) const MOVED: &str = "millpond/moved";
 pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
