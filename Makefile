@@ -6,12 +6,13 @@ MILLPOND := target/release/millpond
 # Debian packages that building and testing need, and a program of each that shows it is there.
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
-            etcd-server:etcd etcd-client:etcdctl prometheus:promtool
+            etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime
 
-# Tests need no optimisation across crates, and build in half the time without it.
-TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off
+# Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
+TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+HOST_TESTS := --test machines
 
-.PHONY: help deps build run test soak bench bench-failover bench-encryption fmt lint clean
+.PHONY: help deps build run test test-hosts soak bench bench-failover bench-encryption fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +47,9 @@ test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(CARGO) fmt --all --check
 	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
+
+test-hosts: deps ## the part of test that has many hosts and an etcd (as root: it makes network namespaces)
+	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --package millpond $(HOST_TESTS)
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 	$(TEST_ENVIRONMENT) $(CARGO) run --release --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000

@@ -9,8 +9,8 @@
 use crate::volume::ClusterAccess;
 use auth::{Channel, Identity, SecretKey};
 use base::{
-    Access, BLOCK_BYTES, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid, Principal,
-    VolumeId, crc32c,
+    Access, BLOCK_BYTES, ClientId, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid,
+    Principal, VolumeId, crc32c,
 };
 use registry::cluster::Cluster;
 use registry::{EmbeddedRegistry, Location, Registry, SocketServer};
@@ -152,16 +152,29 @@ impl TestCluster {
         self.stored.lock().unwrap().fences.clone()
     }
 
+    /// Ends every lease of clients, as if the registry had not heard of them for too long, and attaches a volume for
+    /// somebody else.
+    pub fn take_over(&self, volume: &str) {
+        self.with(async |cluster| {
+            revoke_attachments(cluster).await;
+            let lease = cluster.registry().lease_grant(Duration::from_secs(60)).await.unwrap().id;
+            let other = ClientId(u64::MAX);
+            cluster.attach(volume, other, lease, false, "somebody else".to_owned()).await.unwrap();
+        });
+    }
+
     /// Ends every lease of clients, as if the registry had not heard of them for too long.
     pub fn revoke_attachments(&self) {
-        self.with(async |cluster| {
-            for entry in cluster.registry().range("millpond/attached/").await.unwrap().entries {
-                if let Some(lease) = entry.lease {
-                    // Several attachments may have one lease.
-                    let _ = cluster.registry().lease_revoke(lease).await;
-                }
-            }
-        });
+        self.with(async |cluster| revoke_attachments(cluster).await);
+    }
+}
+
+async fn revoke_attachments(cluster: &Cluster) {
+    for entry in cluster.registry().range("millpond/attached/").await.unwrap().entries {
+        if let Some(lease) = entry.lease {
+            // Several attachments may have one lease.
+            let _ = cluster.registry().lease_revoke(lease).await;
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use base::units::ByteSize;
 use base::{Access, NodeId, OsdId};
 use clap::{Args, Subcommand};
 use registry::Txn;
-use registry::cluster::Cluster;
+use registry::cluster::{Cluster, ManagerRecord};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -100,7 +100,7 @@ Examples:
 /// How a host joins.
 #[derive(Args, Clone, Debug)]
 pub struct JoinArguments {
-    /// The cluster's token
+    /// The cluster's token; `-` reads it from stdin, where no list of processes shows it
     pub token: String,
 
     /// A block device for an OSD, or a file that serves as one; repeat it for more
@@ -150,6 +150,8 @@ pub struct NodeView {
     pub osds_in: usize,
     /// Bytes of all of them.
     pub bytes: u64,
+    /// Its process that manages the cluster, if one of its processes does.
+    pub manager_pid: Option<u32>,
 }
 
 /// Performs a `node` command.
@@ -170,8 +172,10 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
         }
         NodeCommand::Stop => crate::detach::down(path),
         NodeCommand::Ls { json } => {
-            let map = access::with_cluster(path, async |cluster| Ok(cluster.map().await?))?;
-            let views = views(&map);
+            let (map, manager) = access::with_cluster(path, async |cluster| {
+                Ok((cluster.map().await?, cluster.manager().await?))
+            })?;
+            let views = views(&map, manager.as_ref());
             if *json { output::print_json(&views) } else { output::print(&table(&views)) }
         }
         NodeCommand::Drain { node, allow_fewer_copies } => drain(*node, *allow_fewer_copies, path),
@@ -180,7 +184,12 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
 }
 
 fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> {
-    let token: Token = arguments.token.parse()?;
+    let token: Token = match arguments.token.as_str() {
+        "-" => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse()?
+        }
+        token => token.parse()?,
+    };
     if directory.has_cluster() {
         bail!("there is a cluster of this machine alone in {}; join with another --dir", directory.given());
     }
@@ -372,7 +381,7 @@ pub fn parse_node(text: &str) -> Result<NodeId, String> {
     number.parse().map(NodeId).map_err(wrong)
 }
 
-fn views(map: &ClusterMap) -> Vec<NodeView> {
+fn views(map: &ClusterMap, manager: Option<&ManagerRecord>) -> Vec<NodeView> {
     let known = map.nodes.keys().copied().chain(map.osds.values().map(|info| info.node));
     let known: BTreeSet<NodeId> = known.collect();
     let view = |node: NodeId| {
@@ -385,6 +394,7 @@ fn views(map: &ClusterMap) -> Vec<NodeView> {
             osds_up: osds().filter(|(_, info)| info.address.is_some()).count(),
             osds_in: osds().filter(|(_, info)| info.admission == Admission::In).count(),
             bytes: osds().map(|(_, info)| info.bytes).sum(),
+            manager_pid: manager.filter(|manager| manager.node == node).map(|manager| manager.pid),
         }
     };
     known.into_iter().map(view).collect()
@@ -394,7 +404,7 @@ fn table(views: &[NodeView]) -> String {
     if views.is_empty() {
         return "no nodes; `millpond node join` makes a host one\n".to_owned();
     }
-    let mut table = Table::new(&["NODE", "HOST", "LOCATION", ">OSDS", ">UP", ">IN", ">SIZE"]);
+    let mut table = Table::new(&["NODE", "HOST", "LOCATION", ">OSDS", ">UP", ">IN", ">SIZE", "MANAGER"]);
     for view in views {
         table.row(vec![
             view.node.to_string(),
@@ -404,6 +414,7 @@ fn table(views: &[NodeView]) -> String {
             view.osds_up.to_string(),
             view.osds_in.to_string(),
             ByteSize(view.bytes).to_string(),
+            view.manager_pid.map(|pid| format!("process {pid}")).unwrap_or_default(),
         ]);
     }
     table.render()

@@ -276,10 +276,14 @@ impl Settings {
         self.get(key).and_then(Value::as_str)
     }
 
+    /// Where a file that the settings name is.
+    fn path_of(&self, key: &Key) -> Option<PathBuf> {
+        self.text(key).map(|path| self.directory.join(path))
+    }
+
     /// The content of a file that a key names.
     fn file(&self, key: &Key) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = self.text(key) else { return Ok(None) };
-        let path = self.directory.join(path);
+        let Some(path) = self.path_of(key) else { return Ok(None) };
         let read = std::fs::read(&path);
         read.map(Some).with_context(|| format!("cannot read {}, which {} names", path.display(), key.name))
     }
@@ -363,13 +367,12 @@ impl Settings {
         let options: EtcdOptions =
             url.parse().with_context(|| format!("{}: registry", self.path.display()))?;
         let mut options = if url.starts_with("etcds://") {
-            let certificate = self.file(&ETCD_CERTIFICATE)?;
-            let identity = match (certificate, self.file(&ETCD_KEY)?) {
+            let identity = match (self.path_of(&ETCD_CERTIFICATE), self.path_of(&ETCD_KEY)) {
                 (None, None) => None,
                 (Some(certificate), Some(key)) => Some((certificate, key)),
                 _ => bail!("{}: etcd.certificate and etcd.key go together; give both", self.path.display()),
             };
-            options.with_tls(EtcdTls { authorities: self.file(&ETCD_CA)?.unwrap_or_default(), identity })
+            options.with_tls(EtcdTls { authorities: self.path_of(&ETCD_CA), identity })
         } else {
             options
         };

@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::door::Door;
 use common::nbd::{NbdClient, command};
-use common::pond::{Door, Pond};
+use common::pond::Pond;
 use common::random::Random;
 use common::{PATIENCE, wait_until};
 use nix::sys::signal::{Signal, kill};

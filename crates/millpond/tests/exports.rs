@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::pond::{Door, Pond};
+use common::door::Door;
+use common::pond::Pond;
 use common::random::Random;
 use common::tools::{attempt, installed, run};
 use common::{names, path};

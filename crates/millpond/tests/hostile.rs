@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::door::Door;
 use common::nbd::NbdClient;
-use common::pond::{Door, Pond, runs};
+use common::pond::{Pond, runs};
 use common::random::Random;
 use common::wait_until;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

@@ -9,7 +9,7 @@ use crate::{http, manager};
 use api::board::Board;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
-use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
+use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
 use registry::cluster::{Cluster, ClusterError, OsdStatus, ScrubWishes};
 use registry::{LeaseId, Location, RegistryError};
 use ring::Waker;
@@ -102,6 +102,19 @@ pub enum NodeError {
         /// What was on it.
         osd: OsdId,
     },
+    /// A key that is not the node's.
+    #[error(
+        "the key {key} is not that of {node} in cluster {cluster}, so nobody would speak to it; put the key back that the \
+         host had when it joined, or remove the node from the cluster and let this host join anew with a new directory"
+    )]
+    Stranger {
+        /// The key.
+        key: PublicKey,
+        /// Whose it should be.
+        node: NodeId,
+        /// Where.
+        cluster: base::ClusterId,
+    },
     /// The cluster state cannot be read or changed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -159,11 +172,25 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     let (mut terminate, mut interrupt) =
         (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
     let cluster = Cluster::new(config.registry.connect().await?);
+    // Before a drive is touched.
+    config.check_key(&cluster.map().await?)?;
     // From the start, so that who calls an OSD as soon as it is announced is known to it.
     let maps = cluster.watch_map();
     let mut osds = Vec::new();
+    let mut removed = Ok(());
     for path in &config.osds {
-        osds.push(start_osd(&config, path.clone(), &cluster, &maps).await?);
+        match start_osd(&config, path.clone(), &cluster, &maps).await {
+            Ok(osd) => osds.push(osd),
+            // The others of this node are needed.
+            Err(error @ NodeError::Removed { .. }) => {
+                tracing::warn!(%error, "a drive is left alone");
+                removed = Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if osds.is_empty() {
+        return removed;
     }
     let stop = tokio::sync::watch::Sender::new(false);
     let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
@@ -178,6 +205,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         tokio::select! {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
+            stranger = loses_its_key(&config, maps.clone()) => break Err(stranger),
             Some(ended) = tasks.join_next() => match joined(ended) {
                 Ok(End::Removed) if !tasks.is_empty() => {}
                 Ok(_) => break Ok(()),
@@ -192,6 +220,40 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     // They end by the same wish; only their leases are given back.
     let _ = tokio::join!(managing, serving);
     outcome
+}
+
+impl Config {
+    /// Whether the node's key is the one that the cluster knows.
+    ///
+    /// # Errors
+    /// [`NodeError::Stranger`] if not.
+    fn check_key(&self, map: &ClusterMap) -> Result<(), NodeError> {
+        let (key, node) = (self.identity.public(), self.node);
+        match map.principal_of(&key) {
+            Some((_, Principal { access: Access::Node(whose), .. })) if *whose == node => Ok(()),
+            _ => Err(NodeError::Stranger { key, node, cluster: map.cluster }),
+        }
+    }
+}
+
+/// Waits until the node's key is removed from the cluster: OSDs to which nobody speaks any more must not count as up.
+async fn loses_its_key(
+    config: &Config,
+    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+) -> NodeError {
+    loop {
+        let checked = {
+            let map = maps.borrow_and_update();
+            // Nothing is known before the first map.
+            if map.revision == 0 { Ok(()) } else { config.check_key(&map) }
+        };
+        match checked {
+            Err(stranger) => return stranger,
+            // No more maps come: that is noticed by whom it concerns.
+            Ok(()) if maps.changed().await.is_err() => std::future::pending().await,
+            Ok(()) => {}
+        }
+    }
 }
 
 /// How an OSD ended that did not fail.

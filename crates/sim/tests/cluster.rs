@@ -96,6 +96,8 @@ fn clusters_survive_whatever_breaks() {
         ("an OSD is added", 8),
         ("a lost OSD is removed", 4),
         ("reweighed", 8),
+        ("a failure domain goes down", 15),
+        ("carried elsewhere", 4),
         ("taken out, for it stayed away", 2),
         ("becomes the manager", FIXED_SEEDS),
         ("the registry is started anew", 25),

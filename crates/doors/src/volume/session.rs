@@ -4,10 +4,11 @@ use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
 use auth::{Identity, KeyError, SecretKey};
 use base::map::ClusterMap;
-use base::{ClientId, VolumeId};
+use base::{ClientId, Generation, VolumeId};
 use registry::cluster::{Attachment, Cluster, ClusterError};
 use registry::{LeaseId, Location, RegistryError};
 use ring::{ConnectionId, Waker};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -255,10 +256,7 @@ impl Drop for VolumeSession {
 
 /// The session as its thread sees it.
 struct Session {
-    cluster: Cluster,
-    lease: LeaseId,
-    client: ClientId,
-    volumes: Vec<VolumeId>,
+    hold: Hold,
     maps: watch::Receiver<Arc<ClusterMap>>,
 }
 
@@ -269,12 +267,14 @@ impl Session {
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
             attached = attach_all(&cluster, lease, options) => attached,
-            reason = keep_alive(cluster.clone(), lease) => Err(AttachError::Lost { reason }),
+            () = keep_alive(&cluster, lease) => Err(AttachError::Lost { reason: lost() }),
         };
         match attached {
             Ok((maps, attached)) => {
-                let volumes = attached.volumes.iter().map(|attached| attached.id).collect();
-                Ok((Session { cluster, lease, client: attached.client, volumes, maps }, attached))
+                let volumes = attached.volumes.iter().map(|attached| (attached.id, attached.generation));
+                let (client, volumes) = (attached.client, volumes.collect());
+                let hold = Hold { cluster, client, volumes, lease: Cell::new(lease) };
+                Ok((Session { hold, maps }, attached))
             }
             Err(error) => {
                 release(&cluster, lease).await;
@@ -283,14 +283,15 @@ impl Session {
         }
     }
 
-    /// Tells of maps until it is stopped or the lease is lost.
+    /// Tells of maps until it is stopped or the volumes are lost.
     async fn run(
-        mut self,
+        self,
         events: SyncSender<SessionEvent>,
         waker: Waker,
         mut stopped: oneshot::Receiver<Parting>,
     ) {
-        let keeping = keep_alive(self.cluster.clone(), self.lease);
+        let Session { hold, mut maps } = self;
+        let keeping = hold.keep();
         tokio::pin!(keeping);
         let mut waiting: Option<SessionEvent> = None;
         let mut is_lost = false;
@@ -305,8 +306,8 @@ impl Session {
                     is_lost = true;
                     waiting = Some(SessionEvent::Lost { reason });
                 }
-                changed = self.maps.changed(), if !is_lost => match changed {
-                    Ok(()) => waiting = Some(SessionEvent::Map(self.maps.borrow_and_update().clone())),
+                changed = maps.changed(), if !is_lost => match changed {
+                    Ok(()) => waiting = Some(SessionEvent::Map(maps.borrow_and_update().clone())),
                     Err(_) => {
                         is_lost = true;
                         let reason = "the cluster map is not watched any more".to_owned();
@@ -323,16 +324,63 @@ impl Session {
                 }
             }
         }
-        release(&self.cluster, self.lease).await;
+        release(&hold.cluster, hold.lease.get()).await;
         if parting == Parting::Quiet {
-            self.detach().await;
+            hold.detach().await;
         }
+    }
+}
+
+/// The attachments of one client.
+struct Hold {
+    cluster: Cluster,
+    client: ClientId,
+    volumes: Vec<(VolumeId, Generation)>,
+    /// The lease that they have now.
+    lease: Cell<LeaseId>,
+}
+
+impl Hold {
+    /// Keeps them until somebody else has one of them, and says so.
+    ///
+    /// A lease ends while the registry serves others and not this client. As long as nobody else attached, nobody has
+    /// fenced it, and all that it has under way is as good as before.
+    async fn keep(&self) -> String {
+        loop {
+            keep_alive(&self.cluster, self.lease.get()).await;
+            loop {
+                match self.resume().await {
+                    Ok(true) => {
+                        break tracing::warn!(
+                            "the attachment's lease had ended; nobody else attached meanwhile"
+                        );
+                    }
+                    Ok(false) => return lost(),
+                    Err(error) => {
+                        tracing::warn!(%error, "the attachment's lease has ended; trying to go on with it")
+                    }
+                }
+                tokio::time::sleep(KEEP_ALIVE_EVERY).await;
+            }
+        }
+    }
+
+    /// Goes on with all of them under a new lease, or says that it cannot.
+    async fn resume(&self) -> Result<bool, ClusterError> {
+        let lease = self.cluster.registry().lease_grant(LEASE_TTL).await?.id;
+        self.lease.set(lease);
+        for (volume, generation) in &self.volumes {
+            if !self.cluster.resume(*volume, self.client, *generation, lease).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Spares who attaches next the fencing. If it cannot be said, that is all that follows.
     async fn detach(&self) {
         let detaching = async {
-            for volume in &self.volumes {
+            for (volume, _) in &self.volumes {
                 self.cluster.detach(*volume, self.client).await?;
             }
             Ok::<(), ClusterError>(())
@@ -343,6 +391,15 @@ impl Session {
             );
         }
     }
+}
+
+/// Why a client has its volumes no more.
+fn lost() -> String {
+    format!(
+        "the attachment's lease ended, because the registry was not reached for more than {} s, and somebody else may have \
+         attached meanwhile; attach the volumes again",
+        LEASE_TTL.as_secs()
+    )
 }
 
 async fn attach_all(
@@ -399,21 +456,15 @@ async fn fence_those_before(
     Ok(())
 }
 
-/// Keeps a lease alive until it has ended in spite of that, and says so.
-async fn keep_alive(cluster: Cluster, lease: LeaseId) -> String {
+/// Keeps a lease alive until it has ended in spite of that.
+async fn keep_alive(cluster: &Cluster, lease: LeaseId) {
     let mut ticks = tokio::time::interval(KEEP_ALIVE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         match cluster.registry().lease_keep_alive(lease).await {
             Ok(()) => {}
-            Err(RegistryError::LeaseNotFound { .. }) => {
-                return format!(
-                    "the attachment's lease ended, because the registry was not reached for more than {} s; \
-                     attach the volumes again",
-                    LEASE_TTL.as_secs()
-                );
-            }
+            Err(RegistryError::LeaseNotFound { .. }) => return,
             // The data path does not need the registry, so this alone ends nothing.
             Err(error) => tracing::warn!(%error, "the attachment is not confirmed now; trying again"),
         }

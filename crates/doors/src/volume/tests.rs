@@ -155,13 +155,30 @@ fn a_resize_arrives_without_being_asked_for() {
 }
 
 #[test]
+fn a_lease_that_ended_is_taken_up_again_if_nobody_else_attached() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    pond.cluster.revoke_attachments();
+    assert!(pond.attachments().is_empty());
+    turn_until(&mut volumes, |_| (pond.attachments().len() == 1).then_some(()));
+    // Nobody was fenced meanwhile, and others are kept out again.
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+    assert!(matches!(
+        pond.attach(false),
+        Err(AttachError::Cluster(registry::cluster::ClusterError::Attached { .. }))
+    ));
+}
+
+#[test]
 fn a_lost_lease_ends_every_further_turn_with_the_reason() {
     let pond = pond();
     let mut volumes = pond.attach(false).unwrap();
     let disk = volumes.volumes()[0].handle;
     pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
     volumes.write(disk, 1, 0, 4096, filled(4096));
-    pond.cluster.revoke_attachments();
+    pond.cluster.take_over("disk");
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut others = Vec::new();
     let error = loop {

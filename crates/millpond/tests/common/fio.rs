@@ -1,8 +1,8 @@
 //! fio, writing and verifying on a volume while a test does something to the cluster.
 
-use super::pond::Pond;
 use super::random::Random;
 use super::replicas::replicas_are_equal;
+use super::site::Cluster;
 use super::whole::{BLOCK, becomes_whole};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,31 +15,31 @@ use std::time::{Duration, Instant};
 const FIO_LIMIT: Duration = Duration::from_secs(150);
 
 /// Runs fio on a cluster, does `trouble` to it meanwhile, and looks at everything afterwards. Each OSD needs 3 GiB.
-pub fn fio_notices_nothing_of(pond: &Pond, trouble: impl FnOnce(&Pond)) {
-    pond.volume("v", "1GiB");
-    let mut door = pond.serve("v");
-    becomes_whole(pond);
+pub fn fio_notices_nothing_of<C: Cluster>(cluster: &C, trouble: impl FnOnce(&C)) {
+    cluster.volume("v", "1GiB");
+    let mut door = cluster.serve("v");
+    becomes_whole(cluster);
     let enough = AtomicBool::new(false);
     let jobs: Vec<FioJob> = std::thread::scope(|scope| {
         // Also when `trouble` panics: the scope waits for its threads.
         let _at_the_end = SetOnDrop(&enough);
         let verifying = [0, 1].map(|half| {
-            let (scratch, uri, enough) = (pond.scratch(), door.uri(), &enough);
+            let (scratch, uri, enough) = (cluster.scratch(), door.uri(), &enough);
             scope.spawn(move || verify_until(enough, scratch, &uri, half))
         });
-        trouble(pond);
+        trouble(cluster);
         assert!(verifying.iter().all(|thread| !thread.is_finished()), "fio ended early");
         enough.store(true, Ordering::Relaxed);
         verifying.into_iter().flat_map(|thread| thread.join().expect("fio found nothing")).collect()
     });
     assert!(door.runs(), "the NBD server ended");
-    becomes_whole(pond);
+    becomes_whole(cluster);
     for job in &jobs {
         // From the seed of the last job of each part fio knows what it must find.
-        job.run(pond.scratch(), &door.uri(), &["--verify_only"]);
+        job.run(cluster.scratch(), &door.uri(), &["--verify_only"]);
     }
     drop(door);
-    replicas_are_equal(pond, jobs.len() as u64 * FioJob::BYTES / BLOCK);
+    replicas_are_equal(cluster, jobs.len() as u64 * FioJob::BYTES / BLOCK);
 }
 
 struct SetOnDrop<'a>(&'a AtomicBool);

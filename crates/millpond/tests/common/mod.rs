@@ -5,13 +5,18 @@
     reason = "a test that cannot go on ends by panicking; no test uses all of this"
 )]
 
+pub mod authority;
+pub mod door;
 pub mod fio;
 pub mod guardian;
+pub mod hosts;
 pub mod nbd;
 pub mod network;
 pub mod pond;
+pub mod probe;
 pub mod random;
 pub mod replicas;
+pub mod site;
 pub mod tools;
 pub mod whole;
 

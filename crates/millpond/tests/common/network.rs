@@ -1,12 +1,10 @@
 //! A network of a test's own: each node in a network namespace, a bridge between them and the test, and links that can be
-//! cut one way. Needs root, `ip` and `nft`.
+//! cut one way, or made thin. Needs root, `ip`, `nft` and `tc`.
 
 use super::tools::{attempt, installed, run};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// Nodes in a network.
-const NODES: u32 = 3;
 /// Every interface and namespace of such networks begins so; the test's process id follows.
 const PREFIX: &str = "mp";
 /// Networks are 10.213.N.0/24.
@@ -24,32 +22,33 @@ pub enum Peer {
 pub struct Network {
     name: String,
     subnet: String,
+    nodes: u32,
 }
 
 impl Network {
-    /// Makes one, or says which test is left out because that cannot be done here.
-    pub fn make(test: &str) -> Option<Network> {
+    /// Makes one of so many nodes, or says which test is left out because that cannot be done here.
+    pub fn make(test: &str, nodes: u32) -> Option<Network> {
         static NUMBER: Mutex<u32> = Mutex::new(0);
         if !nix::unistd::geteuid().is_root() {
             eprintln!("not tested: {test}: network namespaces need root");
             return None;
         }
-        if !installed(test, &["ip", "nft"]) {
+        if !installed(test, &["ip", "nft", "tc"]) {
             return None;
         }
         // One after the other, so that no two tests of this process take the same addresses.
         let mut number = NUMBER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *number += 1;
         remove_those_of_the_dead();
-        let network =
-            Network { name: format!("{PREFIX}{}x{number}", std::process::id()), subnet: free_subnet() };
+        let name = format!("{PREFIX}{}x{number}", std::process::id());
+        let network = Network { name, subnet: free_subnet(), nodes };
         // An older process may have had this one's id.
         remove(&network.name);
         let bridge = network.bridge();
         ip(&["link", "add", &bridge, "type", "bridge"]);
         ip(&["address", "add", &format!("{}/24", network.address(Peer::Clients)), "dev", &bridge]);
         ip(&["link", "set", &bridge, "up"]);
-        (0..NODES).for_each(|node| network.add_node(node));
+        (0..nodes).for_each(|node| network.add_node(node));
         Some(network)
     }
 
@@ -90,13 +89,27 @@ impl Network {
 
     /// Cuts a node off from the other nodes until [`Self::heal`].
     pub fn cut_off_from_nodes(&self, node: u32) {
-        let others: Vec<Peer> = (0..NODES).filter(|other| *other != node).map(Peer::Node).collect();
+        let others: Vec<Peer> = (0..self.nodes).filter(|other| *other != node).map(Peer::Node).collect();
         self.cut_off(node, &others);
     }
 
     /// Everything gets through again.
     pub fn heal(&self) {
-        (0..NODES).for_each(|node| self.filter(node, "flush table ip cut"));
+        (0..self.nodes).for_each(|node| self.filter(node, "flush table ip cut"));
+    }
+
+    /// Lets so much get out of a node in a second and no more, as `tc` names it, until [`Self::unlimit`].
+    pub fn limit(&self, node: u32, rate: &str) {
+        let namespace = self.namespace(node);
+        // The burst must hold what is sent in a tick at that rate (tc-tbf(8)); what waits longer than that is dropped.
+        let bucket = ["burst", "256kb", "latency", "100ms"];
+        let add = ["-n", &namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate];
+        run("tc", &[&add[..], &bucket[..]].concat());
+    }
+
+    /// Whatever is sent gets out again.
+    pub fn unlimit(&self, node: u32) {
+        run("tc", &["-n", &self.namespace(node), "qdisc", "delete", "dev", "eth0", "root"]);
     }
 
     fn deaf_to(&self, others: &[Peer]) -> String {
@@ -118,6 +131,11 @@ impl Network {
 
     fn bridge(&self) -> String {
         format!("{}b", self.name)
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
     }
 
     /// The namespace of a node.

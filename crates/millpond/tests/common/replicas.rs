@@ -1,6 +1,6 @@
 //! Whether all replicas hold the same, by their stores.
 
-use super::pond::Pond;
+use super::site::Cluster;
 use super::whole::{BLOCK, groups};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -64,8 +64,8 @@ fn content_of(osd: u64, path: &Path) -> Content {
 
 /// Stops the cluster, and compares every block of every object on all members of its group. Who is no member must
 /// hold nothing of it.
-pub fn replicas_are_equal(pond: &Pond, blocks_min: u64) {
-    let groups: BTreeMap<base::PgId, BTreeSet<u64>> = groups(pond)
+pub fn replicas_are_equal(cluster: &impl Cluster, blocks_min: u64) {
+    let groups: BTreeMap<base::PgId, BTreeSet<u64>> = groups(cluster)
         .iter()
         .map(|group| {
             let pg = group["pg"].as_str().expect("a group has a name").parse().expect("it is one");
@@ -73,7 +73,7 @@ pub fn replicas_are_equal(pond: &Pond, blocks_min: u64) {
             (pg, in_sync.iter().filter_map(serde_json::Value::as_u64).collect())
         })
         .collect();
-    let status = pond.status();
+    let status = cluster.status();
     let osds = status["osds"].as_array().expect("the status lists the OSDs");
     let paths: BTreeMap<u64, String> = osds
         .iter()
@@ -82,7 +82,7 @@ pub fn replicas_are_equal(pond: &Pond, blocks_min: u64) {
             (osd["osd"].as_u64().expect("an OSD has a number"), path)
         })
         .collect();
-    pond.down();
+    cluster.down();
     let contents: BTreeMap<u64, Content> =
         paths.iter().map(|(osd, path)| (*osd, content_of(*osd, Path::new(path)))).collect();
     let keys: BTreeSet<&base::ObjectKey> = contents.values().flat_map(BTreeMap::keys).collect();

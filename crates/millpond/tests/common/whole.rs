@@ -1,6 +1,7 @@
 //! Whether a cluster is whole, and signals to its nodes.
 
 use super::pond::Pond;
+use super::site::Site;
 use super::{PATIENCE, names, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -45,64 +46,64 @@ pub fn node_of(pond: &Pond, osd: u32) -> i32 {
 }
 
 /// An OSD as `osd tree --json` shows it, if there is one of that number.
-pub fn osd_view(pond: &Pond, osd: u32) -> Option<Value> {
+pub fn osd_view(site: &Site, osd: u32) -> Option<Value> {
     let osds: Vec<Value> =
-        serde_json::from_str(&pond.run(&["osd", "tree", "--json"])).expect("the OSDs are JSON");
+        serde_json::from_str(&site.run(&["osd", "tree", "--json"])).expect("the OSDs are JSON");
     osds.into_iter().find(|view| view["osd"] == osd)
 }
 
 /// `pg dump --json`.
-pub fn groups(pond: &Pond) -> Vec<Value> {
-    serde_json::from_str(&pond.run(&["pg", "dump", "--json"])).expect("the groups are JSON")
+pub fn groups(site: &Site) -> Vec<Value> {
+    serde_json::from_str(&site.run(&["pg", "dump", "--json"])).expect("the groups are JSON")
 }
 
 /// The epoch of each group.
-pub fn epochs(pond: &Pond) -> Vec<u64> {
-    groups(pond).iter().map(|group| group["epoch"].as_u64().expect("an epoch is a number")).collect()
+pub fn epochs(site: &Site) -> Vec<u64> {
+    groups(site).iter().map(|group| group["epoch"].as_u64().expect("an epoch is a number")).collect()
 }
 
 /// Asserts that `trouble` ends the epoch of every group: if not, nothing was tested.
-pub fn every_epoch_ends(pond: &Pond, trouble: impl FnOnce()) {
-    let before = epochs(pond);
+pub fn every_epoch_ends(site: &Site, trouble: impl FnOnce()) {
+    let before = epochs(site);
     trouble();
     wait_until("every group has a new epoch", || {
-        epochs(pond).iter().zip(&before).all(|(now, before)| now > before)
+        epochs(site).iter().zip(&before).all(|(now, before)| now > before)
     });
 }
 
 /// Asserts that `trouble` ends the epoch of some group.
-pub fn some_epoch_ends(pond: &Pond, trouble: impl FnOnce()) {
-    let before = epochs(pond);
+pub fn some_epoch_ends(site: &Site, trouble: impl FnOnce()) {
+    let before = epochs(site);
     trouble();
-    wait_until("some group has a new epoch", || epochs(pond) != before);
+    wait_until("some group has a new epoch", || epochs(site) != before);
 }
 
 /// Removes an OSD that is out as soon as nothing is on it that is needed.
 #[track_caller]
-pub fn is_removed(pond: &Pond, osd: u32) {
+pub fn is_removed(site: &Site, osd: u32) {
     let mut told = String::new();
     wait_until("it can be removed", || {
-        let (worked, stdout, stderr) = pond.attempt(&["osd", "rm", &osd.to_string()]);
+        let (worked, stdout, stderr) = site.attempt(&["osd", "rm", &osd.to_string()]);
         told = stdout;
         assert!(worked || stderr.contains("cannot be removed yet"), "{stderr}");
         worked
     });
     names(&told, &[&format!("osd.{osd} is removed"), "is left as it is", "osd wipe", "osd add --device"]);
-    assert!(osd_view(pond, osd).is_none());
+    assert!(osd_view(site, osd).is_none());
 }
 
 /// Waits until every group is active, with all copies in sync, where they shall lie.
 #[track_caller]
-pub fn becomes_whole(pond: &Pond) {
-    becomes_whole_within(pond, PATIENCE);
+pub fn becomes_whole(site: &Site) {
+    becomes_whole_within(site, PATIENCE);
 }
 
 /// The same where much data must be moved for it.
 #[track_caller]
-pub fn becomes_whole_within(pond: &Pond, limit: Duration) {
+pub fn becomes_whole_within(site: &Site, limit: Duration) {
     let started = Instant::now();
     loop {
-        let groups = groups(pond);
+        let groups = groups(site);
         let is_whole = |group: &Value| {
             let count = |field: &str| group[field].as_array().map(Vec::len);
             let sorted = |field: &str| {

@@ -100,6 +100,39 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the volume {volume}") })
     }
 
+    /// Goes on with an attachment whose lease ended, under another lease, if nobody attached the volume meanwhile who bears
+    /// with no other. Says whether: if not, whoever did may be served already.
+    ///
+    /// # Errors
+    /// Those of the registry; then it is not known whether it goes on, and it may be asked again.
+    pub async fn resume(
+        &self,
+        volume: VolumeId,
+        client: ClientId,
+        generation: Generation,
+        lease: LeaseId,
+    ) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
+            let guard: Read<ClientId> = self.read(&keys::attach_guard(volume)).await?;
+            let held: Read<AttachRecord> = self.read(&keys::holder(volume, client)).await?;
+            let is_as_it_was =
+                info.value.as_ref().is_some_and(|info| !info.removed && info.generation == generation);
+            let (true, Some(record)) = (is_as_it_was, &held.value) else { return Ok(false) };
+            let txn = Txn::new()
+                .when(info.unchanged())
+                .when(held.unchanged())
+                // Who attaches at this moment and saw nobody looks again.
+                .when(guard.unchanged())
+                .then(Operation::put(&guard.key, encode(&client)))
+                .then(Operation::put_leased(keys::attached(volume, client), encode(record), lease));
+            if self.commit(txn).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: format!("volume {}", volume.0) })
+    }
+
     /// Ends a client's attachment, if it has one. Only who has nothing under way may say so: whoever attaches next relies
     /// on it.
     ///

@@ -268,6 +268,53 @@ async fn an_exclusive_attach_keeps_others_out_and_raises_the_generation() {
 }
 
 #[tokio::test]
+async fn an_attachment_whose_lease_ended_goes_on_unless_somebody_else_attached() {
+    let (_directory, cluster) = three().await;
+    let volume = cluster.create_volume("v", "default", GIB).await.unwrap();
+    let attach = async |client, lease, shared| {
+        let attached = cluster.attach("v", ClientId(client), lease, shared, format!("client {client}")).await;
+        attached.unwrap().generation
+    };
+    let revoke = async |lease| cluster.registry().lease_revoke(lease).await.unwrap();
+    let resume = async |client, generation, lease| {
+        cluster.resume(volume, ClientId(client), generation, lease).await.unwrap()
+    };
+    let first = lease(&cluster).await;
+    let generation = attach(1, first, false).await;
+    revoke(first).await;
+    let second = lease(&cluster).await;
+    assert!(resume(1, generation, second).await);
+    assert_eq!(cluster.attachments(volume).await.unwrap().len(), 1, "it keeps others out again");
+    cluster.resize_volume("v", 2 * GIB, false).await.unwrap();
+    assert!(resume(1, generation, second).await, "it may be asked again, and the size is no matter");
+
+    // Somebody came and went, and has fenced it perhaps.
+    revoke(second).await;
+    let other = lease(&cluster).await;
+    attach(2, other, false).await;
+    let third = lease(&cluster).await;
+    assert!(!resume(1, generation, third).await, "somebody has it");
+    revoke(other).await;
+    assert!(!resume(1, generation, third).await, "somebody had it");
+    assert!(cluster.attachments(volume).await.unwrap().is_empty());
+
+    // Those who share it bear with each other.
+    let generation = attach(3, third, true).await;
+    revoke(third).await;
+    let (fourth, fifth) = (lease(&cluster).await, lease(&cluster).await);
+    attach(4, fourth, true).await;
+    assert!(resume(3, generation, fifth).await);
+    for lease in [fourth, fifth] {
+        revoke(lease).await;
+    }
+    cluster.detach(volume, ClientId(3)).await.unwrap();
+    let sixth = lease(&cluster).await;
+    assert!(!resume(3, generation, sixth).await, "it has said that it is done");
+    cluster.remove_volume("v").await.unwrap();
+    assert!(!resume(4, generation, sixth).await, "the volume is gone");
+}
+
+#[tokio::test]
 async fn who_did_not_detach_is_to_be_fenced_until_it_was() {
     let (_directory, cluster) = three().await;
     let volume = cluster.create_volume("v", "default", GIB).await.unwrap();

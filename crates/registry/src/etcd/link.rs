@@ -296,7 +296,10 @@ pub(super) async fn stay_linked(options: Arc<EtcdOptions>, known: Arc<Known>, st
                     }
                     reason
                 }
-                Err(reason) => reason,
+                Err(reason) => match options.complaint() {
+                    Some(complaint) => format!("{complaint} ({reason})"),
+                    None => reason,
+                },
             };
         tracing::debug!(endpoint, reason, "not linked to etcd");
         state.send_replace(State::Down(format!("{endpoint}: {reason}")));

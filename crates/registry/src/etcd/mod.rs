@@ -9,6 +9,7 @@
 //! answered from what one member knows; a watch begins one revision early, since etcd takes one that begins where history
 //! was cut off; and an etcd that was put back to an older state is not believed.
 
+mod certificates;
 mod convert;
 mod link;
 mod messages;
@@ -16,7 +17,8 @@ mod options;
 mod outcome;
 mod watch;
 
-pub use options::{EtcdOptions, EtcdTls, EtcdUrlError, EtcdUser};
+pub use certificates::EtcdTls;
+pub use options::{EtcdOptions, EtcdUrlError, EtcdUser};
 
 use crate::error::RegistryError;
 use crate::interface::{LeaseId, Operation, Range, Revision, Txn, Watch};

@@ -1,12 +1,13 @@
 //! Where an etcd is, and how to be let in.
 
+use super::certificates::EtcdTls;
 use super::convert::Space;
 use crate::interface::check_prefix;
 use crate::socket::DEFAULT_TIMEOUT;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::Endpoint;
 
 /// Where a registry's keys stand unless told otherwise.
 const SPACE: &str = "/millpond/";
@@ -26,23 +27,6 @@ pub struct EtcdOptions {
     pub(super) user: Option<EtcdUser>,
     /// How long an operation is tried.
     pub(super) timeout: Duration,
-}
-
-/// Certificates and keys, as PEM. All may be absent: then etcd is believed if its certificate comes from an authority
-/// in `authorities`, and it does not learn who asks.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct EtcdTls {
-    /// The authorities whose certificates etcd may show.
-    pub authorities: Vec<u8>,
-    /// Our certificate and its key. Its common name is the user of etcd that asks.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for EtcdTls {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key.
-        formatter.debug_struct("EtcdTls").field("identity", &self.identity.is_some()).finish_non_exhaustive()
-    }
 }
 
 /// A user of etcd's.
@@ -93,6 +77,11 @@ impl EtcdOptions {
         self
     }
 
+    /// What speaks against us, whatever a member says.
+    pub(super) fn complaint(&self) -> Option<String> {
+        self.tls.as_ref()?.complaint()
+    }
+
     /// How a member is reached.
     ///
     /// # Errors
@@ -102,14 +91,7 @@ impl EtcdOptions {
         let plain = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
             .map_err(|error| format!("{endpoint:?} is no host and port: {error}"))?;
         let Some(tls) = &self.tls else { return Ok(plain) };
-        let mut config = ClientTlsConfig::new();
-        if !tls.authorities.is_empty() {
-            config = config.ca_certificate(Certificate::from_pem(&tls.authorities));
-        }
-        if let Some((certificate, key)) = &tls.identity {
-            config = config.identity(Identity::from_pem(certificate, key));
-        }
-        plain.tls_config(config).map_err(|error| super::link::with_causes(&error))
+        plain.tls_config(tls.config()?).map_err(|error| super::link::with_causes(&error))
     }
 }
 
@@ -193,10 +175,8 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let user = EtcdUser { name: "mp".to_owned(), password: "hush".to_owned() };
-        let tls = EtcdTls { authorities: vec![], identity: Some((vec![1], b"hush".to_vec())) };
         let options: EtcdOptions = "etcds://a".parse().expect("it is a URL");
-        let options = options.with_user(user).with_tls(tls);
+        let options = options.with_user(user);
         assert!(!format!("{options:?} {options}").contains("hush"));
-        assert!(!format!("{options:?}").contains("104, 117"), "{options:?}");
     }
 }

@@ -194,6 +194,14 @@ impl Life {
                     }
                 }
             }
+            FaultKind::TwoAtOnce if self.world.plan.topology.has_shape() && self.world.random.percent(60) => {
+                let neighbours = self.registry.some_neighbours(&mut self.world.random);
+                let is_power_cut = self.world.random.percent(50);
+                self.world.event(None, "a failure domain goes down");
+                for node in neighbours {
+                    self.stop_node(node, is_power_cut, "with its neighbours");
+                }
+            }
             FaultKind::TwoAtOnce => {
                 let node = self.some_node();
                 if self.world.random.percent(50) {
@@ -228,6 +236,11 @@ impl Life {
             // Whoever holds the last sound copy of something stays until it is mended.
             FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::DriveLost
                 if self.atlas.has_damage(&self.nodes, &self.served) => {}
+            FaultKind::Admission if self.world.plan.topology.has_shape() && self.world.random.percent(30) => {
+                let node = self.some_node();
+                self.world.event(Some(Process(node)), "carried elsewhere");
+                self.registry.carry(node, &mut self.world);
+            }
             FaultKind::Admission if self.world.random.percent(30) => {
                 let node = self.some_node();
                 self.world.event(Some(Process(node)), "reweighed");

@@ -138,6 +138,13 @@ impl Life {
                 self.troubles()
             ));
         }
+        let crowded = self.registry.crowded_groups();
+        if crowded > 0 {
+            return Err(format!(
+                "{crowded} groups have too many copies in one failure domain: {}",
+                self.troubles()
+            ));
+        }
         let healing = (self.world.now - peace_at) / MILLISECOND;
         self.world.coverage.add("milliseconds of healing", healing);
         self.read_back()?;

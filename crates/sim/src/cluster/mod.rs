@@ -42,6 +42,7 @@ mod network;
 mod node;
 pub mod plan;
 mod registry;
+mod topology;
 mod world;
 
 use coverage::Coverage;

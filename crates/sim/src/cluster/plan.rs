@@ -1,5 +1,6 @@
 //! What kind of cluster, load and misfortune a seed stands for.
 
+use super::topology::Topology;
 use super::world::{MICROSECOND, MILLISECOND, SECOND};
 use crate::random::Random;
 use base::{BLOCK_BYTES, SECTOR_BYTES};
@@ -95,6 +96,8 @@ const TIGHT_PERCENT: u64 = 6;
 const EXCLUSIVE_PERCENT: u64 = 30;
 /// Of a hundred lives with nodes enough, in how many one of them is added later.
 const LATE_PERCENT: u64 = 50;
+/// Of a hundred lives with nodes enough, in how many they share hosts, or stand in racks.
+const SHAPED_PERCENT: u64 = 40;
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
 #[derive(Clone, Debug)]
@@ -204,6 +207,8 @@ pub struct Plan {
     pub late_nodes: usize,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
+    /// Where the nodes stand.
+    pub topology: Topology,
 }
 
 impl Plan {
@@ -294,6 +299,7 @@ impl Plan {
             is_exclusive: false,
             late_nodes: 0,
             weights,
+            topology: Topology::of_hosts(nodes),
         };
         // Last, so that other seeds stand for what they stood for.
         if random.percent(TIGHT_PERCENT) {
@@ -320,6 +326,11 @@ impl Plan {
         plan.registry_loses_leases = random.percent(30);
         plan.retires_somebody = random.percent(50) && !is_still && plan.nodes > plan.size as usize;
         plan.store_coup_percent = random.choose(&[0, 0, 5, 25]);
+        plan.topology = Topology::of_hosts(plan.nodes);
+        if random.percent(SHAPED_PERCENT) && plan.nodes > 2 {
+            let sure = plan.nodes - plan.late_nodes;
+            plan.topology = Topology::draw(plan.nodes, sure, plan.size, random);
+        }
         plan
     }
 

@@ -3,11 +3,13 @@
 
 use super::network::address_of;
 use super::plan::Plan;
+use super::topology::Topology;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
-use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PoolInfo};
+use crate::random::Random;
+use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo};
 use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::cluster::{
-    Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment,
+    Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, Survey,
     TargetChange, target_changes,
 };
 use registry::{LeaseId, MemoryRegistry, RegistryError, Txn};
@@ -63,6 +65,8 @@ pub(super) struct Registry {
     is_removed: Vec<bool>,
     /// By node: how much of the data shall lie there, as the size of its drive in bytes.
     weights: Vec<u64>,
+    /// Where the nodes stand now.
+    topology: Topology,
     /// Every configuration there ever was.
     history: BTreeMap<(PgId, Epoch), PgConfig>,
     /// By group: who was no member of it at some time when its whole target was in sync.
@@ -103,6 +107,7 @@ impl Registry {
             retires: vec![false; plan.nodes],
             is_removed: vec![false; plan.nodes],
             weights: vec![OSD_BYTES; plan.nodes],
+            topology: plan.topology.clone(),
             history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
         };
@@ -188,6 +193,36 @@ impl Registry {
         self.map.osds.get(&osd).is_some_and(|info| info.admission == Admission::In)
     }
 
+    /// Groups that shall lie otherwise than the pool's rule wants, by a count of its own: with more copies in one failure
+    /// domain than it takes.
+    pub(super) fn crowded_groups(&self) -> usize {
+        let targets: Vec<Vec<OsdId>> = self.map.targets.values().cloned().collect();
+        let candidates = Candidate::all(&self.map);
+        if candidates.is_empty() {
+            return 0;
+        }
+        Survey::of(self.pool().size, self.topology.failure_domain, &targets, &candidates).violations
+    }
+
+    /// A node is carried to another failure domain, with its drive.
+    pub(super) fn carry(&mut self, node: usize, world: &mut World) {
+        let domain = self.topology.some_domain(&mut world.random);
+        if !self.is_available {
+            return;
+        }
+        world.story(Some(Process(node)), || format!("stands in domain {domain} from now on"));
+        self.topology.carry(node, domain);
+        self.set_clock(world);
+        let info = self.topology.info_in(node, domain);
+        done(self.cluster.change_node(node_id(node), |known| known.clone_from(&info))).expect("it is known");
+        self.show(world);
+    }
+
+    /// The nodes of some failure domain.
+    pub(super) fn some_neighbours(&self, random: &mut Random) -> Vec<usize> {
+        self.topology.some_neighbours(random)
+    }
+
     /// Whether the manager has nothing to change where data lies: members that nobody wants any more go soon, with what they
     /// alone may hold.
     pub(super) fn is_settled(&self) -> bool {
@@ -246,7 +281,7 @@ impl Registry {
         self.set_clock(world);
         match done(self.cluster.change_pool(POOL_NAME, Some(size), Some(min_size))) {
             Ok(_) => {}
-            Err(ClusterError::TooFewOsds { .. }) => {
+            Err(ClusterError::TooFewOsds { .. } | ClusterError::TooFewDomains { .. }) => {
                 world.coverage.count("the pool is not resized: too few OSDs")
             }
             Err(error) => panic!("the pool cannot be resized: {error}"),
@@ -730,10 +765,17 @@ const OSD_BYTES: u64 = 1 << 30;
 /// A cluster, as `millpond up` and its users would make it.
 async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     cluster.create(ClusterId::from_bytes([1; 16])).await?;
+    if plan.topology.has_shape() {
+        for index in 0..plan.nodes {
+            assert_eq!(cluster.new_node(&plan.topology.info(index)).await?, node_id(index));
+        }
+    }
     for index in 0..plan.nodes - plan.late_nodes {
         cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES, DeviceClass::Ssd).await?;
     }
-    cluster.create_pool(POOL_NAME, plan.size, plan.min_size, plan.pgs).await?;
+    let rule = PlacementRule { failure_domain: plan.topology.failure_domain, ..PlacementRule::default() };
+    let (name, size, min_size) = (POOL_NAME.to_owned(), plan.size, plan.min_size);
+    cluster.create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule }).await?;
     for index in 0..plan.volumes {
         let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
         cluster.create_volume(&volume_name(index), POOL_NAME, bytes).await?;
@@ -762,4 +804,29 @@ fn node_id(index: usize) -> NodeId {
 /// The identity of a node's drive.
 pub(super) fn osd_uuid(index: usize) -> OsdUuid {
     OsdUuid::from_bytes([index as u8 + 2; 16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_that_share_a_failure_domain_without_need_are_seen() {
+        let mut random = Random::new(7);
+        let mut plan = Plan::draw(&mut random);
+        (plan.nodes, plan.late_nodes, plan.size, plan.pgs) = (4, 0, 2, 3);
+        plan.topology = std::iter::repeat_with(|| Topology::draw(4, 4, 2, &mut random))
+            .find(|topology| topology.some_neighbours(&mut Random::new(1)).len() == 2)
+            .expect("it goes on for ever");
+        let mut registry = Registry::new(&plan);
+        assert_eq!(registry.crowded_groups(), 0);
+        let neighbours = plan.topology.some_neighbours(&mut Random::new(1));
+        let target = neighbours.iter().map(|node| OsdId(*node as u32)).collect();
+        let pg = PgId { pool: POOL, index: 1 };
+        let change = TargetChange { pg, before: registry.map.targets.get(&pg).cloned(), target };
+        done(registry.cluster.change_targets(&[change])).unwrap();
+        registry.map = Arc::new(done(registry.cluster.map()).unwrap());
+        assert_eq!(registry.crowded_groups(), 1);
+        assert!(!registry.is_settled(), "the manager mends it");
+    }
 }

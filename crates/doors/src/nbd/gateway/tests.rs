@@ -327,7 +327,7 @@ fn a_lost_attachment_fails_what_is_in_flight_and_ends_the_gateway() {
     client.stream.write_all(&client.outbox).unwrap();
     client.outbox.clear();
     std::thread::sleep(Duration::from_millis(200));
-    served.cluster.revoke_attachments();
+    served.cluster.take_over("disk");
     let failure = client.done().unwrap_err();
     assert_eq!(failure.code, ErrorCode::Shutdown);
     assert!(failure.message.contains("lease"), "{failure:?}");

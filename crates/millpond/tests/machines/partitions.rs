@@ -1,22 +1,19 @@
 //! Links between nodes are cut, both ways or one way, while fio verifies: whoever can go on does, what cannot waits, and
 //! after the links are whole again so is the cluster, by itself and with all replicas the same.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::nbd::{NbdClient, Refusal};
-use common::network::Network;
-use common::network::Peer::{Clients, Node};
-use common::pond::{Door, Pond};
-use common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, groups, node_of, some_epoch_ends};
+use crate::common::door::Door;
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::network::Network;
+use crate::common::network::Peer::{Clients, Node};
+use crate::common::pond::Pond;
+use crate::common::probe::Probe;
+use crate::common::whole::{BLOCK, Frozen, OSDS, becomes_whole, every_epoch_ends, node_of, some_epoch_ends};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 /// Links stay cut for so long at least: past every lease under load, and past the time after which clients give up a
 /// silent connection.
 const CUT: Duration = Duration::from_secs(6);
-/// Operations go on while links are cut: within this, on a busy machine too.
-const GOES_ON: Duration = Duration::from_secs(25);
 
 /// A cluster whose links can be cut. The cluster ends first.
 struct Scene {
@@ -26,69 +23,14 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Option<Scene> {
-        let network = Network::make(test)?;
+        let network = Network::make(test, OSDS)?;
         let pond = Pond::start_with(&["--osd-size", "3GiB", &network.flag()]);
-        pond.volume("probe", "256MiB");
         Some(Scene { pond, network })
     }
 }
 
-/// A client that looks whether operations go on, on a volume of its own.
-struct Probe<'a> {
-    pond: &'a Pond,
-    client: NbdClient,
-    stamp: u8,
-    _door: Door,
-}
-
-impl<'a> Probe<'a> {
-    /// Spread over all groups, most likely.
-    const PLACES: u64 = 48;
-
-    fn new(pond: &'a Pond) -> Probe<'a> {
-        // What cannot be done in time is told with the reason instead of waiting for it.
-        let door = pond.serve_with("probe", &["--timeout", &format!("{}s", GOES_ON.as_secs())]);
-        Probe { pond, client: door.client(), stamp: 0, _door: door }
-    }
-
-    /// Writes and reads in all groups.
-    #[track_caller]
-    fn goes_on(&mut self, what: &str) {
-        let began = Instant::now();
-        self.stamp = self.stamp.wrapping_add(1);
-        let data = vec![self.stamp; BLOCK as usize];
-        for place in 0..Self::PLACES {
-            let written = self.client.write(place * (4 << 20), &data);
-            written.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
-        }
-        for place in 0..Self::PLACES {
-            let found = self.client.read(place * (4 << 20), BLOCK as u32);
-            let found = found.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
-            assert!(found == data, "{what}: block {place} is old");
-        }
-        let took = began.elapsed();
-        eprintln!("{what}: operations in all groups took {:.1} s", took.as_secs_f64());
-        assert!(took < GOES_ON, "{what}: operations in all groups took {took:?}");
-    }
-
-    #[track_caller]
-    fn is_stuck(&self, what: &str, refusal: &Refusal) -> ! {
-        let groups = groups(self.pond);
-        let waiting: Vec<String> =
-            groups.iter().filter(|group| group["state"] != "active").map(ToString::to_string).collect();
-        panic!("{what}: {}; not active: {}", refusal.message, waiting.join("\n"));
-    }
-}
-
-/// One cluster under partitions at a time: beside others on few cores they take longer than is waited for.
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 #[test]
 fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("links between two nodes") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -113,7 +55,6 @@ fn the_link_between_two_nodes_is_cut_both_ways_or_one_way_while_fio_verifies() {
 
 #[test]
 fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a node cut off") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -153,8 +94,8 @@ fn a_node_is_cut_off_from_the_others_or_from_everybody_while_fio_verifies() {
 
 #[test]
 fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_the_old_one() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("a volume whose server was killed") else { return };
+    pond.volume("probe", "256MiB");
     becomes_whole(&pond);
     let cut_off = |nodes: std::ops::Range<u32>| {
         for node in nodes {
@@ -177,7 +118,7 @@ fn a_volume_whose_server_was_killed_is_served_again_only_when_no_node_can_serve_
     is_killed_while_it_writes();
     cut_off(0..OSDS);
     let refusal = serve_when_free(&pond).err().expect("it was served although an old server might be");
-    common::names(
+    crate::common::names(
         &refusal,
         &["volume probe is not attached", "had it before", "osd.0 (", "osd.1 (", "osd.2 ("],
     );
@@ -200,7 +141,6 @@ fn serve_when_free(pond: &Pond) -> Result<Door, String> {
 
 #[test]
 fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
-    let _turn = turn();
     let Some(Scene { pond, network }) = Scene::new("nodes that stand still behind cut links") else { return };
     fio_notices_nothing_of(&pond, |pond| {
         let mut probe = Probe::new(pond);
@@ -239,7 +179,7 @@ fn nodes_stand_still_or_are_killed_while_links_are_cut_and_fio_verifies() {
         // It starts anew behind the cut.
         every_epoch_ends(pond, || {
             network.cut_off_from_nodes(2);
-            common::whole::signal(node_of(pond, 2), Signal::SIGKILL);
+            crate::common::whole::signal(node_of(pond, 2), Signal::SIGKILL);
             probe.goes_on("2 is killed, cut off");
             std::thread::sleep(CUT);
         });
