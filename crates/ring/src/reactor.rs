@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Inbox};
 use crate::encryption::Encryption;
 use crate::setup::{SetupError, make_ring};
-use crate::stream::Stream;
+use crate::stream::{Stream, set_stream_options};
 use crate::wake::Waker;
 use base::{Buffer, LinkId, Network};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -662,12 +662,16 @@ impl Reactor {
             return;
         }
         if let Some(encryption) = state.encryption.as_mut() {
-            match encryption.read(inbox) {
+            let read = encryption.read(inbox);
+            if encryption.has_answer() && !state.is_dirty {
+                state.is_dirty = true;
+                self.dirty.push(slot);
+            }
+            match read {
                 Ok(false) => space = encryption.space(),
                 Ok(true) => {
                     let connection = ConnectionId { slot, serial: state.serial };
-                    self.waiting_events.push_back(Event::Received { connection });
-                    return self.answer(slot);
+                    return self.waiting_events.push_back(Event::Received { connection });
                 }
                 Err(end) => return self.begin_close(slot, end.to_string()),
             }
@@ -679,17 +683,6 @@ impl Reactor {
             .user_data(KIND_RECEIVE << KIND_SHIFT | u64::from(slot));
         state.is_receiving = true;
         self.push(entry);
-        self.answer(slot);
-    }
-
-    /// Has sent what the peer asked for by way of its encryption, if it did.
-    fn answer(&mut self, slot: u32) {
-        let Some(state) = self.connections[slot as usize].as_mut() else { return };
-        let must_answer = state.encryption.as_ref().is_some_and(|encryption| encryption.has_answer());
-        if must_answer && !state.is_dirty {
-            state.is_dirty = true;
-            self.dirty.push(slot);
-        }
     }
 
     fn start_sends(&mut self) {
@@ -1016,15 +1009,6 @@ impl Drop for Reactor {
             // A drive that never answers: its memory is left to it.
             std::mem::forget(std::mem::take(&mut self.operations));
         }
-    }
-}
-
-fn set_stream_options(socket: &Socket) {
-    // Unix sockets have no such option; there nothing is delayed.
-    let _ = socket.set_tcp_nodelay(true);
-    // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
-    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
-        let _ = socket.set_tcp_congestion(b"cubic");
     }
 }
 

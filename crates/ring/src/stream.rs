@@ -36,3 +36,13 @@ impl From<TcpStream> for Stream {
         Stream::new(socket, None)
     }
 }
+
+/// Sets what every stream socket of a reactor has.
+pub(crate) fn set_stream_options(socket: &Socket) {
+    // Unix sockets have no such option; there nothing is delayed.
+    let _ = socket.set_tcp_nodelay(true);
+    // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
+    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
+        let _ = socket.set_tcp_congestion(b"cubic");
+    }
+}
