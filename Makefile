@@ -12,7 +12,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 HOST_TESTS := --test machines
 
-.PHONY: help deps build run test test-hosts soak bench bench-failover fmt lint clean
+.PHONY: help deps build run test test-hosts soak bench bench-failover bench-encryption fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,11 @@ bench: deps ## compare a replicated volume with the raw drives under it (as root
 bench-failover: deps ## measure what clients notice when a node is lost (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/bench-failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# JSON=FILE also writes the figures to FILE.
+bench-encryption: deps ## measure what encryption of a cluster's traffic costs (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-encryption --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -80,7 +80,11 @@ impl Status {
             *counts.by_state.entry(pg.state.name()).or_default() += 1;
         }
         Status {
-            cluster: ClusterView { id: map.cluster.to_string(), revision: map.revision },
+            cluster: ClusterView {
+                id: map.cluster.to_string(),
+                revision: map.revision,
+                encryption: map.encryption,
+            },
             health: health::judge(&osds, &pgs, &pools)
                 .with(reports.registry.iter().map(registry_health::problem)),
             nodes: nodes.into_values().collect(),
@@ -108,6 +112,7 @@ mod tests {
         let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
         for pointer in [
             "/cluster/id",
+            "/cluster/encryption",
             "/health/level",
             "/health/problems",
             "/capacity/used_bytes",

@@ -3,7 +3,7 @@
 
 use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location};
 use base::units::ByteSize;
-use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
 use registry::RegistryTrouble;
 use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
 use serde::Serialize;
@@ -318,6 +318,9 @@ pub struct ClusterView {
     pub id: String,
     /// The revision of the map that is shown.
     pub revision: u64,
+    /// Whether what goes between clients and OSDs, and among OSDs, is encrypted: `on` or `off`.
+    #[schema(value_type = String)]
+    pub encryption: Encryption,
 }
 
 /// Enough of a cluster's id to tell clusters apart, for where everybody may look: who knows all of it can speak to OSDs.

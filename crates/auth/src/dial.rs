@@ -1,5 +1,6 @@
 //! Connections to OSDs: by address, to whoever the cluster map says is there.
 
+use crate::channel::Channel;
 use crate::handshake::Identity;
 use base::map::ClusterMap;
 use base::{OsdId, PublicKey};
@@ -11,11 +12,12 @@ use tokio::time::timeout;
 /// How long a connection may take to stand, before the handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// Connects to the OSD that the map shows at an address. Both sides have proved who they are then.
+/// Connects to the OSD that the map shows at an address. Both sides have proved who they are then, and what follows is
+/// encrypted if the map says so.
 ///
 /// # Errors
 /// In words, for a person.
-pub async fn dial(identity: &Identity, map: &ClusterMap, address: SocketAddr) -> Result<TcpStream, String> {
+pub async fn dial(identity: &Identity, map: &ClusterMap, address: SocketAddr) -> Result<Channel, String> {
     let key = key_at(map, address)?;
     let connecting = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await;
     let stream = connecting
@@ -23,7 +25,7 @@ pub async fn dial(identity: &Identity, map: &ClusterMap, address: SocketAddr) ->
         .map_err(|error| format!("{address} cannot be reached: {error}"))?;
     // The handshake is small messages back and forth.
     stream.set_nodelay(true).map_err(|error| format!("{address} cannot be reached: {error}"))?;
-    identity.connect(stream, key).await.map_err(|error| format!("{address}: {error}"))
+    identity.connect(stream, key, map.encryption).await.map_err(|error| format!("{address}: {error}"))
 }
 
 /// The key of whoever must be at an address.

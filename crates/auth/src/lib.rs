@@ -8,13 +8,16 @@
 //! do stands in the cluster map, so there is no authority to trust, nothing that expires, and no clock that must be
 //! right. Each handshake signs fresh random numbers of both sides, so none can be replayed.
 //!
-//! What follows on the connection is plain: nobody is told anything who has no key of the cluster, but whoever can
-//! change packets on their way can change what is said. docs/security.md says what that means.
+//! What follows is a [`Channel`]: in plain, or encrypted with the keys of that very handshake if either side wants it,
+//! which is part of what both signed. docs/security.md says what each is worth.
 
+mod channel;
 mod dial;
+mod exchange;
 mod handshake;
 mod key;
 
+pub use channel::Channel;
 pub use dial::dial;
 pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
 pub use key::{KeyError, SecretKey};

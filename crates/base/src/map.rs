@@ -4,7 +4,7 @@ pub use crate::topology::{
     DeviceClass, FailureDomain, Location, NodeInfo, PlacementRule, Reweight, ReweightError, UnknownWord,
 };
 
-use crate::access::{Access, Principal, PublicKey};
+use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -135,6 +135,9 @@ pub struct ClusterMap {
     /// Who may connect, by name.
     #[serde(default)]
     pub principals: BTreeMap<String, Principal>,
+    /// Whether what goes between clients and OSDs, and among OSDs, is encrypted.
+    #[serde(default)]
+    pub encryption: Encryption,
 }
 
 impl ClusterMap {

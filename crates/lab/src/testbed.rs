@@ -7,6 +7,7 @@
 use crate::cleanup::Undo;
 use crate::command::{self, CommandError};
 use crate::cpu::{Watched, memory_bytes, parent_of};
+use base::Encryption;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -304,6 +305,15 @@ impl Cluster {
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Has its traffic encrypted, or not any more.
+    ///
+    /// # Errors
+    /// `millpond cluster encryption` failed.
+    pub fn set_encryption(&self, encryption: Encryption) -> Result<(), TestbedError> {
+        let arguments = ["cluster", "encryption", &encryption.to_string()].map(str::to_owned);
+        self.millpond(&arguments, COMMAND_LIMIT).map(drop)
     }
 
     /// Makes a volume.

@@ -39,7 +39,7 @@ pub enum Command {
     /// Stop the cluster that `up` started, and wait until it has stopped
     #[command(after_help = "Examples:\n  millpond down\n  millpond down --dir /srv/pond")]
     Down,
-    /// Make a cluster of several hosts, whose registry is an etcd
+    /// Make a cluster of several hosts, whose registry is an etcd; have the traffic of any cluster encrypted
     Cluster(cluster::ClusterArguments),
     /// Let this host join such a cluster; look at hosts, empty and remove one
     Node(node::NodeArguments),

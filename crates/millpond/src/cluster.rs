@@ -6,13 +6,13 @@ use crate::settings::Settings;
 use crate::token::Token;
 use crate::{access, output};
 use anyhow::{Context, bail};
-use base::{Access, ClusterId};
+use base::{Access, ClusterId, Encryption};
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
 use std::path::Path;
 
-/// Make a cluster of nodes on many hosts, and let hosts join it.
+/// Make a cluster of nodes on many hosts, let hosts join it, and set what holds for all of a cluster.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArguments {
     /// What to do.
@@ -32,7 +32,23 @@ pub enum ClusterCommand {
                             etcd wants to see."
     )]
     Token,
+    /// Have the traffic of the cluster encrypted, or not any more; without a word, say how it is
+    #[command(after_help = ENCRYPTION_HELP)]
+    Encryption {
+        /// on or off
+        #[arg(value_name = "on|off")]
+        encryption: Option<Encryption>,
+    },
 }
+
+const ENCRYPTION_HELP: &str = "\
+Examples:
+  millpond cluster encryption on
+  millpond cluster encryption
+
+It concerns what goes between clients and OSDs, and among OSDs; both prove their keys either way. It can be switched while
+everything runs: connections are made anew within seconds, and what was under way on them is done again. What it costs is
+in docs/performance.md. Nodes and clients must all be of a version that knows it.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -52,6 +68,10 @@ pub struct InitArguments {
     /// How etcd is asked.
     #[command(flatten)]
     pub etcd: EtcdArguments,
+
+    /// Have all traffic encrypted from the start; `millpond cluster encryption` changes it later
+    #[arg(long)]
+    pub encryption: bool,
 
     /// Print the cluster's id and token as JSON
     #[arg(long)]
@@ -83,8 +103,28 @@ pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
                 made.token
             ))
         }
+        ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
         ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
     }
+}
+
+fn switch_encryption(encryption: Option<Encryption>, path: &Path) -> anyhow::Result<()> {
+    let (is_change, now) = access::with_cluster(path, async |cluster| {
+        let is_change = match encryption {
+            Some(encryption) => cluster.set_encryption(encryption).await?,
+            None => false,
+        };
+        Ok((is_change, cluster.map().await?.encryption))
+    })?;
+    output::print_line(&match (now, is_change) {
+        (Encryption::On, true) => "The traffic of the cluster is encrypted from now on: within seconds its connections are \
+                                   made anew, and none is made in plain any more."
+            .to_owned(),
+        (Encryption::Off, true) => {
+            "The traffic of the cluster goes in plain from now on: within seconds its connections are made anew.".to_owned()
+        }
+        (now, false) => format!("Encryption of the cluster's traffic is {now}."),
+    })
 }
 
 fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {
@@ -119,6 +159,9 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
                  NAME in etcd://HOST/NAME/ makes room for a second one"
             ),
             created => created?,
+        }
+        if arguments.encryption {
+            cluster.set_encryption(Encryption::On).await?;
         }
         access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await
     })?;

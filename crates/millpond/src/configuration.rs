@@ -44,6 +44,8 @@ pub struct Request {
     pub volatile_cache: Option<bool>,
     /// How long an OSD may be down before its data is placed elsewhere. Kept with the cluster's settings.
     pub osd_out_after: Option<Limit>,
+    /// Have the cluster's traffic encrypted. Kept in its map.
+    pub encryption: bool,
 }
 
 /// What the OSDs live on.

@@ -23,7 +23,7 @@ use crate::{access, output};
 use anyhow::{Context, anyhow, bail};
 use api::view::Reports;
 use api::{health, view};
-use base::{Access, ClusterId, NodeId};
+use base::{Access, ClusterId, Encryption, NodeId};
 use registry::cluster::Cluster;
 use registry::{Registry, RegistryError, Revision, SocketServer, Watch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -99,6 +99,9 @@ impl LocalCluster {
             let seconds = limit.setting_seconds();
             let set = cluster.change_settings(|settings| settings.osd_out_after_seconds = seconds).await;
             set.context("cannot remember --osd-out-after")?;
+        }
+        if request.encryption {
+            cluster.set_encryption(Encryption::On).await.context("cannot remember --encryption")?;
         }
         let supervisor = Supervisor::new(restart)?;
         // What other hosts serve is reached on these alone.

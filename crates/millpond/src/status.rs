@@ -4,6 +4,7 @@ use crate::table::Table;
 use crate::{access, output, verdict};
 use api::status::Status;
 use api::view::{Capacity, PoolView, VolumeView};
+use base::Encryption;
 use base::map::{Admission, PlacementRule};
 use base::units::ByteSize;
 use clap::Args;
@@ -69,6 +70,10 @@ fn render(status: &Status) -> String {
     };
     text.push_str(&format!("OSDs     {}{out}\n", of_all(osds_up, status.osds.len())));
     text.push_str(&format!("space    {}\n", space(&status.capacity)));
+    text.push_str(match status.cluster.encryption {
+        Encryption::On => "traffic  encrypted\n",
+        Encryption::Off => "traffic  in plain\n",
+    });
     let states: Vec<String> =
         status.pgs.by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };

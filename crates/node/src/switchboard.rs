@@ -2,11 +2,11 @@
 //! keeps the rest of the control side waiting, such as a registry that is away, keeps no connection waiting.
 
 use crate::shard::Command;
-use auth::Identity;
+use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{OsdId, PublicKey};
 use pg::Credential;
-use ring::{ConnectionId, Waker};
+use ring::{ConnectionId, Stream, Waker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +65,10 @@ impl Switchboard {
     async fn connect(self: Arc<Self>, dial: Dial) {
         let Dial { connection, address } = dial;
         let map = self.maps.borrow().clone();
-        let dialled = match auth::dial(&self.identity, &map, address).await {
-            Ok(stream) => stream.into_std().map_err(|error| error.to_string()),
-            Err(reason) => Err(reason),
-        };
+        let dialled = auth::dial(&self.identity, &map, address).await;
+        let dialled = dialled.and_then(|channel| stream_of(channel).map_err(|error| error.to_string()));
         self.tell(match dialled {
-            Ok(socket) => Command::Connected { connection, socket },
+            Ok(stream) => Command::Connected { connection, stream },
             Err(reason) => Command::NotConnected { connection, reason },
         })
         .await;
@@ -79,8 +77,9 @@ impl Switchboard {
     async fn accept(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         // The handshake is small messages back and forth.
         let _ = stream.set_nodelay(true);
-        let accepted = self.identity.accept(stream, |key| self.credential_of(key)).await;
-        let (stream, credential) = match accepted {
+        let encryption = self.maps.borrow().encryption;
+        let accepted = self.identity.accept(stream, encryption, |key| self.credential_of(key)).await;
+        let (channel, credential) = match accepted {
             Ok(accepted) => accepted,
             Err(error @ auth::AuthError::Unauthorized { .. }) => {
                 return tracing::warn!(osd = %self.osd, %from, %error, "a connection is refused");
@@ -90,8 +89,8 @@ impl Switchboard {
                 return tracing::debug!(osd = %self.osd, %from, %error, "a connection came to nothing");
             }
         };
-        if let Ok(socket) = stream.into_std() {
-            self.tell(Command::Accepted { socket, credential: Some(credential) }).await;
+        if let Ok(stream) = stream_of(channel) {
+            self.tell(Command::Accepted { stream, credential: Some(credential) }).await;
         }
     }
 
@@ -119,4 +118,10 @@ impl Switchboard {
             self.waker.wake();
         }
     }
+}
+
+/// A connection as a reactor takes it.
+fn stream_of(channel: Channel) -> std::io::Result<Stream> {
+    let (socket, session) = channel.into_parts()?;
+    Ok(Stream::new(socket, session))
 }

@@ -8,7 +8,7 @@ use crate::interface::{Event, Registry, Revision, Watch};
 use crate::value::Value;
 use base::access::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{ClusterId, NodeId, OsdId, PgId, PoolId, VolumeId};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ pub(super) struct MapParts {
     targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     principals: BTreeMap<String, Principal>,
+    encryption: Encryption,
 }
 
 impl MapParts {
@@ -58,6 +59,7 @@ impl MapParts {
             Some(MapKey::Principal(name)) => {
                 drop(self.principals.insert(name.to_owned(), decode(key, value)?))
             }
+            Some(MapKey::Encryption) => self.encryption = decode(key, value)?,
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
@@ -75,6 +77,7 @@ impl MapParts {
             Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
             Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
             Some(MapKey::Principal(name)) => drop(self.principals.remove(name)),
+            Some(MapKey::Encryption) => self.encryption = Encryption::Off,
             None => {}
         }
     }
@@ -118,6 +121,7 @@ impl MapParts {
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             principals: self.principals.clone(),
+            encryption: self.encryption,
         })
     }
 }

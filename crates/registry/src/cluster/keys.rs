@@ -6,6 +6,7 @@ pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
 pub(super) const MOVING_IN: &str = "millpond/moving-in";
 pub(super) const MOVED: &str = "millpond/moved";
+pub(super) const ENCRYPTION: &str = "millpond/map/encryption";
 pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
@@ -35,6 +36,7 @@ pub(super) enum MapKey<'a> {
     Target(PgId),
     Volume(VolumeId),
     Principal(&'a str),
+    Encryption,
 }
 
 impl MapKey<'_> {
@@ -42,7 +44,11 @@ impl MapKey<'_> {
     pub(super) fn parse(key: &str) -> Option<MapKey<'_>> {
         let name = key.strip_prefix(MAP)?;
         let Some((kind, id)) = name.split_once('/') else {
-            return (name == "cluster").then_some(MapKey::Cluster);
+            return match name {
+                "cluster" => Some(MapKey::Cluster),
+                "encryption" => Some(MapKey::Encryption),
+                _ => None,
+            };
         };
         match kind {
             "node" => id.parse().ok().map(|id| MapKey::Node(NodeId(id))),
