@@ -16,7 +16,14 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// In words, for a person.
 pub async fn dial(identity: &Identity, map: &ClusterMap, address: SocketAddr) -> Result<TcpStream, String> {
-    let key = key_at(map, address)?;
+    reach(identity, key_at(map, address)?, address).await
+}
+
+/// Connects to whoever must have that key. Both sides have proved who they are then.
+///
+/// # Errors
+/// In words, for a person.
+pub async fn reach(identity: &Identity, key: PublicKey, address: SocketAddr) -> Result<TcpStream, String> {
     let connecting = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await;
     let stream = connecting
         .map_err(|_| format!("{address} does not answer"))?

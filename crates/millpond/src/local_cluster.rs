@@ -11,6 +11,7 @@
 use crate::configuration::{self, Configuration, Drives, NodeDrive, Request};
 use crate::device::{self, Use};
 use crate::directory::{Directory, DirectoryLock, Phase};
+use crate::inquiry::Inquiry;
 use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
@@ -19,8 +20,6 @@ use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
 use crate::{Usage, access, output};
 use anyhow::{Context, anyhow, bail};
-use api::view::Reports;
-use api::{health, view};
 use base::{Access, ClusterId, NodeId};
 use registry::cluster::Cluster;
 use registry::{EmbeddedRegistry, Location, Registry, RegistryError, Revision, SocketServer, Watch};
@@ -170,6 +169,7 @@ impl LocalCluster {
         let map = self.cluster.map().await?;
         let start = Start {
             cluster: self.cluster.clone(),
+            inquiry: Inquiry::new(&self.cluster, &self.directory),
             incarnations: map.osds.iter().map(|(id, info)| (*id, info.incarnation)).collect(),
             osds_expected: self.drives.len(),
             running: self.supervisor.running(),
@@ -248,10 +248,7 @@ impl LocalCluster {
         start: &Start,
         mut problems: Vec<String>,
     ) -> anyhow::Result<Started> {
-        let (map, statuses) = start.present().await?;
-        let pgs = view::pgs(&map, &statuses);
-        let osds = view::osds(&map, &Reports::from(statuses));
-        let verdict = health::judge(&osds, &pgs, &view::pools(&map, &pgs));
+        let verdict = start.verdict().await?;
         problems.extend(verdict.problems.into_iter().map(|problem| problem.what));
         let problem = if problems.is_empty() { "it took too long".to_owned() } else { problems.join("; ") };
         if first {

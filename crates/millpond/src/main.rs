@@ -16,6 +16,7 @@ mod detach;
 mod device;
 mod directory;
 mod host;
+mod inquiry;
 mod local_cluster;
 mod membership;
 mod mounts;

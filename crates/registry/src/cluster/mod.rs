@@ -25,7 +25,6 @@
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
-//! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
 //! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
@@ -55,7 +54,6 @@ mod pools;
 mod principals;
 mod scrubs;
 mod settings;
-mod status;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -74,7 +72,6 @@ pub use placement::{
 pub use pools::check_pg;
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
-pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 pub use targets::TargetChange;
 
 use crate::interface::{Compare, KeyValue, Operation, Registry, Txn};
