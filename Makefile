@@ -11,7 +11,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 # Tests need no optimisation across crates, and build in half the time without it.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off
 
-.PHONY: help deps build run test soak bench bench-failover fmt lint clean
+.PHONY: help deps build run test soak bench bench-failover bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,11 @@ bench: deps ## compare a replicated volume with the raw drives under it (as root
 bench-failover: deps ## measure what clients notice when a node is lost (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/bench-failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# JSON=FILE also writes the figures to FILE.
+bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all
