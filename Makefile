@@ -12,7 +12,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 HOST_TESTS := --test machines
 
-.PHONY: help deps build run test test-hosts soak bench bench-failover bench-encryption fmt lint clean
+.PHONY: help deps build run test test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,11 @@ bench-failover: deps ## measure what clients notice when a node is lost (as root
 bench-encryption: deps ## measure what encryption of a cluster's traffic costs (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/bench-encryption --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# JSON=FILE also writes the figures to FILE.
+bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -4,7 +4,7 @@
 //! something else. What is wrong in a given cluster, and why, says [`crate::health::Problem`].
 
 use crate::health::Level;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 /// Defines the codes with what is to be told of each.
@@ -68,8 +68,20 @@ codes! {
     PgUnknown = "PG_UNKNOWN", Error,
         "the primary of placement groups is up and has not told how they are",
         "they may serve or not; nobody can tell",
-        "wait some seconds; if it stays so, read the log of the primary's node: it may not reach the registry",
-        "with the next status that the primary publishes";
+        "wait some seconds; if it stays so, read the log of the primary's node: it may not reach the manager",
+        "when the manager hears of them";
+    /// Nobody tells how the cluster is.
+    ManagerSilent = "MANAGER_SILENT", Error,
+        "the process that manages the cluster does not answer, or there is none",
+        "volumes are served, and who fails is replaced; but how the OSDs are is not known, nothing is moved, and nobody is taken out",
+        "wait some seconds, in which another takes over; if it stays so, look whether any node runs, and whether it can be reached from here",
+        "when a manager answers";
+    /// A node does not tell how its OSDs are.
+    NodeSilent = "NODE_SILENT", Warning,
+        "OSDs of a node are up, and the manager has heard nothing of them for seconds",
+        "they may serve or not; nobody can tell",
+        "look whether that node and the manager's reach each other, and read the node's log",
+        "when the node tells again";
     /// Bytes of which no sound copy is left.
     DataLost = "DATA_LOST", Error,
         "no member of a placement group has a copy of some blocks that verifies",
@@ -218,6 +230,14 @@ impl std::fmt::Display for Code {
 impl Serialize for Code {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Code, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let found = Code::ALL.into_iter().find(|code| code.name() == name);
+        found.ok_or_else(|| serde::de::Error::custom(format!("{name:?} is no health code of this version")))
     }
 }
 

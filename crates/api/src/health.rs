@@ -6,12 +6,12 @@ use crate::integrity;
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
 use base::map::Admission;
 use base::{NodeId, OsdId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
 /// How the whole cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Everything serves, with all its copies.
@@ -35,7 +35,7 @@ impl Level {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// What kind of thing it is.
     #[schema(schema_with = codes::schema)]
@@ -60,7 +60,7 @@ impl Problem {
 }
 
 /// The verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// The worst of the problems.
     pub level: Level,
@@ -88,9 +88,10 @@ const WAIT_OR_READ_LOG: &str = "wait some seconds; if it stays so, read the log 
 
 const HOW_TO_MAKE_ROOM: &str = "`millpond volume ls`, `millpond volume rm NAME`, or `fstrim` in a client";
 
-/// Judges the cluster.
-pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
+/// Judges the cluster. `silence` is why nobody tells how the OSDs are, if so.
+pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], silence: Option<&str>) -> Health {
     let mut problems = Vec::new();
+    who_is_silent(osds, silence, &mut problems);
     stopped_groups(pgs, &mut problems);
     for osd in osds {
         down_osd(osd, &mut problems);
@@ -108,6 +109,36 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
         ));
     }
     Health { level: Level::Ok, problems: Vec::new() }.with(problems.into_iter())
+}
+
+/// Those who do not tell how their OSDs are, or that nobody does.
+fn who_is_silent(osds: &[OsdView], silence: Option<&str>, problems: &mut Vec<Problem>) {
+    if let Some(why) = silence {
+        problems.push(Problem::new(
+            Code::ManagerSilent,
+            format!("nobody tells how the OSDs are: {why}"),
+            "volumes are served meanwhile, as far as it goes; nothing is moved, and nobody is taken out",
+            "wait some seconds, in which another manager takes over; if it stays so, look whether any node runs, and whether \
+             it can be reached from here",
+        ));
+        return;
+    }
+    let mut silent: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for osd in osds.iter().filter(|osd| osd.up && !osd.is_reported()) {
+        *silent.entry(osd.node).or_default() += 1;
+    }
+    for (node, count) in silent {
+        let osds = if count == 1 { "OSD, which is" } else { "OSDs, which are" };
+        problems.push(Problem::new(
+            Code::NodeSilent,
+            format!("{node} tells the manager nothing of its {count} {osds} up"),
+            "how they are is not known; volumes are served all the same if the node only does not reach the manager",
+            format!(
+                "look whether {node} and the manager's node (`millpond status --json | jq .manager`) reach each other, and \
+                 read the log of {node}"
+            ),
+        ));
+    }
 }
 
 /// Groups that do not serve, one problem for each reason.
@@ -382,11 +413,14 @@ fn groups(count: usize, total: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{self, Reports, Statuses};
+    use crate::view::{self, Reports};
     use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
+    use base::status::{OsdStatus, PgState, PgStatus};
     use base::{Epoch, PgId, PoolId};
     use registry::RegistryTrouble;
-    use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
+    use registry::cluster::Away;
+
+    type Statuses = BTreeMap<OsdId, OsdStatus>;
 
     fn healthy() -> (ClusterMap, Statuses) {
         let mut map = ClusterMap::default();
@@ -419,8 +453,12 @@ mod tests {
     }
 
     fn verdict(map: &ClusterMap, statuses: &Statuses) -> Health {
-        let pgs = view::pgs(map, statuses);
-        judge(&view::osds(map, &Reports::from(statuses.clone())), &pgs, &view::pools(map, &pgs))
+        judged(map, &Reports::from(statuses.clone()))
+    }
+
+    fn judged(map: &ClusterMap, reports: &Reports) -> Health {
+        let pgs = view::pgs(map, reports);
+        judge(&view::osds(map, reports), &pgs, &view::pools(map, &pgs), reports.silence.as_deref())
     }
 
     #[test]
@@ -481,16 +519,14 @@ mod tests {
     fn a_group_is_not_active_on_the_word_of_an_older_epoch() {
         let (mut map, statuses) = healthy();
         map.pgs.get_mut(&PgId { pool: PoolId(1), index: 0 }).unwrap().epoch = Epoch(2);
-        let pgs = view::pgs(&map, &statuses);
+        let pgs = view::pgs(&map, &Reports::from(statuses));
         assert_eq!((pgs[0].state, pgs[1].state), (PgHealth::Peering, PgHealth::Active));
     }
 
     /// The problems of `map`, each with what comes next.
     fn told(map: &ClusterMap, statuses: &Statuses, away: Option<Away>) -> Vec<String> {
         let away = away.into_iter().map(|away| (OsdId(2), away)).collect();
-        let reports = Reports { statuses: statuses.clone(), away, ..Reports::default() };
-        let pgs = view::pgs(map, statuses);
-        let health = judge(&view::osds(map, &reports), &pgs, &view::pools(map, &pgs));
+        let health = judged(map, &Reports { away, ..Reports::from(statuses.clone()) });
         health.problems.into_iter().map(|problem| format!("{}: {}", problem.what, problem.next)).collect()
     }
 
@@ -608,7 +644,30 @@ mod tests {
         let osds = view::osds(&map, &Reports::default());
         let capacity = view::capacity(&osds);
         assert_eq!((capacity.bytes, capacity.used_bytes, capacity.osds_unreported), (3 << 30, None, 3));
-        assert_eq!(view::pgs(&map, &Statuses::new())[0].state, PgHealth::Unknown);
+        assert_eq!(view::pgs(&map, &Reports::default())[0].state, PgHealth::Unknown);
+    }
+
+    #[test]
+    fn who_tells_nothing_is_named_once_and_nobody_is_where_no_manager_tells() {
+        let (mut map, mut statuses) = healthy();
+        statuses.remove(&OsdId(1));
+        let health = verdict(&map, &statuses);
+        let what: Vec<&str> = health.problems.iter().map(|problem| problem.what.as_str()).collect();
+        assert_eq!(
+            what,
+            [
+                "2 of 6 placement groups are in an unknown state: node.1, which runs its primary, tells nothing",
+                "node.1 tells the manager nothing of its 1 OSD, which is up"
+            ]
+        );
+        map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+        let reports = Reports { silence: Some("node.0 does not answer".to_owned()), ..Reports::default() };
+        let health = judged(&map, &reports);
+        let codes: Vec<Code> = health.problems.iter().map(|problem| problem.code).collect();
+        // Who is down, the registry knows.
+        assert_eq!(codes, [Code::ManagerSilent, Code::PgStopped, Code::PgUnknown, Code::OsdDown]);
+        assert!(health.problems[0].what.contains("node.0 does not answer"), "{health:?}");
+        assert!(health.problems[2].what.ends_with("nobody tells how it is"), "{health:?}");
     }
 
     #[test]
@@ -693,13 +752,17 @@ mod tests {
         ] {
             let (map, statuses) = healthy();
             let reports = Reports { registry: vec![trouble], ..Reports::from(statuses) };
-            let health = crate::status::Status::of(&map, &reports).health;
+            let health = judged(&map, &reports);
             let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
             assert_eq!((problem.code, problem.level, health.level), (code, level, level));
             assert!(problem.what.contains("a:2379") && !problem.consequence.is_empty(), "{problem:?}");
             assert_eq!(whole.clone().with([problem.clone()].into_iter()).level, level);
             found.insert(code);
         }
+        let silent = see(&|_, statuses| drop(statuses.remove(&OsdId(0))));
+        assert_eq!(silent, [Code::PgUnknown, Code::NodeSilent]);
+        let nobody = Reports { silence: Some(reason()), ..Reports::default() };
+        found.extend(judged(&healthy().0, &nobody).problems.iter().map(|problem| problem.code));
         let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !found.contains(code)).collect();
         assert!(missing.is_empty(), "no cluster shows {missing:?}");
     }

@@ -1,22 +1,24 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
-use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location};
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, PgConfig};
+use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::units::ByteSize;
 use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
 use registry::RegistryTrouble;
-use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
-use serde::Serialize;
+use registry::cluster::{Away, Cluster, ClusterError};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
 /// Digits of a short id.
-const SHORT_ID_DIGITS: usize = 8;
+pub(crate) const SHORT_ID_DIGITS: usize = 8;
 
 /// What the OSDs report of themselves.
-pub type Statuses = BTreeMap<OsdId, OsdStatus>;
+pub type Statuses = BTreeMap<OsdId, Arc<OsdStatus>>;
 
 /// What is known of OSDs besides the map.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,32 +31,31 @@ pub struct Reports {
     pub away: BTreeMap<OsdId, Away>,
     /// What is wrong with the registry itself, where it was asked.
     pub registry: Vec<RegistryTrouble>,
+    /// Why nobody tells how the OSDs are, if so: there are no statuses then.
+    pub silence: Option<String>,
 }
 
 impl Reports {
-    /// Reads all of it.
-    pub async fn read(cluster: &Cluster) -> Result<Reports, ClusterError> {
-        let statuses = cluster.osd_statuses().await?;
+    /// What the registry alone knows, where the manager does not answer; `silence` says why.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that makes no sense.
+    pub async fn of_registry(cluster: &Cluster, silence: String) -> Result<Reports, ClusterError> {
         let drives = cluster.drives().await?;
         let away = cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
-        Ok(Reports { statuses, drives, away, registry: Vec::new() })
-    }
-
-    /// Reads all of it, and asks the registry how it is itself.
-    pub async fn read_with_registry(cluster: &Cluster) -> Result<Reports, ClusterError> {
-        let (reports, registry) = tokio::join!(Reports::read(cluster), cluster.registry().troubles());
-        Ok(Reports { registry, ..reports? })
+        Ok(Reports { drives, away, silence: Some(silence), ..Reports::default() })
     }
 }
 
-impl From<Statuses> for Reports {
-    fn from(statuses: Statuses) -> Reports {
+impl From<BTreeMap<OsdId, OsdStatus>> for Reports {
+    fn from(statuses: BTreeMap<OsdId, OsdStatus>) -> Reports {
+        let statuses = statuses.into_iter().map(|(osd, status)| (osd, Arc::new(status))).collect();
         Reports { statuses, ..Reports::default() }
     }
 }
 
 /// An OSD: `osd tree --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OsdView {
     /// Its id.
     #[schema(value_type = u32)]
@@ -118,6 +119,9 @@ pub struct OsdView {
     pub lost: Vec<LostView>,
     /// Bytes a second that it sends to members that catch up.
     pub recovery_bytes_per_s: Option<u64>,
+    /// The group that it scrubs as primary.
+    #[schema(value_type = Option<String>)]
+    pub scrubbing: Option<PgId>,
     /// Its drive; while it is down, where it was.
     pub path: Option<String>,
     /// The process that runs it.
@@ -128,8 +132,16 @@ pub struct OsdView {
     pub notes: Vec<String>,
 }
 
+impl OsdView {
+    /// Whether anybody tells how it is.
+    #[must_use]
+    pub fn is_reported(&self) -> bool {
+        self.used_bytes.is_some()
+    }
+}
+
 /// Bytes of a volume of which no sound copy is left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostView {
     /// The volume's name.
     pub volume: String,
@@ -154,7 +166,7 @@ impl std::fmt::Display for LostView {
 }
 
 /// How a placement group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PgHealth {
     /// It serves reads and writes.
@@ -187,7 +199,7 @@ impl PgHealth {
 }
 
 /// How far members are that catch up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RecoveryView {
     /// Objects that were not compared or sent yet.
     pub objects_left: u64,
@@ -202,7 +214,7 @@ impl From<RecoveryProgress> for RecoveryView {
 }
 
 /// A placement group: `pg dump --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PgView {
     /// Its id, as text: pool and index.
     #[schema(value_type = String)]
@@ -233,7 +245,7 @@ pub struct PgView {
 }
 
 /// A pool: `pool ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolView {
     /// Its id.
     #[schema(value_type = u32)]
@@ -261,7 +273,7 @@ pub struct PoolView {
 }
 
 /// A volume: `volume ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
     /// Its id.
     #[schema(value_type = u64)]
@@ -278,7 +290,7 @@ pub struct VolumeView {
 }
 
 /// A client that has a volume attached, in `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachmentView {
     /// The client's id, in hexadecimal: it has more bits than a JSON number keeps.
     pub client: String,
@@ -289,7 +301,7 @@ pub struct AttachmentView {
 }
 
 /// A volume with its clients: `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeDetail {
     /// The volume.
     #[serde(flatten)]
@@ -299,7 +311,7 @@ pub struct VolumeDetail {
 }
 
 /// Space, summed over the OSDs that report it. Each copy of a block counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
     /// Bytes of all drives.
     pub bytes: u64,
@@ -312,7 +324,7 @@ pub struct Capacity {
 }
 
 /// The cluster's id and revision, in `status --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
     /// Its id; over HTTP its first eight digits.
     pub id: String,
@@ -399,6 +411,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
                     status.lost.iter().map(|range| LostView::new(range, map)).collect()
                 }),
                 recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
+                scrubbing: status.and_then(|status| status.scrubbing).map(|progress| progress.pg),
                 path: status.map(|status| status.path.clone()).or_else(|| reports.drives.get(id).cloned()),
                 pid: status.map(|status| status.pid),
                 failure: status.and_then(|status| status.failure.clone()),
@@ -409,12 +422,12 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
 }
 
 /// The placement groups, in order.
-pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
+pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
     map.pgs
         .iter()
         .map(|(pg, config)| {
-            let reported = statuses.get(&config.primary).and_then(|status| status.pgs.get(pg));
-            let (state, reason) = pg_health(map, *pg, config.primary, reported);
+            let reported = reports.statuses.get(&config.primary).and_then(|status| status.pgs.get(pg));
+            let (state, reason) = pg_health(map, reports, config, reported);
             PgView {
                 pg: *pg,
                 state,
@@ -433,18 +446,24 @@ pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
 
 fn pg_health(
     map: &ClusterMap,
-    pg: PgId,
-    primary: OsdId,
-    reported: Option<&registry::cluster::PgStatus>,
+    reports: &Reports,
+    config: &PgConfig,
+    reported: Option<&PgStatus>,
 ) -> (PgHealth, Option<String>) {
-    let is_up = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some());
-    if !is_up(&primary) {
+    let primary = config.primary;
+    let Some(info) = map.osds.get(&primary).filter(|info| info.address.is_some()) else {
         return (PgHealth::Stopped, Some(format!("its primary {primary} is down")));
-    }
-    let Some(reported) = reported else {
-        return (PgHealth::Unknown, Some(format!("its primary {primary} has not reported it yet")));
     };
-    if map.pgs.get(&pg).is_some_and(|config| config.epoch > reported.epoch) {
+    let Some(reported) = reported else {
+        // The same words for all of them, so that they are one problem and not as many as OSDs.
+        let reason = match (&reports.silence, reports.statuses.contains_key(&primary)) {
+            (Some(_), _) => "nobody tells how it is".to_owned(),
+            (None, false) => format!("{}, which runs its primary, tells nothing", info.node),
+            (None, true) => format!("its primary {primary} has not reported it yet"),
+        };
+        return (PgHealth::Unknown, Some(reason));
+    };
+    if config.epoch > reported.epoch {
         return (PgHealth::Peering, Some(format!("its primary {primary} is taking up a new configuration")));
     }
     match &reported.state {

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::io;
 use tls::{End, PLAINTEXT_BYTES_MAX, Session};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
+
+/// What may wait between a stream and its encryption, in each direction.
+const PIPE_BYTES: usize = 64 << 10;
 
 /// A connection whose both ends proved who they are: in plain from there on, or encrypted.
 #[derive(Debug)]
@@ -32,6 +35,21 @@ impl Channel {
         Ok((self.stream.into_std()?, self.session))
     }
 
+    /// As a stream, for who speaks HTTP on it. What is encrypted passes through a task of its own.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn into_stream(self) -> Box<dyn Stream> {
+        if self.session.is_none() {
+            return Box::new(self.stream);
+        }
+        let (far, near) = tokio::io::duplex(PIPE_BYTES);
+        // Who uses the stream sees it end, which is all there is to say.
+        tokio::spawn(async move { drop(carry(self, near).await) });
+        Box::new(far)
+    }
+
     /// Sends all of `bytes`.
     ///
     /// # Errors
@@ -56,6 +74,30 @@ impl Channel {
         let read = receive_encrypted(&mut self.stream, session, &mut into[start..]).await;
         into.truncate(start + *read.as_ref().unwrap_or(&0));
         read
+    }
+}
+
+/// A connection as `tokio` has them.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Carries what is said on one end of a pipe over an encrypted connection, and back, until either ends.
+async fn carry(mut channel: Channel, mut near: DuplexStream) -> io::Result<()> {
+    let (mut received, mut said) = (Vec::new(), Vec::new());
+    loop {
+        received.clear();
+        said.clear();
+        tokio::select! {
+            count = channel.receive(&mut received) => match count? {
+                0 => return Ok(()),
+                _ => near.write_all(&received).await?,
+            },
+            count = near.read_buf(&mut said) => match count? {
+                0 => return Ok(()),
+                _ => channel.send(&said).await?,
+            },
+        }
     }
 }
 

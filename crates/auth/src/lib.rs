@@ -2,7 +2,8 @@
 //!
 //! - [`SecretKey`]: an Ed25519 key in a file that nobody else may read.
 //! - [`Identity`]: such a key, ready for handshakes: [`Identity::connect`] and [`Identity::accept`].
-//! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there.
+//! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there; [`reach`]: one to
+//!   whoever has a certain key.
 //!
 //! The handshake is that of TLS 1.3 with raw public keys (RFC 8446, RFC 7250) in place of certificates: what a key may
 //! do stands in the cluster map, so there is no authority to trust, nothing that expires, and no clock that must be
@@ -17,7 +18,7 @@ mod exchange;
 mod handshake;
 mod key;
 
-pub use channel::Channel;
-pub use dial::dial;
+pub use channel::{Channel, Stream};
+pub use dial::{dial, reach};
 pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
 pub use key::{KeyError, SecretKey};

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod log_entry;
 pub mod map;
 pub mod network;
+pub mod status;
 pub mod time;
 mod topology;
 pub mod units;

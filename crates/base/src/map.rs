@@ -198,7 +198,12 @@ impl ClusterMap {
     /// The key of the node that runs an OSD, if that node has one.
     #[must_use]
     pub fn key_of_osd(&self, osd: OsdId) -> Option<PublicKey> {
-        let node = self.osds.get(&osd)?.node;
+        self.key_of_node(self.osds.get(&osd)?.node)
+    }
+
+    /// A node's key, if it has one.
+    #[must_use]
+    pub fn key_of_node(&self, node: NodeId) -> Option<PublicKey> {
         let is_its = |principal: &&Principal| principal.access == Access::Node(node);
         self.principals.values().find(is_its).map(|principal| principal.public_key)
     }

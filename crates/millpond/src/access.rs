@@ -1,6 +1,7 @@
 //! How a command reaches the cluster that it is about.
 
 use crate::directory::Directory;
+use crate::inquiry::Inquiry;
 use crate::settings::Settings;
 use anyhow::{Context, bail};
 use auth::SecretKey;
@@ -30,6 +31,15 @@ pub async fn connect(settings: &Settings, directory: &Directory) -> anyhow::Resu
         }
     }
     Ok(cluster)
+}
+
+/// The same, with what is needed to ask how it is.
+pub fn with_inquiry<T>(
+    path: &Path,
+    work: impl AsyncFnOnce(&Cluster, &Inquiry) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let directory = Directory::new(path)?;
+    with_cluster(path, async |cluster| work(cluster, &Inquiry::new(cluster, &directory)).await)
 }
 
 /// Runs what a command has to wait for.

@@ -13,6 +13,7 @@ use crate::configuration::{self, Configuration, Drives, NodeDrive, Request};
 use crate::device::{self, Use};
 use crate::directory::{Directory, DirectoryLock, Phase};
 use crate::home::Home;
+use crate::inquiry::Inquiry;
 use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
@@ -21,8 +22,6 @@ use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
 use crate::{access, output};
 use anyhow::{Context, anyhow, bail};
-use api::view::Reports;
-use api::{health, view};
 use base::{Access, ClusterId, Encryption, NodeId};
 use registry::cluster::Cluster;
 use registry::{Registry, RegistryError, Revision, SocketServer, Watch};
@@ -175,6 +174,7 @@ impl LocalCluster {
         let map = self.cluster.map().await?;
         let start = Start {
             cluster: self.cluster.clone(),
+            inquiry: Inquiry::new(&self.cluster, &self.directory),
             incarnations: map.osds.iter().map(|(id, info)| (*id, info.incarnation)).collect(),
             osds_expected: self.drives.len(),
             nodes: self.known.iter().map(|drive| NodeId(drive.node)).collect(),
@@ -254,10 +254,7 @@ impl LocalCluster {
         start: &Start,
         mut problems: Vec<String>,
     ) -> anyhow::Result<Started> {
-        let (map, statuses) = start.present().await?;
-        let pgs = view::pgs(&map, &statuses);
-        let osds = view::osds(&map, &Reports::from(statuses));
-        let verdict = health::judge(&osds, &pgs, &view::pools(&map, &pgs));
+        let verdict = start.verdict().await?;
         problems.extend(verdict.problems.into_iter().map(|problem| problem.what));
         let problem = if problems.is_empty() { "it took too long".to_owned() } else { problems.join("; ") };
         if first {

@@ -18,6 +18,7 @@ mod directory;
 mod etcd_arguments;
 mod home;
 mod host;
+mod inquiry;
 mod local_cluster;
 mod membership;
 mod migrate;

@@ -7,10 +7,11 @@
 use crate::configuration::{Configuration, NODES_MAX, Stored};
 use crate::device::{self, OSD_BYTES_MIN, Use};
 use crate::directory::Directory;
+use crate::inquiry::Inquiry;
 use crate::settings::Settings;
 use crate::{Usage, access, output, supervisor};
 use anyhow::{Context, anyhow, bail};
-use api::view::{self, OsdView, Reports};
+use api::view::OsdView;
 use base::map::{Admission, ClusterMap};
 use base::units::ByteSize;
 use base::{NodeId, OsdId};
@@ -60,7 +61,9 @@ pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
             directory.settings_file().display()
         );
     }
-    let osd = access::with_cluster(path, async |cluster| add_to(cluster, arguments, &directory).await)?;
+    let osd = access::with_inquiry(path, async |cluster, inquiry| {
+        add_to(cluster, inquiry, arguments, &directory).await
+    })?;
     if arguments.json {
         return output::print_json(&osd);
     }
@@ -75,6 +78,7 @@ pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
 
 async fn add_to(
     cluster: &Cluster,
+    inquiry: &Inquiry,
     arguments: &AddArguments,
     directory: &Directory,
 ) -> anyhow::Result<OsdView> {
@@ -103,7 +107,7 @@ async fn add_to(
         drive.give_up();
         return Err(error);
     }
-    match comes_up(cluster, NodeId(node), &drive.path).await {
+    match comes_up(cluster, inquiry, NodeId(node), &drive.path).await {
         Ok(osd) => Ok(osd),
         Err(error) => {
             let forget = |configuration: &mut Configuration| {
@@ -196,14 +200,22 @@ fn new_file(
 }
 
 /// Waits until an OSD of a node is up on a drive.
-async fn comes_up(cluster: &Cluster, node: NodeId, path: &Path) -> anyhow::Result<OsdView> {
+async fn comes_up(
+    cluster: &Cluster,
+    inquiry: &Inquiry,
+    node: NodeId,
+    path: &Path,
+) -> anyhow::Result<OsdView> {
     let (shown, deadline) = (path.display().to_string(), Instant::now() + ADD_LIMIT);
     loop {
-        let (map, reports) = (cluster.map().await?, Reports::read(cluster).await?);
-        let found = view::osds(&map, &reports).into_iter();
-        let is_there = |osd: &OsdView| osd.up && osd.node == node && osd.path.as_deref() == Some(&shown);
-        let mut found = found.filter(is_there);
-        if let Some(osd) = found.next() {
+        // By the registry, which knows it first, and can tell it from one that was on that drive before.
+        let (map, drives) = (cluster.map().await?, cluster.drives().await?);
+        let is_up =
+            |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some() && info.node == node);
+        let found = drives.iter().find(|(osd, drive)| **drive == shown && is_up(osd)).map(|(osd, _)| *osd);
+        if let Some(found) = found
+            && let Some(osd) = inquiry.osds().await?.into_iter().find(|osd| osd.osd == found && osd.up)
+        {
             return Ok(osd);
         }
         if Instant::now() >= deadline {

@@ -1,6 +1,7 @@
 //! `millpond pool`: how often and how finely data is spread.
 
 use crate::configuration::{REPLICAS_MAX, min_size_default};
+use crate::inquiry::Inquiry;
 use crate::{Usage, access, output, status};
 use anyhow::{Context, bail};
 use api::view::{self, PoolView};
@@ -97,7 +98,7 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                     "--min-size {min_size} is more than the {size} copies of --size; lower it"
                 )));
             }
-            let pool = access::with_cluster(directory, async |cluster| {
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
                 let rule = PlacementRule { failure_domain: *failure_domain, device_class: *device_class };
                 let pg_count = match pg_count {
                     Some(pg_count) => *pg_count,
@@ -112,7 +113,7 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                     ..PoolInfo::default()
                 };
                 cluster.create_pool_by(&info).await?;
-                find(cluster, name).await
+                find(cluster, inquiry, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
@@ -124,9 +125,9 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             ))
         }
         PoolCommand::Set { name, size, min_size, json } => {
-            let pool = access::with_cluster(directory, async |cluster| {
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
                 cluster.change_pool(name, *size, *min_size).await?;
-                find(cluster, name).await
+                find(cluster, inquiry, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
@@ -139,12 +140,12 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             ))
         }
         PoolCommand::Ls { json } => {
-            let pools = access::with_cluster(directory, async |cluster| list(cluster).await)?;
+            let pools = access::with_inquiry(directory, async |_, inquiry| inquiry.pools().await)?;
             if *json { output::print_json(&pools) } else { output::print(&status::pool_table(&pools)) }
         }
         PoolCommand::Rm { name, json } => {
-            let pool = access::with_cluster(directory, async |cluster| {
-                let pool = find(cluster, name).await?;
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+                let pool = find(cluster, inquiry, name).await?;
                 cluster.remove_pool(name).await?;
                 Ok(pool)
             })?;
@@ -167,16 +168,14 @@ fn copies(size: u32) -> String {
     format!("{size} {}", if size == 1 { "copy (no redundancy)" } else { "copies" })
 }
 
-async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PoolView>> {
-    let map = cluster.map().await?;
-    let pgs = view::pgs(&map, &cluster.osd_statuses().await?);
-    Ok(view::pools(&map, &pgs))
-}
-
-async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<PoolView> {
-    let pools = list(cluster).await?;
-    pools
-        .into_iter()
-        .find(|pool| pool.name == name)
-        .with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))
+/// A pool as it is in the registry now, with what the manager knows of its groups.
+async fn find(cluster: &Cluster, inquiry: &Inquiry, name: &str) -> anyhow::Result<PoolView> {
+    let pools = view::pools(&cluster.map().await?, &[]).into_iter();
+    let mut found = pools.filter(|pool| pool.name == name);
+    let mut pool =
+        found.next().with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))?;
+    if let Some(told) = inquiry.pools().await?.iter().find(|told| told.pool == pool.pool) {
+        pool.pgs_active = told.pgs_active;
+    }
+    Ok(pool)
 }

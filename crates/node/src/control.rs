@@ -1,16 +1,17 @@
 //! The control side of a node: registers its OSDs, keeps their leases, carries maps down and proposals up. An OSD
 //! that was removed from the cluster ends; the others of its node go on.
 
+use crate::attendance::Attendance;
 use crate::device::{Drive, DriveError};
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
-use crate::{http, manager};
 use api::board::Board;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
+use base::status::OsdStatus;
 use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
-use registry::cluster::{Cluster, ClusterError, OsdStatus, ScrubWishes};
+use registry::cluster::{Cluster, ClusterError, ScrubWishes};
 use registry::{LeaseId, Location, RegistryError};
 use ring::Waker;
 use std::net::{IpAddr, SocketAddr};
@@ -131,6 +132,16 @@ pub enum NodeError {
         /// Why it cannot.
         source: std::io::Error,
     },
+    /// There is no port on which others could tell it how their OSDs are.
+    #[error("{node} cannot listen on {address}: {source}; is that an address of this machine?")]
+    Port {
+        /// The node.
+        node: NodeId,
+        /// Where it was to listen.
+        address: IpAddr,
+        /// Why it cannot.
+        source: std::io::Error,
+    },
     /// An OSD ended.
     #[error("{0}")]
     Shard(String),
@@ -193,13 +204,23 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         return removed;
     }
     let stop = tokio::sync::watch::Sender::new(false);
-    let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
     let board = Board::default();
-    let serving =
-        tokio::spawn(http::run(cluster.clone(), config.node, maps.clone(), board.clone(), stop.subscribe()));
+    let attendance = Attendance {
+        node: config.node,
+        identity: config.identity.clone(),
+        cluster: cluster.clone(),
+        maps: maps.clone(),
+        listen: config.listen,
+        board: board.clone(),
+    };
+    let attending = attendance.begin(&stop.subscribe()).await;
+    let mut attending =
+        attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
+    let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
-        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), board.clone(), stop.subscribe()));
+        let wishes = wishes.clone();
+        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), wishes, board.clone(), stop.subscribe()));
     }
     let mut outcome = loop {
         tokio::select! {
@@ -218,7 +239,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         outcome = outcome.and(joined(ended).map(drop));
     }
     // They end by the same wish; only their leases are given back.
-    let _ = tokio::join!(managing, serving);
+    while attending.join_next().await.is_some() {}
     outcome
 }
 
@@ -373,6 +394,7 @@ async fn control_osd(
     mut osd: OsdControl,
     cluster: Cluster,
     mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    mut wishes: ScrubWishes,
     board: Board,
     mut stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<End, NodeError> {
@@ -384,16 +406,14 @@ async fn control_osd(
         command(&osd, Command::Map(map)).await;
     }
     let end;
-    let mut lease = announce(&osd, &cluster).await?;
+    // None once its drive has failed: it is down from then on.
+    let mut lease = Some(announce(&osd, &cluster).await?);
     let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut schedule = Schedule::new();
-    let mut wishes = ScrubWishes::watch(&cluster);
     let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);
     let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
-    let mut status_is_due = false;
-    let mut has_failed = false;
     loop {
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
@@ -405,7 +425,6 @@ async fn control_osd(
                 Report::Status(new) => {
                     board.note_status(osd.id, &new);
                     status = Some(*new);
-                    status_is_due = true;
                 }
                 Report::Scrubbed(report) => {
                     tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
@@ -433,9 +452,8 @@ async fn control_osd(
                 }
             }
             _ = keep_alive.tick() => {
-                if let Some(renewed) = renew(&osd, &cluster, lease, has_failed).await {
-                    lease = renewed;
-                    status_is_due = true;
+                if let Some(held) = lease {
+                    lease = Some(renew(&osd, &cluster, held).await);
                 }
             }
             result = &mut osd.ended => {
@@ -449,11 +467,11 @@ async fn control_osd(
                 break;
             }
         }
-        if !has_failed
+        if let Some(held) = lease
             && let Some(reason) = status.as_ref().and_then(|status| status.failure.as_ref())
-            && let Some(renewed) = withdraw(&osd, &cluster, lease, reason).await
+            && withdraw(&osd, &cluster, held, reason).await
         {
-            (lease, has_failed, status_is_due) = (renewed, true, true);
+            lease = None;
         }
         if scrubs_are_due && let Some(status) = &status {
             scrubs_are_due = false;
@@ -462,16 +480,14 @@ async fn control_osd(
                 command(&osd, Command::Scrub(due)).await;
             }
         }
-        if status_is_due && let Some(status) = &status {
-            // While the registry is away figures are stale, nothing more; the next change tries again.
-            status_is_due = cluster.publish_osd_status(osd.id, lease, status).await.is_err();
-        }
     }
     command(&osd, Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
     board.forget(osd.id);
-    // Gone at once instead of when the lease ends.
-    let _ = cluster.registry().lease_revoke(lease).await;
+    if let Some(lease) = lease {
+        // Gone at once instead of when the lease ends.
+        let _ = cluster.registry().lease_revoke(lease).await;
+    }
     Ok(end)
 }
 
@@ -489,32 +505,28 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
     Ok(lease.id)
 }
 
-/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; under a lease of its own it goes
-/// on telling why. `None` while the registry is away.
-async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> Option<LeaseId> {
-    let renewed = cluster.registry().lease_grant(LEASE_TTL).await.ok()?.id;
+/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; it goes on telling the manager why.
+/// False while the registry is away.
+async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> bool {
     match cluster.registry().lease_revoke(lease).await {
         Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
-        Err(_) => return None,
+        Err(_) => return false,
     }
     tracing::error!(
         osd = %osd.id, reason,
         "the drive failed; the placement groups go on without this OSD, and `millpond status` says how to replace it"
     );
-    Some(renewed)
+    true
 }
 
-/// Renews the lease. Answers a new one if the old was lost and the OSD announced again, unless its drive has failed.
-async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, has_failed: bool) -> Option<LeaseId> {
+/// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by.
+async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> LeaseId {
     match cluster.registry().lease_keep_alive(lease).await {
-        Ok(_) => None,
-        Err(RegistryError::LeaseNotFound { .. }) if has_failed => {
-            cluster.registry().lease_grant(LEASE_TTL).await.ok().map(|lease| lease.id)
-        }
-        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.ok(),
+        Ok(()) => lease,
+        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.unwrap_or(lease),
         Err(error) => {
             tracing::warn!(osd = %osd.id, %error, "the registry does not answer");
-            None
+            lease
         }
     }
 }

@@ -18,6 +18,9 @@ use tokio::sync::watch;
 /// The pause before the map is read again after the registry failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Changes that wait to be looked at and become one map: a large one takes longer to put together than to change.
+const CHANGES_AT_ONCE_MAX: usize = 256;
+
 /// The entries of which a map is put together.
 #[derive(Default)]
 pub(super) struct MapParts {
@@ -210,6 +213,13 @@ async fn follow(
             sender.send_replace(Arc::new(map));
         }
         follower.next().await?;
+        for _ in 0..CHANGES_AT_ONCE_MAX {
+            tokio::select! {
+                biased;
+                next = follower.next() => next?,
+                () = std::future::ready(()) => break,
+            }
+        }
     }
 }
 

@@ -21,7 +21,6 @@ pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
-pub(super) const STATUSES: &str = "millpond/status/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
 
 /// A key below [`MAP`].
@@ -152,10 +151,6 @@ pub(super) fn http(node: NodeId, pid: u32) -> String {
     format!("{HTTP}{}-{pid}", node.0)
 }
 
-pub(super) fn status(id: OsdId) -> String {
-    format!("{STATUSES}{}", id.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,7 +169,7 @@ mod tests {
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
-        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/status/1"] {
+        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/drive/1"] {
             assert_eq!(MapKey::parse(other), None, "{other}");
         }
     }

@@ -491,7 +491,7 @@ fn who_has(range: &Range) -> Vec<String> {
 /// Whose life a key tells of.
 fn who(key: &str) -> String {
     let name = |prefix: &str| key.strip_prefix(prefix);
-    if let Some(osd) = name("millpond/map/up/").or_else(|| name(keys::STATUSES)) {
+    if let Some(osd) = name("millpond/map/up/") {
         return format!("osd.{osd} is up");
     }
     if let Some(volume) = name("millpond/attached/").and_then(|rest| rest.split('/').next()) {

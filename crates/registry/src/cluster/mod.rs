@@ -26,7 +26,6 @@
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
-//! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
 //! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
@@ -65,7 +64,6 @@ mod principals;
 mod scrubs;
 mod settings;
 mod splits;
-mod status;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -88,7 +86,6 @@ pub use presence::{MoveRecord, Presence};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use splits::groups_to_split;
-pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 pub use targets::TargetChange;
 
 use crate::interface::{Compare, KeyValue, Operation, OperationResult, Registry, Txn};

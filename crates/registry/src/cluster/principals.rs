@@ -4,7 +4,7 @@
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{Compare, Operation, Txn};
-use base::{Access, Encryption, Principal};
+use base::{Access, Encryption, NodeId, Principal, PublicKey};
 use std::collections::BTreeMap;
 
 impl Cluster {
@@ -83,6 +83,16 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: "whether connections are encrypted".to_owned() })
+    }
+
+    /// A node's key, if it has one.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn key_of_node(&self, node: NodeId) -> Result<Option<PublicKey>> {
+        let mut principals = self.principals().await?.into_values();
+        let is_its = |principal: &Principal| principal.access == Access::Node(node);
+        Ok(principals.find(is_its).map(|principal| principal.public_key))
     }
 
     /// A transaction under the condition that the pools of an access are there.
