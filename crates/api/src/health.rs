@@ -662,7 +662,7 @@ mod tests {
         );
         map.osds.get_mut(&OsdId(2)).unwrap().address = None;
         let reports = Reports { silence: Some("node.0 does not answer".to_owned()), ..Reports::default() };
-        let health = judged(&map, &reports);
+        let health = crate::status::Picture::of(&map, &reports, None).status.overview.health;
         let codes: Vec<Code> = health.problems.iter().map(|problem| problem.code).collect();
         // Who is down, the registry knows.
         assert_eq!(codes, [Code::ManagerSilent, Code::PgStopped, Code::PgUnknown, Code::OsdDown]);
@@ -752,7 +752,7 @@ mod tests {
         ] {
             let (map, statuses) = healthy();
             let reports = Reports { registry: vec![trouble], ..Reports::from(statuses) };
-            let health = judged(&map, &reports);
+            let health = crate::status::Picture::of(&map, &reports, None).status.overview.health;
             let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
             assert_eq!((problem.code, problem.level, health.level), (code, level, level));
             assert!(problem.what.contains("a:2379") && !problem.consequence.is_empty(), "{problem:?}");
