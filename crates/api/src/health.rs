@@ -730,6 +730,8 @@ mod tests {
         });
         assert!(short.contains(&Code::OsdRemovable) && short.contains(&Code::PoolShortOfOsds), "{short:?}");
         assert_eq!(see(&|map, _| (map.pools.clear(), map.pgs.clear()).0), [Code::PoolNone]);
+        let silent = see(&|_, statuses| drop(statuses.remove(&OsdId(0))));
+        assert_eq!(silent, [Code::PgUnknown, Code::NodeSilent]);
         let whole = verdict(&healthy().0, &healthy().1);
         let member = || "a:2379".to_owned();
         for (trouble, code, level) in [
@@ -759,8 +761,6 @@ mod tests {
             assert_eq!(whole.clone().with([problem.clone()].into_iter()).level, level);
             found.insert(code);
         }
-        let silent = see(&|_, statuses| drop(statuses.remove(&OsdId(0))));
-        assert_eq!(silent, [Code::PgUnknown, Code::NodeSilent]);
         let nobody = Reports { silence: Some(reason()), ..Reports::default() };
         found.extend(judged(&healthy().0, &nobody).problems.iter().map(|problem| problem.code));
         let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !found.contains(code)).collect();

@@ -258,6 +258,11 @@ pub struct PoolView {
     pub min_size: u32,
     /// Its placement groups.
     pub pg_count: u32,
+    /// How many they will be when all are split, while they are being split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split_to: Option<u32>,
+    /// Whether they are split by themselves when they are few for the OSDs.
+    pub pg_autoscale: bool,
     /// What no two copies of a group lie in, if there are enough.
     #[schema(value_type = String)]
     pub failure_domain: FailureDomain,
@@ -488,7 +493,10 @@ pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
                 name: info.name.clone(),
                 size: info.size,
                 min_size: info.min_size,
-                pg_count: info.pg_count,
+                // Those that were split off are there before the pool counts them.
+                pg_count: info.pg_count.max(map.pgs_of(*id).count() as u32),
+                split_to: info.split_to,
+                pg_autoscale: info.pg_autoscale,
                 failure_domain: info.rule.failure_domain,
                 device_class: info.rule.device_class,
                 pgs_active: pgs.iter().filter(of_pool).count(),

@@ -6,7 +6,7 @@ use crate::{Usage, access, output, status};
 use anyhow::{Context, bail};
 use api::view::{self, PoolView};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use registry::cluster::{Candidate, Cluster, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
 
@@ -59,20 +59,31 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change how many copies a pool keeps; data is copied or deleted while it serves
+    /// Change how many copies a pool keeps, or how finely its data is spread, while it serves
     #[command(after_help = "Examples:\n  millpond pool set fast --size 3 --min-size 2\n  \
-                            millpond pool set scratch --min-size 1")]
+                            millpond pool set scratch --min-size 1\n  \
+                            millpond pool set fast --pg-count 64\n  \
+                            millpond pool set fast --pg-autoscale on")]
     Set {
         /// Its name
         name: String,
         /// Copies of each object from now on
-        #[arg(long, value_name = "COPIES", required_unless_present = "min_size",
-              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        #[arg(long, value_name = "COPIES",
+              required_unless_present_any = ["min_size", "pg_count", "pg_autoscale"], value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
         size: Option<u32>,
         /// Copies below which a placement group stops, from now on
         #[arg(long, value_name = "COPIES",
               value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
         min_size: Option<u32>,
+        /// Placement groups from now on: twice as many as there are. Each is split in two, with a short pause for whoever
+        /// uses it; no data is copied. They are never made fewer
+        #[arg(long, value_name = "COUNT",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(PG_COUNT_MAX)))]
+        pg_count: Option<u32>,
+        /// Whether the placement groups are split, step by step, when a new pool would get at least twice
+        /// as many
+        #[arg(long, value_name = "ON|OFF")]
+        pg_autoscale: Option<Switch>,
         /// Print the pool as JSON
         #[arg(long)]
         json: bool,
@@ -86,6 +97,15 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Whether something happens by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It does.
+    On,
+    /// It does not.
+    Off,
 }
 
 /// Performs a `pool` command.
@@ -124,17 +144,29 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 pool.pg_count
             ))
         }
-        PoolCommand::Set { name, size, min_size, json } => {
+        PoolCommand::Set { name, size, min_size, pg_count, pg_autoscale, json } => {
             let pool = access::with_inquiry(directory, async |cluster, inquiry| {
-                cluster.change_pool(name, *size, *min_size).await?;
+                if size.is_some() || min_size.is_some() {
+                    cluster.change_pool(name, *size, *min_size).await?;
+                }
+                if let Some(pg_count) = pg_count {
+                    cluster.set_pg_count(name, *pg_count).await?;
+                }
+                if let Some(switch) = pg_autoscale {
+                    cluster.set_pg_autoscale(name, *switch == Switch::On).await?;
+                }
                 find(cluster, inquiry, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
             }
+            let groups = match pool.split_to {
+                Some(split_to) => format!("{} placement groups are being split to {split_to}", pool.pg_count),
+                None => format!("it has {} placement groups", pool.pg_count),
+            };
             output::print_line(&format!(
-                "pool {name} shall keep {}, and takes writes while {} of them are in sync; `millpond status` shows how \
-                 far its placement groups are",
+                "pool {name} shall keep {}, and takes writes while {} of them are in sync; {groups}; `millpond status` \
+                 shows how far they are",
                 copies(pool.size),
                 pool.min_size
             ))

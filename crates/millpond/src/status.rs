@@ -127,7 +127,10 @@ pub fn pool_table(pools: &[PoolView]) -> String {
             pool.size.to_string(),
             pool.min_size.to_string(),
             rule.to_string(),
-            pool.pg_count.to_string(),
+            match pool.split_to {
+                Some(split_to) => format!("{} of {split_to}", pool.pg_count),
+                None => pool.pg_count.to_string(),
+            },
             pool.pgs_active.to_string(),
             pool.volumes.to_string(),
             ByteSize(pool.volume_bytes).to_string(),

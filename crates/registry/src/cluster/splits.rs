@@ -112,11 +112,14 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub(super) async fn finish_split(&self, pool: PoolId, map: &ClusterMap) -> Result<bool> {
-        let read: Read<PoolInfo> = self.read(&keys::pool(pool)).await?;
-        let Some(info @ PoolInfo { split_to: Some(pg_count), .. }) = read.value.clone() else {
+        let Some(info @ PoolInfo { split_to: Some(pg_count), .. }) = map.pools.get(&pool).cloned() else {
             return Ok(false);
         };
-        if map.pools.get(&pool) != Some(&info) || groups_to_split(map, pool) > 0 {
+        if groups_to_split(map, pool) > 0 {
+            return Ok(false);
+        }
+        let read: Read<PoolInfo> = self.read(&keys::pool(pool)).await?;
+        if read.value.as_ref() != Some(&info) {
             return Ok(false);
         }
         let info = PoolInfo { pg_count, split_to: None, ..info };
