@@ -582,7 +582,7 @@ mod tests {
         }
         let refusal = |text: &str| format!("{:#}", settings(text, &[]).unwrap().registry().unwrap_err());
         assert!(refusal("registry = \"http://a\"").contains("names no etcd"));
-        assert!(refusal("registry = \"etcds://a\"\n[etcd]\nkey = \"nowhere\"").contains("nowhere"));
+        assert!(refusal("registry = \"etcds://a\"\n[etcd]\nkey = \"nowhere\"").contains("give both"));
         assert!(refusal("registry = \"etcd://a\"\n[etcd]\nuser = \"u\"").contains("password_file"));
         let refusal = settings("", &[("MILLPOND_NODE_NUMBER", "x")]).unwrap_err().to_string();
         assert!(refusal.contains("MILLPOND_NODE_NUMBER is \"x\""), "{refusal}");
