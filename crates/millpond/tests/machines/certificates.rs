@@ -19,10 +19,10 @@ fn a_certificate_that_has_expired_is_told_of_and_the_cluster_lives_on_meanwhile(
     let authority = Authority::new(&hosts.scratch().join("certificates"));
     let addresses: Vec<String> = (0..HOSTS).map(|host| hosts.address(host)).collect();
     for (name, addresses, from) in [
-        ("etcd", &addresses[..], "1 day ago"),
-        ("etcd-old", &addresses[..], "90 days ago"),
-        ("pond", &[], "1 day ago"),
-        ("pond-old", &[], "90 days ago"),
+        ("etcd", &addresses[..], "-1d"),
+        ("etcd-old", &addresses[..], "-90d"),
+        ("pond", &[], "-1d"),
+        ("pond-old", &[], "-90d"),
     ] {
         authority.issue(name, addresses, from);
     }

@@ -6,7 +6,7 @@ use crate::common::hosts::{HOSTS, Hosts, walk};
 use crate::common::network::Peer::{Clients, Node};
 use crate::common::pond::runs;
 use crate::common::probe::Probe;
-use crate::common::tools::{installed, run};
+use crate::common::tools::{at_another_time, installed, run};
 use crate::common::whole::{
     Frozen, becomes_whole, becomes_whole_within, epochs, every_epoch_ends, groups, osd_view, signal,
     some_epoch_ends,
@@ -21,18 +21,10 @@ const CUT: Duration = Duration::from_secs(8);
 const WITHOUT_MAJORITY: Duration = Duration::from_secs(60);
 /// What moves when a host comes or goes moves within this, on a busy machine too.
 const MOVED_WITHIN: Duration = Duration::from_secs(180);
-/// Gives processes another time of day, and leaves them the clock that nobody sets.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-
 /// Sets the clock of what is started on a host from now on.
 fn set_clock(hosts: &Hosts, host: u32, difference: &str) {
-    for (name, value) in [
-        ("LD_PRELOAD", FAKETIME),
-        ("FAKETIME", difference),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ("FAKETIME_DISABLE_SHM", "1"),
-    ] {
-        hosts.set(host, name, value);
+    for (name, value) in at_another_time(difference) {
+        hosts.set(host, name, &value);
     }
 }
 
