@@ -10,7 +10,6 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 
 # Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-HOST_TESTS := --test machines
 
 .PHONY: help deps build run test test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
 
@@ -49,7 +48,7 @@ test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
 
 test-hosts: deps ## the part of test that has many hosts and an etcd (as root: it makes network namespaces)
-	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --package millpond $(HOST_TESTS)
+	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --package millpond --test machines
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 	$(TEST_ENVIRONMENT) $(CARGO) run --release --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000

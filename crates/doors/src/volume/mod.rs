@@ -11,8 +11,8 @@
 //!
 //! When things fail: an unreachable registry stops nothing, the session tries on and the data side works
 //! by the last map. A lease that ended is taken up again if nobody attached meanwhile. Else that is the end:
-//! [`SessionEvent::Lost`] is told once, the links to all OSDs are cut, and every turn after that fails with the reason. A primary that is away is waited for by
-//! the client, which connects again by itself.
+//! [`SessionEvent::Lost`] is told once, the links to all OSDs are cut, and every turn after that fails with the reason.
+//! A primary that is away is waited for by the client, which connects again by itself.
 
 mod dialler;
 mod fence;

@@ -215,7 +215,7 @@ impl Registry {
         world.story(Some(Process(node)), || format!("stands in domain {domain} from now on"));
         self.topology.carry(node, domain);
         self.set_clock(world);
-        let info = self.topology.info_in(node, domain);
+        let info = self.topology.info(node);
         done(self.cluster.change_node(node_id(node), |known| known.clone_from(&info))).expect("it is known");
         self.show(world);
     }

@@ -36,11 +36,7 @@ impl Topology {
 
     /// What the map says of a node.
     pub(super) fn info(&self, node: usize) -> NodeInfo {
-        self.info_in(node, self.domains[node])
-    }
-
-    /// What it would say, if the node stood in some other domain.
-    pub(super) fn info_in(&self, node: usize, domain: usize) -> NodeInfo {
+        let domain = self.domains[node];
         match self.failure_domain {
             FailureDomain::Rack => NodeInfo {
                 host: format!("host-{node}"),
