@@ -12,7 +12,7 @@ use base::{
     Access, BLOCK_BYTES, ClientId, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid,
     Principal, VolumeId, crc32c,
 };
-use registry::cluster::Cluster;
+use registry::cluster::{Cluster, ClusterError};
 use registry::{EmbeddedRegistry, Location, Registry, SocketServer};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -156,10 +156,15 @@ impl TestCluster {
     /// somebody else.
     pub fn take_over(&self, volume: &str) {
         self.with(async |cluster| {
-            revoke_attachments(cluster).await;
             let lease = cluster.registry().lease_grant(Duration::from_secs(60)).await.unwrap().id;
-            let other = ClientId(u64::MAX);
-            cluster.attach(volume, other, lease, false, "somebody else".to_owned()).await.unwrap();
+            let attach =
+                || cluster.attach(volume, ClientId(u64::MAX), lease, false, "somebody else".to_owned());
+            revoke_attachments(cluster).await;
+            // Who lost a lease may take it up again before the other comes.
+            while let Err(error) = attach().await {
+                assert!(matches!(error, ClusterError::Attached { .. }), "{error}");
+                revoke_attachments(cluster).await;
+            }
         });
     }
 
