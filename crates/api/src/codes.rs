@@ -323,7 +323,9 @@ mod tests {
     fn a_wrong_code_is_answered_with_those_that_are_near() {
         let near = |text: &str| text.parse::<Code>().unwrap_err().near;
         assert_eq!(near("OSD_DOWM")[0], Code::OsdDown);
-        assert!(near("full").starts_with(&[Code::OsdFull, Code::OsdNearlyFull]), "{:?}", near("full"));
+        for code in near("full") {
+            assert!(code.name().ends_with("FULL"), "{code}");
+        }
         assert_eq!(near("PG_DEGRADE")[0], Code::PgDegraded);
         assert_eq!(near("").len(), NEAR_MAX);
     }
