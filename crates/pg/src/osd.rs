@@ -643,6 +643,7 @@ impl Osd {
             }
         }
         self.map = map;
+        self.end_removed_groups(io);
         self.split_by_map(io);
         for group in &mut self.groups {
             let pool = self.map.pools.get(&group.pg.pool);
@@ -656,7 +657,7 @@ impl Osd {
         self.next_tick = now;
     }
 
-    fn handle_config(&mut self, index: u32, config: &base::map::PgConfig, io: &mut impl Io) {
+    pub(crate) fn handle_config(&mut self, index: u32, config: &base::map::PgConfig, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
         if config.epoch <= group.config.epoch {
             return;

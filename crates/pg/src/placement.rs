@@ -28,6 +28,9 @@ const HAND_OVER_FAILED: Duration = Duration::from_secs(10);
 /// How long.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(20);
 
+/// Who leads a group of which this OSD knows nobody.
+pub(crate) const NOBODY: OsdId = OsdId(u32::MAX);
+
 /// What an active group lacks of being where its target says.
 enum Step {
     /// Members that are not in the target are dropped.
@@ -219,6 +222,21 @@ impl Osd {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted.
+    pub(crate) fn end_removed_groups(&mut self, io: &mut impl Io) {
+        for index in 0..self.groups.len() as u32 {
+            let group = &mut self.groups[index as usize];
+            if self.map.pools.contains_key(&group.pg.pool) || group.config.primary == NOBODY {
+                continue;
+            }
+            group.target.clear();
+            // An epoch that this map does not show may have begun before the pool was removed.
+            let epoch = Epoch(group.config.epoch.max(group.epoch).0 + 1);
+            let over = PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() };
+            self.handle_config(index, &over, io);
         }
     }
 

@@ -24,10 +24,10 @@ use crate::group::{Group, GroupState};
 use crate::io::Io;
 use crate::milestone::Milestone;
 use crate::osd::Osd;
-use crate::placement::target_of;
+use crate::placement::{NOBODY, target_of};
 use crate::sabotage::Sabotage;
 use base::map::PgConfig;
-use base::{Epoch, OsdId, PgId};
+use base::{Epoch, PgId};
 use std::time::Duration;
 use store::StageError;
 
@@ -119,8 +119,7 @@ impl Osd {
         if let Some(&index) = self.group_index.get(&pg) {
             return index;
         }
-        let unknown =
-            PgConfig { epoch: Epoch(0), primary: OsdId(u32::MAX), in_sync: vec![], learners: vec![self.id] };
+        let unknown = PgConfig { epoch: Epoch(0), primary: NOBODY, in_sync: vec![], learners: vec![self.id] };
         let config = self.map.pgs.get(&pg).unwrap_or(&unknown).clone();
         if config.epoch == Epoch(0) {
             self.milestones.pass(Milestone::SplitUnmapped);
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
     use crate::osd::Peer;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::{LinkId, ObjectKey, PoolId};
+    use base::{LinkId, ObjectKey, OsdId, PoolId};
     use std::sync::Arc;
 
     fn key(modulus: u32, object: u32) -> ObjectKey {

@@ -528,6 +528,36 @@ mod tests {
     }
 
     #[test]
+    fn of_a_removed_pool_nothing_is_kept_and_no_epoch_is_claimed() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let mut without = map(1);
+        without.revision = 2;
+        without.pools.clear();
+        without.pgs.clear();
+        without.targets.clear();
+        without.volumes.clear();
+        let without = Arc::new(without);
+        // In the middle of a claim, which the registry refuses then.
+        alone.osd.end_epoch(0, "a test", &mut alone.io);
+        while alone.io.proposals.is_empty() {
+            alone.now = alone.now + std::time::Duration::from_millis(50);
+            alone.osd.end_turn(alone.now, &mut alone.io);
+        }
+        alone.osd.handle_map(alone.now, without.clone(), &mut alone.io);
+        alone.io.proposals.clear();
+        alone.osd.handle_proposal(alone.now, PG, None, &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key));
+        assert!(alone.io.proposals.is_empty() && alone.osd.has_left(0));
+        // Another map changes nothing of that, and nothing waits for the group.
+        alone.osd.handle_map(alone.now, without, &mut alone.io);
+        assert!(alone.osd.has_left(0));
+        assert!(!alone.osd.groups.iter().any(|group| group.config.primary == OsdId(0)));
+    }
+
+    #[test]
     fn what_clients_ask_is_counted_when_it_is_answered() {
         let mut alone = Alone::new();
         let link = LinkId(7);
