@@ -1,7 +1,8 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
-use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, PgConfig};
+use base::hash::Map;
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::units::ByteSize;
 use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
@@ -357,16 +358,18 @@ struct Groups {
 
 /// The OSDs, in order.
 pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
-    let mut groups: BTreeMap<OsdId, Groups> = BTreeMap::new();
-    for (pg, config) in &map.pgs {
+    let mut groups: Map<OsdId, Groups> = Map::default();
+    for (_, config, target) in placed(map) {
         groups.entry(config.primary).or_default().primary += 1;
-        for osd in config.in_sync.iter().chain(&config.learners) {
+        for osd in &config.in_sync {
+            let groups = groups.entry(*osd).or_default();
+            groups.member += 1;
+            groups.in_sync += 1;
+        }
+        for osd in &config.learners {
             groups.entry(*osd).or_default().member += 1;
         }
-        for osd in &config.in_sync {
-            groups.entry(*osd).or_default().in_sync += 1;
-        }
-        for osd in map.targets.get(pg).unwrap_or(&config.in_sync) {
+        for osd in target {
             groups.entry(*osd).or_default().target += 1;
         }
     }
@@ -428,11 +431,19 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
 
 /// The placement groups, in order.
 pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
-    map.pgs
+    // There are many times more groups than OSDs.
+    let primaries: Map<OsdId, Primary<'_>> = map
+        .osds
         .iter()
-        .map(|(pg, config)| {
-            let reported = reports.statuses.get(&config.primary).and_then(|status| status.pgs.get(pg));
-            let (state, reason) = pg_health(map, reports, config, reported);
+        .map(|(osd, info)| {
+            (*osd, Primary { info, status: reports.statuses.get(osd).map(|status| &**status) })
+        })
+        .collect();
+    placed(map)
+        .map(|(pg, config, target)| {
+            let primary = primaries.get(&config.primary);
+            let reported = primary.and_then(|primary| primary.status).and_then(|status| status.pgs.get(pg));
+            let (state, reason) = pg_health(reports, config, primary, reported);
             PgView {
                 pg: *pg,
                 state,
@@ -441,7 +452,7 @@ pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
                 primary: config.primary,
                 in_sync: config.in_sync.clone(),
                 learners: config.learners.clone(),
-                target: map.targets.get(pg).unwrap_or(&config.in_sync).clone(),
+                target: target.to_vec(),
                 objects: reported.map(|status| status.objects),
                 recovery: reported.and_then(|status| status.recovery).map(RecoveryView::from),
             }
@@ -449,21 +460,37 @@ pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
         .collect()
 }
 
+/// The placement groups, in order, each with who shall hold it. Both are in order already, so none is looked up.
+fn placed(map: &ClusterMap) -> impl Iterator<Item = (&PgId, &PgConfig, &[OsdId])> {
+    let mut targets = map.targets.iter().peekable();
+    map.pgs.iter().map(move |(pg, config)| {
+        while targets.next_if(|(of, _)| *of < pg).is_some() {}
+        let target = targets.next_if(|(of, _)| *of == pg).map_or(&config.in_sync, |(_, target)| target);
+        (pg, config, target.as_slice())
+    })
+}
+
+/// An OSD that leads groups.
+struct Primary<'a> {
+    info: &'a OsdInfo,
+    status: Option<&'a OsdStatus>,
+}
+
 fn pg_health(
-    map: &ClusterMap,
     reports: &Reports,
     config: &PgConfig,
+    found: Option<&Primary<'_>>,
     reported: Option<&PgStatus>,
 ) -> (PgHealth, Option<String>) {
     let primary = config.primary;
-    let Some(info) = map.osds.get(&primary).filter(|info| info.address.is_some()) else {
+    let Some(found) = found.filter(|found| found.info.address.is_some()) else {
         return (PgHealth::Stopped, Some(format!("its primary {primary} is down")));
     };
     let Some(reported) = reported else {
         // The same words for all of them, so that they are one problem and not as many as OSDs.
-        let reason = match (&reports.silence, reports.statuses.contains_key(&primary)) {
+        let reason = match (&reports.silence, found.status.is_some()) {
             (Some(_), _) => "nobody tells how it is".to_owned(),
-            (None, false) => format!("{}, which runs its primary, tells nothing", info.node),
+            (None, false) => format!("{}, which runs its primary, tells nothing", found.info.node),
             (None, true) => format!("its primary {primary} has not reported it yet"),
         };
         return (PgHealth::Unknown, Some(reason));

@@ -5,7 +5,7 @@ use super::{LargeError, PATIENCE};
 use crate::cleanup::Undo;
 use crate::jobs;
 use crate::plan::{Job, TargetName};
-use crate::testbed::{Cluster, LoopDevice, PgFigures};
+use crate::testbed::{Cluster, LoopDevice, PgFigures, STATUS_DELAY};
 use anyhow::Context;
 use api::figures::NodeFigures;
 use nix::sys::signal::{Signal, kill};
@@ -96,15 +96,23 @@ pub fn run(millpond: &Path, directory: &Path, mut progress: impl FnMut(&str)) ->
     let location = Location::Socket(place.join("registry.sock"));
     let state = State::new(runtime.block_on(location.connect())?);
     let scene = Scene { cluster: &cluster, state, runtime };
-    scene.wait(|group| group.is_settled())?;
+    scene.wait(is_at_rest)?;
+    // Until the OSDs have told what they hold.
+    std::thread::sleep(STATUS_DELAY);
     progress("a fourth host joins");
     let join = scene.join(new)?;
     let mut deaths = BTreeMap::new();
+    scene.wait(is_at_rest)?;
     progress("a host stands still");
     deaths.insert("silent".to_owned(), scene.die(Signal::SIGSTOP)?);
     progress("a host is killed");
     deaths.insert("killed".to_owned(), scene.die(Signal::SIGKILL)?);
     Ok(Events { join, deaths })
+}
+
+/// Whether a group lies where it shall, and is led by whom it shall be.
+fn is_at_rest(group: &PgFigures) -> bool {
+    group.is_settled() && group.target.first() == Some(&group.primary)
 }
 
 struct Scene<'a> {
@@ -155,7 +163,7 @@ impl Scene<'_> {
         }
         // What was decided for the first of them may be changed for the second: the last word counts.
         std::thread::sleep(Duration::from_secs(1));
-        let (settled, groups) = self.wait(|group| group.is_settled())?;
+        let (settled, groups) = self.wait(PgFigures::is_settled)?;
         let writes = meter.end();
         // Figures are told once a second.
         std::thread::sleep(Duration::from_secs(2));
@@ -220,7 +228,7 @@ impl Scene<'_> {
         };
         if let Some(undo) = undo {
             drop(undo);
-            self.wait(|group| group.is_settled())?;
+            self.wait(is_at_rest)?;
         }
         Ok(death)
     }
