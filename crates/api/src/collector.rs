@@ -1,4 +1,4 @@
-//! What the OSDs of all processes told last, in the memory of the process that manages the cluster.
+//! What the OSDs of all processes told last, and what the processes logged, in the memory of the process that manages the cluster.
 //!
 //! - A process tells on a connection of its own ([`Line`]), first all, then what has changed ([`crate::reports`]). What it
 //!   told stands for as long as it goes on telling, even if only that all is as before.
@@ -6,6 +6,7 @@
 //! - A node tells of its own OSDs only, and can take no more memory than telling of every group there is would.
 //! - Nothing is kept when the process is no longer the manager; the next one is told all anew.
 
+use crate::log::{ClusterLog, LogLine, LogQuery};
 use crate::reports::{OsdReport, Report};
 use crate::view::Statuses;
 use base::map::ClusterMap;
@@ -84,6 +85,7 @@ struct Ledger {
     /// The open ones.
     lines: BTreeSet<u64>,
     nodes: BTreeMap<NodeId, BTreeMap<OsdId, Entry>>,
+    log: ClusterLog,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl Collector {
         let mut ledger = self.lock();
         ledger.began = None;
         ledger.nodes.clear();
+        ledger.log.clear();
     }
 
     /// Whether it is.
@@ -156,6 +159,9 @@ impl Collector {
         }
         if line.number < ledger.first_line {
             return Err(Refusal::Anew);
+        }
+        if let Some(log) = report.log {
+            ledger.log.take(node, log);
         }
         let osds = ledger.nodes.entry(node).or_default();
         for osd in report.ended {
@@ -204,6 +210,13 @@ impl Collector {
         let is_complete =
             now.duration_since(began) >= GATHER_LIMIT || up.all(|(osd, _)| statuses.contains_key(osd));
         Some(Heard { statuses, oldest: oldest.unwrap_or_default(), is_complete })
+    }
+
+    /// What the processes logged, and the place behind the newest. None: this process is not the manager.
+    #[must_use]
+    pub fn log(&self, query: &LogQuery) -> Option<(u64, Vec<LogLine>)> {
+        let ledger = self.lock();
+        ledger.began.map(|_| ledger.log.lines(query))
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
@@ -300,7 +313,7 @@ mod tests {
     }
 
     fn of(osds: Vec<OsdReport>) -> Report {
-        Report { osds, ended: vec![] }
+        Report { osds, ..Report::default() }
     }
 
     fn begun() -> (Collector, Instant) {
@@ -329,7 +342,7 @@ mod tests {
         };
         assert_eq!(*heard.statuses[&OsdId(2)], expected);
         assert_eq!((heard.statuses.len(), heard.is_complete), (2, false));
-        assert_eq!(tell(Report { osds: vec![], ended: vec![OsdId(3)] }), Ok(()));
+        assert_eq!(tell(Report { ended: vec![OsdId(3)], ..Report::default() }), Ok(()));
         assert_eq!(collector.heard(now, &map).unwrap().statuses.len(), 1);
     }
 
@@ -340,14 +353,17 @@ mod tests {
         let tell = |report| collector.take(now, &line, NODE, &map, report);
         let not_its = Err(Refusal::NotIts { osd: OsdId(1), node: NODE });
         assert_eq!(tell(of(vec![anew(1, 5)])), not_its);
-        assert_eq!(tell(Report { osds: vec![anew(2, 1), anew(1, 5)], ended: vec![OsdId(0)] }), not_its);
+        assert_eq!(
+            tell(Report { osds: vec![anew(2, 1), anew(1, 5)], ended: vec![OsdId(0)], log: None }),
+            not_its
+        );
         assert_eq!(tell(of(vec![anew(9, 5)])), Err(Refusal::NotYet(OsdId(9))));
         assert_eq!(tell(of(vec![change(3)])), Err(Refusal::Anew));
         // What another connection told is not what this one's changes are about.
         let other = collector.line();
         assert_eq!(collector.take(now, &other, NODE, &map, of(vec![change(2)])), Err(Refusal::Anew));
         assert_eq!(
-            collector.take(now, &other, NODE, &map, Report { osds: vec![], ended: vec![OsdId(2)] }),
+            collector.take(now, &other, NODE, &map, Report { ended: vec![OsdId(2)], ..Report::default() }),
             Ok(())
         );
         assert!(collector.heard(now, &map).unwrap().statuses.contains_key(&OsdId(2)));

@@ -14,12 +14,13 @@ use crate::caller::Caller;
 use crate::collector::{Collector, Refusal};
 use crate::figures::NodeFigures;
 use crate::health::{Health, Level};
+use crate::log::{LogQuery, LogView};
 use crate::metrics::{Exposition, Format};
 use crate::reports::Report;
 use crate::status::{ManagerView, NodeView, Overview, Picture, Status};
 use crate::view::{self, OsdView, PgView, PoolView, Reports, VolumeView};
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::extract::{DefaultBodyLimit, Extension, Query, State};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -42,6 +43,9 @@ use utoipa::{OpenApi, ToSchema};
 pub const REGISTRY_LIMIT: Duration = Duration::from_secs(3);
 /// Where reports are taken.
 pub const REPORTS_PATH: &str = "/api/v1/reports";
+/// Where the manager tells what the processes of all nodes logged. Logs name addresses, keys and volumes, so they are only for
+/// who proved a key.
+pub const LOG_PATH: &str = "/api/v1/log";
 /// What stands before a path for an answer that anybody may see.
 pub const PUBLIC_PREFIX: &str = "/public";
 /// The longest report that is taken, in bytes: one tells of so few groups that it is far shorter.
@@ -388,6 +392,7 @@ pub fn manager_router(source: Arc<Source>) -> Router {
         .merge(answers().with_state(of(false)))
         .nest(PUBLIC_PREFIX, answers().with_state(of(true)))
         .route(REPORTS_PATH, post(reports).with_state(source.clone()))
+        .route(LOG_PATH, get(log).with_state(source.clone()))
         .layer(DefaultBodyLimit::max(REPORT_BYTES_MAX))
         .fallback(unknown)
         .layer(middleware::from_fn_with_state(source, check_caller))
@@ -431,6 +436,16 @@ async fn reports(
             failure(code, refusal.to_string())
         }
     }
+}
+
+/// What was logged. It needs no picture of the cluster, and no registry.
+async fn log(
+    State(source): State<Arc<Source>>,
+    Query(query): Query<LogQuery>,
+) -> Result<Response, Unavailable> {
+    let known = source.collector.log(&query);
+    let (next, lines) = known.ok_or_else(|| Unavailable(Refusal::NotManager.to_string()))?;
+    Ok(Json(LogView { manager: (source.node, source.pid), next, lines }).into_response())
 }
 
 /// Whether everything serves, for load balancers and probes.

@@ -6,6 +6,7 @@
 //! - [`registry_health`]: what the verdict says of the registry itself.
 //! - [`status`]: all of it at one moment.
 //! - [`reports`]: what processes tell the manager; [`collector`]: what the manager was told.
+//! - [`log`]: what processes log, kept by the manager.
 //! - [`figures`]: what OSDs count; [`board`]: what those of this process told last.
 //! - [`metrics`]: all of it for Prometheus; [`http`]: all of it over HTTP, with its OpenAPI document; [`caller`]: who asks the manager.
 //! - [`duration`]: durations as people write and read them.
@@ -21,6 +22,7 @@ pub mod figures;
 pub mod health;
 pub mod http;
 pub mod integrity;
+pub mod log;
 pub mod metrics;
 pub mod registry_health;
 pub mod reports;

@@ -4,6 +4,7 @@
 //! them; [`crate::collector`] takes them.
 
 use crate::board::Told;
+use crate::log::LogReport;
 use base::status::{OsdStatus, PgStatus};
 use base::{OsdId, PgId};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub struct Report {
     pub osds: Vec<OsdReport>,
     /// These have ended.
     pub ended: Vec<OsdId>,
+    /// What the process logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogReport>,
 }
 
 /// What is new of an OSD.
@@ -178,7 +182,7 @@ mod tests {
         assert!(third[0].osds[0].pgs.is_empty());
 
         now.remove(&OsdId(1));
-        assert_eq!(telling.news(&now), [Report { osds: vec![], ended: vec![OsdId(1)] }]);
+        assert_eq!(telling.news(&now), [Report { ended: vec![OsdId(1)], ..Report::default() }]);
         // One that comes back is told anew.
         now.insert(OsdId(1), told(1));
         assert!(telling.news(&now)[0].osds[0].anew);

@@ -3,9 +3,10 @@
 
 use crate::directory::Directory;
 use crate::output;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use api::health::Health;
-use api::http::Answer;
+use api::http::{Answer, LOG_PATH};
+use api::log::{LogQuery, LogView};
 use api::status::{Overview, Picture, Status};
 use api::view::{OsdView, PgView, PoolView, Reports};
 use auth::{Identity, SecretKey};
@@ -28,6 +29,11 @@ pub struct Inquiry {
     cluster: Cluster,
     /// Where the key may be that it is asked with, the best first.
     keys: [PathBuf; 2],
+}
+
+fn read<T: DeserializeOwned>(answer: &Answer) -> anyhow::Result<T> {
+    let read = serde_json::from_slice(&answer.body);
+    read.context("the manager's answer makes no sense; is it of another version?")
 }
 
 /// Why the manager gave no answer.
@@ -74,6 +80,17 @@ impl Inquiry {
         self.ask("/api/v1/pools", |picture| picture.status.overview.pools).await
     }
 
+    /// What the nodes logged. Where no manager tells it, nobody does.
+    pub async fn log(&self, query: &LogQuery) -> anyhow::Result<LogView> {
+        let query = serde_urlencoded::to_string(query).context("cannot write the query")?;
+        match self.ask_patiently(&format!("{LOG_PATH}?{query}")).await? {
+            Ok(answer) => read(&answer),
+            Err(silence) => {
+                bail!("{silence}; each node's own log, node.N.log in its directory, has what it logged")
+            }
+        }
+    }
+
     /// What a certain manager answers now, if it does.
     pub async fn ask_once<T: DeserializeOwned>(&self, record: &ManagerRecord, path: &str) -> Option<T> {
         let answer = self.ask_manager(record, path).await.ok()?;
@@ -86,10 +103,7 @@ impl Inquiry {
         of_registry: impl FnOnce(Picture) -> T,
     ) -> anyhow::Result<T> {
         let silence = match self.ask_patiently(path).await? {
-            Ok(answer) => {
-                let read = serde_json::from_slice(&answer.body);
-                return read.context("the manager's answer makes no sense; is it of another version?");
-            }
+            Ok(answer) => return read(&answer),
             Err(silence) => silence,
         };
         output::warning(&format!("{silence}; shown is what the registry knows"));

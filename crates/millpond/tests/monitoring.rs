@@ -289,9 +289,48 @@ fn how_osds_are_is_not_written_to_the_registry_and_known_again_when_the_manager_
     let stopped: Vec<Pid> = pond.node_pids().into_iter().map(Pid::from_raw).collect();
     stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     let (worked, printed, complaint) = pond.attempt(&["status"]);
+    let (has_log, _, why_not) = pond.attempt(&["log"]);
     stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
     assert!(worked, "{complaint}");
     common::names(&printed, &["MANAGER_SILENT", "manager  silent", "space    unavailable"]);
     common::names(&complaint, &["shown is what the registry knows"]);
+    assert!(!has_log);
+    common::names(&why_not, &["which manages the cluster, does not answer", "node.N.log"]);
     wait_until("all is well at last", || health(&pond).1["level"] == "ok");
+}
+
+#[test]
+fn what_the_nodes_log_is_shown_in_one_place() {
+    let pond = Pond::start_with(&["--osd-size", "512MiB"]);
+    let status = pond.status();
+    let manager = status["manager"]["node"].as_u64().unwrap();
+    let victim = usize::from(manager == 0);
+    let pid = status["osds"][victim]["pid"].as_i64().unwrap();
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
+    let logged = |arguments: &[&str]| -> Vec<Value> {
+        let printed = pond.run(&[&["log", "--json"], arguments].concat());
+        printed.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    };
+    let node = victim.to_string();
+    wait_until("the new process and the manager tell of it", || {
+        let all = logged(&[]);
+        let has = |node: u64, what: &str, pid: Option<i64>| {
+            all.iter().any(|line| {
+                line["node"].as_u64() == Some(node)
+                    && line["text"].as_str().is_some_and(|text| text.starts_with(what))
+                    && pid.is_none_or(|pid| line["pid"].as_i64() != Some(pid))
+            })
+        };
+        has(victim as u64, "the store is open", Some(pid))
+            && has(manager, &format!("osd.{victim} on node.{victim} "), None)
+    });
+    let own = logged(&["--node", &node, "--lines", "3"]);
+    assert!(own.len() == 3 && own.iter().all(|line| line["node"].as_u64() == Some(victim as u64)), "{own:?}");
+    assert!(logged(&["--level", "error"]).is_empty());
+    let text = pond.run(&["log"]);
+    common::names(&text, &["Z  INFO node.", "node::shard: the store is open osd=osd.0"]);
+    // Logs name addresses and keys: whoever merely reaches a process's port is not told.
+    for address in pond.http_addresses() {
+        assert_eq!(get(&address, "/api/v1/log").0, 404);
+    }
 }

@@ -8,6 +8,7 @@ use crate::{http, manager};
 use api::board::Board;
 use api::collector::Collector;
 use api::http::{Parts, Source};
+use api::log::ProcessLog;
 use auth::Identity;
 use base::NodeId;
 use base::map::ClusterMap;
@@ -31,6 +32,8 @@ pub struct Attendance {
     pub listen: IpAddr,
     /// What the OSDs of this process tell.
     pub board: Board,
+    /// What this process logs.
+    pub log: ProcessLog,
 }
 
 impl Attendance {
@@ -42,7 +45,7 @@ impl Attendance {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn begin(self, stop: &watch::Receiver<bool>) -> std::io::Result<JoinSet<()>> {
-        let Attendance { node, identity, cluster, maps, listen, board } = self;
+        let Attendance { node, identity, cluster, maps, listen, board, log } = self;
         let port = ManagerPort::open(listen).await?;
         let collector = Collector::default();
         let records = cluster.watch_manager();
@@ -65,7 +68,7 @@ impl Attendance {
         tasks.spawn(async move {
             tokio::select! {
                 () = port.serve(node, identity, source) => {}
-                () = report(node, cluster, to, board) => {}
+                () = report(node, cluster, to, board, log) => {}
                 _ = own_stop.changed() => {}
             }
         });

@@ -7,6 +7,7 @@ use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
 use api::board::Board;
+use api::log::ProcessLog;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
 use base::status::OsdStatus;
@@ -51,6 +52,8 @@ pub struct Config {
     pub spin_max: Duration,
     /// The address of this machine that its OSDs listen on.
     pub listen: IpAddr,
+    /// What the process logs, so that the manager is told.
+    pub log: ProcessLog,
 }
 
 /// Why a node cannot start or go on.
@@ -212,6 +215,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         maps: maps.clone(),
         listen: config.listen,
         board: board.clone(),
+        log: config.log.clone(),
     };
     let attending = attendance.begin(&stop.subscribe()).await;
     let mut attending =

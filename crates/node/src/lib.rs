@@ -8,11 +8,13 @@
 //! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
 //!   manager is told and asked, `manager_link` the way there.
 //! - `http`: metrics and the read side of the API, on the loopback interface; `figures`: what shards tell for it.
-//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
+//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out; `announcements`: what
+//!   it says of it in its log.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
 //! waits. A node whose drive fails says so in its status and serves the others.
 
+mod announcements;
 mod attendance;
 pub mod control;
 pub mod device;

@@ -9,6 +9,7 @@
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
 //! its lease alive, and has the registry forget its history as it grows old.
 
+use crate::announcements::announcements;
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
 use api::collector::Collector;
 use base::NodeId;
@@ -89,6 +90,8 @@ struct Manager {
     lease: LeaseId,
     record: ManagerRecord,
     management: Management,
+    /// The map of the last decision.
+    seen: Option<Arc<ClusterMap>>,
     /// What its moments count from.
     began: Instant,
 }
@@ -106,7 +109,7 @@ impl Manager {
         if cluster.become_manager(&record, lease).await? {
             let management = Management::new(cluster.clone());
             let (cluster, began) = (cluster.clone(), Instant::now());
-            return Ok(Some(Manager { cluster, lease, record, management, began }));
+            return Ok(Some(Manager { cluster, lease, record, management, seen: None, began }));
         }
         cluster.registry().lease_revoke(lease).await?;
         Ok(None)
@@ -171,6 +174,14 @@ impl Manager {
         // The first map is empty: nothing was read yet.
         if map.revision == 0 {
             return Ok(Decided::Again { at: None });
+        }
+        // Somebody who managed it before has told of what was then.
+        let before = self.seen.replace(map.clone()).unwrap_or_else(|| map.clone());
+        for (is_warning, what) in announcements(&before, map) {
+            match is_warning {
+                true => tracing::warn!("{what}"),
+                false => tracing::info!("{what}"),
+            }
         }
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let moment = Moment { now: self.began.elapsed(), unix_seconds: unix.as_secs() };

@@ -1,4 +1,4 @@
-//! Tells the manager how the OSDs of this process are, whoever manages at the moment: all of it on each new connection, then
+//! Tells the manager how the OSDs of this process are, and what it logged, whoever manages at the moment: all of it on each new connection, then
 //! what has changed, and at rest every two seconds that all is as before.
 //!
 //! Nothing waits for it: while no manager can be reached, nobody is told, and the OSDs go on.
@@ -6,6 +6,7 @@
 use crate::manager_link::ToManager;
 use api::board::Board;
 use api::http::REPORTS_PATH;
+use api::log::{LogReport, ProcessLog};
 use api::reports::{Report, Telling};
 use axum::http::StatusCode;
 use base::NodeId;
@@ -23,7 +24,7 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(100);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Tells for ever how the OSDs are that tell it on `board`, as a process of `node`.
-pub async fn report(node: NodeId, cluster: Cluster, to: ToManager, board: Board) {
+pub async fn report(node: NodeId, cluster: Cluster, to: ToManager, board: Board, log: ProcessLog) {
     let (mut managers, mut maps) = (to.manager.clone(), to.maps.clone());
     let mut pause = RETRY_PAUSE_MIN;
     let mut said = String::new();
@@ -39,7 +40,7 @@ pub async fn report(node: NodeId, cluster: Cluster, to: ToManager, board: Board)
         let trouble = tokio::select! {
             // On another connection, encrypted or not as everybody's are then.
             Ok(_) = maps.wait_for(|map| map.encryption != encryption) => continue,
-            trouble = tell(&to, &board) => trouble,
+            trouble = tell(&to, &board, &log) => trouble,
             _ = managers.wait_for(|known| place_of(known) != place) => continue,
         };
         if trouble != said {
@@ -66,16 +67,22 @@ fn place_of(known: &Known<ManagerRecord>) -> Option<(NodeId, u32, std::net::Sock
 }
 
 /// Tells until the manager does not take it; answers why.
-async fn tell(to: &ToManager, board: &Board) -> String {
+async fn tell(to: &ToManager, board: &Board, log: &ProcessLog) -> String {
     let mut link = match to.connect().await {
         Ok(link) => link,
         Err(reason) => return reason,
     };
     let mut telling = Telling::default();
+    let mut logged = log.told_anew_after();
     loop {
         let mut reports = telling.news(&board.told());
         if reports.is_empty() {
             reports.push(Report::default());
+        }
+        let records = log.after(logged);
+        if let (Some(newest), Some(report)) = (records.last(), reports.last_mut()) {
+            logged = newest.number;
+            report.log = Some(LogReport { pid: std::process::id(), records });
         }
         for report in reports {
             let json = serde_json::to_vec(&report).expect("plain data with text keys has a JSON form");

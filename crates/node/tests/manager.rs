@@ -3,6 +3,7 @@
 
 use api::board::Board;
 use api::http::{Answer, REPORTS_PATH};
+use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::map::DeviceClass;
 use base::status::{OsdStatus, PgState, PgStatus};
@@ -80,6 +81,7 @@ impl Scene {
             maps: self.cluster.watch_map(),
             listen: HERE,
             board: board.clone(),
+            log: ProcessLog::default(),
         };
         let tasks = attendance.begin(&stop.subscribe()).await.unwrap();
         self.processes.insert(node, Process { board, stop, tasks });

@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use api::board::Board;
+use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, NodeInfo, PlacementRule, PoolInfo};
 use base::status::{OsdStatus, PgState, PgStatus};
@@ -147,7 +148,7 @@ impl Fleet {
             let to =
                 ToManager { identity: node.identity.clone(), maps: maps.clone(), manager: manager.clone() };
             self.tasks.spawn(change(statuses, board.clone(), changes.subscribe()));
-            self.tasks.spawn(node::report(node.id, cluster.clone(), to, board));
+            self.tasks.spawn(node::report(node.id, cluster.clone(), to, board, ProcessLog::default()));
         }
         self.tasks.spawn(async move {
             loop {
