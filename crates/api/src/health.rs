@@ -342,7 +342,15 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
                             names(&full)
                         ),
                     };
-                    format!("wait: {} is catching up by itself{left}{room}", names(&back))
+                    let back = names(&back);
+                    match left.is_empty() {
+                        // Nobody brings it up to date: its process may have died, which the registry does not know yet.
+                        true => format!(
+                            "wait: {back} was not reached a moment ago; it catches up by itself, or is shown as down in some \
+                             seconds{room}"
+                        ),
+                        false => format!("wait: {back} is catching up by itself{left}{room}"),
+                    }
                 }
                 (_, false) => format!(
                     "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
@@ -415,7 +423,7 @@ mod tests {
     use super::*;
     use crate::view::{self, Reports};
     use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
-    use base::status::{OsdStatus, PgState, PgStatus};
+    use base::status::{OsdStatus, PgState, PgStatus, RecoveryProgress};
     use base::{Epoch, PgId, PoolId};
     use registry::RegistryTrouble;
     use registry::cluster::Away;
@@ -500,7 +508,15 @@ mod tests {
             health.problems[0].consequence,
             "one more failure stops them until somebody is back, and loses nothing"
         );
-        assert_eq!(health.problems[0].next, "wait: osd.1 is catching up by itself");
+        let next = &health.problems[0].next;
+        assert!(next.starts_with("wait: osd.1 was not reached a moment ago; it catches up"), "{next}");
+        let status = statuses.get_mut(&OsdId(0)).unwrap().pgs.get_mut(&pg).unwrap();
+        status.recovery = Some(RecoveryProgress { objects_left: 3, bytes_left: 4096 });
+        let next = verdict(&map, &statuses).problems.swap_remove(0).next;
+        assert_eq!(
+            next,
+            "wait: osd.1 is catching up by itself; 3 objects, of them 4KiB known to differ, are left"
+        );
         statuses.get_mut(&OsdId(1)).unwrap().full = true;
         let next = &verdict(&map, &statuses)
             .problems
