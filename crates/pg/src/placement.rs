@@ -225,11 +225,17 @@ impl Osd {
         }
     }
 
-    /// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted.
+    /// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted. A pool is removed
+    /// when none of its volumes is left. One that is gone before that was not removed: the registry was set back to a time
+    /// before the pool was made, and what may be all there is of its volumes stays on the drive.
     pub(crate) fn end_removed_groups(&mut self, io: &mut impl Io) {
         for index in 0..self.groups.len() as u32 {
             let group = &mut self.groups[index as usize];
-            if self.map.pools.contains_key(&group.pg.pool) || group.config.primary == NOBODY {
+            let pool = group.pg.pool;
+            if self.map.pools.contains_key(&pool)
+                || group.config.primary == NOBODY
+                || self.volumes.values().any(|volume| volume.pool == pool && !volume.is_removed)
+            {
                 continue;
             }
             group.target.clear();

@@ -534,6 +534,9 @@ mod tests {
         alone.write(key);
         let mut without = map(1);
         without.revision = 2;
+        without.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(without.clone()), &mut alone.io);
+        without.revision = 3;
         without.pools.clear();
         without.pgs.clear();
         without.targets.clear();
@@ -555,6 +558,22 @@ mod tests {
         alone.osd.handle_map(alone.now, without, &mut alone.io);
         assert!(alone.osd.has_left(0));
         assert!(!alone.osd.groups.iter().any(|group| group.config.primary == OsdId(0)));
+    }
+
+    #[test]
+    fn of_a_pool_that_is_gone_before_its_volumes_everything_is_kept() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let mut without = map(1);
+        without.revision = 2;
+        without.pools.clear();
+        without.pgs.clear();
+        without.targets.clear();
+        without.volumes.clear();
+        alone.osd.handle_map(alone.now, Arc::new(without), &mut alone.io);
+        alone.run();
+        assert!(alone.holds(key) && !alone.osd.has_left(0));
     }
 
     #[test]
