@@ -212,7 +212,11 @@ impl Osd {
                     // later epoch without it tells that it is none.
                     let is_over = group.config.epoch > group.epoch
                         || group.config.epoch == group.epoch && expected.is_none();
-                    if is_over && group.query_pending.is_none() {
+                    // A store that knows a later epoch than the registry: that was set back, and what it says of who holds
+                    // the group may be long over.
+                    let is_known =
+                        self.store.pg_position(group.pg).is_none_or(|(epoch, _)| epoch <= group.config.epoch);
+                    if is_over && is_known && group.query_pending.is_none() {
                         group.enter(GroupState::Left { is_marked: false });
                         // What it may have told a primary of what it holds will not be true any more.
                         group.leader = None;

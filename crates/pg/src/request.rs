@@ -32,16 +32,17 @@ impl Osd {
         if volume.is_removed {
             return refuse(Status::NoSuchVolume);
         }
+        let (pg, object) = (request.key.pg, request.key.object);
+        // Whoever may use another pool only says that it is of that one: it must not fence those who may use this.
+        if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
+            return refuse(Status::NotPrimary);
+        }
         if request.generation < volume.generation {
             let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
             return Err((Status::Fenced, details));
         }
         // The attach is newer than the map: it fences the older ones from here on.
         volume.generation = volume.generation.max(request.generation);
-        let (pg, object) = (request.key.pg, request.key.object);
-        if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
-            return refuse(Status::NotPrimary);
-        }
         let Some(&index) = self.group_index.get(&pg) else { return refuse(Status::NotPrimary) };
         let group = &self.groups[index as usize];
         // Whose map is from before a split may mean the other half.

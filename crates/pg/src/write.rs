@@ -561,6 +561,30 @@ mod tests {
     }
 
     #[test]
+    fn what_others_held_by_a_registry_that_was_set_back_is_not_deleted_here() {
+        for (epoch, is_kept) in [(Epoch(2), true), (Epoch(9), false)] {
+            let mut alone = Alone::new();
+            let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+            let mut map = map(1);
+            map.revision = 2;
+            map.pgs.get_mut(&PG).unwrap().epoch = Epoch(4);
+            alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+            alone.run();
+            alone.write(key);
+            let known = alone.osd.store.pg_position(PG).unwrap().0;
+            assert!(Epoch(4) <= known && known < Epoch(9), "{known:?}");
+            // The registry says that another holds it, by an epoch from before what this OSD wrote, or a later one.
+            let primary = OsdId(1);
+            let config = PgConfig { epoch, primary, in_sync: vec![primary], learners: Vec::new() };
+            map.pgs.insert(PG, config);
+            map.targets.insert(PG, vec![primary]);
+            alone.restart(map);
+            assert_eq!(alone.holds(key), is_kept, "{epoch:?}");
+            assert_eq!(alone.osd.has_left(0), !is_kept);
+        }
+    }
+
+    #[test]
     fn of_a_pool_that_is_gone_before_its_volumes_everything_is_kept() {
         let mut alone = Alone::new();
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
