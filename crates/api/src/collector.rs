@@ -6,7 +6,7 @@
 //! - A node tells of its own OSDs only, and can take no more memory than telling of every group there is would.
 //! - Nothing is kept when the process is no longer the manager; the next one is told all anew.
 
-use crate::log::{ClusterLog, LogLine, LogQuery};
+use crate::log::{ClusterLog, LogLine, LogQuery, text_of};
 use crate::reports::{OsdReport, Report};
 use crate::view::Statuses;
 use base::map::ClusterMap;
@@ -169,24 +169,24 @@ impl Collector {
                 osds.remove(&osd);
             }
         }
-        for report in report.osds {
-            match map.osds.get(&report.osd) {
-                None => return Err(Refusal::NotYet(report.osd)),
-                Some(info) if info.node != node => {
-                    return Err(Refusal::NotIts { osd: report.osd, node });
-                }
-                Some(_) => take_one(osds, now, line.number, report)?,
+        let mut reports = report.osds.into_iter();
+        let taken = reports.try_for_each(|report| match map.osds.get(&report.osd) {
+            None => Err(Refusal::NotYet(report.osd)),
+            Some(info) if info.node != node => Err(Refusal::NotIts { osd: report.osd, node }),
+            Some(_) => take_one(osds, now, line.number, report),
+        });
+        if taken.is_ok() {
+            for entry in osds.values_mut().filter(|entry| entry.line == line.number) {
+                entry.confirmed = now;
             }
         }
-        for entry in osds.values_mut().filter(|entry| entry.line == line.number) {
-            entry.confirmed = now;
-        }
+        // Of a report that is refused some was taken.
         let groups: usize = osds.values().map(|entry| entry.status.pgs.len()).sum();
         if groups > map.pgs.len() + GROUPS_BEYOND_MAP_MAX {
             ledger.nodes.remove(&node);
             return Err(Refusal::TooMuch { node });
         }
-        Ok(())
+        taken
     }
 
     /// What is known now. None: this process is not the manager.
@@ -267,8 +267,7 @@ fn cut_group(group: &mut PgStatus) {
 }
 
 fn cut_text(text: &mut String) {
-    text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
-    text.shrink_to_fit();
+    *text = text_of(text, TEXT_BYTES_MAX);
 }
 
 #[cfg(test)]
@@ -380,6 +379,10 @@ mod tests {
         };
         assert_eq!(tell(of(vec![many(2, GROUPS_BEYOND_MAP_MAX)])), Ok(()));
         assert_eq!(tell(of(vec![many(3, 1)])), Err(Refusal::TooMuch { node: NODE }));
+        assert!(collector.heard(now, &map).unwrap().statuses.is_empty());
+        // Nor by reports whose end is refused.
+        let refused = tell(of(vec![many(2, GROUPS_BEYOND_MAP_MAX + 1), anew(9, 0)]));
+        assert_eq!(refused, Err(Refusal::TooMuch { node: NODE }));
         assert!(collector.heard(now, &map).unwrap().statuses.is_empty());
         let long = "ä".repeat(TEXT_BYTES_MAX);
         let status = OsdStatus {

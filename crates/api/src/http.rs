@@ -169,6 +169,15 @@ impl Source {
         self.maps.borrow().encryption
     }
 
+    /// Waits until connections are to be encrypted.
+    pub async fn encryption_is_on(&self) {
+        let mut maps = self.maps.clone();
+        if maps.wait_for(|map| map.encryption == Encryption::On).await.is_err() {
+            // Nobody keeps the map any more: the process ends.
+            std::future::pending().await
+        }
+    }
+
     fn is_manager(&self) -> bool {
         let is_this = matches!(
             &*self.manager.borrow(),

@@ -89,7 +89,7 @@ impl ProcessLog {
             kept.records.pop_front();
         }
         let number = kept.last;
-        let (source, text) = (cut(source, SOURCE_BYTES_MAX), cut(text, TEXT_BYTES_MAX));
+        let (source, text) = (text_of(source, SOURCE_BYTES_MAX), text_of(text, TEXT_BYTES_MAX));
         kept.records.push_back(LogRecord { number, at_ms, level, source, text });
     }
 
@@ -171,8 +171,8 @@ impl ClusterLog {
                 continue;
             }
             known = record.number;
-            record.source = cut(&record.source, SOURCE_BYTES_MAX);
-            record.text = cut(&record.text, TEXT_BYTES_MAX);
+            record.source = text_of(&record.source, SOURCE_BYTES_MAX);
+            record.text = text_of(&record.text, TEXT_BYTES_MAX);
             if self.lines.len() == KEPT_MAX {
                 self.lines.pop_front();
             }
@@ -205,8 +205,10 @@ impl ClusterLog {
     }
 }
 
-fn cut(text: &str, bytes_max: usize) -> String {
-    text[..text.floor_char_boundary(bytes_max)].to_owned()
+/// A text from elsewhere as it is kept: not longer than that, and without what would steer the terminal of who reads it.
+#[must_use]
+pub(crate) fn text_of(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].replace(char::is_control, " ")
 }
 
 #[cfg(test)]
@@ -281,5 +283,6 @@ mod tests {
             line.record.text.len() <= TEXT_BYTES_MAX && line.record.source.len() <= SOURCE_BYTES_MAX
         };
         assert!(lines.iter().all(is_cut));
+        assert_eq!(text_of("a\x1b[2Jb\nc", 8), "a [2Jb c");
     }
 }

