@@ -3,6 +3,7 @@
 
 use crate::attendance::Attendance;
 use crate::device::{Drive, DriveError};
+use crate::refusals::Refusals;
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Device;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -167,7 +169,16 @@ pub fn run(config: Config) -> Result<(), NodeError> {
         .enable_all()
         .build()
         .map_err(|source| NodeError::System { what: "starting the control thread", source })?;
-    runtime.block_on(serve(config))
+    // On a thread of their own: strangers can ask for very many handshakes, and leases must be kept alive meanwhile.
+    let handshakes = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("handshakes")
+        .enable_all()
+        .build()
+        .map_err(|source| NodeError::System { what: "starting the thread of handshakes", source })?;
+    let outcome = runtime.block_on(serve(config, handshakes.handle()));
+    handshakes.shutdown_background();
+    outcome
 }
 
 /// One OSD as the control side sees it.
@@ -180,7 +191,7 @@ struct OsdControl {
     ended: oneshot::Receiver<Result<(), String>>,
 }
 
-async fn serve(config: Config) -> Result<(), NodeError> {
+async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let signals =
         |kind| signal(kind).map_err(|source| NodeError::System { what: "listening for signals", source });
     let (mut terminate, mut interrupt) =
@@ -193,7 +204,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     let mut osds = Vec::new();
     let mut removed = Ok(());
     for path in &config.osds {
-        match start_osd(&config, path.clone(), &cluster, &maps).await {
+        match start_osd(&config, path.clone(), &cluster, &maps, handshakes).await {
             Ok(osd) => osds.push(osd),
             // The others of this node are needed.
             Err(error @ NodeError::Removed { .. }) => {
@@ -299,6 +310,7 @@ async fn start_osd(
     path: PathBuf,
     cluster: &Cluster,
     maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    handshakes: &Handle,
 ) -> Result<OsdControl, NodeError> {
     let cluster_id = cluster.id().await?;
     let mut drive = Drive::open(&path, config.volatile_cache)?;
@@ -365,8 +377,9 @@ async fn start_osd(
         maps: maps.clone(),
         commands: osd.commands.clone(),
         waker: osd.waker.clone(),
+        refusals: Refusals::default(),
     };
-    tokio::spawn(switchboard.run(listener, dials));
+    handshakes.spawn(switchboard.run(listener, dials));
     // Only now: a drive that was not formatted in the end holds nothing that could be missed.
     cluster.note_drive(id, &shown).await?;
     Ok(osd)

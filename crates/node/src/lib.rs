@@ -25,6 +25,7 @@ mod http;
 pub mod manager;
 mod manager_link;
 mod manager_port;
+mod refusals;
 mod reporter;
 mod scrubbing;
 pub mod shard;

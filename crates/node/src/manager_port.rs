@@ -4,6 +4,7 @@
 //! Strangers can occupy handshakes, [`HANDSHAKES_MAX`] at a time for five seconds each, and nothing else. Nodes and owners can
 //! occupy [`CONNECTIONS_PER_CALLER_MAX`] connections each.
 
+use crate::refusals::Refusals;
 use api::caller::Caller;
 use api::http::{Source, manager_router};
 use auth::{AuthError, Channel, Identity};
@@ -51,6 +52,7 @@ impl ManagerPort {
             router: manager_router(source.clone()),
             source,
             connections: Mutex::default(),
+            refusals: Refusals::default(),
         });
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
         loop {
@@ -82,6 +84,7 @@ struct Door {
     router: Router,
     /// How many each key has.
     connections: Mutex<BTreeMap<PublicKey, usize>>,
+    refusals: Refusals,
 }
 
 impl Door {
@@ -92,7 +95,7 @@ impl Door {
         match self.identity.accept(stream, self.source.encryption(), admit).await {
             Ok((channel, (key, caller))) => Some((channel, key, caller)),
             Err(error @ AuthError::Unauthorized { .. }) => {
-                tracing::warn!(node = %self.node, %from, %error, "a connection is refused");
+                self.refusals.log(&self.node, from, &error);
                 None
             }
             Err(error) => {
@@ -111,13 +114,17 @@ impl Door {
             tracing::warn!(node = %self.node, %key, "it has too many connections, so one more is closed");
         } else {
             let router = self.router.clone().layer(Extension(caller));
+            let is_plain = !channel.is_encrypted();
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(SILENCE_LIMIT)
-                .serve_connection(TokioIo::new(channel.into_stream()), TowerToHyperService::new(router))
-                .await;
-            if let Err(error) = served {
-                tracing::debug!(node = %self.node, %error, "a connection ended");
+                .serve_connection(TokioIo::new(channel.into_stream()), TowerToHyperService::new(router));
+            tokio::select! {
+                served = served => if let Err(error) = served {
+                    tracing::debug!(node = %self.node, %error, "a connection ended");
+                },
+                // Who is honest hears of it too, and connects anew.
+                () = self.source.encryption_is_on(), if is_plain => {}
             }
         }
         self.count(key, |count| {
