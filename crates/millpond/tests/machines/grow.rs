@@ -120,7 +120,7 @@ fn a_machine_becomes_three_hosts_by_the_commands_of_the_document_and_one_again()
     hosts.run_on(0, back);
     (0..HOSTS).for_each(|host| hosts.kill_etcd(host));
     hosts.run_on(0, "millpond up --detach");
-    check(&mut Served::on_first(&hosts, "one again").client(), 3);
+    check(&mut Served::on_first(&hosts, "one-again").client(), 3);
     hosts.run_on(0, "millpond down");
 }
 
