@@ -10,8 +10,9 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 
 # Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+TEST := $(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
 
-.PHONY: help deps build run test test-hosts soak bench bench-failover fmt lint clean
+.PHONY: help deps build run test test-units test-programs test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,10 +46,19 @@ run: build ## start a cluster in ./data, run the 10K challenge on it, show how t
 test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(CARGO) fmt --all --check
 	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
+	$(TEST) --no-run
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-units test-programs test-hosts
+
+# The three parts of test: they mostly wait, for leases to end above all, so they run at the same time.
+test-units: deps ## the part of test that needs no program: each crate's own tests
+	$(TEST) --lib --bins
+	$(TEST) --doc
+
+test-programs: deps ## the part of test that has whole crates and the command before it
+	$(TEST) --test '*' -- --skip many_hosts::
 
 test-hosts: deps ## the part of test that has many hosts and an etcd (as root: it makes network namespaces)
-	$(TEST_ENVIRONMENT) $(CARGO) test --release --locked --package millpond --test machines
+	$(TEST) --test machines
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 	$(TEST_ENVIRONMENT) $(CARGO) run --release --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
@@ -62,6 +72,16 @@ bench: deps ## compare a replicated volume with the raw drives under it (as root
 bench-failover: deps ## measure what clients notice when a node is lost (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/bench-failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# JSON=FILE also writes the figures to FILE.
+bench-encryption: deps ## measure what encryption of a cluster's traffic costs (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-encryption --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# JSON=FILE also writes the figures to FILE.
+bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (as root: it makes loop devices)
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/bench-large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -1,10 +1,11 @@
-//! What the OSDs of this process told last, for whoever asks over HTTP.
+//! What the OSDs of this process told last, for whoever asks over HTTP, and for the manager.
 
 use crate::figures::OsdFigures;
 use base::OsdId;
-use registry::cluster::OsdStatus;
+use base::status::OsdStatus;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
 
 /// What one OSD told last.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,7 @@ pub struct Told {
 #[derive(Clone, Debug, Default)]
 pub struct Board {
     osds: Arc<Mutex<BTreeMap<OsdId, Told>>>,
+    statuses_changed: Arc<Notify>,
 }
 
 impl Board {
@@ -30,17 +32,24 @@ impl Board {
     /// Notes how an OSD is.
     pub fn note_status(&self, osd: OsdId, status: &OsdStatus) {
         self.change(|osds| osds.entry(osd).or_default().status = Some(Arc::new(status.clone())));
+        self.statuses_changed.notify_one();
     }
 
     /// Forgets an OSD that ended.
     pub fn forget(&self, osd: OsdId) {
         self.change(|osds| drop(osds.remove(&osd)));
+        self.statuses_changed.notify_one();
     }
 
     /// All that was told.
     #[must_use]
     pub fn told(&self) -> BTreeMap<OsdId, Told> {
         self.change(|osds| osds.clone())
+    }
+
+    /// Waits until a status was noted since the last time. For one who waits.
+    pub async fn statuses_changed(&self) {
+        self.statuses_changed.notified().await;
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<OsdId, Told>) -> T) -> T {

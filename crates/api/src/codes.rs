@@ -4,7 +4,7 @@
 //! something else. What is wrong in a given cluster, and why, says [`crate::health::Problem`].
 
 use crate::health::Level;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 /// Defines the codes with what is to be told of each.
@@ -68,8 +68,20 @@ codes! {
     PgUnknown = "PG_UNKNOWN", Error,
         "the primary of placement groups is up and has not told how they are",
         "they may serve or not; nobody can tell",
-        "wait some seconds; if it stays so, read the log of the primary's node: it may not reach the registry",
-        "with the next status that the primary publishes";
+        "wait some seconds; if it stays so, read the log of the primary's node: it may not reach the manager",
+        "when the manager hears of them";
+    /// Nobody tells how the cluster is.
+    ManagerSilent = "MANAGER_SILENT", Error,
+        "the process that manages the cluster does not answer, or there is none",
+        "volumes are served, and who fails is replaced; but how the OSDs are is not known, nothing is moved, and nobody is taken out",
+        "wait some seconds, in which another takes over; if it stays so, look whether any node runs, and whether it can be reached from here",
+        "when a manager answers";
+    /// A node does not tell how its OSDs are.
+    NodeSilent = "NODE_SILENT", Warning,
+        "OSDs of a node are up, and the manager has heard nothing of them for seconds",
+        "they may serve or not; nobody can tell",
+        "look whether that node and the manager's reach each other, and read the node's log",
+        "when the node tells again";
     /// Bytes of which no sound copy is left.
     DataLost = "DATA_LOST", Error,
         "no member of a placement group has a copy of some blocks that verifies",
@@ -82,6 +94,12 @@ codes! {
         "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; reads, trims and removals work",
         "remove or trim data, or add OSDs",
         "when enough was freed on it, or moved off it";
+    /// The registry takes no changes.
+    RegistryFull = "REGISTRY_FULL", Error,
+        "the etcd that is the registry has used up its quota (alarm NOSPACE)",
+        "volumes are served as they are, but nothing can change: who fails is not replaced, and nothing can be attached",
+        "give it room: `etcdctl defrag` on each member, or a larger --quota-backend-bytes; then `etcdctl alarm disarm`",
+        "when the alarm is disarmed";
     /// One more loss loses data.
     PgLastCopy = "PG_LAST_COPY", Warning,
         "placement groups serve with a single copy though their pool wants more",
@@ -136,6 +154,24 @@ codes! {
         "none: such blocks are read from another member and written anew. A drive that does this may soon do worse",
         "check the drive with `smartctl`, look for more with `millpond scrub start --deep`, and plan to replace it",
         "when its OSD is started again";
+    /// A member of the registry is down.
+    RegistryMemberDown = "REGISTRY_MEMBER_DOWN", Warning,
+        "a member of the etcd that is the registry does not answer from here, or has no leader",
+        "none while a majority is left; without one nothing can change, and who fails is not replaced",
+        "start that member again, or replace it: `etcdctl member remove`, `etcdctl member add`; correct `registry` in millpond.toml where it names one that is gone",
+        "when it answers and has a leader";
+    /// The registry fills up.
+    RegistryFilling = "REGISTRY_FILLING", Warning,
+        "the store of an etcd that is the registry is at 80 % of its quota or more",
+        "none yet; when the quota is used up, nothing can change",
+        "`etcdctl defrag` on each member, one after the other; if it grows again, a larger --quota-backend-bytes",
+        "below 80 %";
+    /// The registry is too old.
+    RegistryOutdated = "REGISTRY_OUTDATED", Warning,
+        "a member of the etcd that is the registry is older than 3.4",
+        "what was tested are 3.4 and later; older ones may answer otherwise",
+        "upgrade it, one member after the other",
+        "when all members are of 3.4 or later";
     /// There is no pool.
     PoolNone = "POOL_NONE", Warning,
         "there is no pool",
@@ -194,6 +230,14 @@ impl std::fmt::Display for Code {
 impl Serialize for Code {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Code, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let found = Code::ALL.into_iter().find(|code| code.name() == name);
+        found.ok_or_else(|| serde::de::Error::custom(format!("{name:?} is no health code of this version")))
     }
 }
 
@@ -279,7 +323,9 @@ mod tests {
     fn a_wrong_code_is_answered_with_those_that_are_near() {
         let near = |text: &str| text.parse::<Code>().unwrap_err().near;
         assert_eq!(near("OSD_DOWM")[0], Code::OsdDown);
-        assert!(near("full").starts_with(&[Code::OsdFull, Code::OsdNearlyFull]), "{:?}", near("full"));
+        for code in near("full") {
+            assert!(code.name().ends_with("FULL"), "{code}");
+        }
         assert_eq!(near("PG_DEGRADE")[0], Code::PgDegraded);
         assert_eq!(near("").len(), NEAR_MAX);
     }

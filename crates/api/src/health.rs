@@ -6,12 +6,12 @@ use crate::integrity;
 use crate::view::{OsdView, PgHealth, PgView, PoolView};
 use base::map::Admission;
 use base::{NodeId, OsdId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
 /// How the whole cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Everything serves, with all its copies.
@@ -35,7 +35,7 @@ impl Level {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// What kind of thing it is.
     #[schema(schema_with = codes::schema)]
@@ -60,12 +60,23 @@ impl Problem {
 }
 
 /// The verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// The worst of the problems.
     pub level: Level,
     /// The problems, worst first.
     pub problems: Vec<Problem>,
+}
+
+impl Health {
+    /// With more problems.
+    #[must_use]
+    pub fn with(self, more: impl Iterator<Item = Problem>) -> Health {
+        let mut problems: Vec<Problem> = self.problems.into_iter().chain(more).collect();
+        problems.sort_by_key(|problem| std::cmp::Reverse(problem.level));
+        let level = problems.first().map_or(Level::Ok, |problem| problem.level);
+        Health { level, problems }
+    }
 }
 
 /// An OSD that is filled to so many percent of what clients can store is told of.
@@ -77,9 +88,10 @@ const WAIT_OR_READ_LOG: &str = "wait some seconds; if it stays so, read the log 
 
 const HOW_TO_MAKE_ROOM: &str = "`millpond volume ls`, `millpond volume rm NAME`, or `fstrim` in a client";
 
-/// Judges the cluster.
-pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
+/// Judges the cluster. `silence` is why nobody tells how the OSDs are, if so.
+pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], silence: Option<&str>) -> Health {
     let mut problems = Vec::new();
+    who_is_silent(osds, silence, &mut problems);
     stopped_groups(pgs, &mut problems);
     for osd in osds {
         down_osd(osd, &mut problems);
@@ -96,9 +108,37 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView]) -> Health {
             "make one with `millpond pool create default`",
         ));
     }
-    problems.sort_by_key(|problem| std::cmp::Reverse(problem.level));
-    let level = problems.first().map_or(Level::Ok, |problem| problem.level);
-    Health { level, problems }
+    Health { level: Level::Ok, problems: Vec::new() }.with(problems.into_iter())
+}
+
+/// Those who do not tell how their OSDs are, or that nobody does.
+fn who_is_silent(osds: &[OsdView], silence: Option<&str>, problems: &mut Vec<Problem>) {
+    if let Some(why) = silence {
+        problems.push(Problem::new(
+            Code::ManagerSilent,
+            format!("nobody tells how the OSDs are: {why}"),
+            "volumes are served meanwhile, as far as it goes; nothing is moved, and nobody is taken out",
+            "wait some seconds, in which another manager takes over; if it stays so, look whether any node runs, and whether \
+             it can be reached from here",
+        ));
+        return;
+    }
+    let mut silent: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for osd in osds.iter().filter(|osd| osd.up && !osd.is_reported()) {
+        *silent.entry(osd.node).or_default() += 1;
+    }
+    for (node, count) in silent {
+        let osds = if count == 1 { "OSD, which is" } else { "OSDs, which are" };
+        problems.push(Problem::new(
+            Code::NodeSilent,
+            format!("{node} tells the manager nothing of its {count} {osds} up"),
+            "how they are is not known; volumes are served all the same if the node only does not reach the manager",
+            format!(
+                "look whether {node} and the manager's node (`millpond status --json | jq .manager`) reach each other, and \
+                 read the log of {node}"
+            ),
+        ));
+    }
 }
 
 /// Groups that do not serve, one problem for each reason.
@@ -151,10 +191,10 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
         None if osd.host == node.to_string() => {
             format!("read {node}.log in the cluster's directory; `up` starts the node again by itself")
         }
-        // A host that has joined: one node, with one log.
+        // A host that has joined, or on which the cluster began.
         None => format!(
-            "look at host {}: `millpond node start` there runs its node, if nobody does; its log is node.log in that host's \
-             directory",
+            "look at host {}: `millpond node start` there runs its node, if nobody does, or `millpond up` where that runs it; \
+             its log is in that host's directory",
             osd.host
         ),
     };
@@ -302,7 +342,15 @@ fn degraded_groups(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], problem
                             names(&full)
                         ),
                     };
-                    format!("wait: {} is catching up by itself{left}{room}", names(&back))
+                    let back = names(&back);
+                    match left.is_empty() {
+                        // Nobody brings it up to date: its process may have died, which the registry does not know yet.
+                        true => format!(
+                            "wait: {back} was not reached a moment ago; it catches up by itself, or is shown as down in some \
+                             seconds{room}"
+                        ),
+                        false => format!("wait: {back} is catching up by itself{left}{room}"),
+                    }
                 }
                 (_, false) => format!(
                     "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
@@ -373,10 +421,14 @@ fn groups(count: usize, total: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{self, Reports, Statuses};
+    use crate::view::{self, Reports};
     use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
+    use base::status::{OsdStatus, PgState, PgStatus, RecoveryProgress};
     use base::{Epoch, PgId, PoolId};
-    use registry::cluster::{Away, OsdStatus, PgState, PgStatus};
+    use registry::RegistryTrouble;
+    use registry::cluster::Away;
+
+    type Statuses = BTreeMap<OsdId, OsdStatus>;
 
     fn healthy() -> (ClusterMap, Statuses) {
         let mut map = ClusterMap::default();
@@ -409,8 +461,12 @@ mod tests {
     }
 
     fn verdict(map: &ClusterMap, statuses: &Statuses) -> Health {
-        let pgs = view::pgs(map, statuses);
-        judge(&view::osds(map, &Reports::from(statuses.clone())), &pgs, &view::pools(map, &pgs))
+        judged(map, &Reports::from(statuses.clone()))
+    }
+
+    fn judged(map: &ClusterMap, reports: &Reports) -> Health {
+        let pgs = view::pgs(map, reports);
+        judge(&view::osds(map, reports), &pgs, &view::pools(map, &pgs), reports.silence.as_deref())
     }
 
     #[test]
@@ -452,7 +508,15 @@ mod tests {
             health.problems[0].consequence,
             "one more failure stops them until somebody is back, and loses nothing"
         );
-        assert_eq!(health.problems[0].next, "wait: osd.1 is catching up by itself");
+        let next = &health.problems[0].next;
+        assert!(next.starts_with("wait: osd.1 was not reached a moment ago; it catches up"), "{next}");
+        let status = statuses.get_mut(&OsdId(0)).unwrap().pgs.get_mut(&pg).unwrap();
+        status.recovery = Some(RecoveryProgress { objects_left: 3, bytes_left: 4096 });
+        let next = verdict(&map, &statuses).problems.swap_remove(0).next;
+        assert_eq!(
+            next,
+            "wait: osd.1 is catching up by itself; 3 objects, of them 4KiB known to differ, are left"
+        );
         statuses.get_mut(&OsdId(1)).unwrap().full = true;
         let next = &verdict(&map, &statuses)
             .problems
@@ -471,16 +535,14 @@ mod tests {
     fn a_group_is_not_active_on_the_word_of_an_older_epoch() {
         let (mut map, statuses) = healthy();
         map.pgs.get_mut(&PgId { pool: PoolId(1), index: 0 }).unwrap().epoch = Epoch(2);
-        let pgs = view::pgs(&map, &statuses);
+        let pgs = view::pgs(&map, &Reports::from(statuses));
         assert_eq!((pgs[0].state, pgs[1].state), (PgHealth::Peering, PgHealth::Active));
     }
 
     /// The problems of `map`, each with what comes next.
     fn told(map: &ClusterMap, statuses: &Statuses, away: Option<Away>) -> Vec<String> {
         let away = away.into_iter().map(|away| (OsdId(2), away)).collect();
-        let reports = Reports { statuses: statuses.clone(), away, ..Reports::default() };
-        let pgs = view::pgs(map, statuses);
-        let health = judge(&view::osds(map, &reports), &pgs, &view::pools(map, &pgs));
+        let health = judged(map, &Reports { away, ..Reports::from(statuses.clone()) });
         health.problems.into_iter().map(|problem| format!("{}: {}", problem.what, problem.next)).collect()
     }
 
@@ -598,7 +660,30 @@ mod tests {
         let osds = view::osds(&map, &Reports::default());
         let capacity = view::capacity(&osds);
         assert_eq!((capacity.bytes, capacity.used_bytes, capacity.osds_unreported), (3 << 30, None, 3));
-        assert_eq!(view::pgs(&map, &Statuses::new())[0].state, PgHealth::Unknown);
+        assert_eq!(view::pgs(&map, &Reports::default())[0].state, PgHealth::Unknown);
+    }
+
+    #[test]
+    fn who_tells_nothing_is_named_once_and_nobody_is_where_no_manager_tells() {
+        let (mut map, mut statuses) = healthy();
+        statuses.remove(&OsdId(1));
+        let health = verdict(&map, &statuses);
+        let what: Vec<&str> = health.problems.iter().map(|problem| problem.what.as_str()).collect();
+        assert_eq!(
+            what,
+            [
+                "2 of 6 placement groups are in an unknown state: node.1, which runs its primary, tells nothing",
+                "node.1 tells the manager nothing of its 1 OSD, which is up"
+            ]
+        );
+        map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+        let reports = Reports { silence: Some("node.0 does not answer".to_owned()), ..Reports::default() };
+        let health = crate::status::Picture::of(&map, &reports, None).status.overview.health;
+        let codes: Vec<Code> = health.problems.iter().map(|problem| problem.code).collect();
+        // Who is down, the registry knows.
+        assert_eq!(codes, [Code::ManagerSilent, Code::PgStopped, Code::PgUnknown, Code::OsdDown]);
+        assert!(health.problems[0].what.contains("node.0 does not answer"), "{health:?}");
+        assert!(health.problems[2].what.ends_with("nobody tells how it is"), "{health:?}");
     }
 
     #[test]
@@ -661,6 +746,39 @@ mod tests {
         });
         assert!(short.contains(&Code::OsdRemovable) && short.contains(&Code::PoolShortOfOsds), "{short:?}");
         assert_eq!(see(&|map, _| (map.pools.clear(), map.pgs.clear()).0), [Code::PoolNone]);
+        let silent = see(&|_, statuses| drop(statuses.remove(&OsdId(0))));
+        assert_eq!(silent, [Code::PgUnknown, Code::NodeSilent]);
+        let whole = verdict(&healthy().0, &healthy().1);
+        let member = || "a:2379".to_owned();
+        for (trouble, code, level) in [
+            (RegistryTrouble::Full { member: member() }, Code::RegistryFull, Level::Error),
+            (
+                RegistryTrouble::Filling { member: member(), bytes: 8, bytes_max: 9, is_quota_known: true },
+                Code::RegistryFilling,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::MemberDown { member: member(), reason: "it is gone".into() },
+                Code::RegistryMemberDown,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::Outdated { member: member(), version: "3.3.1".into() },
+                Code::RegistryOutdated,
+                Level::Warning,
+            ),
+        ] {
+            let (map, statuses) = healthy();
+            let reports = Reports { registry: vec![trouble], ..Reports::from(statuses) };
+            let health = crate::status::Picture::of(&map, &reports, None).status.overview.health;
+            let [problem] = health.problems.as_slice() else { panic!("{health:?}") };
+            assert_eq!((problem.code, problem.level, health.level), (code, level, level));
+            assert!(problem.what.contains("a:2379") && !problem.consequence.is_empty(), "{problem:?}");
+            assert_eq!(whole.clone().with([problem.clone()].into_iter()).level, level);
+            found.insert(code);
+        }
+        let nobody = Reports { silence: Some(reason()), ..Reports::default() };
+        found.extend(judged(&healthy().0, &nobody).problems.iter().map(|problem| problem.code));
         let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !found.contains(code)).collect();
         assert!(missing.is_empty(), "no cluster shows {missing:?}");
     }

@@ -1,24 +1,38 @@
-//! The read side of the API over HTTP: metrics, health, and what the commands print with `--json`.
+//! The API over HTTP: metrics, health, and what the commands print with `--json`.
 //!
-//! [`router`] is the service; whoever has a socket serves it. Nothing here changes the cluster. Every process answers for
-//! the whole cluster, from the map that is kept current and from what the OSDs published, read at most once a second
-//! however many ask; metrics are of its own OSDs. Whatever waits for the registry waits for [`REGISTRY_LIMIT`] at most.
+//! [`router`] is what every process serves to whoever reaches its loopback interface: metrics and figures of its own OSDs, and
+//! answers about the whole cluster. The process that manages the cluster makes these from what it was told ([`Collector`]) and
+//! the map that is kept current; any other asks it ([`AskManager`]). [`manager_router`] is what the manager serves to nodes and
+//! owners of the cluster, who proved their keys: the same answers, and a place for reports ([`crate::reports`]).
+//!
+//! What the manager answers is made anew as often as takes a twentieth of a core at most, and once a second at least, however
+//! many ask. It does not answer from a map that may be old: the registry must have answered a moment ago. Whatever waits for
+//! the registry waits for [`REGISTRY_LIMIT`] at most. Nothing here changes the cluster.
 
 use crate::board::Board;
+use crate::caller::Caller;
+use crate::collector::{Collector, Refusal};
 use crate::figures::NodeFigures;
 use crate::health::{Health, Level};
-use crate::metrics::{Exposition, Format, Summary};
-use crate::status::Status;
+use crate::log::{LogQuery, LogView};
+use crate::metrics::{Exposition, Format};
+use crate::reports::Report;
+use crate::status::{ManagerView, NodeView, Overview, Picture, Status};
 use crate::view::{self, OsdView, PgView, PoolView, Reports, VolumeView};
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Extension, Query, State};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
-use base::NodeId;
 use base::map::ClusterMap;
+use base::{Access, Encryption, NodeId, OsdId};
+use registry::RegistryTrouble;
 use registry::cluster::{Cluster, Known, ManagerRecord};
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
@@ -27,8 +41,46 @@ use utoipa::{OpenApi, ToSchema};
 
 /// How long an answer may wait for the registry.
 pub const REGISTRY_LIMIT: Duration = Duration::from_secs(3);
-/// How long what was read from the registry is good for.
-const FRESH: Duration = Duration::from_secs(1);
+/// Where reports are taken.
+pub const REPORTS_PATH: &str = "/api/v1/reports";
+/// Where the manager tells what the processes of all nodes logged. Logs name addresses, keys and volumes, so they are only for
+/// who proved a key.
+pub const LOG_PATH: &str = "/api/v1/log";
+/// What stands before a path for an answer that anybody may see.
+pub const PUBLIC_PREFIX: &str = "/public";
+/// The longest report that is taken, in bytes: one tells of so few groups that it is far shorter.
+pub const REPORT_BYTES_MAX: usize = 8 << 20;
+/// How long an answer is good for, at least and at most.
+const FRESH_MIN: Duration = Duration::from_millis(50);
+const FRESH_MAX: Duration = Duration::from_secs(1);
+/// An answer is good for so many times as long as it took to make.
+const FRESH_PER_WORK: u32 = 20;
+/// What is made faster than that is made anew for a new map.
+const CHEAP: Duration = Duration::from_millis(10);
+/// How long what the registry says of the drives of OSDs that are down is good for.
+const DRIVES_FRESH: Duration = Duration::from_secs(10);
+/// How long what was found wrong with the registry is good for.
+const TROUBLES_FRESH: Duration = Duration::from_secs(5);
+/// How often it is looked whether a new manager was told all.
+const GATHER_LOOK: Duration = Duration::from_millis(20);
+
+/// An answer of the manager's.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its code.
+    pub code: StatusCode,
+    /// Its body: JSON.
+    pub body: Bytes,
+}
+
+/// An answer on its way, or why there is none, in words.
+pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send + 'a>>;
+
+/// The way to whoever manages the cluster.
+pub trait AskManager: Send + Sync {
+    /// Asks for a path.
+    fn ask<'a>(&'a self, path: &'a str) -> Asking<'a>;
+}
 
 /// What the answers are made from.
 pub struct Source {
@@ -38,62 +90,185 @@ pub struct Source {
     maps: watch::Receiver<Arc<ClusterMap>>,
     manager: watch::Receiver<Known<ManagerRecord>>,
     board: Board,
-    read: Mutex<Option<(Instant, Arc<Reports>)>>,
+    collector: Collector,
+    elsewhere: Arc<dyn AskManager>,
+    picture: Mutex<Option<Made>>,
+    registry_answered: Mutex<Option<(Instant, bool)>>,
+    drives: Mutex<Option<(Instant, BTreeMap<OsdId, String>)>>,
+    troubles: Mutex<Option<(Instant, Vec<RegistryTrouble>)>>,
+}
+
+/// A picture that was made.
+struct Made {
+    at: Instant,
+    took: Duration,
+    picture: Arc<Picture>,
+}
+
+impl Made {
+    /// Whether it is good for an answer still. One that costs next to nothing does not outlive a change of the map, so that
+    /// whoever changed something sees it.
+    fn is_good(&self, now: Instant, revision: u64) -> bool {
+        let is_cheap = self.took < CHEAP;
+        let is_current = self.picture.status.overview.cluster.revision == revision;
+        let fresh = (self.took * FRESH_PER_WORK).clamp(FRESH_MIN, FRESH_MAX);
+        now.duration_since(self.at) < fresh && (is_current || !is_cheap)
+    }
+}
+
+/// What a [`Source`] is made of.
+pub struct Parts {
+    /// The node that this is a process of.
+    pub node: NodeId,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Its map, kept current.
+    pub maps: watch::Receiver<Arc<ClusterMap>>,
+    /// Its manager, kept current.
+    pub manager: watch::Receiver<Known<ManagerRecord>>,
+    /// What the OSDs of this process tell.
+    pub board: Board,
+    /// What all OSDs tell, while this process is the manager.
+    pub collector: Collector,
+    /// The way to the manager, while it is not.
+    pub elsewhere: Arc<dyn AskManager>,
 }
 
 impl Source {
-    /// For a process of `node`, whose OSDs tell what they have to tell on `board`.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
+    /// Made of these.
     #[must_use]
-    pub fn new(
-        node: NodeId,
-        cluster: Cluster,
-        maps: watch::Receiver<Arc<ClusterMap>>,
-        board: Board,
-    ) -> Source {
-        let manager = cluster.watch_manager();
-        Source { node, pid: std::process::id(), cluster, maps, manager, board, read: Mutex::new(None) }
-    }
-
-    /// The map and what the OSDs published, not older than [`FRESH`].
-    async fn read(&self) -> Result<(Arc<ClusterMap>, Arc<Reports>), Unavailable> {
-        let reading = async {
-            // One reads, and the others wait for it.
-            let mut read = self.read.lock().await;
-            if let Some((at, reports)) = read.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-                return Ok((*at, reports.clone()));
-            }
-            let read_now = Reports::read(&self.cluster).await;
-            let reports = Arc::new(read_now.map_err(|error| Unavailable(error.to_string()))?);
-            Ok(read.insert((Instant::now(), reports)).clone())
-        };
-        let (_, reports) = match tokio::time::timeout(REGISTRY_LIMIT, reading).await {
-            Ok(Ok(read)) => read,
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(Unavailable::silent()),
-        };
-        let map = self.maps.borrow().clone();
-        match map.revision {
-            // Nothing was read yet.
-            0 => Err(Unavailable::silent()),
-            _ => Ok((map, reports)),
+    pub fn new(parts: Parts) -> Source {
+        let Parts { node, cluster, maps, manager, board, collector, elsewhere } = parts;
+        Source {
+            node,
+            pid: std::process::id(),
+            cluster,
+            maps,
+            manager,
+            board,
+            collector,
+            elsewhere,
+            picture: Mutex::new(None),
+            registry_answered: Mutex::new(None),
+            drives: Mutex::new(None),
+            troubles: Mutex::new(None),
         }
     }
 
-    async fn status(&self) -> Result<Status, Unavailable> {
-        let (map, reports) = self.read().await?;
-        let mut status = Status::of(&map, &reports);
-        status.cluster.id = view::short_id(map.cluster);
-        Ok(status)
+    /// Who may connect, by the newest map.
+    ///
+    /// # Errors
+    /// As [`Caller::admit`].
+    pub fn admit(&self, key: &base::PublicKey) -> Result<Caller, String> {
+        Caller::admit(key, &self.maps.borrow(), &self.collector)
+    }
+
+    /// Whether connections are to be encrypted, by the newest map.
+    #[must_use]
+    pub fn encryption(&self) -> Encryption {
+        self.maps.borrow().encryption
+    }
+
+    /// Waits until connections are to be encrypted.
+    pub async fn encryption_is_on(&self) {
+        let mut maps = self.maps.clone();
+        if maps.wait_for(|map| map.encryption == Encryption::On).await.is_err() {
+            // Nobody keeps the map any more: the process ends.
+            std::future::pending().await
+        }
     }
 
     fn is_manager(&self) -> bool {
-        matches!(
+        let is_this = matches!(
             &*self.manager.borrow(),
             Known::Is(manager) if manager.node == self.node && manager.pid == self.pid
-        )
+        );
+        is_this && self.collector.is_manager()
+    }
+
+    /// The cluster as this process, its manager, knows it.
+    async fn picture(&self) -> Result<Arc<Picture>, Unavailable> {
+        // One makes it, and the others wait for it.
+        let mut cached = self.picture.lock().await;
+        let now = Instant::now();
+        let revision = self.maps.borrow().revision;
+        if let Some(made) = cached.as_ref().filter(|made| made.is_good(now, revision)) {
+            return Ok(made.picture.clone());
+        }
+        *cached = None;
+        if !self.registry_answers().await {
+            return Err(Unavailable::silent());
+        }
+        let (map, heard) = loop {
+            let map = self.maps.borrow().clone();
+            let heard = self.collector.heard(Instant::now(), &map);
+            let heard = heard.ok_or_else(|| Unavailable(Refusal::NotManager.to_string()))?;
+            // The first map is empty: nothing was read yet.
+            if map.revision > 0 && heard.is_complete {
+                break (map, heard);
+            }
+            if map.revision == 0 && now.elapsed() > REGISTRY_LIMIT {
+                return Err(Unavailable::silent());
+            }
+            tokio::time::sleep(GATHER_LOOK).await;
+        };
+        let is_any_unheard = map.osds.keys().any(|osd| !heard.statuses.contains_key(osd));
+        let drives = if is_any_unheard { self.drives().await? } else { BTreeMap::new() };
+        let away = match &*self.manager.borrow() {
+            Known::Is(manager) => manager.away.clone(),
+            Known::Absent | Known::NotYet => BTreeMap::new(),
+        };
+        let registry = self.registry_troubles().await;
+        let manager = ManagerView::new(self.node, self.pid, heard.oldest);
+        let began = Instant::now();
+        let made = tokio::task::spawn_blocking(move || {
+            let reports = Reports { statuses: heard.statuses, drives, away, registry, silence: None };
+            Picture::of(&map, &reports, Some(manager))
+        });
+        let picture = Arc::new(made.await.map_err(|error| Unavailable(error.to_string()))?);
+        *cached = Some(Made { at: Instant::now(), took: began.elapsed(), picture: picture.clone() });
+        Ok(picture)
+    }
+
+    /// Whether the registry answers. It is asked once a second at most.
+    async fn registry_answers(&self) -> bool {
+        let mut answered = self.registry_answered.lock().await;
+        if let Some((at, answers)) = *answered
+            && at.elapsed() < FRESH_MAX
+        {
+            return answers;
+        }
+        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.id()).await;
+        let answers = matches!(asked, Ok(Ok(_)));
+        *answered = Some((Instant::now(), answers));
+        answers
+    }
+
+    /// What is wrong with the registry itself. What cannot be found out in time is left out.
+    async fn registry_troubles(&self) -> Vec<RegistryTrouble> {
+        let mut found = self.troubles.lock().await;
+        if let Some((at, troubles)) = &*found
+            && at.elapsed() < TROUBLES_FRESH
+        {
+            return troubles.clone();
+        }
+        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.registry().troubles()).await;
+        found.insert((Instant::now(), asked.unwrap_or_default())).1.clone()
+    }
+
+    /// Where the drives of OSDs were that tell nothing.
+    async fn drives(&self) -> Result<BTreeMap<OsdId, String>, Unavailable> {
+        let mut read = self.drives.lock().await;
+        if let Some((at, drives)) = &*read
+            && at.elapsed() < DRIVES_FRESH
+        {
+            return Ok(drives.clone());
+        }
+        match tokio::time::timeout(REGISTRY_LIMIT, self.cluster.drives()).await {
+            Ok(Ok(drives)) => Ok(read.insert((Instant::now(), drives)).1.clone()),
+            Ok(Err(error)) => Err(Unavailable(error.to_string())),
+            Err(_) => Err(Unavailable::silent()),
+        }
     }
 }
 
@@ -113,14 +288,15 @@ enum HealthOrFailure {
     Failure(Failure),
 }
 
-/// What is asked for is in the registry, and that does not answer.
+/// What is asked for cannot be told now.
 struct Unavailable(String);
 
 impl Unavailable {
     fn silent() -> Unavailable {
         let seconds = REGISTRY_LIMIT.as_secs();
         Unavailable(format!(
-            "the registry did not answer within {seconds} s; volumes are served meanwhile. Look whether `millpond up` runs"
+            "the registry did not answer within {seconds} s; volumes are served meanwhile. Look whether `millpond up`, or the \
+             etcd of the cluster, runs"
         ))
     }
 }
@@ -142,7 +318,7 @@ fn failure(code: StatusCode, error: String) -> Response {
         description = "The read side: what the commands print with --json, and the metrics. Served by every process of \
                        a node on the loopback interface of its machine."
     ),
-    paths(health, metrics, api_health, status, osds, pgs, pools, volumes, figures, openapi)
+    paths(health, metrics, api_health, status, overview, osds, pgs, pools, volumes, figures, openapi)
 )]
 struct Document;
 
@@ -152,35 +328,148 @@ pub fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }
 
-/// All paths.
+/// To whom something is told, and how far this process goes to find it out.
+#[derive(Clone)]
+struct Of {
+    source: Arc<Source>,
+    /// It is told to anybody: not the whole id of the cluster.
+    is_public: bool,
+    /// The manager is asked if this process is not it.
+    asks_manager: bool,
+}
+
+impl Of {
+    /// What the manager answers to `path`: made here if this process is it.
+    async fn tell(
+        &self,
+        path: &str,
+        make: impl FnOnce(&Picture) -> Response,
+    ) -> Result<Response, Unavailable> {
+        if self.source.is_manager() {
+            return Ok(make(&*self.source.picture().await?));
+        }
+        if !self.asks_manager {
+            return Err(Unavailable(Refusal::NotManager.to_string()));
+        }
+        let path = format!("{PUBLIC_PREFIX}{path}");
+        let answer = self.source.elsewhere.ask(&path).await.map_err(Unavailable)?;
+        let json = HeaderValue::from_static("application/json");
+        Ok((answer.code, [(header::CONTENT_TYPE, json)], answer.body).into_response())
+    }
+
+    /// The part of a picture that does not grow with the cluster.
+    fn overview(&self, picture: &Picture) -> Overview {
+        let mut overview = picture.status.overview.clone();
+        if self.is_public {
+            overview.cluster.id.truncate(view::SHORT_ID_DIGITS);
+        }
+        overview
+    }
+}
+
+/// All paths, for whoever reaches the loopback interface.
 pub fn router(source: Arc<Source>) -> Router {
-    Router::new()
-        .route("/health", get(health))
+    paths().with_state(Of { source, is_public: true, asks_manager: true })
+}
+
+fn paths() -> Router<Of> {
+    answers()
         .route("/metrics", get(metrics))
-        .route("/api/v1/health", get(api_health))
-        .route("/api/v1/status", get(status))
-        .route("/api/v1/osds", get(osds))
-        .route("/api/v1/pgs", get(pgs))
-        .route("/api/v1/pools", get(pools))
-        .route("/api/v1/volumes", get(volumes))
         .route("/api/v1/figures", get(figures))
         .route("/api/v1/openapi.json", get(openapi))
         .fallback(unknown)
         .method_not_allowed_fallback(only_get)
-        .with_state(source)
 }
 
-type Of = State<Arc<Source>>;
+/// What the manager answers.
+fn answers() -> Router<Of> {
+    Router::new()
+        .route("/health", get(health))
+        .route("/api/v1/health", get(api_health))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/overview", get(overview))
+        .route("/api/v1/osds", get(osds))
+        .route("/api/v1/pgs", get(pgs))
+        .route("/api/v1/pools", get(pools))
+        .route("/api/v1/volumes", get(volumes))
+}
+
+/// What is served to nodes and owners. Each request bears its [`Caller`] as an extension.
+pub fn manager_router(source: Arc<Source>) -> Router {
+    let of = |is_public| Of { source: source.clone(), is_public, asks_manager: false };
+    Router::new()
+        .merge(answers().with_state(of(false)))
+        .nest(PUBLIC_PREFIX, answers().with_state(of(true)))
+        .route(REPORTS_PATH, post(reports).with_state(source.clone()))
+        .route(LOG_PATH, get(log).with_state(source.clone()))
+        .layer(DefaultBodyLimit::max(REPORT_BYTES_MAX))
+        .fallback(unknown)
+        .layer(middleware::from_fn_with_state(source, check_caller))
+}
+
+/// Lets through whom the newest map admits.
+async fn check_caller(State(source): State<Arc<Source>>, request: Request<Body>, next: Next) -> Response {
+    let is_admitted =
+        request.extensions().get::<Caller>().is_some_and(|caller| caller.is_admitted(&source.maps.borrow()));
+    if !is_admitted {
+        let error = "this key is no longer one of the cluster; `millpond auth ls` shows whose are".to_owned();
+        return failure(StatusCode::FORBIDDEN, error);
+    }
+    next.run(request).await
+}
+
+/// Takes what a process tells of its OSDs. It is no part of the API for people.
+async fn reports(
+    State(source): State<Arc<Source>>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Response {
+    let Access::Node(node) = caller.principal.access else {
+        return failure(StatusCode::FORBIDDEN, "only nodes tell how OSDs are".to_owned());
+    };
+    let report: Report = match serde_json::from_slice(&body) {
+        Ok(report) => report,
+        Err(error) => {
+            return failure(StatusCode::BAD_REQUEST, format!("the report makes no sense: {error}"));
+        }
+    };
+    let map = source.maps.borrow().clone();
+    match source.collector.take(Instant::now(), &caller.line, node, &map, report) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(refusal) => {
+            let code = match refusal {
+                Refusal::NotManager => StatusCode::SERVICE_UNAVAILABLE,
+                Refusal::Anew | Refusal::NotYet(_) => StatusCode::CONFLICT,
+                Refusal::NotIts { .. } | Refusal::TooMuch { .. } => StatusCode::FORBIDDEN,
+            };
+            failure(code, refusal.to_string())
+        }
+    }
+}
+
+/// What was logged. It needs no picture of the cluster, and no registry.
+async fn log(
+    State(source): State<Arc<Source>>,
+    Query(query): Query<LogQuery>,
+) -> Result<Response, Unavailable> {
+    let known = source.collector.log(&query);
+    let (next, lines) = known.ok_or_else(|| Unavailable(Refusal::NotManager.to_string()))?;
+    Ok(Json(LogView { manager: (source.node, source.pid), next, lines }).into_response())
+}
 
 /// Whether everything serves, for load balancers and probes.
 #[utoipa::path(get, path = "/health", tag = "monitoring", responses(
     (status = 200, description = "Everything serves, with problems or without", body = Health),
     (status = 503, description = "Something does not serve, or nobody can tell", body = HealthOrFailure),
 ))]
-async fn health(State(source): Of) -> Result<Response, Unavailable> {
-    let health = source.status().await?.health;
-    let code = if health.level == Level::Error { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    Ok((code, Json(health)).into_response())
+async fn health(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/health", |picture| {
+        let health = &picture.status.overview.health;
+        let code =
+            if health.level == Level::Error { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        (code, Json(health)).into_response()
+    })
+    .await
 }
 
 /// What Prometheus scrapes: of this process's OSDs, and from the manager's process of the whole cluster.
@@ -188,16 +477,13 @@ async fn health(State(source): Of) -> Result<Response, Unavailable> {
     (status = 200, description = "In Prometheus' text format, or as OpenMetrics to who accepts that", body = String,
      content_type = "text/plain"),
 ))]
-async fn metrics(State(source): Of, headers: HeaderMap) -> Response {
+async fn metrics(State(of): State<Of>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept);
-    let read = source.read().await.ok();
-    let registry_answers = read.is_some();
+    let source = &of.source;
     let is_manager = source.is_manager();
-    let cluster = read.filter(|_| is_manager).map(|(map, reports)| {
-        let pgs = view::pgs(&map, &reports.statuses);
-        Summary::of(Arc::new(Status::of(&map, &reports)), &pgs)
-    });
+    let cluster = if is_manager { source.picture().await.ok() } else { None };
+    let registry_answers = source.registry_answers().await;
     let exposition = Exposition {
         node: source.node,
         osds: source.board.told(),
@@ -212,66 +498,84 @@ async fn metrics(State(source): Of, headers: HeaderMap) -> Response {
 /// The verdict, with what is wrong.
 #[utoipa::path(get, path = "/api/v1/health", tag = "cluster", responses(
     (status = 200, description = "As `millpond health --json`", body = Health),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn api_health(State(source): Of) -> Result<Json<Health>, Unavailable> {
-    Ok(Json(source.status().await?.health))
+async fn api_health(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/health", |picture| Json(&picture.status.overview.health).into_response()).await
 }
 
 /// Everything at once.
 #[utoipa::path(get, path = "/api/v1/status", tag = "cluster", responses(
     (status = 200, description = "As `millpond status --json`, but for the cluster's id, which is cut short", body = Status),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn status(State(source): Of) -> Result<Json<Status>, Unavailable> {
-    Ok(Json(source.status().await?))
+async fn status(State(of): State<Of>) -> Result<Response, Unavailable> {
+    /// A [`Status`] of which most is borrowed.
+    #[derive(Serialize)]
+    struct Told<'a> {
+        #[serde(flatten)]
+        overview: Overview,
+        nodes: &'a [NodeView],
+        osds: &'a [OsdView],
+    }
+    of.tell("/api/v1/status", |picture| {
+        let Status { nodes, osds, .. } = &picture.status;
+        Json(Told { overview: of.overview(picture), nodes, osds }).into_response()
+    })
+    .await
+}
+
+/// Everything but the lists that grow with the cluster.
+#[utoipa::path(get, path = "/api/v1/overview", tag = "cluster", responses(
+    (status = 200, description = "What `millpond status` shows; the cluster's id is cut short", body = Overview),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
+))]
+async fn overview(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/overview", |picture| Json(of.overview(picture)).into_response()).await
 }
 
 /// The OSDs.
 #[utoipa::path(get, path = "/api/v1/osds", tag = "cluster", responses(
     (status = 200, description = "As `millpond osd tree --json`", body = Vec<OsdView>),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn osds(State(source): Of) -> Result<Json<Vec<OsdView>>, Unavailable> {
-    let (map, reports) = source.read().await?;
-    Ok(Json(view::osds(&map, &reports)))
+async fn osds(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/osds", |picture| Json(&picture.status.osds).into_response()).await
 }
 
 /// The placement groups.
 #[utoipa::path(get, path = "/api/v1/pgs", tag = "cluster", responses(
     (status = 200, description = "As `millpond pg dump --json`", body = Vec<PgView>),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn pgs(State(source): Of) -> Result<Json<Vec<PgView>>, Unavailable> {
-    let (map, reports) = source.read().await?;
-    Ok(Json(view::pgs(&map, &reports.statuses)))
+async fn pgs(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/pgs", |picture| Json(&picture.pgs).into_response()).await
 }
 
 /// The pools.
 #[utoipa::path(get, path = "/api/v1/pools", tag = "cluster", responses(
     (status = 200, description = "As `millpond pool ls --json`", body = Vec<PoolView>),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn pools(State(source): Of) -> Result<Json<Vec<PoolView>>, Unavailable> {
-    let (map, reports) = source.read().await?;
-    Ok(Json(view::pools(&map, &view::pgs(&map, &reports.statuses))))
+async fn pools(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/pools", |picture| Json(&picture.status.overview.pools).into_response()).await
 }
 
 /// The volumes.
 #[utoipa::path(get, path = "/api/v1/volumes", tag = "cluster", responses(
     (status = 200, description = "As `millpond volume ls --json`", body = Vec<VolumeView>),
-    (status = 503, description = "The registry does not answer", body = Failure),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
 ))]
-async fn volumes(State(source): Of) -> Result<Json<Vec<VolumeView>>, Unavailable> {
-    let (map, _) = source.read().await?;
-    Ok(Json(view::volumes(&map)))
+async fn volumes(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/volumes", |picture| Json(&picture.status.overview.volumes).into_response()).await
 }
 
 /// What the OSDs of this process counted since it started.
 #[utoipa::path(get, path = "/api/v1/figures", tag = "process", responses(
     (status = 200, description = "Counts, as of the last second in which something was done", body = NodeFigures),
 ))]
-async fn figures(State(source): Of) -> Json<NodeFigures> {
+async fn figures(State(of): State<Of>) -> Json<NodeFigures> {
+    let source = &of.source;
     let told = source.board.told().into_values();
     let osds = told.filter_map(|told| told.figures).map(|figures| (*figures).clone()).collect();
     Json(NodeFigures { node: source.node, pid: source.pid, osds })

@@ -71,8 +71,9 @@ mod tests {
     use crate::health::Level;
     use crate::view::{self, PgHealth, RecoveryView, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
+    use base::status::{LostRange, OsdStatus};
     use base::{Epoch, Generation, OsdId, PgId, PoolId, VolumeId};
-    use registry::cluster::{LostRange, OsdStatus};
+    use std::collections::BTreeMap;
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
@@ -86,7 +87,7 @@ mod tests {
             removed: false,
         };
         map.volumes.insert(VolumeId(7), volume);
-        let reports = Reports { statuses: [(OsdId(0), status)].into(), ..Reports::default() };
+        let reports = Reports::from(BTreeMap::from([(OsdId(0), status)]));
         view::osds(&map, &reports).remove(0)
     }
 

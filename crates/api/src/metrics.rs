@@ -7,10 +7,10 @@ use crate::board::Told;
 use crate::codes::Code;
 use crate::figures::{bounded_buckets, by_kind};
 use crate::health::Level;
-use crate::status::Status;
-use crate::view::{PgHealth, PgView};
+use crate::status::{Overview, Picture};
+use crate::view::PgHealth;
 use base::figures::{RequestFigures, RequestKind, Traffic};
-use base::map::{Admission, ClusterMap};
+use base::map::ClusterMap;
 use base::{NodeId, OsdId, VolumeId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, text};
@@ -64,36 +64,7 @@ pub struct Exposition {
     /// Whether this process manages the cluster.
     pub is_manager: bool,
     /// The whole cluster, where this process tells of it.
-    pub cluster: Option<Summary>,
-}
-
-/// The whole cluster at one moment.
-#[derive(Clone, Debug)]
-pub struct Summary {
-    /// Everything that `millpond status` shows.
-    pub status: Arc<Status>,
-    /// Placement groups with fewer copies in sync than their pool wants.
-    pub pgs_degraded: usize,
-    /// Objects that were not compared with or sent to members that catch up yet.
-    pub recovery_objects_left: u64,
-    /// Bytes that are known to be sent to them yet.
-    pub recovery_bytes_left: u64,
-}
-
-impl Summary {
-    /// Sums the groups up.
-    #[must_use]
-    pub fn of(status: Arc<Status>, pgs: &[PgView]) -> Summary {
-        let size_of = |pg: &PgView| {
-            let pool = status.pools.iter().find(|pool| pool.pool == pg.pg.pool);
-            pool.map_or(0, |pool| pool.size as usize)
-        };
-        let pgs_degraded = pgs.iter().filter(|pg| pg.in_sync.len() < size_of(pg)).count();
-        let left = || pgs.iter().filter_map(|pg| pg.recovery);
-        let recovery_objects_left = left().map(|left| left.objects_left).sum();
-        let recovery_bytes_left = left().map(|left| left.bytes_left).sum();
-        Summary { status, pgs_degraded, recovery_objects_left, recovery_bytes_left }
-    }
+    pub cluster: Option<Arc<Picture>>,
 }
 
 impl Exposition {
@@ -198,7 +169,7 @@ impl Collector for Families {
         self.osds(&mut writer)?;
         self.traffic(&mut writer)?;
         match &self.0.cluster {
-            Some(summary) => cluster(&mut writer, summary),
+            Some(picture) => cluster(&mut writer, &picture.status.overview),
             None => Ok(()),
         }
     }
@@ -372,8 +343,7 @@ fn labels(osd: OsdId, kind: RequestKind) -> [(&'static str, String); 2] {
 }
 
 /// The whole cluster.
-fn cluster(writer: &mut Writer<'_, '_>, summary: &Summary) -> Result {
-    let status = &summary.status;
+fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
     let level = match status.health.level {
         Level::Ok => 0u64,
         Level::Warning => 1,
@@ -391,31 +361,31 @@ fn cluster(writer: &mut Writer<'_, '_>, summary: &Summary) -> Result {
         "Problems by code; `millpond health explain CODE` says what one means",
         problems,
     )?;
-    let up = status.osds.iter().filter(|osd| osd.up).count() as u64;
-    let osds = [("up", up), ("down", status.osds.len() as u64 - up)];
+    let counts = &status.counts;
+    let osds = [("up", counts.osds_up as u64), ("down", (counts.osds - counts.osds_up) as u64)];
     let osds = osds.map(|(state, count)| ([("state", state.to_owned())], count));
     writer.gauge("millpond_osds", "OSDs that are up and down", osds)?;
-    let within = status.osds.iter().filter(|osd| osd.admission == Admission::In).count() as u64;
+    let within = (counts.osds - counts.osds_out) as u64;
     writer.single("millpond_osds_in", "OSDs that data is placed on", within)?;
     let states = PgHealth::ALL.map(|state| {
-        let count = status.pgs.by_state.get(state.name()).copied().unwrap_or(0) as u64;
+        let count = status.pgs.by_state.get(&state).copied().unwrap_or(0) as u64;
         ([("state", state.name().to_owned())], count)
     });
     writer.gauge("millpond_pgs", "Placement groups by state", states)?;
     writer.single(
         "millpond_pgs_degraded",
         "Placement groups with fewer copies in sync than their pool wants",
-        summary.pgs_degraded as u64,
+        status.pgs.degraded as u64,
     )?;
     writer.single(
         "millpond_recovery_objects_left",
         "Objects that were not compared with or sent to members that catch up yet",
-        summary.recovery_objects_left,
+        status.recovery.objects_left,
     )?;
     writer.single(
         "millpond_recovery_left_bytes",
         "Bytes that are known to be sent to members that catch up yet",
-        summary.recovery_bytes_left,
+        status.recovery.bytes_left,
     )?;
     let capacity = &status.capacity;
     writer.single("millpond_cluster_size_bytes", "Bytes of all drives", capacity.bytes)?;
@@ -456,7 +426,7 @@ mod tests {
     use base::PoolId;
     use base::figures::Figures;
     use base::map::PoolInfo;
-    use registry::cluster::OsdStatus;
+    use base::status::OsdStatus;
     use std::time::Duration;
 
     fn exposition() -> Exposition {
@@ -486,14 +456,14 @@ mod tests {
         };
         let status = Arc::new(OsdStatus::default());
         let told = Told { figures: Some(Arc::new(figures)), status: Some(status) };
-        let whole = Arc::new(Status::of(&map, &Reports::default()));
+        let whole = Arc::new(Picture::of(&map, &Reports::default(), None));
         Exposition {
             node: NodeId(1),
             osds: [(OsdId(3), told)].into(),
             map: Arc::new(map),
             registry_answers: true,
             is_manager: true,
-            cluster: Some(Summary::of(whole, &[])),
+            cluster: Some(whole),
         }
     }
 

@@ -1,37 +1,106 @@
 //! Everything about the cluster at one moment: the verdict, and what it was made from.
 
 use crate::health::{self, Health};
-use crate::view::{self, Capacity, ClusterView, OsdView, PoolView, Reports, VolumeView};
-use base::NodeId;
-use base::map::ClusterMap;
-use registry::cluster::{Cluster, ClusterError};
-use serde::Serialize;
+use crate::registry_health;
+use crate::view::{
+    self, Capacity, ClusterView, OsdView, PgHealth, PgView, PoolView, RecoveryView, Reports, VolumeView,
+};
+use base::map::{Admission, ClusterMap};
+use base::{NodeId, OsdId, PoolId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use utoipa::ToSchema;
 
+/// Notes of OSDs that an overview tells, so that it stays small.
+const NOTES_MAX: usize = 64;
+
 /// Everything: `status --json`.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// Which cluster this is.
-    pub cluster: ClusterView,
-    /// The verdict.
-    pub health: Health,
+    /// All but the lists that grow with the cluster.
+    #[serde(flatten)]
+    pub overview: Overview,
     /// The nodes.
     pub nodes: Vec<NodeView>,
     /// The OSDs.
     pub osds: Vec<OsdView>,
+}
+
+/// The cluster without its parts: what `status` shows a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Overview {
+    /// Which cluster this is.
+    pub cluster: ClusterView,
+    /// The verdict.
+    pub health: Health,
+    /// Who tells this; `null` where nobody does, and the registry's map is all there is.
+    pub manager: Option<ManagerView>,
+    /// Nodes and OSDs, counted.
+    pub counts: Counts,
     /// Space, summed over the OSDs.
     pub capacity: Capacity,
     /// The placement groups, counted.
     pub pgs: PgCounts,
+    /// The sum of what members lack that catch up.
+    pub recovery: RecoveryView,
     /// The pools.
     pub pools: Vec<PoolView>,
     /// The volumes.
     pub volumes: Vec<VolumeView>,
+    /// What OSDs have to say besides, 64 notes at most.
+    pub notes: Vec<NoteView>,
+}
+
+/// The process that manages the cluster, which all OSDs tell how they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ManagerView {
+    /// Its node.
+    #[schema(value_type = u32)]
+    pub node: NodeId,
+    /// The process.
+    pub pid: u32,
+    /// How long ago the OSD that confirmed its report the longest ago did so, in milliseconds. One that did not for 6 s counts as
+    /// not reported.
+    pub oldest_report_ms: u64,
+}
+
+impl ManagerView {
+    /// Of a process that was told all within that time.
+    #[must_use]
+    pub fn new(node: NodeId, pid: u32, oldest: Duration) -> ManagerView {
+        let oldest_report_ms = u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX);
+        ManagerView { node, pid, oldest_report_ms }
+    }
+}
+
+/// Nodes and OSDs, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Counts {
+    /// Nodes that have OSDs.
+    pub nodes: usize,
+    /// Those of them whose OSDs are all up.
+    pub nodes_up: usize,
+    /// OSDs.
+    pub osds: usize,
+    /// Those that are up.
+    pub osds_up: usize,
+    /// Those that no data is placed on.
+    pub osds_out: usize,
+}
+
+/// What an OSD has to say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NoteView {
+    /// The OSD.
+    #[schema(value_type = u32)]
+    pub osd: OsdId,
+    /// In words.
+    pub note: String,
 }
 
 /// A node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
     /// Its id.
     #[schema(value_type = u32)]
@@ -43,30 +112,32 @@ pub struct NodeView {
 }
 
 /// How many placement groups are in which state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PgCounts {
     /// All.
     pub total: usize,
     /// By the name of the state; states without a group are absent.
     #[schema(value_type = BTreeMap<String, usize>)]
-    pub by_state: BTreeMap<&'static str, usize>,
+    pub by_state: BTreeMap<PgHealth, usize>,
+    /// Those with fewer copies in sync than their pool wants.
+    pub degraded: usize,
 }
 
-impl Status {
-    /// Reads everything that the status shows.
-    ///
-    /// # Errors
-    /// Those of the registry, or an entry that makes no sense.
-    pub async fn read(cluster: &Cluster) -> Result<Status, ClusterError> {
-        let map = cluster.map().await?;
-        Ok(Status::of(&map, &Reports::read(cluster).await?))
-    }
+/// A cluster as it is told at one moment.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// All but the groups.
+    pub status: Status,
+    /// The placement groups, in order.
+    pub pgs: Vec<PgView>,
+}
 
-    /// The status that map and reports amount to.
+impl Picture {
+    /// What map and reports amount to. `manager` tells it, if anybody does.
     #[must_use]
-    pub fn of(map: &ClusterMap, reports: &Reports) -> Status {
+    pub fn of(map: &ClusterMap, reports: &Reports, manager: Option<ManagerView>) -> Picture {
         let osds = view::osds(map, reports);
-        let pgs = view::pgs(map, &reports.statuses);
+        let pgs = view::pgs(map, reports);
         let pools = view::pools(map, &pgs);
         let mut nodes: BTreeMap<NodeId, NodeView> = BTreeMap::new();
         for osd in &osds {
@@ -74,28 +145,55 @@ impl Status {
             node.osds += 1;
             node.osds_up += usize::from(osd.up);
         }
-        let mut counts = PgCounts { total: pgs.len(), ..PgCounts::default() };
-        for pg in &pgs {
-            *counts.by_state.entry(pg.state.name()).or_default() += 1;
-        }
-        Status {
-            cluster: ClusterView { id: map.cluster.to_string(), revision: map.revision },
-            health: health::judge(&osds, &pgs, &pools),
-            nodes: nodes.into_values().collect(),
+        let counts = Counts {
+            nodes: nodes.len(),
+            nodes_up: nodes.values().filter(|node| node.osds_up == node.osds).count(),
+            osds: osds.len(),
+            osds_up: osds.iter().filter(|osd| osd.up).count(),
+            osds_out: osds.iter().filter(|osd| osd.admission != Admission::In).count(),
+        };
+        let left = || pgs.iter().filter_map(|pg| pg.recovery);
+        let notes = osds.iter().flat_map(|osd| osd.notes.iter().map(|note| (osd.osd, note.clone())));
+        let overview = Overview {
+            cluster: ClusterView {
+                id: map.cluster.to_string(),
+                revision: map.revision,
+                encryption: map.encryption,
+            },
+            health: health::judge(&osds, &pgs, &pools, reports.silence.as_deref())
+                .with(reports.registry.iter().map(registry_health::problem)),
+            manager,
+            counts,
             capacity: view::capacity(&osds),
-            osds,
-            pgs: counts,
+            pgs: count(&pgs, &pools),
+            recovery: RecoveryView {
+                objects_left: left().map(|left| left.objects_left).sum(),
+                bytes_left: left().map(|left| left.bytes_left).sum(),
+            },
             pools,
             volumes: view::volumes(map),
-        }
+            notes: notes.take(NOTES_MAX).map(|(osd, note)| NoteView { osd, note }).collect(),
+        };
+        Picture { status: Status { overview, nodes: nodes.into_values().collect(), osds }, pgs }
     }
+}
+
+fn count(pgs: &[PgView], pools: &[PoolView]) -> PgCounts {
+    let sizes: BTreeMap<PoolId, usize> = pools.iter().map(|pool| (pool.pool, pool.size as usize)).collect();
+    let mut counts = PgCounts { total: pgs.len(), ..PgCounts::default() };
+    for pg in pgs {
+        *counts.by_state.entry(pg.state).or_default() += 1;
+        let size = sizes.get(&pg.pg.pool).copied().unwrap_or(0);
+        counts.degraded += usize::from(pg.in_sync.len() < size);
+    }
+    counts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PoolId;
-    use base::map::PoolInfo;
+    use base::map::{OsdInfo, PoolInfo};
+    use base::status::OsdStatus;
 
     #[test]
     fn the_json_names_are_those_that_were_promised() {
@@ -103,11 +201,13 @@ mod tests {
         let pool =
             PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
-        let json = serde_json::to_value(Status::of(&map, &Reports::default())).unwrap();
+        let json = serde_json::to_value(Picture::of(&map, &Reports::default(), None).status).unwrap();
         for pointer in [
             "/cluster/id",
+            "/cluster/encryption",
             "/health/level",
             "/health/problems",
+            "/manager",
             "/capacity/used_bytes",
             "/pgs/by_state",
             "/osds",
@@ -116,5 +216,21 @@ mod tests {
         }
         assert_eq!(json["pools"][0]["min_size"], 2);
         assert_eq!(json["capacity"]["used_bytes"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn whoever_asks_reads_back_what_is_told() {
+        let mut map = ClusterMap::default();
+        let address = Some(([127, 0, 0, 1], 7000).into());
+        map.osds.insert(OsdId(3), OsdInfo { bytes: 1 << 30, address, ..OsdInfo::default() });
+        let status =
+            OsdStatus { notes: vec!["a note".into()], write_amplification: 1.5, ..OsdStatus::default() };
+        let reports = Reports::from(BTreeMap::from([(OsdId(3), status)]));
+        let manager = ManagerView::new(NodeId(0), 7, Duration::from_millis(20));
+        let status = Picture::of(&map, &reports, Some(manager)).status;
+        assert_eq!(status.overview.notes, [NoteView { osd: OsdId(3), note: "a note".into() }]);
+        let text = serde_json::to_string(&status).unwrap();
+        let read: Status = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.overview, read.osds), (status.overview, status.osds));
     }
 }

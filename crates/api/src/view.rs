@@ -1,21 +1,25 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
-use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location};
+use base::hash::Map;
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig};
+use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::units::ByteSize;
-use base::{ClusterId, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
-use registry::cluster::{Away, Cluster, ClusterError, LostRange, OsdStatus, PgState, RecoveryProgress};
-use serde::Serialize;
+use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use registry::RegistryTrouble;
+use registry::cluster::{Away, Cluster, ClusterError};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
 /// Digits of a short id.
-const SHORT_ID_DIGITS: usize = 8;
+pub(crate) const SHORT_ID_DIGITS: usize = 8;
 
 /// What the OSDs report of themselves.
-pub type Statuses = BTreeMap<OsdId, OsdStatus>;
+pub type Statuses = BTreeMap<OsdId, Arc<OsdStatus>>;
 
 /// What is known of OSDs besides the map.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,26 +30,33 @@ pub struct Reports {
     pub drives: BTreeMap<OsdId, String>,
     /// What becomes of those that are in and down.
     pub away: BTreeMap<OsdId, Away>,
+    /// What is wrong with the registry itself, where it was asked.
+    pub registry: Vec<RegistryTrouble>,
+    /// Why nobody tells how the OSDs are, if so: there are no statuses then.
+    pub silence: Option<String>,
 }
 
 impl Reports {
-    /// Reads all of it.
-    pub async fn read(cluster: &Cluster) -> Result<Reports, ClusterError> {
-        let statuses = cluster.osd_statuses().await?;
+    /// What the registry alone knows, where the manager does not answer; `silence` says why.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that makes no sense.
+    pub async fn of_registry(cluster: &Cluster, silence: String) -> Result<Reports, ClusterError> {
         let drives = cluster.drives().await?;
         let away = cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
-        Ok(Reports { statuses, drives, away })
+        Ok(Reports { drives, away, silence: Some(silence), ..Reports::default() })
     }
 }
 
-impl From<Statuses> for Reports {
-    fn from(statuses: Statuses) -> Reports {
+impl From<BTreeMap<OsdId, OsdStatus>> for Reports {
+    fn from(statuses: BTreeMap<OsdId, OsdStatus>) -> Reports {
+        let statuses = statuses.into_iter().map(|(osd, status)| (osd, Arc::new(status))).collect();
         Reports { statuses, ..Reports::default() }
     }
 }
 
 /// An OSD: `osd tree --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OsdView {
     /// Its id.
     #[schema(value_type = u32)]
@@ -109,6 +120,9 @@ pub struct OsdView {
     pub lost: Vec<LostView>,
     /// Bytes a second that it sends to members that catch up.
     pub recovery_bytes_per_s: Option<u64>,
+    /// The group that it scrubs as primary.
+    #[schema(value_type = Option<String>)]
+    pub scrubbing: Option<PgId>,
     /// Its drive; while it is down, where it was.
     pub path: Option<String>,
     /// The process that runs it.
@@ -119,8 +133,16 @@ pub struct OsdView {
     pub notes: Vec<String>,
 }
 
+impl OsdView {
+    /// Whether anybody tells how it is.
+    #[must_use]
+    pub fn is_reported(&self) -> bool {
+        self.used_bytes.is_some()
+    }
+}
+
 /// Bytes of a volume of which no sound copy is left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostView {
     /// The volume's name.
     pub volume: String,
@@ -145,7 +167,7 @@ impl std::fmt::Display for LostView {
 }
 
 /// How a placement group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PgHealth {
     /// It serves reads and writes.
@@ -178,7 +200,7 @@ impl PgHealth {
 }
 
 /// How far members are that catch up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RecoveryView {
     /// Objects that were not compared or sent yet.
     pub objects_left: u64,
@@ -193,7 +215,7 @@ impl From<RecoveryProgress> for RecoveryView {
 }
 
 /// A placement group: `pg dump --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PgView {
     /// Its id, as text: pool and index.
     #[schema(value_type = String)]
@@ -224,7 +246,7 @@ pub struct PgView {
 }
 
 /// A pool: `pool ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolView {
     /// Its id.
     #[schema(value_type = u32)]
@@ -237,6 +259,11 @@ pub struct PoolView {
     pub min_size: u32,
     /// Its placement groups.
     pub pg_count: u32,
+    /// How many they will be when all are split, while they are being split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split_to: Option<u32>,
+    /// Whether they are split by themselves when they are few for the OSDs.
+    pub pg_autoscale: bool,
     /// What no two copies of a group lie in, if there are enough.
     #[schema(value_type = String)]
     pub failure_domain: FailureDomain,
@@ -252,7 +279,7 @@ pub struct PoolView {
 }
 
 /// A volume: `volume ls --json` is a list of these.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
     /// Its id.
     #[schema(value_type = u64)]
@@ -269,7 +296,7 @@ pub struct VolumeView {
 }
 
 /// A client that has a volume attached, in `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachmentView {
     /// The client's id, in hexadecimal: it has more bits than a JSON number keeps.
     pub client: String,
@@ -280,7 +307,7 @@ pub struct AttachmentView {
 }
 
 /// A volume with its clients: `volume info --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeDetail {
     /// The volume.
     #[serde(flatten)]
@@ -290,7 +317,7 @@ pub struct VolumeDetail {
 }
 
 /// Space, summed over the OSDs that report it. Each copy of a block counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
     /// Bytes of all drives.
     pub bytes: u64,
@@ -303,12 +330,15 @@ pub struct Capacity {
 }
 
 /// The cluster's id and revision, in `status --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
     /// Its id; over HTTP its first eight digits.
     pub id: String,
     /// The revision of the map that is shown.
     pub revision: u64,
+    /// Whether what goes between clients and OSDs, and among OSDs, is encrypted: `on` or `off`.
+    #[schema(value_type = String)]
+    pub encryption: Encryption,
 }
 
 /// Enough of a cluster's id to tell clusters apart, for where everybody may look: who knows all of it can speak to OSDs.
@@ -328,16 +358,18 @@ struct Groups {
 
 /// The OSDs, in order.
 pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
-    let mut groups: BTreeMap<OsdId, Groups> = BTreeMap::new();
-    for (pg, config) in &map.pgs {
+    let mut groups: Map<OsdId, Groups> = Map::default();
+    for (_, config, target) in placed(map) {
         groups.entry(config.primary).or_default().primary += 1;
-        for osd in config.in_sync.iter().chain(&config.learners) {
+        for osd in &config.in_sync {
+            let groups = groups.entry(*osd).or_default();
+            groups.member += 1;
+            groups.in_sync += 1;
+        }
+        for osd in &config.learners {
             groups.entry(*osd).or_default().member += 1;
         }
-        for osd in &config.in_sync {
-            groups.entry(*osd).or_default().in_sync += 1;
-        }
-        for osd in map.targets.get(pg).unwrap_or(&config.in_sync) {
+        for osd in target {
             groups.entry(*osd).or_default().target += 1;
         }
     }
@@ -387,6 +419,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
                     status.lost.iter().map(|range| LostView::new(range, map)).collect()
                 }),
                 recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
+                scrubbing: status.and_then(|status| status.scrubbing).map(|progress| progress.pg),
                 path: status.map(|status| status.path.clone()).or_else(|| reports.drives.get(id).cloned()),
                 pid: status.map(|status| status.pid),
                 failure: status.and_then(|status| status.failure.clone()),
@@ -397,12 +430,20 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
 }
 
 /// The placement groups, in order.
-pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
-    map.pgs
+pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
+    // There are many times more groups than OSDs.
+    let primaries: Map<OsdId, Primary<'_>> = map
+        .osds
         .iter()
-        .map(|(pg, config)| {
-            let reported = statuses.get(&config.primary).and_then(|status| status.pgs.get(pg));
-            let (state, reason) = pg_health(map, *pg, config.primary, reported);
+        .map(|(osd, info)| {
+            (*osd, Primary { info, status: reports.statuses.get(osd).map(|status| &**status) })
+        })
+        .collect();
+    placed(map)
+        .map(|(pg, config, target)| {
+            let primary = primaries.get(&config.primary);
+            let reported = primary.and_then(|primary| primary.status).and_then(|status| status.pgs.get(pg));
+            let (state, reason) = pg_health(reports, config, primary, reported);
             PgView {
                 pg: *pg,
                 state,
@@ -411,7 +452,7 @@ pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
                 primary: config.primary,
                 in_sync: config.in_sync.clone(),
                 learners: config.learners.clone(),
-                target: map.targets.get(pg).unwrap_or(&config.in_sync).clone(),
+                target: target.to_vec(),
                 objects: reported.map(|status| status.objects),
                 recovery: reported.and_then(|status| status.recovery).map(RecoveryView::from),
             }
@@ -419,20 +460,42 @@ pub fn pgs(map: &ClusterMap, statuses: &Statuses) -> Vec<PgView> {
         .collect()
 }
 
+/// The placement groups, in order, each with who shall hold it. Both are in order already, so none is looked up.
+fn placed(map: &ClusterMap) -> impl Iterator<Item = (&PgId, &PgConfig, &[OsdId])> {
+    let mut targets = map.targets.iter().peekable();
+    map.pgs.iter().map(move |(pg, config)| {
+        while targets.next_if(|(of, _)| *of < pg).is_some() {}
+        let target = targets.next_if(|(of, _)| *of == pg).map_or(&config.in_sync, |(_, target)| target);
+        (pg, config, target.as_slice())
+    })
+}
+
+/// An OSD that leads groups.
+struct Primary<'a> {
+    info: &'a OsdInfo,
+    status: Option<&'a OsdStatus>,
+}
+
 fn pg_health(
-    map: &ClusterMap,
-    pg: PgId,
-    primary: OsdId,
-    reported: Option<&registry::cluster::PgStatus>,
+    reports: &Reports,
+    config: &PgConfig,
+    found: Option<&Primary<'_>>,
+    reported: Option<&PgStatus>,
 ) -> (PgHealth, Option<String>) {
-    let is_up = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some());
-    if !is_up(&primary) {
+    let primary = config.primary;
+    let Some(found) = found.filter(|found| found.info.address.is_some()) else {
         return (PgHealth::Stopped, Some(format!("its primary {primary} is down")));
-    }
-    let Some(reported) = reported else {
-        return (PgHealth::Unknown, Some(format!("its primary {primary} has not reported it yet")));
     };
-    if map.pgs.get(&pg).is_some_and(|config| config.epoch > reported.epoch) {
+    let Some(reported) = reported else {
+        // The same words for all of them, so that they are one problem and not as many as OSDs.
+        let reason = match (&reports.silence, found.status.is_some()) {
+            (Some(_), _) => "nobody tells how it is".to_owned(),
+            (None, false) => format!("{}, which runs its primary, tells nothing", found.info.node),
+            (None, true) => format!("its primary {primary} has not reported it yet"),
+        };
+        return (PgHealth::Unknown, Some(reason));
+    };
+    if config.epoch > reported.epoch {
         return (PgHealth::Peering, Some(format!("its primary {primary} is taking up a new configuration")));
     }
     match &reported.state {
@@ -457,7 +520,10 @@ pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
                 name: info.name.clone(),
                 size: info.size,
                 min_size: info.min_size,
-                pg_count: info.pg_count,
+                // Those that were split off are there before the pool counts them.
+                pg_count: info.pg_count.max(map.pgs_of(*id).count() as u32),
+                split_to: info.split_to,
+                pg_autoscale: info.pg_autoscale,
                 failure_domain: info.rule.failure_domain,
                 device_class: info.rule.device_class,
                 pgs_active: pgs.iter().filter(of_pool).count(),

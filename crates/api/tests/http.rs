@@ -2,18 +2,22 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
 use api::board::Board;
+use api::caller::Caller;
 use api::codes::Code;
+use api::collector::Collector;
 use api::figures::{ClientTraffic, OsdFigures, PoolTraffic, VolumeTraffic};
-use api::http::{Source, document, router};
+use api::http::{Answer, AskManager, Asking, Parts, REPORTS_PATH, Source, document, manager_router, router};
+use api::reports::Telling;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use base::figures::{Figures, Traffic};
 use base::map::DeviceClass;
-use base::{ClientId, ClusterId, NodeId, OsdId, OsdUuid, PoolId, VolumeId};
+use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
+use base::{Access, ClientId, ClusterId, NodeId, OsdId, OsdUuid, PoolId, Principal, PublicKey, VolumeId};
 use http_body_util::BodyExt;
 use registry::EmbeddedRegistry;
-use registry::cluster::{Cluster, LostRange, ManagerRecord, OsdStatus, PgState, PgStatus, RecoveryProgress};
+use registry::cluster::{Cluster, ManagerRecord};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +28,10 @@ use tower::ServiceExt;
 struct Setting {
     cluster: Cluster,
     router: Router,
+    /// What the manager serves to nodes and owners.
+    manager: Router,
+    source: Arc<Source>,
+    collector: Collector,
     _scratch: tempfile::TempDir,
 }
 
@@ -48,6 +56,7 @@ impl Setting {
         cluster.create_volume("disk", "default", 1 << 30).await.unwrap();
         let map = cluster.map().await.unwrap();
         let volume = *map.volumes.keys().next().unwrap();
+        let told = Board::default();
         for osd in [OsdId(0), OsdId(1)] {
             let led = map.pgs.iter().filter(|(_, config)| config.primary == osd);
             let pgs = led.map(|(pg, config)| {
@@ -64,17 +73,47 @@ impl Setting {
                 damaged_reads: 1,
                 ..OsdStatus::default()
             };
-            cluster.publish_osd_status(osd, lease, &status).await.unwrap();
+            told.note_status(osd, &status);
         }
-        let record = ManagerRecord { node: NodeId(0), pid: std::process::id(), away: BTreeMap::new() };
+        let record =
+            ManagerRecord { node: NodeId(0), pid: std::process::id(), address: None, away: BTreeMap::new() };
         assert!(cluster.become_manager(&record, lease).await.unwrap());
         let board = Board::default();
         board.note_figures(OsdId(0), figures(volume));
         board.note_status(OsdId(0), &OsdStatus::default());
         let mut maps = cluster.watch_map();
         maps.wait_for(|map| map.revision > 0).await.unwrap();
-        let source = Source::new(NodeId(0), cluster.clone(), maps, board);
-        let setting = Setting { cluster, router: router(Arc::new(source)), _scratch: scratch };
+        for node in 0..3u8 {
+            cluster.add_principal(&format!("node.{node}"), &principal(node)).await.unwrap();
+        }
+        maps.wait_for(|map| map.principals.len() == 3).await.unwrap();
+        let collector = Collector::default();
+        collector.begin(tokio::time::Instant::now());
+        let source = Arc::new(Source::new(Parts {
+            node: NodeId(0),
+            cluster: cluster.clone(),
+            maps,
+            manager: cluster.watch_manager(),
+            board,
+            collector: collector.clone(),
+            elsewhere: Arc::new(Elsewhere),
+        }));
+        let setting = Setting {
+            cluster,
+            router: router(source.clone()),
+            manager: manager_router(source.clone()),
+            source,
+            collector,
+            _scratch: scratch,
+        };
+        for node in 0..2u8 {
+            let own = told.told().into_iter().filter(|(osd, _)| osd.0 == u32::from(node)).collect();
+            let caller = setting.caller(node);
+            for report in Telling::default().news(&own) {
+                let json = serde_json::to_string(&report).unwrap();
+                assert_eq!(setting.tell(&caller, json).await.0, StatusCode::NO_CONTENT);
+            }
+        }
         // Until it is known who the manager is.
         while !setting.get("/metrics").await.1.contains("\nmillpond_manager 1\n") {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -82,21 +121,57 @@ impl Setting {
         setting
     }
 
+    fn caller(&self, node: u8) -> Caller {
+        self.source.admit(&principal(node).public_key).unwrap()
+    }
+
+    /// Tells the manager something.
+    async fn tell(&self, caller: &Caller, json: String) -> (StatusCode, String) {
+        let mut request = Request::post(REPORTS_PATH).body(Body::from(json)).unwrap();
+        request.extensions_mut().insert(caller.clone());
+        read(self.manager.clone().oneshot(request).await.unwrap()).await
+    }
+
+    /// Asks the manager for a path.
+    async fn ask_manager(&self, caller: &Caller, path: &str) -> (StatusCode, String) {
+        let mut request = Request::get(path).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(caller.clone());
+        read(self.manager.clone().oneshot(request).await.unwrap()).await
+    }
+
     async fn ask(&self, request: Request<Body>) -> Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
-        let answer = self.ask(Request::get(path).body(Body::empty()).unwrap()).await;
-        let code = answer.status();
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        (code, String::from_utf8(body.to_vec()).unwrap())
+        read(self.ask(Request::get(path).body(Body::empty()).unwrap()).await).await
     }
 
     async fn json(&self, path: &str) -> (StatusCode, Value) {
         let (code, body) = self.get(path).await;
         (code, serde_json::from_str(&body).unwrap())
     }
+}
+
+/// A manager elsewhere, which says what it was asked for.
+struct Elsewhere;
+
+impl AskManager for Elsewhere {
+    fn ask<'a>(&'a self, path: &'a str) -> Asking<'a> {
+        Box::pin(
+            async move { Ok(Answer { code: StatusCode::IM_A_TEAPOT, body: json!(path).to_string().into() }) },
+        )
+    }
+}
+
+async fn read(answer: Response<Body>) -> (StatusCode, String) {
+    let code = answer.status();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (code, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn principal(node: u8) -> Principal {
+    Principal { public_key: PublicKey([node; 32]), access: Access::Node(NodeId(node.into())) }
 }
 
 fn uuid(number: u128) -> uuid::Uuid {
@@ -189,6 +264,53 @@ async fn health_is_for_probes_and_metrics_of_the_manager_tell_of_the_whole_clust
     }
     let (_, metrics) = setting.get("/metrics").await;
     assert!(!metrics.contains("millpond_health_level") && metrics.contains("millpond_osd_operations_total"));
+    // What is asked about the cluster, that one is asked, for what anybody may see.
+    let asked = setting.get("/api/v1/status").await;
+    assert_eq!(asked, (StatusCode::IM_A_TEAPOT, "\"/public/api/v1/status\"".to_owned()));
+    let (code, why) = setting.ask_manager(&setting.caller(0), "/api/v1/status").await;
+    assert!(code == StatusCode::SERVICE_UNAVAILABLE && why.contains("does not manage"), "{code} {why}");
+}
+
+#[tokio::test]
+async fn the_manager_tells_owners_all_and_takes_reports_of_nodes_about_themselves() {
+    let setting = Setting::new().await;
+    let (node, other) = (setting.caller(0), setting.caller(1));
+    let id = setting.cluster.id().await.unwrap().to_string();
+    for (path, is_whole) in [("/api/v1/status", true), ("/public/api/v1/status", false)] {
+        let (code, body) = setting.ask_manager(&node, path).await;
+        assert_eq!((code, body.contains(&id)), (StatusCode::OK, is_whole), "{path}");
+    }
+    for path in ["/metrics", "/public/metrics", "/public/api/v1/reports", "/api/v1/moons"] {
+        assert_eq!(setting.ask_manager(&node, path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+    let of = |osd: u32, used_bytes: u64| {
+        json!({"osds": [{"osd": osd, "anew": true, "status": {"used_bytes": used_bytes}}]}).to_string()
+    };
+    assert_eq!(setting.tell(&other, of(1, 77)).await.0, StatusCode::NO_CONTENT);
+    let used = async || setting.json("/api/v1/osds").await.1[1]["used_bytes"].clone();
+    while used().await != 77 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (code, why) = setting.tell(&node, of(1, 78)).await;
+    assert!(code == StatusCode::FORBIDDEN && why.contains("osd.1 is not of node.0"), "{code} {why}");
+    let (code, why) = setting.tell(&node, r#"{"osds": [{"osd": 0}]}"#.to_owned()).await;
+    assert!(code == StatusCode::CONFLICT && why.contains("tell all of it"), "{code} {why}");
+    for nonsense in ["", "[1]", r#"{"osds": 7}"#, "\u{0}"] {
+        assert_eq!(setting.tell(&node, nonsense.to_owned()).await.0, StatusCode::BAD_REQUEST, "{nonsense:?}");
+    }
+    let long = "x".repeat(api::http::REPORT_BYTES_MAX + 1);
+    assert_eq!(setting.tell(&node, long).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(used().await, 77);
+    // Its key is taken away: the connection is worth nothing from then on.
+    setting.cluster.remove_principal("node.1").await.unwrap();
+    while setting.tell(&other, "{}".to_owned()).await.0 != StatusCode::FORBIDDEN {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(setting.ask_manager(&other, "/api/v1/status").await.0, StatusCode::FORBIDDEN);
+    assert!(setting.source.admit(&principal(1).public_key).is_err());
+    // It is the manager no more.
+    setting.collector.end();
+    assert_eq!(setting.tell(&node, "{}".to_owned()).await.0, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

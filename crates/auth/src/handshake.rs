@@ -1,37 +1,41 @@
 //! The handshake that both ends of a connection begin with.
 
+use crate::channel::Channel;
+use crate::exchange::{Exchange, Failure, Side};
 use crate::key::{SPKI_PREFIX, SecretKey, public_key};
-use base::PublicKey;
+use base::{Encryption, PublicKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, UnbufferedClientConnection};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, UnbufferedServerConnection};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    ServerConfig, SignatureScheme,
 };
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// How long a handshake may take.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// What is spoken after the handshake: both sides must say so (RFC 7301).
-const PROTOCOL: &[u8] = b"millpond/1";
+/// What is spoken after the handshake (RFC 7301): the protocol of docs/protocol.md in plain...
+const PLAIN: &[u8] = b"millpond/1";
+/// ... or that protocol in records under the keys of the handshake.
+const ENCRYPTED: &[u8] = b"millpond/1-tls";
 /// The first byte of what the side that was connected to says at last: welcome...
 const WELCOME: u8 = 0;
 /// ... or not, and why, as text.
 const REFUSED: u8 = 1;
 /// Bytes of such a reason at most.
-const REASON_BYTES_MAX: u64 = 1024;
+const REASON_BYTES_MAX: usize = 1024;
 
 /// Why a connection came to nothing.
 #[derive(thiserror::Error, Debug)]
@@ -54,6 +58,19 @@ pub enum AuthError {
     /// The other side does not speak this protocol, or breaks it.
     #[error("the handshake failed: {0}")]
     Protocol(String),
+    /// One side wants encryption and the other does not know it, or speaks another protocol altogether.
+    #[error(
+        "the two sides do not agree on a protocol{}",
+        match encryption {
+            Encryption::On => ": this one sends nothing in plain, as the cluster is set, and the other knows no \
+                encryption; is it of an older version?",
+            Encryption::Off => "; is the other one of another version?",
+        }
+    )]
+    NoCommonProtocol {
+        /// What this side wants.
+        encryption: Encryption,
+    },
     /// The other side refused, as it said.
     #[error("{0}")]
     Refused(String),
@@ -72,7 +89,9 @@ pub enum AuthError {
 pub struct Identity {
     public: PublicKey,
     key: Arc<CertifiedKey>,
-    server: Arc<ServerConfig>,
+    /// By whether this side wants encryption.
+    plain_server: Arc<ServerConfig>,
+    encrypting_server: Arc<ServerConfig>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -91,16 +110,13 @@ impl Identity {
         let public = key.public();
         let spki = CertificateDer::from(spki(&public));
         let certified = Arc::new(CertifiedKey::new(vec![spki], key.signer()));
-        let mut server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .expect("the provider has TLS 1.3")
-            .with_client_cert_verifier(Arc::new(AnyKey(provider())))
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified.clone())));
-        server.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // Nothing may follow the handshake but what is said below.
-        server.send_tls13_tickets = 0;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        Identity { public, key: certified, server: Arc::new(server) }
+        let server = |encryption| Arc::new(server_config(certified.clone(), encryption));
+        Identity {
+            public,
+            plain_server: server(Encryption::Off),
+            encrypting_server: server(Encryption::On),
+            key: certified,
+        }
     }
 
     /// Its public key.
@@ -110,98 +126,168 @@ impl Identity {
     }
 
     /// Proves itself to whoever accepted this connection, who must prove to be `expected`. Nothing was received of what
-    /// follows.
+    /// follows. That is encrypted if either side wants it.
     ///
     /// # Errors
-    /// When the other side is somebody else, or refuses; the connection is of no use then.
-    pub async fn connect(&self, stream: TcpStream, expected: PublicKey) -> Result<TcpStream, AuthError> {
-        timeout(HANDSHAKE_LIMIT, self.connect_now(stream, expected)).await.map_err(|_| AuthError::TooSlow)?
+    /// When the other side is somebody else, refuses, or does not encrypt though this one wants it; the connection is of
+    /// no use then.
+    pub async fn connect(
+        &self,
+        stream: TcpStream,
+        expected: PublicKey,
+        encryption: Encryption,
+    ) -> Result<Channel, AuthError> {
+        let connecting = self.connect_now(stream, expected, encryption);
+        timeout(HANDSHAKE_LIMIT, connecting).await.map_err(|_| AuthError::TooSlow)?
     }
 
-    async fn connect_now(&self, stream: TcpStream, expected: PublicKey) -> Result<TcpStream, AuthError> {
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .expect("the provider has TLS 1.3")
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ThisKey { expected, provider: provider() }))
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.key.clone())));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        config.enable_sni = false;
-        config.resumption = Resumption::disabled();
+    async fn connect_now(
+        &self,
+        stream: TcpStream,
+        expected: PublicKey,
+        encryption: Encryption,
+    ) -> Result<Channel, AuthError> {
+        let means = |failure| classify(failure, Some(expected), encryption);
+        let config = client_config(self.key.clone(), expected, encryption);
         let name = ServerName::try_from("millpond").expect("it is a name");
-        let connector = TlsConnector::from(Arc::new(config));
-        let mut stream =
-            connector.connect(name, stream).await.map_err(|error| classify(error, Some(expected)))?;
-        let mut verdict = [REFUSED];
-        stream.read_exact(&mut verdict).await.map_err(|error| classify(error, Some(expected)))?;
-        if verdict == [WELCOME] {
-            return Ok(stream.into_inner().0);
+        let tls = UnbufferedClientConnection::new(Arc::new(config), name)
+            .map_err(|error| means(Failure::Tls(error)))?;
+        let mut exchange = Exchange::new(tls, stream);
+        exchange.establish().await.map_err(means)?;
+        let is_encrypted = is_encrypted(&exchange, encryption)?;
+        if exchange.hear(1).await.map_err(means)? == [WELCOME] {
+            return exchange.into_channel(is_encrypted);
         }
-        let mut reason = Vec::new();
-        // However it ends, what came of the reason is told.
-        let _ = stream.take(REASON_BYTES_MAX).read_to_end(&mut reason).await;
+        let reason = exchange.hear_out(REASON_BYTES_MAX).await;
         Err(AuthError::Refused(String::from_utf8_lossy(&reason).into_owned()))
     }
 
     /// Has whoever connected prove its key, and proves this one. `authorize` says who that is, or why it is refused; the
-    /// other side is told. Nothing was received of what follows.
+    /// other side is told. Nothing was received of what follows. That is encrypted if either side wants it.
     ///
     /// # Errors
-    /// When the other side has no key, or is refused; the connection is of no use then.
+    /// When the other side has no key, is refused, or does not encrypt though this one wants it; the connection is of no
+    /// use then.
     pub async fn accept<T>(
         &self,
         stream: TcpStream,
+        encryption: Encryption,
         authorize: impl FnOnce(PublicKey) -> Result<T, String>,
-    ) -> Result<(TcpStream, T), AuthError> {
-        timeout(HANDSHAKE_LIMIT, self.accept_now(stream, authorize)).await.map_err(|_| AuthError::TooSlow)?
+    ) -> Result<(Channel, T), AuthError> {
+        let accepting = self.accept_now(stream, encryption, authorize);
+        timeout(HANDSHAKE_LIMIT, accepting).await.map_err(|_| AuthError::TooSlow)?
     }
 
     async fn accept_now<T>(
         &self,
         stream: TcpStream,
+        encryption: Encryption,
         authorize: impl FnOnce(PublicKey) -> Result<T, String>,
-    ) -> Result<(TcpStream, T), AuthError> {
-        let acceptor = TlsAcceptor::from(self.server.clone());
-        let mut stream = acceptor.accept(stream).await.map_err(|error| classify(error, None))?;
-        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    ) -> Result<(Channel, T), AuthError> {
+        let means = |failure| classify(failure, None, encryption);
+        let config = match encryption {
+            Encryption::Off => &self.plain_server,
+            Encryption::On => &self.encrypting_server,
+        };
+        let tls =
+            UnbufferedServerConnection::new(config.clone()).map_err(|error| means(Failure::Tls(error)))?;
+        let mut exchange = Exchange::new(tls, stream);
+        exchange.establish().await.map_err(means)?;
+        let is_encrypted = is_encrypted(&exchange, encryption)?;
+        let certificate = exchange.tls().peer_certificates().and_then(<[_]>::first);
         let key = certificate.and_then(|spki| public_key(spki));
         let key = key.ok_or_else(|| AuthError::Protocol("it showed no Ed25519 key".to_owned()))?;
         match authorize(key) {
             Ok(principal) => {
-                let said = async {
-                    stream.write_all(&[WELCOME]).await?;
-                    stream.flush().await
-                };
-                said.await.map_err(AuthError::Connection)?;
-                Ok((stream.into_inner().0, principal))
+                exchange.say(&[WELCOME]).await.map_err(means)?;
+                Ok((exchange.into_channel(is_encrypted)?, principal))
             }
             Err(reason) => {
                 let text = [&[REFUSED], reason.as_bytes()].concat();
                 // It is refused whether it hears why or not.
-                let _ = stream.write_all(&text).await;
-                let _ = stream.shutdown().await;
+                let _ = exchange.say(&text).await;
+                let _ = exchange.end().await;
                 Err(AuthError::Unauthorized { key, reason })
             }
         }
     }
 }
 
+/// What is spoken from here on: part of what both sides signed. Who wants encryption offers and takes nothing else, so
+/// nobody on the way can talk it down.
+fn is_encrypted<S: Side>(exchange: &Exchange<S>, encryption: Encryption) -> Result<bool, AuthError> {
+    match exchange.tls().alpn_protocol() {
+        Some(ENCRYPTED) => Ok(true),
+        Some(PLAIN) if encryption == Encryption::Off => Ok(false),
+        // Who names no protocol at all is not refused by TLS.
+        _ => Err(AuthError::NoCommonProtocol { encryption }),
+    }
+}
+
+/// What a side speaks, the preferred first.
+fn protocols(encryption: Encryption) -> Vec<Vec<u8>> {
+    match encryption {
+        Encryption::Off => vec![PLAIN.to_vec(), ENCRYPTED.to_vec()],
+        Encryption::On => vec![ENCRYPTED.to_vec()],
+    }
+}
+
+fn server_config(key: Arc<CertifiedKey>, encryption: Encryption) -> ServerConfig {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has TLS 1.3")
+        .with_client_cert_verifier(Arc::new(AnyKey(provider())))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(key)));
+    config.alpn_protocols = protocols(encryption);
+    // Nothing may follow the handshake but what is said at its end.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.enable_secret_extraction = true;
+    config
+}
+
+fn client_config(key: Arc<CertifiedKey>, expected: PublicKey, encryption: Encryption) -> ClientConfig {
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ThisKey { expected, provider: provider() }))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
+    config.alpn_protocols = protocols(encryption);
+    config.enable_sni = false;
+    config.resumption = Resumption::disabled();
+    config.enable_secret_extraction = true;
+    config
+}
+
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    Arc::new(CryptoProvider {
+        // As strong as the keys of 128 bits of security that both sides prove, and cheaper than 256.
+        cipher_suites: vec![
+            TLS13_AES_128_GCM_SHA256,
+            TLS13_AES_256_GCM_SHA384,
+            TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        ..rustls::crypto::ring::default_provider()
+    })
 }
 
 fn spki(key: &PublicKey) -> Vec<u8> {
     [&SPKI_PREFIX[..], &key.0].concat()
 }
 
-/// What an error of a TLS stream means.
-fn classify(error: std::io::Error, expected: Option<PublicKey>) -> AuthError {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    match (tls, expected) {
-        (Some(Error::InvalidCertificate(_)), Some(expected)) => AuthError::Impostor { expected },
-        (Some(tls), _) => AuthError::Protocol(tls.to_string()),
-        (None, _) if error.kind() == ErrorKind::InvalidData => AuthError::Protocol(error.to_string()),
-        (None, _) => AuthError::Connection(error),
+/// What a failure means.
+fn classify(failure: Failure, expected: Option<PublicKey>, encryption: Encryption) -> AuthError {
+    match (failure, expected) {
+        (Failure::Connection(error), _) => AuthError::Connection(error),
+        (Failure::Tls(Error::InvalidCertificate(_)), Some(expected)) => AuthError::Impostor { expected },
+        (
+            Failure::Tls(
+                Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol),
+            ),
+            _,
+        ) => AuthError::NoCommonProtocol { encryption },
+        (Failure::Tls(error), _) => AuthError::Protocol(error.to_string()),
     }
 }
 
@@ -325,6 +411,8 @@ impl ServerCertVerifier for ThisKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Encryption::{Off, On};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     fn identity() -> Identity {
@@ -339,21 +427,150 @@ mod tests {
         (connected.unwrap(), accepted.unwrap().0)
     }
 
-    #[tokio::test]
-    async fn both_learn_who_the_other_is_and_what_follows_is_theirs_alone() {
+    /// What becomes of a handshake between sides that want this.
+    async fn shake(
+        near_wants: Encryption,
+        far_wants: Encryption,
+    ) -> (Result<Channel, AuthError>, Result<(Channel, PublicKey), AuthError>) {
         let (client, server) = (identity(), identity());
         let (near, far) = ends().await;
-        let (connected, accepted) =
-            tokio::join!(client.connect(near, server.public()), server.accept(far, Ok::<_, String>));
-        let (mut near, (mut far, key)) = (connected.unwrap(), accepted.unwrap());
-        assert_eq!(key, client.public());
-        near.write_all(b"ping").await.unwrap();
-        let mut said = [0; 4];
-        far.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"ping");
-        far.write_all(b"pong").await.unwrap();
-        near.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"pong");
+        let (connected, accepted) = tokio::join!(
+            client.connect(near, server.public(), near_wants),
+            server.accept(far, far_wants, Ok::<_, String>)
+        );
+        if let Ok((_, key)) = &accepted {
+            assert_eq!(*key, client.public());
+        }
+        (connected, accepted)
+    }
+
+    async fn hears(channel: &mut Channel, expected: &[u8]) {
+        let mut heard = Vec::new();
+        while heard.len() < expected.len() {
+            assert_ne!(channel.receive(&mut heard).await.unwrap(), 0);
+        }
+        assert!(heard == expected);
+    }
+
+    #[tokio::test]
+    async fn both_learn_who_the_other_is_and_what_follows_is_theirs_alone() {
+        for (near_wants, far_wants) in [(Off, Off), (On, Off), (Off, On), (On, On)] {
+            let (near, far) = shake(near_wants, far_wants).await;
+            let (mut near, (mut far, _)) = (near.unwrap(), far.unwrap());
+            let is_encrypted = near_wants == On || far_wants == On;
+            assert_eq!((near.is_encrypted(), far.is_encrypted()), (is_encrypted, is_encrypted));
+            let long: Vec<u8> = (0..100_000u32).map(|index| index as u8).collect();
+            for said in [b"ping".as_slice(), &long] {
+                tokio::join!(async { near.send(said).await.unwrap() }, hears(&mut far, said));
+                tokio::join!(async { far.send(said).await.unwrap() }, hears(&mut near, said));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_wants_encryption_goes_on_with_nobody_who_does_not_encrypt() {
+        // Another version's, which speaks the first protocol or names none at all.
+        for protocols in [vec![PLAIN.to_vec()], vec![]] {
+            let (client, mut server) = (identity(), identity());
+            let mut config = server_config(server.key.clone(), Off);
+            config.alpn_protocols.clone_from(&protocols);
+            server.plain_server = Arc::new(config);
+            let (near, far) = ends().await;
+            let (connected, _) = tokio::join!(
+                client.connect(near, server.public(), On),
+                server.accept(far, Off, Ok::<_, String>)
+            );
+            assert!(
+                matches!(connected, Err(AuthError::NoCommonProtocol { encryption: On })),
+                "{connected:?}"
+            );
+
+            let mut config = client_config(client.key.clone(), server.public(), Off);
+            config.alpn_protocols = protocols;
+            let name = ServerName::try_from("millpond").unwrap();
+            let tls = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
+            let (near, far) = ends().await;
+            let mut exchange = Exchange::new(tls, near);
+            let (_, accepted) = tokio::join!(exchange.establish(), server.accept(far, On, Ok::<_, String>));
+            assert!(matches!(accepted, Err(AuthError::NoCommonProtocol { encryption: On })), "{accepted:?}");
+        }
+    }
+
+    /// What becomes of a handshake between sides that want this, when somebody on the way writes `written` wherever the
+    /// client sends `sent`.
+    async fn shake_across(
+        near_wants: Encryption,
+        far_wants: Encryption,
+        sent: &'static [u8],
+        written: Vec<u8>,
+    ) -> (Result<Channel, AuthError>, Result<(Channel, PublicKey), AuthError>) {
+        let (client, server) = (identity(), identity());
+        let (near, middle_near) = ends().await;
+        let (middle_far, far) = ends().await;
+        let relay = tokio::spawn(async move {
+            let (mut from_client, mut to_client) = middle_near.into_split();
+            let (mut from_server, mut to_server) = middle_far.into_split();
+            let back = tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
+                if let Some(at) = bytes[..count].windows(sent.len()).position(|window| window == sent) {
+                    bytes[at..at + sent.len()].copy_from_slice(&written);
+                }
+                if to_server.write_all(&bytes[..count]).await.is_err() {
+                    break;
+                }
+            }
+            drop(to_server);
+            let _ = back.await;
+        });
+        let shaken = tokio::join!(
+            client.connect(near, server.public(), near_wants),
+            server.accept(far, far_wants, Ok::<_, String>)
+        );
+        drop(relay);
+        shaken
+    }
+
+    #[tokio::test]
+    async fn nobody_on_the_way_talks_encryption_down() {
+        // As it is in the hello: a length, and the name.
+        const NAME: &[u8] = b"\x0emillpond/1-tls";
+        let (near, far) = shake_across(Off, On, NAME, NAME.to_vec()).await;
+        assert!(
+            near.unwrap().is_encrypted() && far.unwrap().0.is_encrypted(),
+            "the relay alone does no harm"
+        );
+        for (near_wants, far_wants) in [(On, Off), (Off, On), (On, On), (Off, Off)] {
+            for index in 1..NAME.len() {
+                let mut written = NAME.to_vec();
+                written[index] ^= 1;
+                let (near, far) = shake_across(near_wants, far_wants, NAME, written).await;
+                assert!(near.is_err() && far.is_err(), "{near_wants} {far_wants} {index}: {near:?} {far:?}");
+            }
+            // Two names in the room of one, of which the first is the one in plain.
+            let (near, far) =
+                shake_across(near_wants, far_wants, NAME, b"\x0amillpond/1\x03x/1".to_vec()).await;
+            assert!(near.is_err() && far.is_err(), "{near_wants} {far_wants}: {near:?} {far:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_changed_or_cut_off_on_its_way_is_not_heard() {
+        let (near, far) = shake(On, On).await;
+        let (mut near, (mut far, _)) = (near.unwrap(), far.unwrap());
+        near.send(b"a message").await.unwrap();
+        let Channel { stream, .. } = &mut near;
+        stream.write_all(&[23, 3, 3, 0, 32]).await.unwrap();
+        stream.write_all(&[7; 32]).await.unwrap();
+        let mut heard = Vec::new();
+        assert_eq!(far.receive(&mut heard).await.unwrap(), 9);
+        assert_eq!(far.receive(&mut heard).await.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(heard, b"a message");
+
+        let (near, far) = shake(On, On).await;
+        let (near, (mut far, _)) = (near.unwrap(), far.unwrap());
+        drop(near);
+        assert_eq!(far.receive(&mut heard).await.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
 
     #[tokio::test]
@@ -361,7 +578,7 @@ mod tests {
         let (client, server, other) = (identity(), identity(), identity());
         let (near, far) = ends().await;
         let (connected, accepted) =
-            tokio::join!(client.connect(near, other.public()), server.accept(far, Ok::<_, String>));
+            tokio::join!(client.connect(near, other.public(), Off), server.accept(far, Off, Ok::<_, String>));
         assert!(matches!(connected, Err(AuthError::Impostor { expected }) if expected == other.public()));
         assert!(accepted.is_err());
     }
@@ -372,7 +589,7 @@ mod tests {
         let (near, far) = ends().await;
         let refuse = |_| Err::<(), _>("nobody knows it".to_owned());
         let (connected, accepted) =
-            tokio::join!(client.connect(near, server.public()), server.accept(far, refuse));
+            tokio::join!(client.connect(near, server.public(), Off), server.accept(far, Off, refuse));
         assert_eq!(connected.unwrap_err().to_string(), "nobody knows it");
         assert!(matches!(accepted, Err(AuthError::Unauthorized { key, .. }) if key == client.public()));
     }
@@ -385,8 +602,10 @@ mod tests {
         let spki = CertificateDer::from(spki(&owner.public()));
         stolen.key = Arc::new(CertifiedKey::new(vec![spki], thief.signer()));
         let (near, far) = ends().await;
-        let (connected, accepted) =
-            tokio::join!(stolen.connect(near, server.public()), server.accept(far, Ok::<_, String>));
+        let (connected, accepted) = tokio::join!(
+            stolen.connect(near, server.public(), Off),
+            server.accept(far, Off, Ok::<_, String>)
+        );
         assert!(connected.is_err());
         assert!(matches!(accepted, Err(AuthError::Protocol(_))), "{accepted:?}");
     }
@@ -411,14 +630,16 @@ mod tests {
             let _ = back.await;
             recorded
         });
-        let (connected, accepted) =
-            tokio::join!(client.connect(near, server.public()), server.accept(far, Ok::<_, String>));
+        let (connected, accepted) = tokio::join!(
+            client.connect(near, server.public(), Off),
+            server.accept(far, Off, Ok::<_, String>)
+        );
         drop((connected.unwrap(), accepted.unwrap()));
         let recorded = relay.await.unwrap();
         assert!(recorded.len() > 200, "{}", recorded.len());
         let (mut near, far) = ends().await;
         near.write_all(&recorded).await.unwrap();
-        let replayed = server.accept(far, Ok::<_, String>).await;
+        let replayed = server.accept(far, Off, Ok::<_, String>).await;
         assert!(matches!(replayed, Err(AuthError::Protocol(_))), "{replayed:?}");
     }
 
@@ -427,12 +648,12 @@ mod tests {
         let server = identity();
         let (mut near, far) = ends().await;
         near.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-        assert!(matches!(server.accept(far, Ok::<_, String>).await, Err(AuthError::Protocol(_))));
+        assert!(matches!(server.accept(far, Off, Ok::<_, String>).await, Err(AuthError::Protocol(_))));
         let (near, far) = ends().await;
         drop(near);
-        assert!(matches!(server.accept(far, Ok::<_, String>).await, Err(AuthError::Connection(_))));
+        assert!(matches!(server.accept(far, Off, Ok::<_, String>).await, Err(AuthError::Connection(_))));
         tokio::time::pause();
         let (_near, far) = ends().await;
-        assert!(matches!(server.accept(far, Ok::<_, String>).await, Err(AuthError::TooSlow)));
+        assert!(matches!(server.accept(far, Off, Ok::<_, String>).await, Err(AuthError::TooSlow)));
     }
 }

@@ -2,19 +2,23 @@
 //!
 //! - [`SecretKey`]: an Ed25519 key in a file that nobody else may read.
 //! - [`Identity`]: such a key, ready for handshakes: [`Identity::connect`] and [`Identity::accept`].
-//! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there.
+//! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there; [`reach`]: one to
+//!   whoever has a certain key.
 //!
 //! The handshake is that of TLS 1.3 with raw public keys (RFC 8446, RFC 7250) in place of certificates: what a key may
 //! do stands in the cluster map, so there is no authority to trust, nothing that expires, and no clock that must be
 //! right. Each handshake signs fresh random numbers of both sides, so none can be replayed.
 //!
-//! What follows on the connection is plain: nobody is told anything who has no key of the cluster, but whoever can
-//! change packets on their way can change what is said. docs/security.md says what that means.
+//! What follows is a [`Channel`]: in plain, or encrypted with the keys of that very handshake if either side wants it,
+//! which is part of what both signed. docs/security.md says what each is worth.
 
+mod channel;
 mod dial;
+mod exchange;
 mod handshake;
 mod key;
 
-pub use dial::dial;
+pub use channel::{Channel, Stream};
+pub use dial::{dial, reach};
 pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
 pub use key::{KeyError, SecretKey};

@@ -11,6 +11,37 @@ pub const PUBLIC_KEY_BYTES: usize = 32;
 /// What the text of a public key begins with.
 const PUBLIC_KEY_PREFIX: &str = "ed25519:";
 
+/// Whether connections are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encryption {
+    /// What is said on a connection goes in plain, once both sides have proved who they are.
+    #[default]
+    Off,
+    /// Nothing goes in plain.
+    On,
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Encryption::Off => "off",
+            Encryption::On => "on",
+        })
+    }
+}
+
+impl FromStr for Encryption {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Encryption, String> {
+        match text {
+            "off" => Ok(Encryption::Off),
+            "on" => Ok(Encryption::On),
+            _ => Err(format!("{text:?} is neither on nor off")),
+        }
+    }
+}
+
 /// An Ed25519 public key (RFC 8032): whoever has its secret half is the principal that it belongs to. Its text is
 /// `ed25519:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

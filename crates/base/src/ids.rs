@@ -51,11 +51,14 @@ impl Sequence {
 pub struct PgId {
     /// The pool.
     pub pool: PoolId,
-    /// Below the pool's `pg_count`.
+    /// Below the pool's number of groups.
     pub index: u32,
 }
 
 impl PgId {
+    /// The most groups that a pool can have.
+    pub const COUNT_MAX: u32 = 1 << 16;
+
     /// The group that holds `object` of `volume`. Objects that follow each other fall to different groups.
     /// `family` is the volume whose layers this volume shares, itself when it has none.
     ///
@@ -69,6 +72,22 @@ impl PgId {
         let start = crate::hash::mix(family.0.wrapping_add(0x9e37_79b9_7f4a_7c15));
         let index = (start.wrapping_add(u64::from(object))) % u64::from(pg_count);
         PgId { pool, index: index as u32 }
+    }
+
+    /// Whether a group of this number holds an object in a pool of `modulus` groups: see [`Self::of_object`].
+    ///
+    /// # Panics
+    /// If `modulus` is 0.
+    #[must_use]
+    pub fn holds(self, modulus: u32, family: VolumeId, object: u32) -> bool {
+        PgId::of_object(self.pool, modulus, family, object) == self
+    }
+
+    /// The group that takes half of this one's objects when its modulus grows from `modulus` to twice that: who has a
+    /// remainder of `index` by the one has either `index` or this one's by the other.
+    #[must_use]
+    pub fn child(self, modulus: u32) -> PgId {
+        PgId { index: self.index + modulus, ..self }
     }
 }
 
@@ -162,6 +181,27 @@ mod tests {
             counts[PgId::of_object(PoolId(1), 64, VolumeId(7), object).index as usize] += 1;
         }
         assert!(counts.iter().all(|&count| count == 10), "{counts:?}");
+    }
+
+    #[test]
+    fn a_group_that_splits_shares_its_objects_with_one_other() {
+        for modulus in [1, 3, 16, 1 << 15] {
+            let (mut kept, mut given) = (0, 0);
+            for object in 0..4 * modulus {
+                let parent = PgId::of_object(PoolId(1), modulus, VolumeId(7), object);
+                let now = PgId::of_object(PoolId(1), 2 * modulus, VolumeId(7), object);
+                assert!(
+                    parent.holds(modulus, VolumeId(7), object) && now.holds(2 * modulus, VolumeId(7), object)
+                );
+                assert!(
+                    now == parent || now == parent.child(modulus),
+                    "{now} is of neither half of {parent}"
+                );
+                kept += u32::from(now == parent);
+                given += u32::from(now != parent);
+            }
+            assert_eq!(kept, given);
+        }
     }
 
     #[test]

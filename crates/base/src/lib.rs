@@ -13,11 +13,12 @@ pub mod ids;
 pub mod log_entry;
 pub mod map;
 pub mod network;
+pub mod status;
 pub mod time;
 mod topology;
 pub mod units;
 
-pub use access::{Access, Permission, Principal, PublicKey};
+pub use access::{Access, Encryption, Permission, Principal, PublicKey};
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, crc64};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};

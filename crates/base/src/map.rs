@@ -4,7 +4,7 @@ pub use crate::topology::{
     DeviceClass, FailureDomain, Location, NodeInfo, PlacementRule, Reweight, ReweightError, UnknownWord,
 };
 
-use crate::access::{Access, Principal, PublicKey};
+use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,11 +58,25 @@ pub struct PoolInfo {
     pub size: u32,
     /// In-sync copies below which a placement group stops.
     pub min_size: u32,
-    /// Its placement groups.
+    /// Its placement groups. Those that were split off since are counted when all are.
     pub pg_count: u32,
+    /// Twice as many, while they are being split one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split_to: Option<u32>,
+    /// Whether the manager has them split when their number is too small for the OSDs.
+    #[serde(default)]
+    pub pg_autoscale: bool,
     /// Where its replicas may lie.
     #[serde(default)]
     pub rule: PlacementRule,
+}
+
+impl PoolInfo {
+    /// One more than the largest number that a group of the pool can have now.
+    #[must_use]
+    pub fn pg_numbers(&self) -> u32 {
+        self.split_to.unwrap_or(self.pg_count)
+    }
 }
 
 /// The configuration of a placement group. Changed only by compare-and-swap, `epoch` + 1 each time.
@@ -121,9 +135,40 @@ pub struct ClusterMap {
     /// Who may connect, by name.
     #[serde(default)]
     pub principals: BTreeMap<String, Principal>,
+    /// Whether what goes between clients and OSDs, and among OSDs, is encrypted.
+    #[serde(default)]
+    pub encryption: Encryption,
 }
 
 impl ClusterMap {
+    /// What decides which objects are a group's ([`PgId::holds`]): the number of groups of its pool, counted as if all had
+    /// been split that shall be, if it was. `None` without its pool.
+    #[must_use]
+    pub fn modulus_of(&self, pg: PgId) -> Option<u32> {
+        let pool = self.pools.get(&pg.pool)?;
+        Some(match pool.split_to {
+            Some(modulus) if pg.index >= pool.pg_count || self.pgs.contains_key(&pg.child(pool.pg_count)) => {
+                modulus
+            }
+            _ => pool.pg_count,
+        })
+    }
+
+    /// The group of an object now: the one that was split off from another, if it was. `None` without the pool.
+    #[must_use]
+    pub fn pg_of(&self, pool: PoolId, family: VolumeId, object: u32) -> Option<PgId> {
+        let info = self.pools.get(&pool)?;
+        let pg = PgId::of_object(pool, info.pg_numbers(), family, object);
+        let is_there = self.pgs.contains_key(&pg);
+        Some(if is_there { pg } else { PgId::of_object(pool, info.pg_count, family, object) })
+    }
+
+    /// The groups of a pool, in order.
+    pub fn pgs_of(&self, pool: PoolId) -> impl Iterator<Item = (PgId, &PgConfig)> {
+        let all = PgId { pool, index: 0 }..=PgId { pool, index: u32::MAX };
+        self.pgs.range(all).map(|(pg, config)| (*pg, config))
+    }
+
     /// The host that a node runs on.
     #[must_use]
     pub fn host_of(&self, node: NodeId) -> String {
@@ -153,7 +198,12 @@ impl ClusterMap {
     /// The key of the node that runs an OSD, if that node has one.
     #[must_use]
     pub fn key_of_osd(&self, osd: OsdId) -> Option<PublicKey> {
-        let node = self.osds.get(&osd)?.node;
+        self.key_of_node(self.osds.get(&osd)?.node)
+    }
+
+    /// A node's key, if it has one.
+    #[must_use]
+    pub fn key_of_node(&self, node: NodeId) -> Option<PublicKey> {
         let is_its = |principal: &&Principal| principal.access == Access::Node(node);
         self.principals.values().find(is_its).map(|principal| principal.public_key)
     }

@@ -65,7 +65,6 @@ struct Volume {
     id: VolumeId,
     name: String,
     pool: PoolId,
-    pg_count: u32,
     bytes: u64,
     generation: Generation,
     stalls: Stalls,
@@ -222,12 +221,11 @@ impl Client {
     /// If the map does not know the volume or its pool.
     pub fn add_volume(&mut self, id: VolumeId, generation: Generation) -> VolumeHandle {
         let info = self.map.volumes.get(&id).expect("an attached volume is in the map");
-        let pool = self.map.pools.get(&info.pool).expect("a volume's pool is in the map");
+        assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
         self.volumes.push(Volume {
             id,
             name: info.name.clone(),
             pool: info.pool,
-            pg_count: pool.pg_count,
             bytes: info.bytes,
             generation,
             stalls: Stalls::default(),
@@ -346,7 +344,10 @@ impl Client {
                 PieceState::Free | PieceState::Waiting => continue,
             };
             let route = self.routes.get(piece.key.pg);
-            if route.is_some_and(|route| Some(route.primary) != osd) {
+            let is_elsewhere = route.is_some_and(|route| Some(route.primary) != osd);
+            // The group that it was sent to was split since, and it belongs to the other half.
+            let is_of_other = self.group_of(piece).is_some_and(|pg| pg != piece.key.pg);
+            if is_elsewhere || is_of_other {
                 self.give_up_attempt(index);
                 self.dispatch(now, index, io);
             }
@@ -515,7 +516,8 @@ impl Client {
     ) -> u32 {
         let info = &self.volumes[volume.0 as usize];
         let object = (at / OBJECT_BYTES) as u32;
-        let pg = PgId::of_object(info.pool, info.pg_count, info.id, object);
+        // Until the map shows the pool it is of no group.
+        let pg = self.routes.group_of(info.pool, info.id, object).unwrap_or_default();
         let key = ObjectKey { pg, volume: info.id, object };
         let index = self.pieces_free.pop().unwrap_or(self.pieces.len() as u32);
         self.origins += 1;
@@ -546,10 +548,19 @@ impl Client {
         self.operations[index as usize].as_mut().expect("a piece's operation lives as long as the piece")
     }
 
+    /// The group that a piece belongs to, by the newest map.
+    fn group_of(&self, piece: &Piece) -> Option<PgId> {
+        let operation = self.operations[piece.operation as usize].as_ref()?;
+        let pool = self.volumes[operation.volume.0 as usize].pool;
+        self.routes.group_of(pool, piece.key.volume, piece.key.object)
+    }
+
     /// Sends a piece to where it belongs, or arranges that it is sent later.
     fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
-        let pg = self.pieces[index as usize].key.pg;
-        let Some(route) = self.routes.get(pg) else {
+        let group = self.group_of(&self.pieces[index as usize]);
+        let piece = &mut self.pieces[index as usize];
+        piece.key.pg = group.unwrap_or(piece.key.pg);
+        let Some(route) = self.routes.get(piece.key.pg) else {
             return self.retry_later(now, index, Trouble::Unmapped);
         };
         let osd = route.primary;

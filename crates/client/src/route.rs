@@ -2,7 +2,7 @@
 
 use base::hash::Map;
 use base::map::ClusterMap;
-use base::{Epoch, OsdId, PgId, PoolId};
+use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
 
 /// Who serves a placement group, as far as this client knows.
 #[derive(Clone, Copy, Debug)]
@@ -11,10 +11,18 @@ pub(crate) struct Route {
     pub(crate) epoch: Epoch,
 }
 
+/// The routes of a pool's groups, by their numbers.
+#[derive(Debug, Default)]
+struct PoolRoutes {
+    /// Its groups that are not being split, or were not yet.
+    pg_count: u32,
+    groups: Vec<Option<Route>>,
+}
+
 /// The routes of every pool.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    pools: Map<PoolId, Vec<Option<Route>>>,
+    pools: Map<PoolId, PoolRoutes>,
 }
 
 impl Routes {
@@ -22,7 +30,9 @@ impl Routes {
     pub(crate) fn update(&mut self, map: &ClusterMap) {
         self.pools.retain(|id, _| map.pools.contains_key(id));
         for (id, pool) in &map.pools {
-            self.pools.entry(*id).or_default().resize(pool.pg_count as usize, None);
+            let routes = self.pools.entry(*id).or_default();
+            routes.pg_count = pool.pg_count;
+            routes.groups.resize(pool.pg_numbers() as usize, None);
         }
         for (pg, config) in &map.pgs {
             let Some(route) = self.slot(*pg) else { continue };
@@ -32,9 +42,17 @@ impl Routes {
         }
     }
 
-    /// The group of an object of a volume in `pool`, whose map gave it `pg_count` groups.
+    /// The group of an object of a volume, by the newest map: the one that was split off from another, if it was. `None`
+    /// without the pool.
+    pub(crate) fn group_of(&self, pool: PoolId, family: VolumeId, object: u32) -> Option<PgId> {
+        let routes = self.pools.get(&pool)?;
+        let pg = PgId::of_object(pool, routes.groups.len() as u32, family, object);
+        let is_there = routes.groups[pg.index as usize].is_some();
+        Some(if is_there { pg } else { PgId::of_object(pool, routes.pg_count, family, object) })
+    }
+
     pub(crate) fn get(&self, pg: PgId) -> Option<Route> {
-        *self.pools.get(&pg.pool)?.get(pg.index as usize)?
+        *self.pools.get(&pg.pool)?.groups.get(pg.index as usize)?
     }
 
     /// Notes a newer epoch that the primary told of. Answers whether it was news.
@@ -49,6 +67,6 @@ impl Routes {
     }
 
     fn slot(&mut self, pg: PgId) -> Option<&mut Option<Route>> {
-        self.pools.get_mut(&pg.pool)?.get_mut(pg.index as usize)
+        self.pools.get_mut(&pg.pool)?.groups.get_mut(pg.index as usize)
     }
 }

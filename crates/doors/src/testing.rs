@@ -1,25 +1,25 @@
 //! A cluster in memory for tests: a real registry on a real socket, and one OSD that keeps blocks in a map.
 //!
-//! The OSD speaks the protocol of [`wire`] over TCP, one thread a connection, and refuses what a real one
+//! The OSD speaks the protocol of [`wire`] over TCP, one task a connection, and refuses what a real one
 //! would: another cluster, a wrong checksum, an old generation where the test says so. [`Faults`] make it
 //! misbehave.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 #![allow(clippy::missing_panics_doc, reason = "a test that cannot go on ends by panicking")]
 
 use crate::volume::ClusterAccess;
-use auth::{Identity, SecretKey};
+use auth::{Channel, Identity, SecretKey};
 use base::{
-    Access, BLOCK_BYTES, ClientId, ClusterId, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid, Principal, VolumeId,
-    crc32c,
+    Access, BLOCK_BYTES, ClientId, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid,
+    Principal, VolumeId, crc32c,
 };
 use registry::cluster::{Cluster, ClusterError};
 use registry::{EmbeddedRegistry, Location, Registry, SocketServer};
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::net::TcpListener;
 use wire::{Message, Request, Status, encode};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -44,6 +44,18 @@ struct Stored {
     fences: Vec<wire::Fence>,
     blocks: HashMap<(VolumeId, u32, usize), Box<Block>>,
     faults: Faults,
+    /// What it wants of those who connect.
+    encryption: Encryption,
+    served: Served,
+}
+
+/// Messages that an OSD was sent, by how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// On encrypted connections.
+    pub encrypted: usize,
+    /// On others.
+    pub plain: usize,
 }
 
 /// A cluster of one OSD.
@@ -71,10 +83,9 @@ impl TestCluster {
         let access =
             ClusterAccess { registry: Location::Socket(socket.clone()), identity: Identity::new(&admin) };
         let stored = Arc::new(Mutex::new(Stored::default()));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = listener.local_addr().unwrap();
-        let osd_stored = stored.clone();
-        std::thread::spawn(move || accept(&listener, &Identity::new(&node), id, &osd_stored));
+        runtime.spawn(accept(listener, Identity::new(&node), id, stored.clone()));
         let file = directory.join("registry.redb");
         let (cluster, server) = runtime.block_on(async {
             let registry: Arc<dyn Registry> = Arc::new(EmbeddedRegistry::create(&file, id).unwrap());
@@ -115,6 +126,18 @@ impl TestCluster {
     /// Makes the OSD misbehave, or behave again.
     pub fn set_faults(&self, faults: Faults) {
         self.stored.lock().unwrap().faults = faults;
+    }
+
+    /// Switches the cluster's encryption, of which the OSD hears at once.
+    pub fn set_encryption(&self, encryption: Encryption) {
+        self.stored.lock().unwrap().encryption = encryption;
+        self.with(async |cluster| cluster.set_encryption(encryption).await.unwrap());
+    }
+
+    /// What the OSD was sent so far.
+    #[must_use]
+    pub fn served(&self) -> Served {
+        self.stored.lock().unwrap().served
     }
 
     /// Blocks that hold something.
@@ -160,50 +183,42 @@ async fn revoke_attachments(cluster: &Cluster) {
     }
 }
 
-fn accept(listener: &TcpListener, identity: &Identity, cluster: ClusterId, stored: &Arc<Mutex<Stored>>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for stream in listener.incoming() {
-        let (stream, stored) = (stream.unwrap(), stored.clone());
+async fn accept(listener: TcpListener, identity: Identity, cluster: ClusterId, stored: Arc<Mutex<Stored>>) {
+    while let Ok((stream, _)) = listener.accept().await {
         stream.set_nodelay(true).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        let greeted = runtime.block_on(async {
-            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
-            identity.accept(stream, |_| Ok::<_, String>(())).await
+        let (identity, stored) = (identity.clone(), stored.clone());
+        tokio::spawn(async move {
+            let encryption = stored.lock().unwrap().encryption;
+            if let Ok((channel, ())) = identity.accept(stream, encryption, |_| Ok::<_, String>(())).await {
+                serve(channel, cluster, &stored).await;
+            }
         });
-        let Ok((stream, ())) = greeted else { continue };
-        let stream = stream.into_std().unwrap();
-        stream.set_nonblocking(false).unwrap();
-        std::thread::spawn(move || serve(stream, cluster, &stored));
     }
 }
 
-fn serve(mut stream: TcpStream, cluster: ClusterId, stored: &Mutex<Stored>) {
-    let mut inbox = vec![0; 4 << 20];
-    let mut filled = 0;
-    let mut replies = Vec::new();
-    loop {
-        let count = stream.read(&mut inbox[filled..]).unwrap_or(0);
-        if count == 0 {
-            return;
-        }
-        filled += count;
-        let mut consumed = 0;
-        while let Some((message, size)) = wire::parse(&inbox[consumed..filled]).unwrap() {
+async fn serve(mut channel: Channel, cluster: ClusterId, stored: &Mutex<Stored>) {
+    let mut inbox = Vec::new();
+    while matches!(channel.receive(&mut inbox).await, Ok(1..)) {
+        let (mut consumed, mut replies) = (0, Vec::new());
+        while let Some((message, size)) = wire::parse(&inbox[consumed..]).unwrap() {
+            let mut stored = stored.lock().unwrap();
+            match channel.is_encrypted() {
+                true => stored.served.encrypted += 1,
+                false => stored.served.plain += 1,
+            }
             match message {
                 Message::Hello(hello) if hello.cluster == cluster => {
                     replies.extend_from_slice(&encode::welcome());
                 }
                 Message::Hello(_) => replies.extend_from_slice(&encode::refused("another cluster")),
-                _ => answer(&mut stored.lock().unwrap(), &message, &mut replies),
+                _ => answer(&mut stored, &message, &mut replies),
             }
             consumed += size;
         }
-        inbox.copy_within(consumed..filled, 0);
-        filled -= consumed;
-        if stream.write_all(&replies).is_err() {
+        inbox.drain(..consumed);
+        if channel.send(&replies).await.is_err() {
             return;
         }
-        replies.clear();
     }
 }
 

@@ -8,6 +8,8 @@
 //! - [`report`], [`challenge`]: the outcome for people and for programs.
 //! - [`suite`], [`comparison`], [`jobs`], [`testbed`], [`command`], [`cleanup`]: a raw device and a replicated volume, side by side.
 //! - [`failover`], [`steady`]: what clients notice when a node is lost.
+//! - [`encryption`]: what it costs.
+//! - [`large`]: thousands of OSDs, and what watching them costs.
 //!
 //! Two rules hold everywhere. A figure that could not be measured is absent (`unavailable`), never 0.
 //! Percentiles come from one merged histogram, never from an average of percentiles.
@@ -21,11 +23,13 @@ pub mod cleanup;
 pub mod command;
 pub mod comparison;
 pub mod cpu;
+pub mod encryption;
 pub mod engine;
 pub mod failover;
 pub mod generator;
 pub mod histogram;
 pub mod jobs;
+pub mod large;
 pub mod memory;
 pub mod nbd;
 pub mod plan;

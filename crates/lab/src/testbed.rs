@@ -7,6 +7,7 @@
 use crate::cleanup::Undo;
 use crate::command::{self, CommandError};
 use crate::cpu::{Watched, memory_bytes, parent_of};
+use base::Encryption;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -282,14 +283,30 @@ impl Cluster {
     /// # Errors
     /// `millpond up` failed.
     pub fn start(millpond: &Path, directory: &Path, devices: &[&Path]) -> Result<Cluster, TestbedError> {
+        Cluster::start_nodes(millpond, directory, devices, devices.len(), devices.len(), &[])
+    }
+
+    /// Starts one in `directory` with so many nodes and copies, and more flags for `up`.
+    ///
+    /// # Errors
+    /// `millpond up` failed.
+    pub fn start_nodes(
+        millpond: &Path,
+        directory: &Path,
+        devices: &[&Path],
+        nodes: usize,
+        replicas: usize,
+        flags: &[&str],
+    ) -> Result<Cluster, TestbedError> {
         let undo = {
             let (millpond, directory) = (millpond.to_owned(), directory.to_owned());
             Undo::new(move || stop_cluster(&millpond, &directory))
         };
         let cluster = Cluster { millpond: millpond.to_owned(), directory: directory.to_owned(), _undo: undo };
-        let count = devices.len().to_string();
+        let (nodes, replicas) = (nodes.to_string(), replicas.to_string());
         let mut arguments: Vec<String> =
-            ["up", "--nodes", &count, "--replicas", &count, "--detach"].map(str::to_owned).into();
+            ["up", "--nodes", &nodes, "--replicas", &replicas, "--detach"].map(str::to_owned).into();
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         // The drives stand for ones with power-loss protection: the raw device is measured without flushes too.
         arguments.extend(["--volatile-cache".to_owned(), "false".to_owned()]);
         for device in devices {
@@ -300,10 +317,56 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// A host that shall join a cluster in an etcd, with its directory there.
+    #[must_use]
+    pub fn of_host(millpond: &Path, directory: &Path) -> Cluster {
+        let undo = {
+            let (millpond, directory) = (millpond.to_owned(), directory.to_owned());
+            Undo::new(move || stop_cluster(&millpond, &directory))
+        };
+        Cluster { millpond: millpond.to_owned(), directory: directory.to_owned(), _undo: undo }
+    }
+
+    /// Makes a cluster in an etcd; answers its token.
+    ///
+    /// # Errors
+    /// `millpond cluster init` failed.
+    pub fn init(&self, etcd: &str) -> Result<String, TestbedError> {
+        #[derive(serde::Deserialize)]
+        struct Made {
+            token: String,
+        }
+        let text = self.command(&["cluster", "init", "--registry", etcd, "--json"])?;
+        let made: Made = serde_json::from_str(&text)
+            .map_err(|error| TestbedError::Json { command: "cluster init", error })?;
+        Ok(made.token)
+    }
+
+    /// Lets this host join, with these drives.
+    ///
+    /// # Errors
+    /// `millpond node join` failed.
+    pub fn join(&self, token: &str, devices: &[&Path]) -> Result<(), TestbedError> {
+        let mut arguments = ["node", "join", token, "--listen", "127.0.0.1"].map(str::to_owned).to_vec();
+        for device in devices {
+            arguments.extend(["--device".to_owned(), device.display().to_string()]);
+        }
+        self.millpond(&arguments, START_LIMIT).map(drop)
+    }
+
     /// Its directory, for `millpond --dir`.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Has its traffic encrypted, or not any more.
+    ///
+    /// # Errors
+    /// `millpond cluster encryption` failed.
+    pub fn set_encryption(&self, encryption: Encryption) -> Result<(), TestbedError> {
+        let arguments = ["cluster", "encryption", &encryption.to_string()].map(str::to_owned);
+        self.millpond(&arguments, COMMAND_LIMIT).map(drop)
     }
 
     /// Makes a volume.
@@ -522,6 +585,15 @@ impl Cluster {
                 result => return result.map(drop),
             }
         }
+    }
+
+    /// Runs a command on it; answers what it printed.
+    ///
+    /// # Errors
+    /// It failed, or took a minute.
+    pub fn command(&self, arguments: &[&str]) -> Result<String, TestbedError> {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        self.millpond(&arguments, COMMAND_LIMIT)
     }
 
     fn millpond(&self, arguments: &[String], limit: Duration) -> Result<String, TestbedError> {

@@ -193,7 +193,7 @@ mod tests {
         let measured = run(&mut target, &job, &monitor, |_| ControlFlow::Continue(())).unwrap();
         assert!(measured.errors > 0 && measured.first_error.unwrap().contains("full"));
         cluster.set_faults(Faults { silent: true, ..Faults::default() });
-        cluster.revoke_attachments();
+        cluster.take_over("disk");
         let error = run(&mut target, &job, &monitor, |_| ControlFlow::Continue(())).unwrap_err();
         assert!(error.to_string().contains("lease ended"), "{error}");
     }

@@ -1,6 +1,7 @@
 //! How a command reaches the cluster that it is about.
 
 use crate::directory::Directory;
+use crate::inquiry::Inquiry;
 use crate::settings::Settings;
 use anyhow::{Context, bail};
 use auth::SecretKey;
@@ -16,17 +17,29 @@ pub fn with_cluster<T>(
     let directory = Directory::new(path)?;
     require_up(&directory)?;
     let settings = Settings::load(&directory)?;
-    let registry = settings.registry_of(&directory)?;
-    block_on(async {
-        let cluster = Cluster::new(registry.connect().await?);
-        if let Some(expected) = settings.cluster()? {
-            let found = cluster.id().await?;
-            if found != expected {
-                bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
-            }
+    block_on(async { work(&connect(&settings, &directory).await?).await })
+}
+
+/// The cluster that the settings of a directory lead to.
+pub async fn connect(settings: &Settings, directory: &Directory) -> anyhow::Result<Cluster> {
+    let registry = settings.registry_of(directory)?;
+    let cluster = Cluster::new(registry.connect().await?);
+    if let Some(expected) = settings.cluster()? {
+        let found = cluster.id().await?;
+        if found != expected {
+            bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
         }
-        work(&cluster).await
-    })
+    }
+    Ok(cluster)
+}
+
+/// The same, with what is needed to ask how it is.
+pub fn with_inquiry<T>(
+    path: &Path,
+    work: impl AsyncFnOnce(&Cluster, &Inquiry) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let directory = Directory::new(path)?;
+    with_cluster(path, async |cluster| work(cluster, &Inquiry::new(cluster, &directory)).await)
 }
 
 /// Runs what a command has to wait for.

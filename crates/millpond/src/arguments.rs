@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::{
-    auth, bench, cluster, config, nbd, node, node_process, osd, pg, placement, pool, scrub, status, top, up,
-    verdict, volume,
+    auth, bench, cluster, config, log, migrate, nbd, node, node_process, osd, pg, placement, pool, scrub,
+    status, top, up, verdict, volume,
 };
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ Examples:
   millpond down                              stop the cluster; the next `up` continues with its data
 
 Exit codes: 0 done, 1 failed, 2 called wrongly; of `health` 1 also says that something does not serve.
-MILLPOND_LOG chooses what is logged to stderr, for example MILLPOND_LOG=debug.";
+MILLPOND_LOG chooses what is logged to stderr, for example MILLPOND_LOG=debug; MILLPOND_LOG_FORMAT=json has it as JSON.";
 
 /// NVMe-native distributed storage: replicated block volumes.
 #[derive(Parser, Debug)]
@@ -39,10 +39,12 @@ pub enum Command {
     /// Stop the cluster that `up` started, and wait until it has stopped
     #[command(after_help = "Examples:\n  millpond down\n  millpond down --dir /srv/pond")]
     Down,
-    /// Make a cluster of several hosts, whose registry is an etcd
+    /// Make a cluster of several hosts, whose registry is an etcd; have the traffic of any cluster encrypted
     Cluster(cluster::ClusterArguments),
     /// Let this host join such a cluster; look at hosts, empty and remove one
     Node(node::NodeArguments),
+    /// Move the cluster of this machine to an etcd, so that other hosts can join it, or back
+    Registry(migrate::RegistryArguments),
     /// Show what this machine is told by its settings
     Config(config::ConfigArguments),
     /// Show how the cluster is, why, and what to do next
@@ -51,6 +53,8 @@ pub enum Command {
     Health(verdict::HealthArguments),
     /// Show what the cluster does now, by OSD, pool, volume and client
     Top(top::TopArguments),
+    /// Show what the nodes logged
+    Log(log::LogArguments),
     /// Look at OSDs, add and remove them, or wipe the drive of one
     Osd(osd::OsdArguments),
     /// Look at placement groups

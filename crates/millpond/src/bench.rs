@@ -190,15 +190,14 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
     if !is_concerned {
         return Ok(Vec::new());
     }
-    let (map, statuses) = access::with_cluster(directory.as_given(), async |cluster| {
-        Ok((cluster.map().await?, cluster.osd_statuses().await?))
-    })?;
+    let osds = access::with_inquiry(directory.as_given(), async |_, inquiry| inquiry.osds().await)?;
     let mut watched: Vec<Watched> = Vec::new();
-    for (osd, status) in &statuses {
+    for osd in &osds {
         // Several OSDs may share a node's process.
-        if status.pid != 0 && watched.iter().all(|known| known.pid != status.pid) {
-            let label = map.osds.get(osd).map_or_else(|| osd.to_string(), |info| info.node.to_string());
-            watched.push(Watched { label, pid: status.pid });
+        if let Some(pid) = osd.pid
+            && watched.iter().all(|known| known.pid != pid)
+        {
+            watched.push(Watched { label: osd.node.to_string(), pid });
         }
     }
     Ok(watched)

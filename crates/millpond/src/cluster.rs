@@ -1,17 +1,18 @@
 //! `millpond cluster`: a cluster whose registry is an etcd, for nodes on many hosts.
 
 use crate::directory::Directory;
-use crate::settings::{EtcdPaths, Settings};
+use crate::etcd_arguments::EtcdArguments;
+use crate::settings::Settings;
 use crate::token::Token;
 use crate::{access, output};
 use anyhow::{Context, bail};
-use base::{Access, ClusterId};
+use base::{Access, ClusterId, Encryption};
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Make a cluster of nodes on many hosts, and let hosts join it.
+/// Make a cluster of nodes on many hosts, let hosts join it, and set what holds for all of a cluster.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArguments {
     /// What to do.
@@ -31,7 +32,23 @@ pub enum ClusterCommand {
                             etcd wants to see."
     )]
     Token,
+    /// Have the traffic of the cluster encrypted, or not any more; without a word, say how it is
+    #[command(after_help = ENCRYPTION_HELP)]
+    Encryption {
+        /// on or off
+        #[arg(value_name = "on|off")]
+        encryption: Option<Encryption>,
+    },
 }
+
+const ENCRYPTION_HELP: &str = "\
+Examples:
+  millpond cluster encryption on
+  millpond cluster encryption
+
+It concerns what goes between clients and OSDs, and among OSDs; both prove their keys either way. It can be switched while
+everything runs: connections are made anew within seconds, and what was under way on them is done again. What it costs is
+in docs/performance.md. Nodes and clients must all be of a version that knows it.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -48,46 +65,17 @@ pub struct InitArguments {
     #[arg(long, value_name = "URL")]
     pub registry: String,
 
-    /// Certificates of the authorities whose word on etcd's certificate counts
-    #[arg(long, value_name = "PATH")]
-    pub etcd_ca: Option<PathBuf>,
+    /// How etcd is asked.
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
 
-    /// The certificate to show etcd
-    #[arg(long, value_name = "PATH", requires = "etcd_key")]
-    pub etcd_certificate: Option<PathBuf>,
-
-    /// The secret key of that certificate
-    #[arg(long, value_name = "PATH", requires = "etcd_certificate")]
-    pub etcd_key: Option<PathBuf>,
-
-    /// The user of etcd, where it wants one
-    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
-    pub etcd_user: Option<String>,
-
-    /// The file that holds that user's password
-    #[arg(long, value_name = "PATH", requires = "etcd_user")]
-    pub etcd_password_file: Option<PathBuf>,
+    /// Have all traffic encrypted from the start; `millpond cluster encryption` changes it later
+    #[arg(long)]
+    pub encryption: bool,
 
     /// Print the cluster's id and token as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-impl InitArguments {
-    /// The files as they are found from anywhere.
-    fn etcd(&self) -> anyhow::Result<EtcdPaths> {
-        let absolute = |path: &Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
-            let absolute = path.as_ref().map(std::path::absolute).transpose();
-            absolute.with_context(|| format!("cannot make sense of the path {path:?}"))
-        };
-        Ok(EtcdPaths {
-            ca: absolute(&self.etcd_ca)?,
-            certificate: absolute(&self.etcd_certificate)?,
-            key: absolute(&self.etcd_key)?,
-            user: self.etcd_user.clone(),
-            password_file: absolute(&self.etcd_password_file)?,
-        })
-    }
 }
 
 /// A new cluster: `cluster init --json`.
@@ -115,14 +103,35 @@ pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
                 made.token
             ))
         }
+        ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
         ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
     }
+}
+
+fn switch_encryption(encryption: Option<Encryption>, path: &Path) -> anyhow::Result<()> {
+    let (is_change, now) = access::with_cluster(path, async |cluster| {
+        let is_change = match encryption {
+            Some(encryption) => cluster.set_encryption(encryption).await?,
+            None => false,
+        };
+        Ok((is_change, cluster.map().await?.encryption))
+    })?;
+    output::print_line(&match (now, is_change) {
+        (Encryption::On, true) => "The traffic of the cluster is encrypted from now on: within seconds its connections are \
+                                   made anew, and none is made in plain any more."
+            .to_owned(),
+        (Encryption::Off, true) => {
+            "The traffic of the cluster goes in plain from now on: within seconds its connections are made anew.".to_owned()
+        }
+        (now, false) => format!("Encryption of the cluster's traffic is {now}."),
+    })
 }
 
 fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {
     if directory.has_cluster() {
         bail!(
-            "there is a cluster of this machine alone in {}; make another one with another --dir",
+            "`millpond up` runs the cluster in {}; make another one with another --dir, or have other hosts join this one: \
+             `millpond registry migrate` moves it into an etcd",
             directory.given()
         );
     }
@@ -138,7 +147,7 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
         None => ClusterId(uuid::Uuid::new_v4()),
     };
     settings.set_registry(&arguments.registry, id);
-    settings.set_etcd(&arguments.etcd()?);
+    settings.set_etcd(&arguments.etcd.paths()?);
     // From here on it is known which cluster this is to be, whatever comes between.
     settings.store()?;
     access::block_on(async {
@@ -150,6 +159,9 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
                  NAME in etcd://HOST/NAME/ makes room for a second one"
             ),
             created => created?,
+        }
+        if arguments.encryption {
+            cluster.set_encryption(Encryption::On).await?;
         }
         access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await
     })?;

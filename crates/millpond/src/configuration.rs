@@ -6,10 +6,12 @@ use crate::device::OSD_BYTES_MIN;
 use crate::directory::Directory;
 use anyhow::{Context, bail};
 use api::duration::Limit;
+use base::NodeId;
 use base::units::ByteSize;
+use registry::cluster::Cluster;
 use registry::{Compare, KeyValue, Operation, Registry, Txn};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Where it stands in the registry.
@@ -42,6 +44,8 @@ pub struct Request {
     pub volatile_cache: Option<bool>,
     /// How long an OSD may be down before its data is placed elsewhere. Kept with the cluster's settings.
     pub osd_out_after: Option<Limit>,
+    /// Have the cluster's traffic encrypted. Kept in its map.
+    pub encryption: bool,
 }
 
 /// What the OSDs live on.
@@ -209,6 +213,12 @@ impl Configuration {
         first.chain(added).collect()
     }
 
+    /// Its nodes, those without a drive included.
+    pub fn node_ids(&self, directory: &Directory) -> BTreeSet<NodeId> {
+        let nodes = (0..self.nodes).chain(self.drives(directory).into_iter().map(|drive| drive.node));
+        nodes.map(NodeId).collect()
+    }
+
     /// Those of the first start. Device `i` belongs to node `i` modulo the nodes.
     fn first_drives(&self, directory: &Directory) -> Vec<(u32, PathBuf)> {
         match &self.drives {
@@ -320,6 +330,7 @@ impl Stored {
     /// Replaces it by another, if it is unchanged.
     pub fn replaced_by(&self, configuration: &Configuration) -> anyhow::Result<Txn> {
         Ok(Txn::new()
+            .when(Cluster::is_here())
             .when(Compare::unchanged(KEY, Some(&self.entry)))
             .then(Operation::put(KEY, configuration.to_json()?)))
     }

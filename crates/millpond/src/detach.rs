@@ -74,6 +74,9 @@ fn command(program: &Path, arguments: &UpArguments, directory: &Directory) -> Co
     if let Some(limit) = arguments.osd_out_after {
         command.args(["--osd-out-after", &limit.to_string()]);
     }
+    if arguments.encryption {
+        command.arg("--encryption");
+    }
     if let Some(namespaces) = &arguments.network_namespaces {
         command.args(["--network-namespaces", &namespaces.to_string()]);
     }

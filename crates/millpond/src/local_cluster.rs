@@ -1,4 +1,5 @@
-//! A whole cluster on this machine: the embedded registry in this process, one child process per node.
+//! A whole cluster on this machine, or this machine's part of one: one child process per node, and the registry in this
+//! process, if it was not moved elsewhere ([`crate::home`]).
 //!
 //! [`LocalCluster::open`] takes the directory, [`LocalCluster::become_ready`] starts the nodes and waits,
 //! [`LocalCluster::run`] keeps them running, [`LocalCluster::stop`] ends them in good order. All of it
@@ -11,19 +12,19 @@
 use crate::configuration::{self, Configuration, Drives, NodeDrive, Request};
 use crate::device::{self, Use};
 use crate::directory::{Directory, DirectoryLock, Phase};
+use crate::home::Home;
+use crate::inquiry::Inquiry;
 use crate::network_namespaces::NetworkNamespaces;
 use crate::progress::Progress;
 use crate::readiness::{GROUPS_ACTIVE, OSDS_UP, Start, Step};
 use crate::scrape_targets::ScrapeTargets;
 use crate::stop::StopSignals;
 use crate::supervisor::{ChildPlan, Ended, Running, Supervisor};
-use crate::{Usage, access, output};
+use crate::{access, output};
 use anyhow::{Context, anyhow, bail};
-use api::view::Reports;
-use api::{health, view};
-use base::{Access, ClusterId, NodeId};
+use base::{Access, ClusterId, Encryption, NodeId};
 use registry::cluster::Cluster;
-use registry::{EmbeddedRegistry, Location, Registry, RegistryError, Revision, SocketServer, Watch};
+use registry::{Registry, RegistryError, Revision, SocketServer, Watch};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -56,8 +57,8 @@ pub enum Started {
 pub struct LocalCluster {
     directory: Directory,
     lock: DirectoryLock,
-    registry: Arc<EmbeddedRegistry>,
-    server: SocketServer,
+    home: Home,
+    server: Option<SocketServer>,
     scrape_targets: ScrapeTargets,
     cluster: Cluster,
     configuration: Configuration,
@@ -88,26 +89,29 @@ impl LocalCluster {
     ) -> anyhow::Result<LocalCluster> {
         directory.prepare()?;
         let lock = directory.lock()?;
-        let (registry, configuration) = open_registry(&directory, request).await?;
+        let (home, configuration) = Home::open(&directory, request).await?;
         let drives = prepare_drives(&directory, &configuration)?;
-        let cluster = Cluster::new(registry.clone() as Arc<dyn Registry>);
-        cluster.create(registry.cluster()).await.context("cannot set up the registry")?;
+        let cluster = Cluster::new(home.registry().clone());
         access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await?;
-        let server = SocketServer::bind(&directory.registry_socket(), registry.clone())
-            .context("cannot serve the registry")?;
+        let server = home.serve(&directory)?;
         if let Some(limit) = request.osd_out_after {
             let seconds = limit.setting_seconds();
             let set = cluster.change_settings(|settings| settings.osd_out_after_seconds = seconds).await;
             set.context("cannot remember --osd-out-after")?;
         }
+        if request.encryption {
+            cluster.set_encryption(Encryption::On).await.context("cannot remember --encryption")?;
+        }
         let supervisor = Supervisor::new(restart)?;
-        let scrape_targets = ScrapeTargets::keep(cluster.clone(), directory.scrape_targets());
+        // What other hosts serve is reached on these alone.
+        let nodes = home.is_elsewhere().then(|| configuration.node_ids(&directory));
+        let scrape_targets = ScrapeTargets::keep(cluster.clone(), directory.scrape_targets(), nodes);
         let (known, processes) = (configuration.drives(&directory), Vec::new());
         let namespaces = None;
         Ok(LocalCluster {
             directory,
             lock,
-            registry,
+            home,
             server,
             scrape_targets,
             cluster,
@@ -132,7 +136,7 @@ impl LocalCluster {
 
     /// The cluster's id.
     pub fn id(&self) -> ClusterId {
-        self.registry.cluster()
+        self.home.cluster()
     }
 
     /// How it is made up.
@@ -170,8 +174,10 @@ impl LocalCluster {
         let map = self.cluster.map().await?;
         let start = Start {
             cluster: self.cluster.clone(),
+            inquiry: Inquiry::new(&self.cluster, &self.directory),
             incarnations: map.osds.iter().map(|(id, info)| (*id, info.incarnation)).collect(),
             osds_expected: self.drives.len(),
+            nodes: self.known.iter().map(|drive| NodeId(drive.node)).collect(),
             running: self.supervisor.running(),
             first_pool_replicas: first.then_some(self.configuration.replicas),
             steps: steps_in,
@@ -234,7 +240,7 @@ impl LocalCluster {
                 configuration.prepared = true;
                 Ok(())
             };
-            (self.configuration, ()) = Configuration::change(self.registry.as_ref(), prepared).await?;
+            (self.configuration, ()) = Configuration::change(self.home.registry().as_ref(), prepared).await?;
         }
         Ok(match self.drives_lost() {
             0 => Started::Fully,
@@ -248,10 +254,7 @@ impl LocalCluster {
         start: &Start,
         mut problems: Vec<String>,
     ) -> anyhow::Result<Started> {
-        let (map, statuses) = start.present().await?;
-        let pgs = view::pgs(&map, &statuses);
-        let osds = view::osds(&map, &Reports::from(statuses));
-        let verdict = health::judge(&osds, &pgs, &view::pools(&map, &pgs));
+        let verdict = start.verdict().await?;
         problems.extend(verdict.problems.into_iter().map(|problem| problem.what));
         let problem = if problems.is_empty() { "it took too long".to_owned() } else { problems.join("; ") };
         if first {
@@ -302,19 +305,17 @@ impl LocalCluster {
         let name = process.name.clone();
         // One log for each node, however many processes it has.
         let log = self.directory.child_log(&format!("node.{}", process.node));
-        let arguments = self.arguments(&process);
+        let arguments = self.arguments(&process)?;
         let node = process.node;
         self.processes.push(process);
         let namespace = self.namespaces.as_ref().map(|namespaces| namespaces.name(node));
         self.supervisor.start(ChildPlan { name, arguments, log, namespace })
     }
 
-    fn arguments(&self, process: &NodeProcess) -> Vec<OsString> {
-        let registry = Location::Socket(self.directory.registry_socket());
+    fn arguments(&self, process: &NodeProcess) -> anyhow::Result<Vec<OsString>> {
         let mut arguments: Vec<OsString> =
             vec!["node-process".into(), "--node".into(), process.node.to_string().into()];
-        let own = self.directory.node(process.node);
-        arguments.extend(["--registry".into(), registry.to_string().into(), "--dir".into(), own.into()]);
+        arguments.extend(self.home.arguments(&self.directory, process.node)?);
         arguments.extend(["--key".into(), self.directory.node_key(process.node).into()]);
         for drive in &process.drives {
             arguments.extend(["--osd".into(), drive.path.clone().into()]);
@@ -325,12 +326,14 @@ impl LocalCluster {
         if let Some(namespaces) = &self.namespaces {
             arguments.extend(["--listen".into(), namespaces.address(process.node).to_string().into()]);
         }
-        arguments
+        Ok(arguments)
     }
 
     /// Does what the configuration says now that it did not say before.
     async fn follow_configuration(&mut self) -> anyhow::Result<()> {
-        let Some(configuration) = Configuration::load(self.registry.as_ref()).await? else { return Ok(()) };
+        let Some(configuration) = Configuration::load(self.home.registry().as_ref()).await? else {
+            return Ok(());
+        };
         let wanted = configuration.drives(&self.directory);
         self.configuration = configuration;
         for at in 0..self.processes.len() {
@@ -340,7 +343,7 @@ impl LocalCluster {
             match process.drives.len() {
                 0 if count > 0 => self.supervisor.retire(&process.name),
                 left if left < count => {
-                    let arguments = self.arguments(&self.processes[at]);
+                    let arguments = self.arguments(&self.processes[at])?;
                     self.supervisor.change(&self.processes[at].name, arguments);
                 }
                 _ => {}
@@ -367,7 +370,7 @@ impl LocalCluster {
     /// Keeps the processes running, and follows the configuration, until someone wishes to stop. Fails when
     /// no process is left.
     pub async fn run(&mut self, stop: &mut StopSignals) -> anyhow::Result<()> {
-        let mut changes = Changes::new(self.registry.clone());
+        let mut changes = Changes::new(self.home.registry().clone());
         loop {
             tokio::select! {
                 ended = self.supervisor.supervise() => {
@@ -420,12 +423,12 @@ impl LocalCluster {
 
 /// Tells when the stored configuration may have changed.
 struct Changes {
-    registry: Arc<EmbeddedRegistry>,
+    registry: Arc<dyn Registry>,
     watch: Option<Box<dyn Watch>>,
 }
 
 impl Changes {
-    fn new(registry: Arc<EmbeddedRegistry>) -> Changes {
+    fn new(registry: Arc<dyn Registry>) -> Changes {
         Changes { registry, watch: None }
     }
 
@@ -449,37 +452,6 @@ impl Changes {
         tracing::warn!(%error, "the cluster's configuration is not watched; watching it again");
         tokio::time::sleep(WATCH_PAUSE).await;
     }
-}
-
-async fn open_registry(
-    directory: &Directory,
-    request: &Request,
-) -> anyhow::Result<(Arc<EmbeddedRegistry>, Configuration)> {
-    let path = directory.registry_file();
-    let registry = if directory.has_cluster() {
-        let opened = EmbeddedRegistry::open(&path)?;
-        if let Some(configuration) = Configuration::load(&opened).await? {
-            if let Some(conflict) = configuration.conflict(request, directory) {
-                bail!(Usage(conflict));
-            }
-            return Ok((Arc::new(opened), configuration));
-        }
-        // A first start that got no further than this.
-        Some(opened)
-    } else {
-        None
-    };
-    let configuration = Configuration::new(request)?;
-    // Before anything is made: a wrong device leaves no half of a cluster behind.
-    if let Drives::Devices(paths) = &configuration.drives {
-        device::check_all(paths.iter().map(PathBuf::as_path), Use::First)?;
-    }
-    let registry = match registry {
-        Some(registry) => registry,
-        None => EmbeddedRegistry::create(&path, ClusterId(uuid::Uuid::new_v4()))?,
-    };
-    configuration.store(&registry).await?;
-    Ok((Arc::new(registry), configuration))
 }
 
 /// Makes what files are missing at a first start, and leaves out, with a warning, what has gone since.

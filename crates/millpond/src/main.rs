@@ -15,9 +15,15 @@ mod demo;
 mod detach;
 mod device;
 mod directory;
+mod etcd_arguments;
+mod home;
 mod host;
+mod inquiry;
 mod local_cluster;
+mod log;
+mod logging;
 mod membership;
+mod migrate;
 mod mounts;
 mod nbd;
 mod network_namespaces;
@@ -32,7 +38,6 @@ mod progress;
 mod readiness;
 mod scrape_targets;
 mod scrub;
-
 mod settings;
 mod signature;
 mod simulation;
@@ -46,6 +51,7 @@ mod up;
 mod verdict;
 mod volume;
 
+use api::log::ProcessLog;
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
@@ -64,8 +70,8 @@ impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    output::start_logging();
-    match run(&arguments) {
+    let log = logging::start();
+    match run(&arguments, &log) {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -75,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
     let directory = arguments.dir.as_path();
     match &arguments.command {
         Command::Up(up) => up::run(up, directory),
@@ -83,6 +89,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Status(status) => status::run(status, directory),
         Command::Health(health) => return verdict::run(health, directory),
         Command::Top(top) => top::run(top, directory),
+        Command::Log(log) => log::run(log, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Placement(placement) => placement::run(placement, directory),
@@ -95,7 +102,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Demo => demo::run(directory),
         Command::Cluster(cluster) => cluster::run(cluster, directory),
         Command::Node(node) => node::run(node, directory),
-        Command::NodeProcess(process) => node_process::run(process, directory),
+        Command::Registry(registry) => migrate::run(registry, directory),
+        Command::NodeProcess(process) => node_process::run(process, directory, log),
         Command::Config(config) => config::run(config, directory),
         Command::Completions { shell } => completions(*shell),
     }?;

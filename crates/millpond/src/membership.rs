@@ -7,13 +7,14 @@
 use crate::configuration::{Configuration, NODES_MAX, Stored};
 use crate::device::{self, OSD_BYTES_MIN, Use};
 use crate::directory::Directory;
+use crate::inquiry::Inquiry;
 use crate::settings::Settings;
 use crate::{Usage, access, output, supervisor};
 use anyhow::{Context, anyhow, bail};
-use api::view::{self, OsdView, Reports};
-use base::OsdId;
+use api::view::OsdView;
 use base::map::{Admission, ClusterMap};
 use base::units::ByteSize;
+use base::{NodeId, OsdId};
 use clap::{ArgGroup, Args};
 use node::device::Drive;
 use registry::cluster::{Candidate, Cluster};
@@ -53,13 +54,16 @@ pub struct AddArguments {
 /// `millpond osd add`.
 pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
-    if Settings::are_there(&directory) {
+    let settings = Settings::load(&directory)?;
+    if settings.registry_url().is_some() && !settings.are_of_up() {
         bail!(
             "this host has joined a cluster: name the drive in node.devices of {}, and its running node makes an OSD on it",
             directory.settings_file().display()
         );
     }
-    let osd = access::with_cluster(path, async |cluster| add_to(cluster, arguments, &directory).await)?;
+    let osd = access::with_inquiry(path, async |cluster, inquiry| {
+        add_to(cluster, inquiry, arguments, &directory).await
+    })?;
     if arguments.json {
         return output::print_json(&osd);
     }
@@ -74,12 +78,19 @@ pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
 
 async fn add_to(
     cluster: &Cluster,
+    inquiry: &Inquiry,
     arguments: &AddArguments,
     directory: &Directory,
 ) -> anyhow::Result<OsdView> {
     let registry = cluster.registry().as_ref();
     let configuration = Stored::require(registry).await?.configuration;
     let node = arguments.node.unwrap_or_else(|| configuration.emptiest_node(directory));
+    // Beside those of other hosts a new one gets its number by joining.
+    let own = configuration.node_ids(directory);
+    if Settings::are_there(directory) && !own.contains(&NodeId(node)) {
+        let names: Vec<String> = own.iter().map(NodeId::to_string).collect();
+        bail!(Usage(format!("--node {node}: is no node of this host; choose one of {}", names.join(", "))));
+    }
     let drive = match (&arguments.device, arguments.size) {
         (Some(device), _) => {
             let path = std::path::absolute(device)
@@ -96,7 +107,7 @@ async fn add_to(
         drive.give_up();
         return Err(error);
     }
-    match comes_up(cluster, &drive.path).await {
+    match comes_up(cluster, inquiry, NodeId(node), &drive.path).await {
         Ok(osd) => Ok(osd),
         Err(error) => {
             let forget = |configuration: &mut Configuration| {
@@ -188,14 +199,23 @@ fn new_file(
     Ok(NewDrive { path, is_own: true })
 }
 
-/// Waits until an OSD is up on a drive.
-async fn comes_up(cluster: &Cluster, path: &Path) -> anyhow::Result<OsdView> {
+/// Waits until an OSD of a node is up on a drive.
+async fn comes_up(
+    cluster: &Cluster,
+    inquiry: &Inquiry,
+    node: NodeId,
+    path: &Path,
+) -> anyhow::Result<OsdView> {
     let (shown, deadline) = (path.display().to_string(), Instant::now() + ADD_LIMIT);
     loop {
-        let (map, reports) = (cluster.map().await?, Reports::read(cluster).await?);
-        let found = view::osds(&map, &reports).into_iter();
-        let mut found = found.filter(|osd| osd.up && osd.path.as_deref() == Some(shown.as_str()));
-        if let Some(osd) = found.next() {
+        // By the registry, which knows it first, and can tell it from one that was on that drive before.
+        let (map, drives) = (cluster.map().await?, cluster.drives().await?);
+        let is_up =
+            |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some() && info.node == node);
+        let found = drives.iter().find(|(osd, drive)| **drive == shown && is_up(osd)).map(|(osd, _)| *osd);
+        if let Some(found) = found
+            && let Some(osd) = inquiry.osds().await?.into_iter().find(|osd| osd.osd == found && osd.up)
+        {
             return Ok(osd);
         }
         if Instant::now() >= deadline {
@@ -295,20 +315,34 @@ async fn remove_from(
     directory: &Directory,
 ) -> anyhow::Result<Option<PathBuf>> {
     let registry: &dyn Registry = cluster.registry().as_ref();
+    let settings = Settings::load(directory)?;
     for _ in 0..ATTEMPTS_MAX {
         let drives = cluster.drives().await?;
         let drive = drives.get(&osd).map(PathBuf::from);
-        if Settings::are_there(directory) {
+        let map = cluster.map().await?;
+        let node_of = |osd: &OsdId| map.osds.get(osd).map(|info| info.node);
+        let stored = if settings.registry_url().is_some() && !settings.are_of_up() {
+            None
+        } else {
+            let stored = Stored::require(registry).await?;
+            let own = stored.configuration.node_ids(directory);
+            let is_own = |osd: &OsdId| node_of(osd).is_none_or(|node| own.contains(&node));
+            Some(stored).filter(|_| is_own(&osd)).map(|stored| (stored, own))
+        };
+        let Some((stored, own)) = stored else {
             // Its host's settings name the drive still; the node finds there that its OSD was removed.
             match cluster.remove_osd(osd, Txn::new()).await? {
                 true => return Ok(drive),
                 false => continue,
             }
-        }
-        let stored = Stored::require(registry).await?;
+        };
         let mut configuration = stored.configuration.clone();
         if let Some(drive) = &drive {
-            let is_shared = drives.iter().any(|(other, path)| *other != osd && Path::new(path) == drive);
+            // Other hosts have paths of their own.
+            let is_here = |other: &OsdId| node_of(other).is_some_and(|node| own.contains(&node));
+            let is_shared = drives
+                .iter()
+                .any(|(other, path)| *other != osd && is_here(other) && Path::new(path) == drive);
             // A path that means another OSD's drive by now is still needed.
             if !is_shared {
                 configuration.forget(drive, directory);

@@ -191,7 +191,7 @@ fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> 
         token => token.parse()?,
     };
     if directory.has_cluster() {
-        bail!("there is a cluster of this machine alone in {}; join with another --dir", directory.given());
+        bail!("`millpond up` runs the cluster in {}; join another one with another --dir", directory.given());
     }
     directory.prepare()?;
     let lock = directory.lock()?;
@@ -257,9 +257,8 @@ async fn announce(
             token.cluster
         );
     }
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let info = NodeInfo {
-        host: arguments.host.clone().unwrap_or_else(|| hostname.trim().to_owned()),
+        host: arguments.host.clone().unwrap_or_else(this_host),
         location: Location {
             region: arguments.region.clone(),
             zone: arguments.zone.clone(),
@@ -281,6 +280,11 @@ async fn announce(
     Ok(node)
 }
 
+/// The name that this machine has, as the kernel knows it.
+pub fn this_host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
 /// Whether a node has OSDs.
 fn has_joined(directory: &Directory, node: NodeId) -> anyhow::Result<bool> {
     let map = access::with_cluster(directory.as_given(), async |cluster| Ok(cluster.map().await?))?;
@@ -288,7 +292,7 @@ fn has_joined(directory: &Directory, node: NodeId) -> anyhow::Result<bool> {
 }
 
 /// An address that others can reach this host at.
-fn check_listen(address: IpAddr) -> anyhow::Result<()> {
+pub fn check_listen(address: IpAddr) -> anyhow::Result<()> {
     if address.is_unspecified() {
         bail!(Usage(format!(
             "--listen {address}: the others need to know one address; name the one they reach this host at"

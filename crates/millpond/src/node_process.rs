@@ -3,6 +3,7 @@
 use crate::directory::Directory;
 use crate::settings::Settings;
 use anyhow::{Context, bail};
+use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::NodeId;
 use clap::Args;
@@ -49,7 +50,7 @@ pub struct NodeProcessArguments {
 }
 
 /// Runs the node until SIGTERM, or until its parent is gone.
-pub fn run(arguments: &NodeProcessArguments, directory: &Path) -> anyhow::Result<()> {
+pub fn run(arguments: &NodeProcessArguments, directory: &Path, log: &ProcessLog) -> anyhow::Result<()> {
     if let Some(parent) = arguments.parent {
         end_with(parent)?;
     }
@@ -68,6 +69,7 @@ pub fn run(arguments: &NodeProcessArguments, directory: &Path) -> anyhow::Result
         volatile_cache: arguments.volatile_cache,
         spin_max: Duration::from_micros(arguments.spin_us),
         listen: arguments.listen,
+        log: log.clone(),
     };
     Ok(node::run(config)?)
 }

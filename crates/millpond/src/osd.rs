@@ -4,7 +4,7 @@ use crate::membership::{self, AddArguments};
 use crate::table::Table;
 use crate::{access, device, output};
 use anyhow::{Context, bail};
-use api::view::{self, OsdView, Reports};
+use api::view::OsdView;
 use base::map::{Admission, DeviceClass, Reweight};
 use base::units::ByteSize;
 use base::{NodeId, OsdId};
@@ -115,9 +115,7 @@ pub enum OsdCommand {
 pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
         OsdCommand::Tree { json } => {
-            let osds = access::with_cluster(directory, async |cluster| {
-                Ok(view::osds(&cluster.map().await?, &Reports::read(cluster).await?))
-            })?;
+            let osds = access::with_inquiry(directory, async |_, inquiry| inquiry.osds().await)?;
             if *json { output::print_json(&osds) } else { output::print(&tree(&osds)) }
         }
         OsdCommand::Add(arguments) => membership::add(arguments, directory),
@@ -314,7 +312,7 @@ mod tests {
             let info = OsdInfo { node: NodeId(osd / 2), bytes: 8 << 30, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd), info);
         }
-        let shown = |map: &ClusterMap| tree(&view::osds(map, &Reports::default()));
+        let shown = |map: &ClusterMap| tree(&api::view::osds(map, &api::view::Reports::default()));
         let first_cells = |text: &str, cells: usize| -> Vec<String> {
             let of_line = |line: &str| line.split_whitespace().take(cells).collect::<Vec<_>>().join(" ");
             text.lines().map(of_line).collect()

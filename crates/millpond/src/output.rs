@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use serde::Serialize;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 
 /// Prints a result to stdout.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -42,15 +42,4 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .or_else(|| error.root_cause().downcast_ref())
         .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
         && error.to_string().contains("stdout")
-}
-
-/// Sends logs to stderr, filtered by `MILLPOND_LOG` (default: warnings of everything, information of a node).
-pub fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,node=info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
 }

@@ -2,7 +2,7 @@
 
 use crate::table::Table;
 use crate::{access, output};
-use api::view::{self, PgView};
+use api::view::PgView;
 use base::OsdId;
 use clap::{Args, Subcommand};
 use std::path::Path;
@@ -31,9 +31,7 @@ pub enum PgCommand {
 /// Performs a `pg` command.
 pub fn run(arguments: &PgArguments, directory: &Path) -> anyhow::Result<()> {
     let PgCommand::Dump { json } = arguments.command;
-    let pgs = access::with_cluster(directory, async |cluster| {
-        Ok(view::pgs(&cluster.map().await?, &cluster.osd_statuses().await?))
-    })?;
+    let pgs = access::with_inquiry(directory, async |_, inquiry| inquiry.pgs().await)?;
     if json { output::print_json(&pgs) } else { output::print(&dump(&pgs)) }
 }
 

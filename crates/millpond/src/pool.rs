@@ -1,11 +1,12 @@
 //! `millpond pool`: how often and how finely data is spread.
 
 use crate::configuration::{REPLICAS_MAX, min_size_default};
+use crate::inquiry::Inquiry;
 use crate::{Usage, access, output, status};
 use anyhow::{Context, bail};
 use api::view::{self, PoolView};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use registry::cluster::{Candidate, Cluster, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
 
@@ -58,20 +59,31 @@ pub enum PoolCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change how many copies a pool keeps; data is copied or deleted while it serves
+    /// Change how many copies a pool keeps, or how finely its data is spread, while it serves
     #[command(after_help = "Examples:\n  millpond pool set fast --size 3 --min-size 2\n  \
-                            millpond pool set scratch --min-size 1")]
+                            millpond pool set scratch --min-size 1\n  \
+                            millpond pool set fast --pg-count 64\n  \
+                            millpond pool set fast --pg-autoscale on")]
     Set {
         /// Its name
         name: String,
         /// Copies of each object from now on
-        #[arg(long, value_name = "COPIES", required_unless_present = "min_size",
-              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+        #[arg(long, value_name = "COPIES",
+              required_unless_present_any = ["min_size", "pg_count", "pg_autoscale"], value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
         size: Option<u32>,
         /// Copies below which a placement group stops, from now on
         #[arg(long, value_name = "COPIES",
               value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
         min_size: Option<u32>,
+        /// Placement groups from now on: twice as many as there are. Each is split in two, with a short pause for whoever
+        /// uses it; no data is copied. They are never made fewer
+        #[arg(long, value_name = "COUNT",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(PG_COUNT_MAX)))]
+        pg_count: Option<u32>,
+        /// Whether the placement groups are split, step by step, when a new pool would get at least twice
+        /// as many
+        #[arg(long, value_name = "ON|OFF")]
+        pg_autoscale: Option<Switch>,
         /// Print the pool as JSON
         #[arg(long)]
         json: bool,
@@ -87,6 +99,15 @@ pub enum PoolCommand {
     },
 }
 
+/// Whether something happens by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It does.
+    On,
+    /// It does not.
+    Off,
+}
+
 /// Performs a `pool` command.
 pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
@@ -97,15 +118,22 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                     "--min-size {min_size} is more than the {size} copies of --size; lower it"
                 )));
             }
-            let pool = access::with_cluster(directory, async |cluster| {
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
                 let rule = PlacementRule { failure_domain: *failure_domain, device_class: *device_class };
                 let pg_count = match pg_count {
                     Some(pg_count) => *pg_count,
                     None => pg_count_default(&cluster.map().await?, &rule, *size),
                 };
-                let info = PoolInfo { name: name.clone(), size: *size, min_size, pg_count, rule };
+                let info = PoolInfo {
+                    name: name.clone(),
+                    size: *size,
+                    min_size,
+                    pg_count,
+                    rule,
+                    ..PoolInfo::default()
+                };
                 cluster.create_pool_by(&info).await?;
-                find(cluster, name).await
+                find(cluster, inquiry, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
@@ -116,28 +144,40 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 pool.pg_count
             ))
         }
-        PoolCommand::Set { name, size, min_size, json } => {
-            let pool = access::with_cluster(directory, async |cluster| {
-                cluster.change_pool(name, *size, *min_size).await?;
-                find(cluster, name).await
+        PoolCommand::Set { name, size, min_size, pg_count, pg_autoscale, json } => {
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+                if size.is_some() || min_size.is_some() {
+                    cluster.change_pool(name, *size, *min_size).await?;
+                }
+                if let Some(pg_count) = pg_count {
+                    cluster.set_pg_count(name, *pg_count).await?;
+                }
+                if let Some(switch) = pg_autoscale {
+                    cluster.set_pg_autoscale(name, *switch == Switch::On).await?;
+                }
+                find(cluster, inquiry, name).await
             })?;
             if *json {
                 return output::print_json(&pool);
             }
+            let groups = match pool.split_to {
+                Some(split_to) => format!("{} placement groups are being split to {split_to}", pool.pg_count),
+                None => format!("it has {} placement groups", pool.pg_count),
+            };
             output::print_line(&format!(
-                "pool {name} shall keep {}, and takes writes while {} of them are in sync; `millpond status` shows how \
-                 far its placement groups are",
+                "pool {name} shall keep {}, and takes writes while {} of them are in sync; {groups}; `millpond status` \
+                 shows how far they are",
                 copies(pool.size),
                 pool.min_size
             ))
         }
         PoolCommand::Ls { json } => {
-            let pools = access::with_cluster(directory, async |cluster| list(cluster).await)?;
+            let pools = access::with_inquiry(directory, async |_, inquiry| inquiry.pools().await)?;
             if *json { output::print_json(&pools) } else { output::print(&status::pool_table(&pools)) }
         }
         PoolCommand::Rm { name, json } => {
-            let pool = access::with_cluster(directory, async |cluster| {
-                let pool = find(cluster, name).await?;
+            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+                let pool = find(cluster, inquiry, name).await?;
                 cluster.remove_pool(name).await?;
                 Ok(pool)
             })?;
@@ -160,16 +200,14 @@ fn copies(size: u32) -> String {
     format!("{size} {}", if size == 1 { "copy (no redundancy)" } else { "copies" })
 }
 
-async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PoolView>> {
-    let map = cluster.map().await?;
-    let pgs = view::pgs(&map, &cluster.osd_statuses().await?);
-    Ok(view::pools(&map, &pgs))
-}
-
-async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<PoolView> {
-    let pools = list(cluster).await?;
-    pools
-        .into_iter()
-        .find(|pool| pool.name == name)
-        .with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))
+/// A pool as it is in the registry now, with what the manager knows of its groups.
+async fn find(cluster: &Cluster, inquiry: &Inquiry, name: &str) -> anyhow::Result<PoolView> {
+    let pools = view::pools(&cluster.map().await?, &[]).into_iter();
+    let mut found = pools.filter(|pool| pool.name == name);
+    let mut pool =
+        found.next().with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))?;
+    if let Some(told) = inquiry.pools().await?.iter().find(|told| told.pool == pool.pool) {
+        pool.pgs_active = told.pgs_active;
+    }
+    Ok(pool)
 }

@@ -1,13 +1,17 @@
 //! From started processes to a cluster that serves: every OSD up, every placement group active.
 
 use crate::configuration::min_size_default;
+use crate::inquiry::Inquiry;
 use crate::supervisor::Running;
 use anyhow::Context;
-use api::view::{self, PgHealth, Statuses};
-use base::OsdId;
+use api::health::{self, Health};
+use api::status::{Overview, Picture};
+use api::view::{self, OsdView, PgHealth, PgView, Reports};
 use base::map::{ClusterMap, OsdInfo};
+use base::{NodeId, OsdId};
 use registry::cluster::Cluster;
-use std::collections::BTreeMap;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -37,11 +41,15 @@ pub struct Step {
 pub struct Start {
     /// The cluster.
     pub cluster: Cluster,
+    /// How it is asked.
+    pub inquiry: Inquiry,
     /// How often each OSD had been started before. Only a later incarnation is one of this start: the
     /// leases of a run that was killed are still alive for a while.
     pub incarnations: BTreeMap<OsdId, u64>,
     /// OSDs that were started.
     pub osds_expected: usize,
+    /// The nodes that were started. Others have hosts of their own, and started when they did.
+    pub nodes: BTreeSet<NodeId>,
     /// The processes of this start.
     pub running: watch::Receiver<Vec<Running>>,
     /// Copies in the pool to make, at the first start.
@@ -67,11 +75,10 @@ impl Start {
             self.make_first_pool(replicas).await?;
         }
         loop {
-            let statuses = self.statuses_of_this_start().await?;
+            let told: Option<Overview> = self.ask("/api/v1/overview").await?;
             let map = maps.borrow_and_update().clone();
-            let pgs = view::pgs(&map, &statuses);
-            let active = pgs.iter().filter(|pg| pg.state == PgHealth::Active).count();
-            let total = map.pools.values().map(|pool| pool.pg_count as usize).sum::<usize>();
+            let active = told.and_then(|told| told.pgs.by_state.get(&PgHealth::Active).copied()).unwrap_or(0);
+            let total = map.pgs.len();
             let pool_seen = self.first_pool_replicas.is_none() || map.pool_named(FIRST_POOL).is_some();
             if pool_seen {
                 self.tell(GROUPS_ACTIVE, active, total);
@@ -88,30 +95,46 @@ impl Start {
     }
 
     fn osds_up(&self, map: &ClusterMap) -> usize {
-        map.osds.iter().filter(|(id, info)| info.address.is_some() && self.is_of_this_start(id, info)).count()
+        let own = map.osds.iter().filter(|(_, info)| self.nodes.contains(&info.node));
+        own.filter(|(id, info)| info.address.is_some() && self.is_of_this_start(id, info)).count()
     }
 
     fn is_of_this_start(&self, id: &OsdId, info: &OsdInfo) -> bool {
         info.incarnation > self.incarnations.get(id).copied().unwrap_or(0)
     }
 
-    async fn statuses_of_this_start(&self) -> anyhow::Result<Statuses> {
-        let mut statuses = self.cluster.osd_statuses().await?;
-        let running = self.running.borrow();
-        statuses.retain(|_, status| running.iter().any(|process| process.pid == status.pid));
-        Ok(statuses)
+    /// What the manager answers, if it does and is a process of another host, or of this start: that has heard of no other.
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        let Some(record) = self.cluster.manager().await? else { return Ok(None) };
+        let is_here = self.nodes.contains(&record.node);
+        if is_here && !self.running.borrow().iter().any(|process| process.pid == record.pid) {
+            return Ok(None);
+        }
+        Ok(self.inquiry.ask_once(&record, path).await)
     }
 
-    /// The cluster without what only looks alive: OSDs of an earlier run whose leases have not yet ended
-    /// are down.
-    pub async fn present(&self) -> anyhow::Result<(ClusterMap, Statuses)> {
+    /// What is wrong, without what only looks alive: OSDs of an earlier run whose leases have not yet ended are down.
+    pub async fn verdict(&self) -> anyhow::Result<Health> {
         let mut map = self.cluster.map().await?;
         for (id, info) in &mut map.osds {
-            if !self.is_of_this_start(id, info) {
+            if self.nodes.contains(&info.node) && !self.is_of_this_start(id, info) {
                 info.address = None;
             }
         }
-        Ok((map, self.statuses_of_this_start().await?))
+        let told: Option<(Vec<OsdView>, Vec<PgView>)> =
+            match (self.ask("/api/v1/osds").await?, self.ask("/api/v1/pgs").await?) {
+                (Some(osds), Some(pgs)) => Some((osds, pgs)),
+                _ => None,
+            };
+        let Some((mut osds, pgs)) = told else {
+            let silence = "nobody manages the cluster yet".to_owned();
+            let reports = Reports::of_registry(&self.cluster, silence).await?;
+            return Ok(Picture::of(&map, &reports, None).status.overview.health);
+        };
+        for osd in &mut osds {
+            osd.up = map.osds.get(&osd.osd).is_some_and(|info| info.address.is_some());
+        }
+        Ok(health::judge(&osds, &pgs, &view::pools(&map, &pgs), None))
     }
 
     async fn make_first_pool(&self, replicas: u32) -> anyhow::Result<()> {

@@ -3,10 +3,11 @@
 
 use anyhow::Context;
 use api::view;
+use base::NodeId;
 use registry::Revision;
 use registry::cluster::{Cluster, HttpRecord};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -28,9 +29,10 @@ pub struct ScrapeTargets {
 }
 
 impl ScrapeTargets {
-    /// Writes the file at `path`, and again whenever the processes that serve HTTP change.
-    pub fn keep(cluster: Cluster, path: PathBuf) -> ScrapeTargets {
-        let task = tokio::spawn(keep(cluster, path.clone()));
+    /// Writes the file at `path`, and again whenever the processes that serve HTTP change: all of them, or those of
+    /// `nodes`.
+    pub fn keep(cluster: Cluster, path: PathBuf, nodes: Option<BTreeSet<NodeId>>) -> ScrapeTargets {
+        let task = tokio::spawn(keep(cluster, path.clone(), nodes));
         ScrapeTargets { path, task }
     }
 
@@ -43,9 +45,9 @@ impl ScrapeTargets {
     }
 }
 
-async fn keep(cluster: Cluster, path: PathBuf) {
+async fn keep(cluster: Cluster, path: PathBuf, nodes: Option<BTreeSet<NodeId>>) {
     loop {
-        if let Err(error) = follow(&cluster, &path).await {
+        if let Err(error) = follow(&cluster, &path, nodes.as_ref()).await {
             tracing::warn!("{} may be out of date: {error:#}", path.display());
         }
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -53,13 +55,15 @@ async fn keep(cluster: Cluster, path: PathBuf) {
 }
 
 /// Writes the file after each change, until the registry fails or the watch missed something.
-async fn follow(cluster: &Cluster, path: &Path) -> anyhow::Result<()> {
+async fn follow(cluster: &Cluster, path: &Path, nodes: Option<&BTreeSet<NodeId>>) -> anyhow::Result<()> {
     let id = view::short_id(cluster.id().await?);
     // From here on: what changes while the records are read is seen after it.
     let now = cluster.registry().range(Cluster::HTTP_PREFIX).await?.revision;
     let mut changes = cluster.registry().watch(Cluster::HTTP_PREFIX, Revision(now.0 + 1)).await?;
     loop {
-        write(path, &target_groups(&id, &cluster.http_servers().await?))?;
+        let mut servers = cluster.http_servers().await?;
+        servers.retain(|server| nodes.is_none_or(|nodes| nodes.contains(&server.node)));
+        write(path, &target_groups(&id, &servers))?;
         changes.next().await?;
     }
 }
@@ -81,7 +85,7 @@ fn write(path: &Path, groups: &[TargetGroup]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{ClusterId, NodeId};
+    use base::ClusterId;
     use registry::EmbeddedRegistry;
     use std::sync::Arc;
 
@@ -111,7 +115,7 @@ mod tests {
         let cluster = Cluster::new(Arc::new(registry));
         cluster.create(id).await.unwrap();
         let path = scratch.path().join("prometheus.json");
-        let targets = ScrapeTargets::keep(cluster.clone(), path.clone());
+        let targets = ScrapeTargets::keep(cluster.clone(), path.clone(), None);
         let mut leases = Vec::new();
         for node in 0..2u16 {
             let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;

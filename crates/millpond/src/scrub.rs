@@ -1,15 +1,16 @@
 //! `millpond scrub`: looking for damage before somebody needs the data.
 
+use crate::inquiry::Inquiry;
 use crate::table::Table;
 use crate::{Usage, access, output};
 use anyhow::bail;
 use api::duration::about;
-use api::view::{self, PgView, Reports};
 use base::PgId;
+use base::map::PgConfig;
 use clap::{Args, Subcommand};
 use registry::cluster::{Cluster, ScrubState, ScrubWish};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -80,26 +81,24 @@ pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
         ScrubCommand::Start { deep, pg, pool, osd } => {
             let count = access::with_cluster(directory, async |cluster| {
                 let map = cluster.map().await?;
-                let pgs = view::pgs(&map, &Reports::read(cluster).await?.statuses);
-                let pools = view::pools(&map, &pgs);
                 let pool = match pool {
                     None => None,
-                    Some(name) => match pools.iter().find(|pool| pool.name == *name) {
-                        Some(pool) => Some(pool.pool),
+                    Some(name) => match map.pool_named(name) {
+                        Some((id, _)) => Some(id),
                         None => bail!("there is no pool {name}; `millpond pool ls` lists them"),
                     },
                 };
-                if let Some(missing) = pg.iter().find(|pg| !pgs.iter().any(|known| known.pg == **pg)) {
+                if let Some(missing) = pg.iter().find(|pg| !map.pgs.contains_key(pg)) {
                     bail!(Usage(format!(
                         "there is no placement group {missing}; `millpond pg dump` lists them"
                     )));
                 }
-                let is_meant = |known: &&PgView| {
-                    (pg.is_empty() || pg.contains(&known.pg))
-                        && pool.is_none_or(|pool| known.pg.pool == pool)
-                        && osd.is_none_or(|osd| known.in_sync.contains(&osd))
+                let is_meant = |(known, config): &(&PgId, &PgConfig)| {
+                    (pg.is_empty() || pg.contains(known))
+                        && pool.is_none_or(|pool| known.pool == pool)
+                        && osd.is_none_or(|osd| config.in_sync.contains(&osd))
                 };
-                let meant: Vec<PgId> = pgs.iter().filter(is_meant).map(|pg| pg.pg).collect();
+                let meant: Vec<PgId> = map.pgs.iter().filter(is_meant).map(|(pg, _)| *pg).collect();
                 cluster
                     .wish_scrubs(meant.iter().copied(), ScrubWish { at_ms: now_ms(), deep: *deep })
                     .await?;
@@ -112,16 +111,15 @@ pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
             ))
         }
         ScrubCommand::Ls { json } => {
-            let scrubs = access::with_cluster(directory, list)?;
+            let scrubs = access::with_inquiry(directory, list)?;
             if *json { output::print_json(&scrubs) } else { output::print(&table(&scrubs)) }
         }
     }
 }
 
-async fn list(cluster: &Cluster) -> anyhow::Result<Vec<ScrubView>> {
+async fn list(cluster: &Cluster, inquiry: &Inquiry) -> anyhow::Result<Vec<ScrubView>> {
     let states: BTreeMap<PgId, ScrubState> = cluster.scrubs().await?;
-    let statuses = cluster.osd_statuses().await?;
-    let running: Vec<PgId> = statuses.values().filter_map(|status| Some(status.scrubbing?.pg)).collect();
+    let running: BTreeSet<PgId> = inquiry.osds().await?.iter().filter_map(|osd| osd.scrubbing).collect();
     let map = cluster.map().await?;
     let view = |pg: &PgId| {
         let none = ScrubState::default();

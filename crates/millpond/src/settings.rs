@@ -105,10 +105,18 @@ const NODE_SPIN_US: Key = Key {
     kind: Kind::Number,
 };
 
+const UP: Key = Key {
+    name: "up",
+    default: "where no registry is named",
+    explanation: "whether `millpond up` runs this machine's nodes; `millpond registry migrate` says so",
+    kind: Kind::Truth,
+};
+
 /// All keys, in the order in which they are shown.
-pub const KEYS: [Key; 12] = [
+pub const KEYS: [Key; 13] = [
     REGISTRY,
     CLUSTER,
+    UP,
     ETCD_CA,
     ETCD_CERTIFICATE,
     ETCD_KEY,
@@ -261,9 +269,10 @@ impl Settings {
         Settings::load(directory)
     }
 
-    /// Whether there is such a file: this machine takes part in a cluster whose registry is elsewhere.
+    /// Whether they say that this machine takes part in a cluster whose registry is elsewhere. True of those that cannot be
+    /// read: whoever reads them next is told why.
     pub fn are_there(directory: &Directory) -> bool {
-        directory.settings_file().exists()
+        Settings::load(directory).map_or(true, |settings| settings.registry_url().is_some())
     }
 
     fn get(&self, key: &Key) -> Option<&Value> {
@@ -307,8 +316,44 @@ impl Settings {
         })
     }
 
+    /// Whether this machine has nodes that `millpond up` runs in a cluster whose registry is elsewhere.
+    pub fn are_of_up(&self) -> bool {
+        self.registry_url().is_some() && self.get(&UP).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Says from now on, in the file, that `millpond up` runs this machine's nodes, where the others reach them.
+    pub fn set_up(&mut self, listen: Option<IpAddr>) {
+        self.set(UP.name, true);
+        if let Some(listen) = listen {
+            self.set(NODE_LISTEN.name, listen.to_string());
+        }
+    }
+
+    /// Forgets, in the file, the registry and all that belongs to it.
+    pub fn forget_registry(&mut self) {
+        for key in [
+            REGISTRY,
+            CLUSTER,
+            UP,
+            ETCD_CA,
+            ETCD_CERTIFICATE,
+            ETCD_KEY,
+            ETCD_USER,
+            ETCD_PASSWORD_FILE,
+            NODE_LISTEN,
+        ] {
+            self.unset(key.name);
+        }
+    }
+
     /// Which node this machine is, where it must be one.
     pub fn require_node(&self, directory: &Directory) -> anyhow::Result<NodeId> {
+        if self.are_of_up() {
+            bail!(
+                "the nodes of {0} are run by `millpond up --dir {0}`, and ended by `millpond down --dir {0}`",
+                directory.given()
+            );
+        }
         self.node().with_context(|| {
             format!(
                 "{} is of no node of its cluster; `millpond node join` makes this host one",
@@ -447,6 +492,21 @@ impl Settings {
         }
     }
 
+    fn unset(&mut self, key: &str) {
+        match key.split_once('.') {
+            None => drop(self.document.remove(key)),
+            Some((table, name)) => {
+                let Some(inner) = self.document.get_mut(table).and_then(Item::as_table_like_mut) else {
+                    return;
+                };
+                inner.remove(name);
+                if inner.is_empty() {
+                    self.document.remove(table);
+                }
+            }
+        }
+    }
+
     /// Names the drives from now on, in the file.
     pub fn set_devices(&mut self, devices: &[PathBuf]) {
         let paths = devices.iter().map(|path| path.strip_prefix(&self.directory).unwrap_or(path));
@@ -562,9 +622,40 @@ mod tests {
         let text = std::fs::read_to_string(directory.settings_file()).unwrap();
         assert!(text.starts_with("# mine\nregistry = \"etcd://a\" # ours\n"), "{text}");
         assert!(text.contains("devices = [\"osd.img\", \"/dev/y\"]"), "{text}");
+        assert!(Settings::are_there(&directory));
         let again = Settings::load_with(&directory, |_| None).unwrap();
         assert_eq!(again.devices(), [directory.path().join("osd.img"), "/dev/y".into()]);
         assert_eq!(again.node(), Some(NodeId(4)));
+    }
+
+    #[test]
+    fn a_registry_that_is_forgotten_leaves_what_is_not_of_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::new(scratch.path()).unwrap();
+        std::fs::write(directory.settings_file(), "# mine\n[node]\nspin_us = 7\n").unwrap();
+        assert!(!Settings::are_there(&directory), "no registry is named");
+        let mut read = Settings::load_with(&directory, |_| None).unwrap();
+        let before = read.document.to_string();
+        read.set_registry("etcds://a", ClusterId::default());
+        read.set_etcd(&EtcdPaths {
+            ca: Some("ca.pem".into()),
+            user: Some("u".into()),
+            ..EtcdPaths::default()
+        });
+        assert!(!read.are_of_up());
+        read.set_up(Some([10, 0, 0, 1].into()));
+        assert!(read.are_of_up());
+        assert_eq!(read.listen().unwrap().to_string(), "10.0.0.1");
+        let refusal = read.require_node(&directory).unwrap_err().to_string();
+        assert!(refusal.contains("millpond up"), "{refusal}");
+        read.store().unwrap();
+        assert!(Settings::are_there(&directory));
+        read.forget_registry();
+        assert_eq!(read.document.to_string(), before);
+        read.store().unwrap();
+        assert!(!Settings::are_there(&directory));
+        std::fs::write(directory.settings_file(), "[node").unwrap();
+        assert!(Settings::are_there(&directory), "whoever reads them is told what is wrong with them");
     }
 
     #[test]
@@ -582,7 +673,7 @@ mod tests {
         }
         let refusal = |text: &str| format!("{:#}", settings(text, &[]).unwrap().registry().unwrap_err());
         assert!(refusal("registry = \"http://a\"").contains("names no etcd"));
-        assert!(refusal("registry = \"etcds://a\"\n[etcd]\nkey = \"nowhere\"").contains("give both"));
+        assert!(refusal("registry = \"etcds://a\"\n[etcd]\nkey = \"nowhere\"").contains("etcd.certificate"));
         assert!(refusal("registry = \"etcd://a\"\n[etcd]\nuser = \"u\"").contains("password_file"));
         let refusal = settings("", &[("MILLPOND_NODE_NUMBER", "x")]).unwrap_err().to_string();
         assert!(refusal.contains("MILLPOND_NODE_NUMBER is \"x\""), "{refusal}");

@@ -2,9 +2,10 @@
 
 use crate::table::Table;
 use crate::{access, output, verdict};
-use api::status::Status;
+use api::status::{Counts, ManagerView, Overview};
 use api::view::{Capacity, PoolView, VolumeView};
-use base::map::{Admission, PlacementRule};
+use base::Encryption;
+use base::map::PlacementRule;
 use base::units::ByteSize;
 use clap::Args;
 use std::io::IsTerminal;
@@ -37,17 +38,19 @@ pub struct StatusArguments {
 
 /// Shows the status once, or again and again.
 pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
-    access::with_cluster(path, async |cluster| {
+    access::with_inquiry(path, async |_, inquiry| {
         loop {
-            let status = Status::read(cluster).await?;
-            match (arguments.json, arguments.watch) {
-                (true, false) => output::print_json(&status)?,
-                (true, true) => output::print_line(&serde_json::to_string(&status)?)?,
-                (false, watch) => {
-                    // Home, and clear what is below: the picture stays in its place.
-                    let clear = if watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-                    output::print(&format!("{clear}{}", render(&status)))?;
+            if arguments.json {
+                let status = inquiry.status().await?;
+                match arguments.watch {
+                    false => output::print_json(&status)?,
+                    true => output::print_line(&serde_json::to_string(&status)?)?,
                 }
+            } else {
+                // Home, and clear what is below: the picture stays in its place.
+                let is_kept = arguments.watch && std::io::stdout().is_terminal();
+                let clear = if is_kept { "\x1b[H\x1b[J" } else { "" };
+                output::print(&format!("{clear}{}", render(&inquiry.overview().await?)))?;
             }
             if !arguments.watch {
                 return Ok(());
@@ -57,30 +60,40 @@ pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
     })
 }
 
-fn render(status: &Status) -> String {
+fn render(status: &Overview) -> String {
     let mut text = format!("cluster  {}\n", status.cluster.id);
     text.push_str(&format!("health   {}", verdict::render(&status.health, "         ")));
-    let nodes_up = status.nodes.iter().filter(|node| node.osds_up == node.osds).count();
-    text.push_str(&format!("nodes    {}\n", of_all(nodes_up, status.nodes.len())));
-    let osds_up = status.osds.iter().filter(|osd| osd.up).count();
-    let out = match status.osds.iter().filter(|osd| osd.admission != Admission::In).count() {
-        0 => String::new(),
-        count => format!(", {count} out"),
-    };
-    text.push_str(&format!("OSDs     {}{out}\n", of_all(osds_up, status.osds.len())));
+    text.push_str(&format!("manager  {}\n", manager(status.manager)));
+    let Counts { nodes, nodes_up, osds, osds_up, osds_out } = status.counts;
+    text.push_str(&format!("nodes    {}\n", of_all(nodes_up, nodes)));
+    let out = if osds_out == 0 { String::new() } else { format!(", {osds_out} out") };
+    text.push_str(&format!("OSDs     {}{out}\n", of_all(osds_up, osds)));
     text.push_str(&format!("space    {}\n", space(&status.capacity)));
+    text.push_str(match status.cluster.encryption {
+        Encryption::On => "traffic  encrypted\n",
+        Encryption::Off => "traffic  in plain\n",
+    });
     let states: Vec<String> =
-        status.pgs.by_state.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        status.pgs.by_state.iter().map(|(state, count)| format!("{count} {}", state.name())).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
     text.push_str(&format!("PGs      {states}\n"));
-    for osd in &status.osds {
-        for note in &osd.notes {
-            text.push_str(&format!("note     {}: {note}\n", osd.osd));
-        }
+    for note in &status.notes {
+        text.push_str(&format!("note     {}: {}\n", note.osd, note.note));
     }
     text.push_str(&format!("\n{}", pool_table(&status.pools)));
     text.push_str(&format!("\n{}", volume_table(&status.volumes)));
     text
+}
+
+/// Who tells all this, and how old what it was told is at most.
+fn manager(manager: Option<ManagerView>) -> String {
+    match manager {
+        None => "silent: how the OSDs are is not known".to_owned(),
+        Some(manager) => {
+            let seconds = manager.oldest_report_ms as f64 / 1000.0;
+            format!("{}; what it was told is {seconds:.1} s old at most", manager.node)
+        }
+    }
 }
 
 fn of_all(up: usize, total: usize) -> String {
@@ -114,7 +127,10 @@ pub fn pool_table(pools: &[PoolView]) -> String {
             pool.size.to_string(),
             pool.min_size.to_string(),
             rule.to_string(),
-            pool.pg_count.to_string(),
+            match pool.split_to {
+                Some(split_to) => format!("{} of {split_to}", pool.pg_count),
+                None => pool.pg_count.to_string(),
+            },
             pool.pgs_active.to_string(),
             pool.volumes.to_string(),
             ByteSize(pool.volume_bytes).to_string(),
@@ -144,6 +160,7 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::status::Picture;
     use api::view::Reports;
     use base::OsdId;
     use base::map::{ClusterMap, OsdInfo};
@@ -153,9 +170,11 @@ mod tests {
         let mut map = ClusterMap::default();
         let info = OsdInfo { bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(OsdId(0), info);
-        let text = render(&Status::of(&map, &Reports::default()));
+        let reports = Reports { silence: Some("nobody manages the cluster".into()), ..Reports::default() };
+        let text = render(&Picture::of(&map, &reports, None).status.overview);
         assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");
         assert!(text.contains("OSDs     0 of 1 up"), "{text}");
         assert!(text.contains("next: "), "{text}");
+        assert!(text.contains("MANAGER_SILENT") && text.contains("manager  silent"), "{text}");
     }
 }

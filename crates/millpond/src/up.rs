@@ -57,6 +57,11 @@ pub struct UpArguments {
     #[arg(long, value_name = "DURATION")]
     pub osd_out_after: Option<Limit>,
 
+    /// Have the traffic between clients and OSDs, and among OSDs, encrypted; remembered. `millpond cluster encryption off`
+    /// takes it back
+    #[arg(long)]
+    pub encryption: bool,
+
     /// Run in the background; return when the cluster serves
     #[arg(long)]
     pub detach: bool,
@@ -83,6 +88,7 @@ impl UpArguments {
             replicas: self.replicas,
             volatile_cache: self.volatile_cache,
             osd_out_after: self.osd_out_after,
+            encryption: self.encryption,
         }
     }
 }

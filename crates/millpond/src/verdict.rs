@@ -3,7 +3,6 @@
 use crate::{Usage, access, output};
 use api::codes::{Code, Explanation};
 use api::health::{Health, Level};
-use api::status::Status;
 use clap::{Args, Subcommand};
 use std::path::Path;
 use std::process::ExitCode;
@@ -52,7 +51,7 @@ pub fn run(arguments: &HealthArguments, directory: &Path) -> anyhow::Result<Exit
         explain(code.as_deref(), *json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let health = access::with_cluster(directory, async |cluster| Ok(Status::read(cluster).await?.health))?;
+    let health = access::with_inquiry(directory, async |_, inquiry| inquiry.health().await)?;
     match arguments.json {
         true => output::print_json(&health)?,
         false => output::print(&render(&health, ""))?,

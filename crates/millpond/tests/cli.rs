@@ -47,6 +47,7 @@ fn every_command_explains_itself_with_examples() {
         &["osd", "rm"],
         &["osd", "reweight"],
         &["osd", "class"],
+        &["registry", "migrate"],
         &["pg", "dump"],
         &["placement", "locate"],
         &["placement", "simulate"],

@@ -55,7 +55,7 @@ fn a_key_opens_what_it_was_made_for_until_it_is_removed() {
         Ok(()) => false,
         Err(refusal) => refusal.code == EIO,
     });
-    names(&door.log(), &["is not one of cluster", "auth ls"]);
+    names(&door.log(), &["is not one of this cluster", "auth ls"]);
     drop((client, door));
     let door = pond.serve_with("v", &["--timeout", "5s"]);
     assert_ne!(door.client().read(0, 4096).unwrap(), vec![0; 4096], "what was acknowledged is there");

@@ -243,3 +243,97 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     pond.down();
     assert!(pond.http_addresses().is_empty(), "nothing is up, and nothing is to be scraped");
 }
+
+/// The registry's revision: how many transactions have changed something.
+fn revision(pond: &Pond) -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let location = registry::Location::Socket(pond.dir().join("registry.sock"));
+        location.connect().await.unwrap().range("millpond/manager").await.unwrap().revision.0
+    })
+}
+
+#[test]
+fn how_osds_are_is_not_written_to_the_registry_and_known_again_when_the_manager_was_killed() {
+    let pond = Pond::start_with(&["--osd-size", "512MiB"]);
+    pond.volume("disk", "256MiB");
+    wait_until("all is well", || health(&pond).1["level"] == "ok");
+    let used = |status: &Value| status["capacity"]["used_bytes"].as_u64().unwrap();
+    let (before, used_before) = (revision(&pond), used(&pond.status()));
+    let written =
+        ["bench", "--target", "volume:disk", "--rw", "randwrite", "--runtime", "8", "--iodepth", "8"];
+    pond.run(&written);
+    wait_until("what was written is seen", || used(&pond.status()) > used_before);
+    let changes = revision(&pond) - before;
+    // The volume was attached and detached.
+    assert!(changes <= 8, "{changes} transactions for data that was written");
+
+    let manager = |status: &Value| {
+        (status["manager"]["pid"].as_i64().unwrap() as i32, status["manager"]["node"].clone())
+    };
+    let (pid, _) = manager(&pond.status());
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    let asked = Instant::now();
+    let status = pond.status();
+    println!("status was known {:?} after the manager was killed", asked.elapsed());
+    assert_ne!(manager(&status).0, pid);
+    wait_until("all is well again, and every OSD tells so", || {
+        let status = pond.status();
+        let osds = status["osds"].as_array().unwrap();
+        status["health"]["level"] == "ok" && osds.iter().all(|osd| osd["used_bytes"].is_u64())
+    });
+    let text = pond.run(&["status"]);
+    common::names(&text, &["manager  node.", "what it was told is"]);
+
+    // No process can manage it, and the registry is there: what it knows is shown, and that more is not known.
+    let stopped: Vec<Pid> = pond.node_pids().into_iter().map(Pid::from_raw).collect();
+    stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    let (worked, printed, complaint) = pond.attempt(&["status"]);
+    let (has_log, _, why_not) = pond.attempt(&["log"]);
+    stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
+    assert!(worked, "{complaint}");
+    common::names(&printed, &["MANAGER_SILENT", "manager  silent", "space    unavailable"]);
+    common::names(&complaint, &["shown is what the registry knows"]);
+    assert!(!has_log);
+    common::names(&why_not, &["node.N.log in its directory"]);
+    wait_until("all is well at last", || health(&pond).1["level"] == "ok");
+}
+
+#[test]
+fn what_the_nodes_log_is_shown_in_one_place() {
+    let pond = Pond::start_with(&["--osd-size", "512MiB"]);
+    let status = pond.status();
+    let manager = status["manager"]["node"].as_u64().unwrap();
+    let victim = usize::from(manager == 0);
+    let pid = status["osds"][victim]["pid"].as_i64().unwrap();
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
+    let logged = |arguments: &[&str]| -> Vec<Value> {
+        let printed = pond.run(&[&["log", "--json"], arguments].concat());
+        printed.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    };
+    let node = victim.to_string();
+    wait_until("the new process and the manager tell of it", || {
+        let all = logged(&[]);
+        let has = |node: u64, what: &str, pid: Option<i64>| {
+            all.iter().any(|line| {
+                line["node"].as_u64() == Some(node)
+                    && line["text"].as_str().is_some_and(|text| text.starts_with(what))
+                    && pid.is_none_or(|pid| line["pid"].as_i64() != Some(pid))
+            })
+        };
+        has(victim as u64, "the store is open", Some(pid))
+            && has(manager, &format!("osd.{victim} on node.{victim} "), None)
+    });
+    let own = logged(&["--node", &node, "--lines", "3"]);
+    assert!(own.len() == 3 && own.iter().all(|line| line["node"].as_u64() == Some(victim as u64)), "{own:?}");
+    assert!(logged(&["--level", "error"]).is_empty());
+    let text = pond.run(&["log"]);
+    common::names(&text, &["Z  INFO node.", "node::shard: the store is open osd=osd.0"]);
+    // Logs name addresses and keys: whoever merely reaches a process's port is not told.
+    wait_until("the addresses are those of now", || {
+        pond.http_addresses().iter().all(|address| TcpStream::connect(address.as_str()).is_ok())
+    });
+    for address in pond.http_addresses() {
+        assert_eq!(get(&address, "/api/v1/log").0, 404);
+    }
+}

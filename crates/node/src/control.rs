@@ -1,16 +1,19 @@
 //! The control side of a node: registers its OSDs, keeps their leases, carries maps down and proposals up. An OSD
 //! that was removed from the cluster ends; the others of its node go on.
 
+use crate::attendance::Attendance;
 use crate::device::{Drive, DriveError};
+use crate::refusals::Refusals;
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
-use crate::{http, manager};
 use api::board::Board;
+use api::log::ProcessLog;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
+use base::status::OsdStatus;
 use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
-use registry::cluster::{Cluster, ClusterError, OsdStatus, ScrubWishes};
+use registry::cluster::{Cluster, ClusterError, ScrubWishes};
 use registry::{LeaseId, Location, RegistryError};
 use ring::Waker;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Device;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -50,6 +54,8 @@ pub struct Config {
     pub spin_max: Duration,
     /// The address of this machine that its OSDs listen on.
     pub listen: IpAddr,
+    /// What the process logs, so that the manager is told.
+    pub log: ProcessLog,
 }
 
 /// Why a node cannot start or go on.
@@ -131,6 +137,16 @@ pub enum NodeError {
         /// Why it cannot.
         source: std::io::Error,
     },
+    /// There is no port on which others could tell it how their OSDs are.
+    #[error("{node} cannot listen on {address}: {source}; is that an address of this machine?")]
+    Port {
+        /// The node.
+        node: NodeId,
+        /// Where it was to listen.
+        address: IpAddr,
+        /// Why it cannot.
+        source: std::io::Error,
+    },
     /// An OSD ended.
     #[error("{0}")]
     Shard(String),
@@ -153,7 +169,16 @@ pub fn run(config: Config) -> Result<(), NodeError> {
         .enable_all()
         .build()
         .map_err(|source| NodeError::System { what: "starting the control thread", source })?;
-    runtime.block_on(serve(config))
+    // On a thread of their own: strangers can ask for very many handshakes, and leases must be kept alive meanwhile.
+    let handshakes = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("handshakes")
+        .enable_all()
+        .build()
+        .map_err(|source| NodeError::System { what: "starting the thread of handshakes", source })?;
+    let outcome = runtime.block_on(serve(config, handshakes.handle()));
+    handshakes.shutdown_background();
+    outcome
 }
 
 /// One OSD as the control side sees it.
@@ -166,7 +191,7 @@ struct OsdControl {
     ended: oneshot::Receiver<Result<(), String>>,
 }
 
-async fn serve(config: Config) -> Result<(), NodeError> {
+async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let signals =
         |kind| signal(kind).map_err(|source| NodeError::System { what: "listening for signals", source });
     let (mut terminate, mut interrupt) =
@@ -179,7 +204,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
     let mut osds = Vec::new();
     let mut removed = Ok(());
     for path in &config.osds {
-        match start_osd(&config, path.clone(), &cluster, &maps).await {
+        match start_osd(&config, path.clone(), &cluster, &maps, handshakes).await {
             Ok(osd) => osds.push(osd),
             // The others of this node are needed.
             Err(error @ NodeError::Removed { .. }) => {
@@ -193,13 +218,24 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         return removed;
     }
     let stop = tokio::sync::watch::Sender::new(false);
-    let managing = tokio::spawn(manager::run(cluster.clone(), config.node, maps.clone(), stop.subscribe()));
     let board = Board::default();
-    let serving =
-        tokio::spawn(http::run(cluster.clone(), config.node, maps.clone(), board.clone(), stop.subscribe()));
+    let attendance = Attendance {
+        node: config.node,
+        identity: config.identity.clone(),
+        cluster: cluster.clone(),
+        maps: maps.clone(),
+        listen: config.listen,
+        board: board.clone(),
+        log: config.log.clone(),
+    };
+    let attending = attendance.begin(&stop.subscribe()).await;
+    let mut attending =
+        attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
+    let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
-        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), board.clone(), stop.subscribe()));
+        let wishes = wishes.clone();
+        tasks.spawn(control_osd(osd, cluster.clone(), maps.clone(), wishes, board.clone(), stop.subscribe()));
     }
     let mut outcome = loop {
         tokio::select! {
@@ -218,7 +254,7 @@ async fn serve(config: Config) -> Result<(), NodeError> {
         outcome = outcome.and(joined(ended).map(drop));
     }
     // They end by the same wish; only their leases are given back.
-    let _ = tokio::join!(managing, serving);
+    while attending.join_next().await.is_some() {}
     outcome
 }
 
@@ -274,6 +310,7 @@ async fn start_osd(
     path: PathBuf,
     cluster: &Cluster,
     maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    handshakes: &Handle,
 ) -> Result<OsdControl, NodeError> {
     let cluster_id = cluster.id().await?;
     let mut drive = Drive::open(&path, config.volatile_cache)?;
@@ -340,8 +377,9 @@ async fn start_osd(
         maps: maps.clone(),
         commands: osd.commands.clone(),
         waker: osd.waker.clone(),
+        refusals: Refusals::default(),
     };
-    tokio::spawn(switchboard.run(listener, dials));
+    handshakes.spawn(switchboard.run(listener, dials));
     // Only now: a drive that was not formatted in the end holds nothing that could be missed.
     cluster.note_drive(id, &shown).await?;
     Ok(osd)
@@ -373,6 +411,7 @@ async fn control_osd(
     mut osd: OsdControl,
     cluster: Cluster,
     mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    mut wishes: ScrubWishes,
     board: Board,
     mut stop: tokio::sync::watch::Receiver<bool>,
 ) -> Result<End, NodeError> {
@@ -384,27 +423,25 @@ async fn control_osd(
         command(&osd, Command::Map(map)).await;
     }
     let end;
-    let mut lease = announce(&osd, &cluster).await?;
+    // None once its drive has failed: it is down from then on.
+    let mut lease = Some(announce(&osd, &cluster).await?);
     let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut schedule = Schedule::new();
-    let mut wishes = ScrubWishes::watch(&cluster);
     let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);
     let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
-    let mut status_is_due = false;
-    let mut has_failed = false;
     loop {
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
-                Report::Propose { pg, expected, config } => {
-                    tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), pg, expected, config));
+                Report::Propose { pg, expected, config, is_split } => {
+                    let proposal = Proposal { pg, expected, config, is_split };
+                    tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), proposal));
                 }
                 Report::Figures(figures) => board.note_figures(osd.id, *figures),
                 Report::Status(new) => {
                     board.note_status(osd.id, &new);
                     status = Some(*new);
-                    status_is_due = true;
                 }
                 Report::Scrubbed(report) => {
                     tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
@@ -432,9 +469,8 @@ async fn control_osd(
                 }
             }
             _ = keep_alive.tick() => {
-                if let Some(renewed) = renew(&osd, &cluster, lease, has_failed).await {
-                    lease = renewed;
-                    status_is_due = true;
+                if let Some(held) = lease {
+                    lease = Some(renew(&osd, &cluster, held).await);
                 }
             }
             result = &mut osd.ended => {
@@ -448,11 +484,11 @@ async fn control_osd(
                 break;
             }
         }
-        if !has_failed
+        if let Some(held) = lease
             && let Some(reason) = status.as_ref().and_then(|status| status.failure.as_ref())
-            && let Some(renewed) = withdraw(&osd, &cluster, lease, reason).await
+            && withdraw(&osd, &cluster, held, reason).await
         {
-            (lease, has_failed, status_is_due) = (renewed, true, true);
+            lease = None;
         }
         if scrubs_are_due && let Some(status) = &status {
             scrubs_are_due = false;
@@ -461,16 +497,14 @@ async fn control_osd(
                 command(&osd, Command::Scrub(due)).await;
             }
         }
-        if status_is_due && let Some(status) = &status {
-            // While the registry is away figures are stale, nothing more; the next change tries again.
-            status_is_due = cluster.publish_osd_status(osd.id, lease, status).await.is_err();
-        }
     }
     command(&osd, Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
     board.forget(osd.id);
-    // Gone at once instead of when the lease ends.
-    let _ = cluster.registry().lease_revoke(lease).await;
+    if let Some(lease) = lease {
+        // Gone at once instead of when the lease ends.
+        let _ = cluster.registry().lease_revoke(lease).await;
+    }
     Ok(end)
 }
 
@@ -488,34 +522,38 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
     Ok(lease.id)
 }
 
-/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; under a lease of its own it goes
-/// on telling why. `None` while the registry is away.
-async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> Option<LeaseId> {
-    let renewed = cluster.registry().lease_grant(LEASE_TTL).await.ok()?.id;
+/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; it goes on telling the manager why.
+/// False while the registry is away.
+async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> bool {
     match cluster.registry().lease_revoke(lease).await {
         Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
-        Err(_) => return None,
+        Err(_) => return false,
     }
     tracing::error!(
         osd = %osd.id, reason,
         "the drive failed; the placement groups go on without this OSD, and `millpond status` says how to replace it"
     );
-    Some(renewed)
+    true
 }
 
-/// Renews the lease. Answers a new one if the old was lost and the OSD announced again, unless its drive has failed.
-async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, has_failed: bool) -> Option<LeaseId> {
+/// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by.
+async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> LeaseId {
     match cluster.registry().lease_keep_alive(lease).await {
-        Ok(_) => None,
-        Err(RegistryError::LeaseNotFound { .. }) if has_failed => {
-            cluster.registry().lease_grant(LEASE_TTL).await.ok().map(|lease| lease.id)
-        }
-        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.ok(),
+        Ok(()) => lease,
+        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.unwrap_or(lease),
         Err(error) => {
             tracing::warn!(osd = %osd.id, %error, "the registry does not answer");
-            None
+            lease
         }
     }
+}
+
+/// A configuration that an OSD asks for.
+struct Proposal {
+    pg: PgId,
+    expected: Epoch,
+    config: PgConfig,
+    is_split: bool,
 }
 
 /// Carries a proposal to the registry and tells the shard what came of it.
@@ -526,13 +564,15 @@ fn propose(
     osd: &OsdControl,
     cluster: Cluster,
     mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
-    pg: PgId,
-    expected: Epoch,
-    config: PgConfig,
+    Proposal { pg, expected, config, is_split }: Proposal,
 ) -> impl Future<Output = ()> + use<> {
     let (osd, commands, waker) = (osd.id, osd.commands.clone(), osd.waker.clone());
     async move {
-        let claimed = match cluster.change_pg(pg, expected, config.clone()).await {
+        let changed = match is_split {
+            true => cluster.split_pg(pg, expected, config.clone()).await,
+            false => cluster.change_pg(pg, expected, config.clone()).await,
+        };
+        let claimed = match changed {
             Ok(is_changed) => is_changed,
             Err(error) => {
                 tracing::warn!(%osd, %pg, %error, "a new epoch could not be claimed");
@@ -596,7 +636,8 @@ mod tests {
         let osd = OsdControl { id, address, waker: reactor.waker(), commands, reports, ended };
         let (maps, watched) = tokio::sync::watch::channel(Arc::new(before));
         let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
-        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, pg, config.epoch, next.clone()));
+        let proposal = Proposal { pg, expected: config.epoch, config: next.clone(), is_split: false };
+        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, proposal));
         // Claimed, and the watch is late.
         while cluster.map().await.unwrap().pgs[&pg] != next {
             tokio::task::yield_now().await;

@@ -5,10 +5,8 @@
 //! may send and how long they may last are limited, and an answer is whole before its first byte is sent.
 
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
-use api::board::Board;
 use api::http::{Source, router};
 use base::NodeId;
-use base::map::ClusterMap;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -35,8 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) async fn run(
     cluster: Cluster,
     node: NodeId,
-    maps: watch::Receiver<Arc<ClusterMap>>,
-    board: Board,
+    source: Arc<Source>,
     mut stop: watch::Receiver<bool>,
 ) {
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
@@ -49,7 +46,6 @@ pub(crate) async fn run(
     let Ok(address) = listener.local_addr() else { return };
     tracing::info!(%node, %address, "metrics and the API are served");
     let record = HttpRecord { node, pid: std::process::id(), address };
-    let source = Arc::new(Source::new(node, cluster.clone(), maps, board));
     let mut lease = None;
     tokio::select! {
         () = accept(&listener, &source) => {}

@@ -4,13 +4,18 @@
 //! - `drive_check`: whether the drive under a running OSD still is what it was.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - [`switchboard`]: an OSD's connections, made and accepted, with their handshakes.
-//! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs, status.
+//! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
+//! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
+//!   manager is told and asked, `manager_link` the way there.
 //! - `http`: metrics and the read side of the API, on the loopback interface; `figures`: what shards tell for it.
-//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out.
+//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out; `announcements`: what
+//!   it says of it in its log.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
 //! waits. A node whose drive fails says so in its status and serves the others.
 
+mod announcements;
+mod attendance;
 pub mod control;
 pub mod device;
 mod device_class;
@@ -18,8 +23,15 @@ mod drive_check;
 mod figures;
 mod http;
 pub mod manager;
+mod manager_link;
+mod manager_port;
+mod refusals;
+mod reporter;
 mod scrubbing;
 pub mod shard;
 pub mod switchboard;
 
+pub use attendance::Attendance;
 pub use control::{Config, NodeError, run};
+pub use manager_link::{ManagerLink, ToManager};
+pub use reporter::report;

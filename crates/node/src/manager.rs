@@ -1,22 +1,25 @@
 //! What one node at a time decides for the cluster, so that nobody needs to be asked: where data shall lie when the
 //! OSDs or pools have changed, and that an OSD which stays away is no longer waited for.
 //!
-//! [`run`] is a task of every node. One of them holds the leased key `millpond/manager` and decides; the others wait
+//! [`Candidate::run`] is a task of every process of a node. One of them holds the leased key `millpond/manager` and decides; the others wait
 //! until it is gone. Everything it decides is written under the condition that what it was decided by still holds, so
 //! a manager that does not know yet that it is none any more does no harm, and a killed one costs its lease's time.
 //! What is decided, and by what rules, says [`Management`].
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
-//! its lease alive.
+//! its lease alive, and has the registry forget its history as it grows old.
 
+use crate::announcements::announcements;
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
+use api::collector::Collector;
 use base::NodeId;
 use base::map::ClusterMap;
 use registry::cluster::{
-    Cluster, ClusterError, Known, Management, ManagerRecord, Moment, Settings, target_changes,
+    Cluster, ClusterError, HistoryBounds, Known, Management, ManagerRecord, Moment, Settings, target_changes,
 };
 use registry::{LeaseId, RegistryError};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -29,33 +32,55 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 type Maps = watch::Receiver<Arc<ClusterMap>>;
 
-/// Waits to be the manager and is it, again and again, until `stop` changes.
-pub async fn run(cluster: Cluster, node: NodeId, maps: Maps, mut stop: watch::Receiver<bool>) {
-    let mut managers = cluster.watch_manager();
-    loop {
-        tokio::select! {
-            absent = managers.wait_for(|known| *known == Known::Absent) => if absent.is_err() { return },
-            _ = stop.changed() => return,
-        }
-        let led = Manager::elect(&cluster, node).await;
-        match led {
-            Ok(Some(mut manager)) => {
-                tracing::info!(%node, "this node manages the cluster");
-                let mut own_stop = stop.clone();
-                tokio::select! {
-                    () = manager.lead(maps.clone()) => tracing::warn!(%node, "this node no longer manages the cluster"),
-                    _ = own_stop.changed() => {}
-                }
-                // Gone at once, so that the next one need not wait for the lease to end.
-                let _ = cluster.registry().lease_revoke(manager.lease).await;
+/// A process that stands ready to be the manager.
+pub struct Candidate {
+    /// Its node.
+    pub node: NodeId,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Where it is told how the OSDs are, and asked.
+    pub address: SocketAddr,
+    /// What it is told.
+    pub collector: Collector,
+}
+
+impl Candidate {
+    /// Waits to be the manager and is it, again and again, until `stop` changes.
+    pub async fn run(
+        self,
+        maps: Maps,
+        mut managers: watch::Receiver<Known<ManagerRecord>>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let Candidate { node, cluster, address, collector } = &self;
+        loop {
+            tokio::select! {
+                absent = managers.wait_for(|known| *known == Known::Absent) => if absent.is_err() { return },
+                _ = stop.changed() => return,
             }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%node, %error, "no manager could be chosen"),
-        }
-        tokio::select! {
-            // Until the watch has shown who is the manager now.
-            () = tokio::time::sleep(RETRY_PAUSE) => {}
-            _ = stop.changed() => return,
+            let led = Manager::elect(cluster, *node, *address).await;
+            match led {
+                Ok(Some(mut manager)) => {
+                    tracing::info!(%node, "this node manages the cluster");
+                    collector.begin(Instant::now());
+                    let mut own_stop = stop.clone();
+                    tokio::select! {
+                        () = manager.lead(maps.clone()) => tracing::warn!(%node, "this node no longer manages the cluster"),
+                        () = cluster.bound_history(HistoryBounds::default()) => {}
+                        _ = own_stop.changed() => {}
+                    }
+                    collector.end();
+                    // Gone at once, so that the next one need not wait for the lease to end.
+                    let _ = cluster.registry().lease_revoke(manager.lease).await;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%node, %error, "no manager could be chosen"),
+            }
+            tokio::select! {
+                // Until the watch has shown who is the manager now.
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+                _ = stop.changed() => return,
+            }
         }
     }
 }
@@ -65,19 +90,26 @@ struct Manager {
     lease: LeaseId,
     record: ManagerRecord,
     management: Management,
+    /// The map of the last decision.
+    seen: Option<Arc<ClusterMap>>,
     /// What its moments count from.
     began: Instant,
 }
 
 impl Manager {
     /// Becomes the manager, unless another was faster.
-    async fn elect(cluster: &Cluster, node: NodeId) -> Result<Option<Manager>, ClusterError> {
+    async fn elect(
+        cluster: &Cluster,
+        node: NodeId,
+        address: SocketAddr,
+    ) -> Result<Option<Manager>, ClusterError> {
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
-        let record = ManagerRecord { node, pid: std::process::id(), away: BTreeMap::new() };
+        let (pid, address) = (std::process::id(), Some(address));
+        let record = ManagerRecord { node, pid, address, away: BTreeMap::new() };
         if cluster.become_manager(&record, lease).await? {
             let management = Management::new(cluster.clone());
             let (cluster, began) = (cluster.clone(), Instant::now());
-            return Ok(Some(Manager { cluster, lease, record, management, began }));
+            return Ok(Some(Manager { cluster, lease, record, management, seen: None, began }));
         }
         cluster.registry().lease_revoke(lease).await?;
         Ok(None)
@@ -143,6 +175,14 @@ impl Manager {
         if map.revision == 0 {
             return Ok(Decided::Again { at: None });
         }
+        // Somebody who managed it before has told of what was then.
+        let before = self.seen.replace(map.clone()).unwrap_or_else(|| map.clone());
+        for (is_warning, what) in announcements(&before, map) {
+            match is_warning {
+                true => tracing::warn!("{what}"),
+                false => tracing::info!("{what}"),
+            }
+        }
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let moment = Moment { now: self.began.elapsed(), unix_seconds: unix.as_secs() };
         let next = self.management.decide_who_is_in(map, moment, out_after).await?;
@@ -151,6 +191,7 @@ impl Manager {
             let retry = Instant::now() + RETRY_PAUSE;
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
+        self.management.decide_pg_counts(map).await?;
         let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };
@@ -220,7 +261,13 @@ mod tests {
         let mut stops = Vec::new();
         for node in 0..2 {
             let stop = watch::Sender::new(false);
-            tokio::spawn(run(cluster.clone(), NodeId(node), maps.clone(), stop.subscribe()));
+            let candidate = Candidate {
+                node: NodeId(node),
+                cluster: cluster.clone(),
+                address: ([127, 0, 0, 1], 7100 + node as u16).into(),
+                collector: Collector::default(),
+            };
+            tokio::spawn(candidate.run(maps.clone(), cluster.watch_manager(), stop.subscribe()));
             stops.push(stop);
         }
         let names = |map: &ClusterMap, osd| map.targets.values().any(|target| target.contains(&OsdId(osd)));

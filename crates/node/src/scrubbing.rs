@@ -5,8 +5,9 @@
 
 use base::PgId;
 use base::hash::mix;
+use base::status::{OsdStatus, PgState};
 use pg::ScrubReport;
-use registry::cluster::{Cluster, OsdStatus, PgState, ScrubResult, ScrubState, ScrubWish};
+use registry::cluster::{Cluster, ScrubResult, ScrubState, ScrubWish};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
@@ -55,7 +56,7 @@ impl Schedule {
             return Vec::new();
         }
         // While the registry is away nothing is scrubbed: it could not be noted.
-        let Ok(states) = cluster.scrubs().await else { return Vec::new() };
+        let Ok(states) = cluster.scrubs_of(&active).await else { return Vec::new() };
         let now = Instant::now();
         let now_ms = now_ms();
         self.begun.retain(|_, begun| now.duration_since(begun.at) < REPEAT_AFTER);

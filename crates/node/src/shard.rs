@@ -5,13 +5,13 @@ use crate::drive_check::{self, DriveCheck, Finding};
 use crate::figures::Teller;
 use crate::switchboard::Dial;
 use base::map::{ClusterMap, PgConfig};
+use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use base::units::ByteSize;
-use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
+use base::{BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
 use pg::{Credential, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
-use registry::cluster::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
-use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Waker};
+use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,10 @@ const DAMAGE_LOG_PAUSE: Duration = Duration::from_secs(10);
 /// How long a shutdown may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
+/// Why connections end when the cluster's encryption is switched.
+const ENCRYPTION_CAME: &str = "the cluster's traffic is to be encrypted now";
+const ENCRYPTION_WENT: &str = "the cluster's traffic is not to be encrypted any more";
+
 /// What the control side tells a shard.
 #[derive(Debug)]
 pub enum Command {
@@ -50,7 +54,7 @@ pub enum Command {
     /// Somebody connected.
     Accepted {
         /// The connection.
-        socket: TcpStream,
+        stream: Stream,
         /// Who it proved to be. None lets it be who it says it is, which is for tests.
         credential: Option<Credential>,
     },
@@ -59,7 +63,7 @@ pub enum Command {
         /// What was reserved for it.
         connection: ConnectionId,
         /// The connection.
-        socket: TcpStream,
+        stream: Stream,
     },
     /// A connection that was dialled came to nothing.
     NotConnected {
@@ -88,6 +92,8 @@ pub enum Report {
         expected: Epoch,
         /// By this.
         config: PgConfig,
+        /// And with the same the group that is split off from it begins.
+        is_split: bool,
     },
     /// How it is.
     Status(Box<OsdStatus>),
@@ -173,6 +179,7 @@ pub fn run(
         damage_logged: (0, Instant::default()),
         path,
         has_volatile_cache,
+        encryption: Encryption::Off,
     };
     shard.serve().map_err(|error| format!("{osd}: the event loop failed: {error}"))
 }
@@ -208,6 +215,8 @@ struct Shard {
     damage_logged: (u64, Instant),
     path: String,
     has_volatile_cache: bool,
+    /// What the newest map says.
+    encryption: Encryption,
 }
 
 /// The reactor and the way to the registry, as the OSD sees them.
@@ -252,7 +261,10 @@ impl Io for ShardIo<'_> {
         self.reactor.flush(self.file, token);
     }
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose { pg, expected, config });
+        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: false });
+    }
+    fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
+        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: true });
     }
 }
 
@@ -400,7 +412,11 @@ impl Shard {
             self.publish_after = self.publish_after.min(self.looked_at + STATUS_PAUSE_SHORT);
             let (osd, mut io) = parts!(self);
             match command {
-                Command::Map(map) => osd.handle_map(now, map, &mut io),
+                Command::Map(map) => {
+                    let encryption = map.encryption;
+                    osd.handle_map(now, map, &mut io);
+                    self.heed_encryption(encryption);
+                }
                 Command::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
                 Command::Scrub(groups) => {
                     for (pg, is_deep) in groups {
@@ -408,20 +424,42 @@ impl Shard {
                         osd.begin_scrub(pg, is_deep);
                     }
                 }
-                Command::Accepted { socket, credential } => {
+                // It was made by an older map. Dropping it has it made anew.
+                Command::Accepted { stream, .. } if is_too_open(self.encryption, &stream) => {}
+                Command::Connected { connection, stream } if is_too_open(self.encryption, &stream) => {
+                    self.reactor.close(connection, ENCRYPTION_CAME);
+                }
+                Command::Accepted { stream, credential } => {
                     // Too many connections: dropping it closes it, which is all that can be said to its peer.
-                    if let Ok(connection) = self.reactor.adopt(socket.into()) {
+                    if let Ok(connection) = self.reactor.adopt(stream) {
                         osd.handle_accepted(connection.link(), credential);
                         self.greetings.push_back((now + GREETING_LIMIT, connection));
                     }
                 }
-                Command::Connected { connection, socket } => self.reactor.fulfil(connection, socket.into()),
+                Command::Connected { connection, stream } => self.reactor.fulfil(connection, stream),
                 Command::NotConnected { connection, reason } => self.reactor.close(connection, &reason),
                 Command::Shutdown => {
                     osd.begin_shutdown(&mut io);
                     self.shutdown_limit = Some(now + SHUTDOWN_LIMIT);
                 }
             }
+        }
+    }
+
+    /// Ends the connections that are not as the cluster has them now: they are made anew.
+    fn heed_encryption(&mut self, encryption: Encryption) {
+        if std::mem::replace(&mut self.encryption, encryption) == encryption {
+            return;
+        }
+        let (is_wanted, reason) = match encryption {
+            Encryption::On => (true, ENCRYPTION_CAME),
+            Encryption::Off => (false, ENCRYPTION_WENT),
+        };
+        let all = self.reactor.connections();
+        let other: Vec<_> = all.filter(|link| self.reactor.is_encrypted(*link) != is_wanted).collect();
+        tracing::info!(osd = %self.osd.id(), %encryption, connections = other.len(), "the cluster's encryption changed; connections are made anew");
+        for connection in other {
+            self.reactor.close(connection, reason);
         }
     }
 
@@ -530,6 +568,11 @@ impl Shard {
             notes: self.osd.notes().map(str::to_owned).collect(),
         }
     }
+}
+
+/// Whether a connection is in plain though nothing may be said in plain any more.
+fn is_too_open(encryption: Encryption, stream: &Stream) -> bool {
+    encryption == Encryption::On && !stream.is_encrypted()
 }
 
 fn status_of(summary: &GroupSummary, objects: u64) -> PgStatus {

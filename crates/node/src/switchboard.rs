@@ -1,12 +1,13 @@
-//! Connections of one OSD, made and accepted: an ordinary task, so that handshakes cost the OSD's thread nothing, and what
-//! keeps the rest of the control side waiting, such as a registry that is away, keeps no connection waiting.
+//! Connections of one OSD, made and accepted, on a thread of the process that does nothing else: handshakes cost neither the OSD's
+//! thread anything, nor those who keep leases alive, and a registry that is away keeps no connection waiting.
 
+use crate::refusals::Refusals;
 use crate::shard::Command;
-use auth::Identity;
+use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{OsdId, PublicKey};
 use pg::Credential;
-use ring::{ConnectionId, Waker};
+use ring::{ConnectionId, Stream, Waker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,10 @@ use tokio::task::JoinSet;
 const HANDSHAKES_MAX: usize = 16_384;
 /// The pause after a connection could not be accepted, for want of file descriptors perhaps.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long whoever connected may leave unread what it is sent: that occupies buffers, and others wait for those. An honest
+/// client that was paused connects anew, and asks again.
+const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// A connection that an OSD wants.
 #[derive(Debug)]
@@ -37,6 +42,7 @@ pub(crate) struct Switchboard {
     /// What the OSD's thread listens to.
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) waker: Waker,
+    pub(crate) refusals: Refusals,
 }
 
 impl Switchboard {
@@ -65,12 +71,10 @@ impl Switchboard {
     async fn connect(self: Arc<Self>, dial: Dial) {
         let Dial { connection, address } = dial;
         let map = self.maps.borrow().clone();
-        let dialled = match auth::dial(&self.identity, &map, address).await {
-            Ok(stream) => stream.into_std().map_err(|error| error.to_string()),
-            Err(reason) => Err(reason),
-        };
+        let dialled = auth::dial(&self.identity, &map, address).await;
+        let dialled = dialled.and_then(|channel| stream_of(channel).map_err(|error| error.to_string()));
         self.tell(match dialled {
-            Ok(socket) => Command::Connected { connection, socket },
+            Ok(stream) => Command::Connected { connection, stream },
             Err(reason) => Command::NotConnected { connection, reason },
         })
         .await;
@@ -79,19 +83,23 @@ impl Switchboard {
     async fn accept(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         // The handshake is small messages back and forth.
         let _ = stream.set_nodelay(true);
-        let accepted = self.identity.accept(stream, |key| self.credential_of(key)).await;
-        let (stream, credential) = match accepted {
+        if let Err(error) = end_when_unread(&stream, UNREAD_MAX) {
+            return tracing::debug!(osd = %self.osd, %from, %error, "a connection came to nothing");
+        }
+        let encryption = self.maps.borrow().encryption;
+        let accepted = self.identity.accept(stream, encryption, |key| self.credential_of(key)).await;
+        let (channel, credential) = match accepted {
             Ok(accepted) => accepted,
             Err(error @ auth::AuthError::Unauthorized { .. }) => {
-                return tracing::warn!(osd = %self.osd, %from, %error, "a connection is refused");
+                return self.refusals.log(&self.osd, from, &error);
             }
             Err(error) => {
                 // Anybody can send garbage, as often as he likes.
                 return tracing::debug!(osd = %self.osd, %from, %error, "a connection came to nothing");
             }
         };
-        if let Ok(socket) = stream.into_std() {
-            self.tell(Command::Accepted { socket, credential: Some(credential) }).await;
+        if let Ok(stream) = stream_of(channel) {
+            self.tell(Command::Accepted { stream, credential: Some(credential) }).await;
         }
     }
 
@@ -106,9 +114,8 @@ impl Switchboard {
                 Err(format!("{} knows nothing of its cluster yet; try again", self.osd))
             }
             None => Err(format!(
-                "the key {key} is not one of cluster {}: it was removed, or is of another cluster; `millpond auth ls` \
-                 shows whose are",
-                map.cluster
+                "the key {key} is not one of this cluster: it was removed, or is of another cluster; `millpond auth ls` \
+                 shows whose are"
             )),
         }
     }
@@ -118,5 +125,36 @@ impl Switchboard {
         if self.commands.send(command).await.is_ok() {
             self.waker.wake();
         }
+    }
+}
+
+/// Has the kernel end a connection whose other end takes nothing of what is sent for so long, even if it says that it lives.
+fn end_when_unread(stream: &TcpStream, after: Duration) -> std::io::Result<()> {
+    let milliseconds = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+    Ok(nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::TcpUserTimeout, &milliseconds)?)
+}
+
+/// A connection as a reactor takes it.
+fn stream_of(channel: Channel) -> std::io::Result<Stream> {
+    let (socket, session) = channel.into_parts()?;
+    Ok(Stream::new(socket, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn who_takes_nothing_of_what_is_sent_is_cut_off_however_alive_it_is() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let deaf = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        end_when_unread(&stream, Duration::from_secs(1)).unwrap();
+        let much = vec![0; 64 << 20];
+        let sent = tokio::time::timeout(Duration::from_secs(30), stream.write_all(&much)).await;
+        assert_eq!(sent.expect("it ends").unwrap_err().kind(), ErrorKind::TimedOut);
+        drop(deaf);
     }
 }

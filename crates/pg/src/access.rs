@@ -261,7 +261,9 @@ mod tests {
         // Nor by a lie about the pool.
         let mut lie = wanted;
         lie.key.pg.pool = PoolId(2);
+        lie.generation = Generation(9);
         assert_eq!(status(&mut alone, &encode::read(&lie)), Status::NotPrimary);
+        assert_eq!(alone.osd.volumes[&VOLUME].generation, Generation(1), "which fences nobody");
         let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
         assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
         // A volume that is not known here may be in any pool.

@@ -210,6 +210,8 @@ impl Learner {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) pg: PgId,
+    /// Which objects are its own: see [`PgId::holds`]. What is on the drive may be about to be split by it still.
+    pub(crate) modulus: u32,
     pub(crate) config: PgConfig,
     /// Who shall hold it, the preferred primary first.
     pub(crate) target: Vec<OsdId>,
@@ -225,7 +227,7 @@ pub(crate) struct Group {
     pub(crate) in_flight: VecDeque<OperationId>,
     /// Primary: operations behind others, oldest first.
     pub(crate) waiting: VecDeque<OperationId>,
-    /// Staged in the store and not yet durable, in whatever role.
+    /// Staged in the store and not yet durable, in whatever role; and splits that are to be.
     pub(crate) staged_count: u32,
     /// What clients were served of it here.
     pub(crate) traffic: Traffic,
@@ -263,6 +265,7 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(
         pg: PgId,
+        modulus: u32,
         config: PgConfig,
         target: Vec<OsdId>,
         is_primary: bool,
@@ -276,6 +279,7 @@ impl Group {
         };
         Group {
             pg,
+            modulus,
             config,
             target,
             size: 0,
@@ -344,6 +348,11 @@ impl Group {
     /// Everybody who holds a part of it, or shall.
     pub(crate) fn members(&self) -> impl Iterator<Item = OsdId> + '_ {
         self.config.in_sync.iter().chain(&self.config.learners).chain(&self.target).copied()
+    }
+
+    /// Whether an object is one of the group's.
+    pub(crate) fn holds(&self, key: &ObjectKey) -> bool {
+        self.pg == key.pg && self.pg.holds(self.modulus, key.volume, key.object)
     }
 
     pub(crate) fn learner_mut(&mut self, osd: OsdId) -> Option<&mut Learner> {

@@ -14,4 +14,6 @@ pub trait Io: Network {
     /// Asks the registry to replace a group's configuration if its epoch still is `expected`;
     /// `Osd::handle_proposal` follows.
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig);
+    /// The same, and in one with it the configuration of the group that is split off, with the same epoch and members.
+    fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig);
 }

@@ -13,7 +13,7 @@
 //! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up, and [`pace`]: how fast;
 //!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
 //!   [`fence`]: whoever had a volume before is served no more;
-//!   [`placement`]: how a group moves to other OSDs.
+//!   [`placement`]: how a group moves to other OSDs; [`split`]: how it becomes two.
 //! - `access`: what whoever connected may do.
 //! - [`counting`]: what is counted of all that, for operators.
 //! - [`group`], [`operation`]: the state those work on.
@@ -45,6 +45,7 @@ pub mod replica;
 pub mod request;
 mod sabotage;
 pub mod scrub;
+pub mod split;
 #[cfg(test)]
 mod testing;
 pub mod write;

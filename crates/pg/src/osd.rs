@@ -14,6 +14,7 @@ use crate::pace::Pace;
 use crate::placement::target_of;
 use crate::sabotage::Sabotage;
 use crate::scrub::Scrubs;
+use crate::split::Splitting;
 use base::figures::{Figures, Traffic};
 use base::hash::Map;
 use base::map::ClusterMap;
@@ -211,13 +212,19 @@ pub(crate) enum StagedRecord {
     Left {
         group: u32,
     },
+    /// A split: both groups wait for it.
+    Split {
+        group: u32,
+        child: u32,
+    },
 }
 
 impl StagedRecord {
     fn group(self) -> u32 {
         let (StagedRecord::Own { group, .. }
         | StagedRecord::Replica { group, .. }
-        | StagedRecord::Left { group }) = self;
+        | StagedRecord::Left { group }
+        | StagedRecord::Split { group, .. }) = self;
         group
     }
 }
@@ -238,7 +245,6 @@ pub(crate) const TOKEN_PART: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
-    pub(crate) pg_count: u32,
     pub(crate) generation: Generation,
     pub(crate) is_removed: bool,
     /// What clients were served of it here.
@@ -291,6 +297,8 @@ pub struct Osd {
     pub(crate) now: Instant,
     pub(crate) next_tick: Instant,
     was_full: bool,
+    /// Splits that the store is yet to take.
+    pub(crate) splittings: VecDeque<Splitting>,
     pub(crate) deletions: VecDeque<ObjectKey>,
     pub(crate) deletions_are_due: bool,
     pub(crate) damage: DamageCounts,
@@ -359,6 +367,7 @@ impl Osd {
             now: Instant::default(),
             next_tick: Instant::default(),
             was_full: false,
+            splittings: VecDeque::new(),
             deletions: VecDeque::new(),
             deletions_are_due: false,
             damage: DamageCounts::default(),
@@ -580,6 +589,7 @@ impl Osd {
         if self.pace.next_at.is_some_and(|at| now >= at) {
             self.begin_burst(io);
         }
+        self.stage_splits();
         self.store.flush(&mut self.actions);
         self.perform_actions(io);
         self.send_acks(io);
@@ -594,7 +604,9 @@ impl Osd {
         }
         self.leases.start(now);
         for (id, info) in &map.volumes {
-            let Some(pool) = map.pools.get(&info.pool) else { continue };
+            if !map.pools.contains_key(&info.pool) {
+                continue;
+            }
             let fence = self.fences.remove(id).unwrap_or_default();
             let before = self.volumes.get(id);
             let known = before.map_or(fence, |volume| volume.generation);
@@ -604,7 +616,6 @@ impl Osd {
                 *id,
                 VolumeState {
                     pool: info.pool,
-                    pg_count: pool.pg_count,
                     generation: known.max(info.generation),
                     is_removed: info.removed,
                     traffic,
@@ -615,7 +626,10 @@ impl Osd {
             let target = target_of(&map, *pg, config);
             match self.group_index.get(pg).copied() {
                 None => {
-                    let group = Group::new(*pg, config.clone(), target, config.primary == self.id, now);
+                    let modulus =
+                        self.store.pg_modulus(*pg).or_else(|| map.modulus_of(*pg)).unwrap_or_default();
+                    let is_primary = config.primary == self.id;
+                    let group = Group::new(*pg, modulus, config.clone(), target, is_primary, now);
                     // What it held in an earlier life is to be deleted, when it is no member any more.
                     if group.has_member(self.id) || self.store.pg_position(*pg).is_some() {
                         self.group_index.insert(*pg, self.groups.len() as u32);
@@ -629,6 +643,8 @@ impl Osd {
             }
         }
         self.map = map;
+        self.end_removed_groups(io);
+        self.split_by_map(io);
         for group in &mut self.groups {
             let pool = self.map.pools.get(&group.pg.pool);
             (group.size, group.min_size) =
@@ -641,7 +657,7 @@ impl Osd {
         self.next_tick = now;
     }
 
-    fn handle_config(&mut self, index: u32, config: &base::map::PgConfig, io: &mut impl Io) {
+    pub(crate) fn handle_config(&mut self, index: u32, config: &base::map::PgConfig, io: &mut impl Io) {
         let group = &mut self.groups[index as usize];
         if config.epoch <= group.config.epoch {
             return;
@@ -792,6 +808,12 @@ impl Osd {
         self.staged_token
     }
 
+    /// Notes a split that was staged with [`Self::next_staged_token`]. Both groups wait for it already.
+    pub(crate) fn note_split(&mut self, group: u32, child: u32) {
+        self.staged_token += 1;
+        self.staged.push_back(StagedRecord::Split { group, child });
+    }
+
     /// Notes what was staged with [`Self::next_staged_token`].
     pub(crate) fn note_staged(&mut self, record: StagedRecord) {
         self.staged_token += 1;
@@ -872,13 +894,23 @@ impl Osd {
                 self.count_replicated(write);
             }
             StagedRecord::Left { .. } => {}
-        }
-        if self.groups[group as usize].staged_count == 0 {
-            self.answer_pending_query(group, io);
-            self.begin_epoch(group, io);
-            if matches!(self.groups[group as usize].state, GroupState::Waiting { .. }) {
-                self.advance_peering(group, io);
+            StagedRecord::Split { child, .. } => {
+                self.groups[child as usize].staged_count -= 1;
+                self.nothing_is_staged(child, io);
             }
+        }
+        self.nothing_is_staged(group, io);
+    }
+
+    /// If nothing of a group is on its way to the drive any more, what waited for that goes on.
+    fn nothing_is_staged(&mut self, group: u32, io: &mut impl Io) {
+        if self.groups[group as usize].staged_count > 0 {
+            return;
+        }
+        self.answer_pending_query(group, io);
+        self.begin_epoch(group, io);
+        if matches!(self.groups[group as usize].state, GroupState::Waiting { .. }) {
+            self.advance_peering(group, io);
         }
     }
 
@@ -900,7 +932,8 @@ impl Osd {
                 let epoch = self.groups[group as usize].epoch;
                 io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
             }
-            StagedRecord::Left { .. } => {}
+            // Both halves wait for ever, as long as this process lives: its drive is of no use any more.
+            StagedRecord::Left { .. } | StagedRecord::Split { .. } => {}
         }
         self.note(format!("the drive failed: {reason}"));
     }
@@ -998,6 +1031,7 @@ impl Osd {
         self.advance_scrub(io);
         self.advance_recovery(io);
         self.advance_placement(io);
+        self.advance_splitting(io);
         if self.deletions_are_due && self.deletions.is_empty() {
             let is_due = |key: &ObjectKey| {
                 let is_removed = self.volumes.get(&key.volume).is_some_and(|volume| volume.is_removed);
@@ -1020,6 +1054,7 @@ impl Osd {
                 group.is_active()
                     && !group.wanted_learners().any(|osd| self.is_present(osd))
                     && !self.has_placement_work(group)
+                    && !self.is_to_be_split(group)
             } else {
                 !group.config.in_sync.contains(&self.id)
                     || !self.leases.is_free_of(group.config.primary, self.now)

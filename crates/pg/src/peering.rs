@@ -305,12 +305,12 @@ impl Osd {
         group.asked.clear();
         self.note_regained(index);
         let group = &mut self.groups[index as usize];
-        let epoch = group.epoch;
+        let (modulus, epoch) = (group.modulus, group.epoch);
         group.enter(GroupState::Querying { positions: Vec::new(), since: now });
         let replicas: Vec<_> = group.replicas(self.id).collect();
         for osd in &replicas {
             match self.ready_link(*osd) {
-                Some(link) => io.send(link, &encode::query(pg, epoch)),
+                Some(link) => io.send(link, &encode::query(pg, modulus, epoch)),
                 None => return self.end_epoch(index, &format!("{osd} cannot be reached"), io),
             }
         }
@@ -318,14 +318,22 @@ impl Osd {
     }
 
     /// A primary claimed an epoch and asks where this replica stands.
-    pub(crate) fn handle_query(&mut self, link: LinkId, pg: PgId, epoch: Epoch, io: &mut impl Io) {
+    pub(crate) fn handle_query(
+        &mut self,
+        link: LinkId,
+        pg: PgId,
+        modulus: u32,
+        epoch: Epoch,
+        io: &mut impl Io,
+    ) {
+        self.split_by_query(pg, modulus, io);
         let Some(&index) = self.group_index.get(&pg) else { return };
         let Some(leader) = self.osd_link_mut(link).map(|peer| peer.osd) else { return };
         let group = &mut self.groups[index as usize];
         // A query of an older epoch is a fenced primary's: it gets no answer. One epoch has one primary.
         let is_its_leader = group.leader.is_none_or(|known| known == leader);
         let is_asked_again = epoch == group.epoch && is_its_leader && !group.is_led_here();
-        if epoch <= group.epoch && !is_asked_again {
+        if epoch <= group.epoch && !is_asked_again || modulus != group.modulus {
             self.milestones.pass(Milestone::QueryOutdated);
             return;
         }
@@ -418,7 +426,7 @@ impl Osd {
             let reason = format!("{osd} started anew before it was in sync, and is compared again");
             return self.do_without(index, osd, reason);
         }
-        let found = differences(pg, &members);
+        let found = differences(pg, group.modulus, &members);
         if self.sabotage != Some(Sabotage::TrustTail)
             && found.as_ref().map_or(true, |ranges| !ranges.is_empty())
             && let Some(heir) = who_lacks_less(&members)
@@ -525,7 +533,7 @@ impl Osd {
     fn stage_mark(&mut self, index: u32, io: &mut impl Io) {
         let group = &self.groups[index as usize];
         let (pg, epoch, sequence) = (group.pg, group.epoch, group.next_sequence);
-        match self.store.stage_mark(pg, epoch, sequence, self.next_staged_token()) {
+        match self.store.stage_mark(pg, group.modulus, epoch, sequence, self.next_staged_token()) {
             Ok(()) => {
                 let (id, operation) = self.operations.add();
                 operation.kind = OperationKind::Mark;
@@ -745,11 +753,16 @@ fn as_told_by(member: &MemberPosition, range: RepairRange) -> impl Iterator<Item
     })
 }
 
-/// The blocks whose content members may disagree about: those touched by log entries that not all have.
+/// The blocks whose content members may disagree about: those touched by log entries that not all have. Entries from
+/// before a split may be of the other half: they tell of agreement, and of nothing to repair.
 ///
 /// # Errors
 /// When a member's log ends before another's begins: its gap is larger than a log can tell.
-pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeque<RepairRange>, Behind> {
+pub(crate) fn differences(
+    pg: PgId,
+    modulus: u32,
+    members: &[MemberPosition],
+) -> Result<VecDeque<RepairRange>, Behind> {
     // Entries before this sequence are gone from some log; every member must reach up to it.
     let logs_begin = members.iter().map(|member| member.log_begins).max().unwrap_or_default();
     let window_start = agreement(members).map_or(logs_begin, Sequence::next);
@@ -769,6 +782,7 @@ pub(crate) fn differences(pg: PgId, members: &[MemberPosition]) -> Result<VecDeq
     let ranges: BTreeSet<RepairRange> = holders
         .into_values()
         .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
+        .filter(|(entry, _)| pg.holds(modulus, entry.volume, entry.object))
         .map(|(entry, _)| RepairRange {
             key: ObjectKey { pg, volume: entry.volume, object: entry.object },
             first_block: entry.first_block,
@@ -846,7 +860,7 @@ mod tests {
 
     fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, Behind> {
         let pg = PgId { pool: PoolId(1), index: 0 };
-        Ok(differences(pg, members)?.into_iter().map(|range| range.first_block).collect())
+        Ok(differences(pg, 1, members)?.into_iter().map(|range| range.first_block).collect())
     }
 
     #[test]
@@ -889,7 +903,7 @@ mod tests {
         let lacked = [entry(1, 1, 9), repair];
         let members = [member(0, true, &had), member(1, true, &lacked)];
         let pg = PgId { pool: PoolId(1), index: 0 };
-        let found = differences(pg, &members).unwrap();
+        let found = differences(pg, 1, &members).unwrap();
         assert_eq!(found.iter().map(|range| (range.first_block, range.tag)).collect::<Vec<_>>(), [(10, 8)]);
         // Before that repair was on both, the write was a difference. A part of it that only one repaired is one still.
         let wide = LogEntry { block_count: 3, ..first };
@@ -898,7 +912,7 @@ mod tests {
             member(0, true, &[entry(1, 1, 9), wide, repair, of_one]),
             member(1, true, &[entry(1, 1, 9), repair]),
         ];
-        let found = differences(pg, &members).unwrap();
+        let found = differences(pg, 1, &members).unwrap();
         let parts: Vec<_> = found.iter().map(|range| (range.first_block, range.block_count)).collect();
         assert_eq!(parts, [(11, 2), (11, 1)]);
     }

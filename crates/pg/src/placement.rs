@@ -28,6 +28,9 @@ const HAND_OVER_FAILED: Duration = Duration::from_secs(10);
 /// How long.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(20);
 
+/// Who leads a group of which this OSD knows nobody.
+pub(crate) const NOBODY: OsdId = OsdId(u32::MAX);
+
 /// What an active group lacks of being where its target says.
 enum Step {
     /// Members that are not in the target are dropped.
@@ -209,7 +212,11 @@ impl Osd {
                     // later epoch without it tells that it is none.
                     let is_over = group.config.epoch > group.epoch
                         || group.config.epoch == group.epoch && expected.is_none();
-                    if is_over && group.query_pending.is_none() {
+                    // A store that knows a later epoch than the registry: that was set back, and what it says of who holds
+                    // the group may be long over.
+                    let is_known =
+                        self.store.pg_position(group.pg).is_none_or(|(epoch, _)| epoch <= group.config.epoch);
+                    if is_over && is_known && group.query_pending.is_none() {
                         group.enter(GroupState::Left { is_marked: false });
                         // What it may have told a primary of what it holds will not be true any more.
                         group.leader = None;
@@ -222,14 +229,35 @@ impl Osd {
         }
     }
 
+    /// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted. A pool is removed
+    /// when none of its volumes is left. One that is gone before that was not removed: the registry was set back to a time
+    /// before the pool was made, and what may be all there is of its volumes stays on the drive.
+    pub(crate) fn end_removed_groups(&mut self, io: &mut impl Io) {
+        for index in 0..self.groups.len() as u32 {
+            let group = &mut self.groups[index as usize];
+            let pool = group.pg.pool;
+            if self.map.pools.contains_key(&pool)
+                || group.config.primary == NOBODY
+                || self.volumes.values().any(|volume| volume.pool == pool && !volume.is_removed)
+            {
+                continue;
+            }
+            group.target.clear();
+            // An epoch that this map does not show may have begun before the pool was removed.
+            let epoch = Epoch(group.config.epoch.max(group.epoch).0 + 1);
+            let over = PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() };
+            self.handle_config(index, &over, io);
+        }
+    }
+
     /// Deletes an object of a group that this OSD left. `false` when the store has no room right now.
     pub(crate) fn delete_left(&mut self, index: u32, key: ObjectKey) -> bool {
         let group = &self.groups[index as usize];
         let GroupState::Left { is_marked } = group.state else { return true };
-        let (pg, epoch) = (group.pg, group.config.epoch);
+        let (pg, modulus, epoch) = (group.pg, group.modulus, group.config.epoch);
         let mut staged = Ok(());
         if !is_marked && self.sabotage != Some(Sabotage::KeepLog) {
-            staged = self.store.stage_join(pg, epoch, Sequence(0), self.next_staged_token());
+            staged = self.store.stage_join(pg, modulus, epoch, Sequence(0), self.next_staged_token());
             if staged.is_ok() {
                 self.note_staged(StagedRecord::Left { group: index });
                 self.groups[index as usize].enter(GroupState::Left { is_marked: true });

@@ -113,7 +113,7 @@ impl Osd {
                 heard_at: self.now,
                 state: LearnerState::Asked,
             });
-            io.send(link, &encode::query(group.pg, group.epoch));
+            io.send(link, &encode::query(group.pg, group.modulus, group.epoch));
             if !self.learning.contains(&index) {
                 self.learning.push(index);
             }
@@ -158,7 +158,7 @@ impl Osd {
         io: &mut impl Io,
     ) {
         let group = &mut self.groups[index as usize];
-        let (pg, epoch) = (group.pg, group.epoch);
+        let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
         let is_active = group.is_active();
         let is_cramped = group.cramped.contains(&osd);
         let Some(learner) = group.learner_mut(osd) else { return };
@@ -175,7 +175,7 @@ impl Osd {
         let is_whole = own.is_whole() && theirs.is_whole();
         let members = [own, theirs];
         let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
-        let by_log = if tells && !is_cramped { differences(pg, &members).ok() } else { None };
+        let by_log = if tells && !is_cramped { differences(pg, modulus, &members).ok() } else { None };
         self.milestones.pass(match by_log {
             Some(_) => Milestone::LearnerByLog,
             None if is_cramped => Milestone::LearnerFrees,

@@ -83,8 +83,8 @@ impl Osd {
                 self.handle_refusal(link, ordinal, status, epoch, io);
                 Ok(Handled::Done)
             }
-            Message::Query { pg, epoch } => {
-                self.handle_query(link, pg, epoch, io);
+            Message::Query { pg, modulus, epoch } => {
+                self.handle_query(link, pg, modulus, epoch, io);
                 Ok(Handled::Done)
             }
             Message::Serves { pg, epoch } => {
@@ -252,13 +252,13 @@ impl Osd {
             // It left the group since it told that primary where it stands: it is to be asked anew.
             Some(index) if self.groups[index as usize].leader != sender => Err((Status::NotActive, epoch)),
             Some(index) => {
-                let token = self.next_staged_token();
+                let (token, modulus) = (self.next_staged_token(), self.groups[index as usize].modulus);
                 let staged = if join.is_some() {
                     // What its log ended with when it started is no part of the one that begins now.
                     self.groups[index as usize].may_lack_tail = false;
-                    self.store.stage_join(pg, epoch, mark, token)
+                    self.store.stage_join(pg, modulus, epoch, mark, token)
                 } else {
-                    self.store.stage_mark(pg, epoch, mark, token)
+                    self.store.stage_mark(pg, modulus, epoch, mark, token)
                 };
                 Ok((index, staged))
             }

@@ -10,7 +10,7 @@ use crate::sabotage::Sabotage;
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::{NAME, UNDONE};
-use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, PgId, crc32c};
+use base::{BLOCK_BYTES, Buffer, Generation, LinkId, LogEntry, OBJECT_BYTES, ObjectKey, OsdId, crc32c};
 use std::ops::Range;
 use store::{DeviceError, Location};
 use wire::encode::{self, RefusalDetails};
@@ -32,20 +32,22 @@ impl Osd {
         if volume.is_removed {
             return refuse(Status::NoSuchVolume);
         }
+        let (pg, object) = (request.key.pg, request.key.object);
+        // Whoever may use another pool only says that it is of that one: it must not fence those who may use this.
+        if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
+            return refuse(Status::NotPrimary);
+        }
         if request.generation < volume.generation {
             let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
             return Err((Status::Fenced, details));
         }
         // The attach is newer than the map: it fences the older ones from here on.
         volume.generation = volume.generation.max(request.generation);
-        let object = request.key.object;
-        let pg = PgId::of_object(volume.pool, volume.pg_count, request.key.volume, object);
-        if pg != request.key.pg || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
-            return refuse(Status::NotPrimary);
-        }
         let Some(&index) = self.group_index.get(&pg) else { return refuse(Status::NotPrimary) };
         let group = &self.groups[index as usize];
-        if group.config.primary != self.id {
+        // Whose map is from before a split may mean the other half.
+        let is_held = group.holds(&request.key) || self.sabotage == Some(Sabotage::ServeOtherHalf);
+        if group.config.primary != self.id || !is_held {
             return refuse(Status::NotPrimary);
         }
         if !group.is_active() {

@@ -33,13 +33,17 @@ pub enum Sabotage {
     LeaveEarly,
     /// A primary that restarted takes what it finds for the end of its log, whatever the others have.
     TrustTail,
+    /// A primary serves objects that went to the other half of its group, for whoever has a map from before.
+    ServeOtherHalf,
+    /// A replica goes on with what it holds as if its group had not been split.
+    IgnoreSplit,
     /// Who is sent a client's fence answers without making sure of the other OSDs.
     FenceAlone,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 15] = [
+    pub const ALL: [Sabotage; 17] = [
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
@@ -55,5 +59,7 @@ impl Sabotage {
         Sabotage::LeaveEarly,
         Sabotage::TrustTail,
         Sabotage::FenceAlone,
+        Sabotage::ServeOtherHalf,
+        Sabotage::IgnoreSplit,
     ];
 }

@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) bad: Option<u64>,
     pub(crate) drive: Vec<(u64, Option<Buffer>, Result<(), String>)>,
     pub(crate) proposals: Vec<(PgId, PgConfig)>,
+    /// Those that ask for a split.
+    pub(crate) splits: Vec<(PgId, PgConfig)>,
 }
 
 impl Network for Surroundings {
@@ -85,6 +87,9 @@ impl Io for Surroundings {
     fn propose(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
         self.proposals.push((pg, config));
     }
+    fn propose_split(&mut self, pg: PgId, _: Epoch, config: PgConfig) {
+        self.splits.push((pg, config));
+    }
 }
 
 /// An OSD that is alone and holds a group.
@@ -100,22 +105,23 @@ impl Alone {
     }
 
     pub(crate) fn with_groups(groups: u32) -> Alone {
-        let options = store::Options {
-            segment_bytes: Some(SEGMENT_BYTES),
-            batch_bytes_max: 300 << 10,
-            ..store::Options::default()
-        };
+        let options = options();
         let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
         let mut drive = Memory(vec![0; 32 * SEGMENT_BYTES as usize]);
         store::format(&mut drive, store::Identity { cluster, osd_uuid, osd: OsdId(0) }, &options).unwrap();
-        let store = store::Store::open(&mut drive, &store::Expected::default(), options).unwrap();
-        let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
-        let io = Surroundings { disk: drive.0, ..Surroundings::default() };
+        let (osd, io) = open(drive);
         let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
         alone.osd.handle_map(alone.now, Arc::new(map(groups)), &mut alone.io);
         alone.run();
         assert!(alone.osd.groups.iter().all(Group::is_active));
         alone
+    }
+
+    /// It ends, and starts again in a cluster that has this map.
+    pub(crate) fn restart(&mut self, map: ClusterMap) {
+        (self.osd, self.io) = open(Memory(std::mem::take(&mut self.io.disk)));
+        self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
+        self.run();
     }
 
     /// Some seconds pass.
@@ -170,6 +176,17 @@ impl Alone {
     pub(crate) fn holds(&self, key: ObjectKey) -> bool {
         self.osd.store.objects().any(|held| held == key)
     }
+}
+
+fn options() -> store::Options {
+    let segment_bytes = Some(SEGMENT_BYTES);
+    store::Options { segment_bytes, batch_bytes_max: 300 << 10, ..store::Options::default() }
+}
+
+fn open(mut drive: Memory) -> (Osd, Surroundings) {
+    let store = store::Store::open(&mut drive, &store::Expected::default(), options()).unwrap();
+    let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
+    (osd, Surroundings { disk: drive.0, ..Surroundings::default() })
 }
 
 fn content(first_block: u16, block_count: u16) -> (Vec<u8>, Vec<U32>) {

@@ -300,8 +300,17 @@ impl Osd {
     /// that this OSD left.
     pub(crate) fn delete_some(&mut self, io: &mut impl Io) {
         for _ in 0..DELETIONS_AT_ONCE {
+            if !self.splittings.is_empty() {
+                // What is staged before a split is what is split.
+                return;
+            }
             let Some(key) = self.deletions.pop_front() else { return };
             let Some(&group) = self.group_index.get(&key.pg) else { continue };
+            if !self.groups[group as usize].holds(&key) {
+                // It went to the other half since, and is looked for there.
+                self.deletions_are_due = true;
+                continue;
+            }
             if self.has_left(group) {
                 if self.delete_left(group, key) {
                     continue;
@@ -487,7 +496,7 @@ mod tests {
         map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
         map.targets.insert(PG, in_sync.clone());
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
-        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.osd.handle_query(link, PG, 1, epoch, &mut alone.io);
         assert!(!alone.io.sent.is_empty(), "it says where it stands");
         // Another map from before that comes first.
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
@@ -500,7 +509,7 @@ mod tests {
         alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
         assert!(matches!(alone.osd.groups[0].state, GroupState::Replica { expected: None }));
         // Asked anew, it says that its log does not tell what it has, and joins.
-        alone.osd.handle_query(link, PG, epoch, &mut alone.io);
+        alone.osd.handle_query(link, PG, 1, epoch, &mut alone.io);
         alone.run();
         assert!(!alone.holds(key) && alone.osd.store.pg_is_incomplete(PG));
     }
@@ -516,6 +525,79 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.run();
         assert!(!alone.holds(key));
+    }
+
+    #[test]
+    fn of_a_removed_pool_nothing_is_kept_and_no_epoch_is_claimed() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let mut without = map(1);
+        without.revision = 2;
+        without.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(without.clone()), &mut alone.io);
+        without.revision = 3;
+        without.pools.clear();
+        without.pgs.clear();
+        without.targets.clear();
+        without.volumes.clear();
+        let without = Arc::new(without);
+        // In the middle of a claim, which the registry refuses then.
+        alone.osd.end_epoch(0, "a test", &mut alone.io);
+        while alone.io.proposals.is_empty() {
+            alone.now = alone.now + std::time::Duration::from_millis(50);
+            alone.osd.end_turn(alone.now, &mut alone.io);
+        }
+        alone.osd.handle_map(alone.now, without.clone(), &mut alone.io);
+        alone.io.proposals.clear();
+        alone.osd.handle_proposal(alone.now, PG, None, &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key));
+        assert!(alone.io.proposals.is_empty() && alone.osd.has_left(0));
+        // Another map changes nothing of that, and nothing waits for the group.
+        alone.osd.handle_map(alone.now, without, &mut alone.io);
+        assert!(alone.osd.has_left(0));
+        assert!(!alone.osd.groups.iter().any(|group| group.config.primary == OsdId(0)));
+    }
+
+    #[test]
+    fn what_others_held_by_a_registry_that_was_set_back_is_not_deleted_here() {
+        for (epoch, is_kept) in [(Epoch(2), true), (Epoch(9), false)] {
+            let mut alone = Alone::new();
+            let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+            let mut map = map(1);
+            map.revision = 2;
+            map.pgs.get_mut(&PG).unwrap().epoch = Epoch(4);
+            alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+            alone.run();
+            alone.write(key);
+            let known = alone.osd.store.pg_position(PG).unwrap().0;
+            assert!(Epoch(4) <= known && known < Epoch(9), "{known:?}");
+            // The registry says that another holds it, by an epoch from before what this OSD wrote, or a later one.
+            let primary = OsdId(1);
+            let config = PgConfig { epoch, primary, in_sync: vec![primary], learners: Vec::new() };
+            map.pgs.insert(PG, config);
+            map.targets.insert(PG, vec![primary]);
+            alone.restart(map);
+            assert_eq!(alone.holds(key), is_kept, "{epoch:?}");
+            assert_eq!(alone.osd.has_left(0), !is_kept);
+        }
+    }
+
+    #[test]
+    fn of_a_pool_that_is_gone_before_its_volumes_everything_is_kept() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let mut without = map(1);
+        without.revision = 2;
+        without.pools.clear();
+        without.pgs.clear();
+        without.targets.clear();
+        without.volumes.clear();
+        alone.osd.handle_map(alone.now, Arc::new(without), &mut alone.io);
+        alone.run();
+        assert!(alone.holds(key) && !alone.osd.has_left(0));
     }
 
     #[test]

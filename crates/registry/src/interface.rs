@@ -133,6 +133,10 @@ impl Compare {
     fn value_bytes(&self) -> usize {
         if let Compare::Value(_, value) = self { value.len() } else { 0 }
     }
+
+    fn bytes(&self) -> usize {
+        self.key().len() + self.value_bytes()
+    }
 }
 
 /// One step of a transaction's branch.
@@ -274,7 +278,14 @@ impl Txn {
     /// limits. For creations too large for one transaction, where atomicity is not needed.
     #[must_use]
     pub fn split(operations: impl IntoIterator<Item = Operation>) -> Vec<Txn> {
+        Txn::split_when(&[], operations)
+    }
+
+    /// As [`Self::split`], each of them under the same conditions.
+    #[must_use]
+    pub fn split_when(conditions: &[Compare], operations: impl IntoIterator<Item = Operation>) -> Vec<Txn> {
         let mut txns: Vec<Txn> = Vec::new();
+        let condition_bytes: usize = conditions.iter().map(Compare::bytes).sum();
         let mut bytes = 0;
         let mut changed = BTreeSet::new();
         for operation in operations {
@@ -287,12 +298,13 @@ impl Txn {
                     txn.then.push(operation);
                 }
                 _ => {
-                    bytes = operation.bytes();
+                    bytes = condition_bytes + operation.bytes();
                     changed.clear();
                     if operation.changes() {
                         changed.insert(operation.key().to_owned());
                     }
-                    txns.push(Txn::new().then(operation));
+                    let under = Txn { compares: conditions.to_vec(), ..Txn::new() };
+                    txns.push(under.then(operation));
                 }
             }
         }
@@ -317,7 +329,7 @@ impl Txn {
         for compare in &self.compares {
             check_key(compare.key())?;
             check_value(compare.key(), compare.value_bytes())?;
-            bytes += compare.key().len() + compare.value_bytes();
+            bytes += compare.bytes();
         }
         for branch in [&self.then, &self.otherwise] {
             let mut changed = BTreeSet::new();
@@ -412,6 +424,41 @@ pub trait Watch: Send {
     async fn next(&mut self) -> Result<WatchBatch, RegistryError>;
 }
 
+/// Something that is wrong with a registry that consists of members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegistryTrouble {
+    /// Its quota is used up: it takes no change but those that make room.
+    Full {
+        /// The member that says so.
+        member: String,
+    },
+    /// Its quota will be used up.
+    Filling {
+        /// The member whose store is so large.
+        member: String,
+        /// Bytes of the store.
+        bytes: u64,
+        /// The quota: what it may have.
+        bytes_max: u64,
+        /// Whether the member told its quota; else it is that of one that was told nothing else.
+        is_quota_known: bool,
+    },
+    /// A member does not answer, or takes no part.
+    MemberDown {
+        /// The member.
+        member: String,
+        /// What was found.
+        reason: String,
+    },
+    /// A member is of a version that is too old.
+    Outdated {
+        /// The member.
+        member: String,
+        /// Its version.
+        version: String,
+    },
+}
+
 /// A registry with etcd's semantics. Keys are text of 1 to [`KEY_BYTES_MAX`] bytes without control
 /// characters. Reads are linearizable: they show every change acknowledged before they began.
 #[async_trait]
@@ -441,6 +488,11 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Drops history up to a revision. Keys keep their values.
     async fn compact(&self, revision: Revision) -> Result<(), RegistryError>;
+
+    /// What is wrong with the registry itself, though it answers. Takes half a second at most.
+    async fn troubles(&self) -> Vec<RegistryTrouble> {
+        Vec::new()
+    }
 
     /// Writes one key that belongs to no lease.
     async fn put(&self, key: &str, value: Value) -> Result<Revision, RegistryError> {
@@ -517,6 +569,15 @@ mod tests {
         assert!(txns.len() < 20, "{}", txns.len());
         let together: Vec<_> = txns.into_iter().flat_map(|txn| txn.then).collect();
         assert_eq!(together, operations.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_conditions_of_a_split_count_in_each_of_its_transactions() {
+        let condition = Compare::Value("c".to_owned(), vec![1; 200_000].into());
+        let operations = (0..12).map(|index| Operation::put(format!("{index:02}"), vec![7; 200_000]));
+        let txns = Txn::split_when(std::slice::from_ref(&condition), operations);
+        assert!(txns.iter().all(|txn| txn.check().is_ok() && txn.compares == [condition.clone()]));
+        assert_eq!(txns.iter().map(|txn| txn.then.len()).collect::<Vec<_>>(), [5, 5, 2]);
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub use error::RegistryError;
 pub use etcd::{EtcdOptions, EtcdRegistry, EtcdTls, EtcdUrlError, EtcdUser};
 pub use interface::{
     BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, LeaseId,
-    OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, Revision, Txn, TxnResult,
-    VALUE_BYTES_MAX, Watch, WatchBatch,
+    OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, RegistryTrouble, Revision, Txn,
+    TxnResult, VALUE_BYTES_MAX, Watch, WatchBatch,
 };
 pub use location::Location;
 pub use socket::{DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer};

@@ -2,8 +2,8 @@
 
 use crate::error::RegistryError;
 use crate::interface::{
-    KeyValue, Lease, LeaseId, Range, Registry, Revision, Txn, TxnResult, Watch, check_key, check_prefix,
-    check_ttl,
+    KeyValue, Lease, LeaseId, Range, Registry, RegistryTrouble, Revision, Txn, TxnResult, Watch, check_key,
+    check_prefix, check_ttl,
 };
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,10 @@ pub(crate) trait Caller: Send + Sync + 'static {
     async fn call(&self, request: Request) -> Result<Answer, RegistryError>;
     /// Starts a watch.
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError>;
+    /// What is wrong with it.
+    async fn find_troubles(&self) -> Vec<RegistryTrouble> {
+        Vec::new()
+    }
 }
 
 #[async_trait]
@@ -132,6 +136,10 @@ impl<T: Caller> Registry for T {
 
     async fn compact(&self, revision: Revision) -> Result<(), RegistryError> {
         done(self, Request::Compact { revision }).await
+    }
+
+    async fn troubles(&self) -> Vec<RegistryTrouble> {
+        self.find_troubles().await
     }
 }
 

@@ -3,8 +3,10 @@
 mod common;
 
 use common::Etcd;
+use registry::cluster::{Cluster, HistoryBounds};
 use registry::{
-    Compare, EtcdOptions, EtcdRegistry, Event, Operation, Registry, RegistryError, Revision, Txn, conformance,
+    Compare, EtcdOptions, EtcdRegistry, Event, Operation, Registry, RegistryError, RegistryTrouble, Revision,
+    Txn, conformance,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,6 +196,85 @@ async fn a_watch_far_behind_shows_all_and_one_that_is_too_far_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_is_forgotten_as_it_grows_old_and_the_keys_stay() {
+    let etcd = Etcd::start(1, &[]);
+    let registry = Arc::new(registry(&etcd.url()).await);
+    let first = registry.put("a", "0".into()).await.expect("it is written");
+    let cluster = Cluster::new(registry.clone());
+    let bounds = HistoryBounds { keep: Duration::from_secs(2), every: Duration::from_millis(200) };
+    let bounding = tokio::spawn(async move { cluster.bound_history(bounds).await });
+    let is_forgotten = async |from: Revision| {
+        let mut watch = registry.watch("a", from).await.expect("a watch starts");
+        match tokio::time::timeout(Duration::from_secs(30), watch.next()).await.expect("it shows something") {
+            Ok(_) => false,
+            Err(RegistryError::Compacted { .. }) => true,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let began = std::time::Instant::now();
+    let mut number = 0;
+    while !is_forgotten(first).await {
+        number += 1;
+        registry.put("a", number.to_string().into()).await.expect("it is written");
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is forgotten");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(began.elapsed() > Duration::from_secs(1), "what is new is kept");
+    let last = registry.put("a", "last".into()).await.expect("it is written");
+    assert!(!is_forgotten(last).await);
+    let kept = registry.get("a").await.expect("it can be read").expect("it is there");
+    assert_eq!(kept.value.as_bytes(), b"last");
+    bounding.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_members_is_found() {
+    let mut etcd = Etcd::start(3, &["--quota-backend-bytes", "8388608"]);
+    let registry = registry(&etcd.url()).await;
+    etcd.kill_member(2);
+    let found = registry.troubles().await;
+    let port = etcd.url().rsplit(':').next().map(str::to_owned).expect("it has one");
+    assert!(
+        matches!(&found[..], [RegistryTrouble::MemberDown { member, .. }] if member.ends_with(&port)),
+        "{found:?}"
+    );
+    etcd.start_member(2);
+    let mut large = (0..40).map(|index| format!("large/{index}"));
+    while registry.put(&large.next().expect("it has room for 8 MiB"), vec![7; 1 << 20].into()).await.is_ok() {
+    }
+    let began = std::time::Instant::now();
+    let is_full = |found: &[RegistryTrouble]| {
+        found.len() == 3 && found.iter().all(|one| matches!(one, RegistryTrouble::Full { .. }))
+    };
+    let mut found = registry.troubles().await;
+    while !is_full(&found) {
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        found = registry.troubles().await;
+    }
+    // Alone it takes no part.
+    etcd.kill_member(0);
+    etcd.kill_member(1);
+    let is_alone = |found: &[RegistryTrouble]| {
+        let reasons: Vec<&str> = found
+            .iter()
+            .filter_map(|one| match one {
+                RegistryTrouble::MemberDown { reason, .. } => Some(reason.as_str()),
+                _ => None,
+            })
+            .collect();
+        reasons.len() == 3 && reasons.iter().any(|reason| reason.contains("majority"))
+    };
+    let began = std::time::Instant::now();
+    let mut found = registry.troubles().await;
+    while !is_alone(&found) {
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        found = registry.troubles().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_etcd_never_lies_about_what_it_did() {
     let etcd = Etcd::start(1, &["--quota-backend-bytes", "8388608"]);
     let registry = registry(&etcd.url()).await;
@@ -210,6 +291,34 @@ async fn a_full_etcd_never_lies_about_what_it_did() {
     assert!(refused.to_string().contains("--quota-backend-bytes"), "{refused}");
     assert!(registry.get("large/0").await.expect("it can be read").is_some());
     assert!(registry.delete("large/0").await.is_ok(), "what makes room is done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_nobody_named_take_over_from_the_one_that_was() {
+    let mut etcd = Etcd::start(3, &[]);
+    let all = etcd.url();
+    drop(registry(&all).await);
+    // Each tells where it is when it has started.
+    while etcd.ctl(&["member", "list"]).matches(", http://127.0.0.1").count() < 6 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let first = all.split(',').next().expect("there is one");
+    let registry = registry(first).await;
+    registry.put("a", "1".into()).await.expect("it is written");
+    let mut watch = registry.watch("a", Revision(0)).await.expect("a watch starts");
+    // It is asked at once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    etcd.kill_member(0);
+    let began = std::time::Instant::now();
+    while let Err(error) = registry.put("a", "2".into()).await {
+        assert!(began.elapsed() < Duration::from_secs(40), "{error}");
+    }
+    let batch = tokio::time::timeout(Duration::from_secs(30), watch.next()).await;
+    let batch = batch.expect("it shows the change").expect("it goes on");
+    assert!(
+        matches!(&batch.events[..], [Event::Put(entry), ..] if entry.value.as_bytes() == b"2"),
+        "{batch:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! One stream socket: what came in and was not yet consumed, what goes out and was not yet sent.
 
+use crate::encryption::Encryption;
 use base::Buffer;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -126,17 +127,21 @@ impl Outbox {
     /// memory because the piece holds a handle of it.
     fn gather(&self, vectors: &mut Vec<libc::iovec>) {
         vectors.clear();
-        for piece in self.pieces.iter().take(PIECES_PER_SEND_MAX) {
-            let bytes = match piece {
-                Piece::Inline(range) => &self.inline[range.clone()],
-                Piece::Shared(buffer, range) => &buffer.bytes()[range.clone()],
-            };
+        for bytes in self.pieces().take(PIECES_PER_SEND_MAX) {
             vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
         }
     }
 
+    /// What waits, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| match piece {
+            Piece::Inline(range) => &self.inline[range.clone()],
+            Piece::Shared(buffer, range) => &buffer.bytes()[range.clone()],
+        })
+    }
+
     /// Drops the first `count` bytes; buffers that are done go to `released`.
-    fn sent(&mut self, mut count: usize, released: &mut Vec<Buffer>) {
+    pub(crate) fn sent(&mut self, mut count: usize, released: &mut Vec<Buffer>) {
         self.bytes -= count;
         while let Some(piece) = self.pieces.front_mut() {
             let range = piece.remaining();
@@ -178,6 +183,8 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) serial: u32,
     pub(crate) inbox: Option<Inbox>,
+    /// None while what goes over it goes in plain.
+    pub(crate) encryption: Option<Box<Encryption>>,
     pub(crate) queued: Outbox,
     sending: Outbox,
     send_state: SendState,
@@ -205,6 +212,7 @@ impl Connection {
             socket,
             serial,
             inbox: Some(inbox),
+            encryption: None,
             queued: Outbox::default(),
             sending: Outbox::default(),
             send_state: SendState { vectors: Vec::new(), message: Box::new(message) },
@@ -220,7 +228,8 @@ impl Connection {
     }
 
     pub(crate) fn unsent_bytes(&self) -> usize {
-        self.queued.bytes() + self.sending.bytes()
+        let sealed = self.encryption.as_ref().map_or(0, |encryption| encryption.unsent_bytes());
+        self.queued.bytes() + self.sending.bytes() + sealed
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -228,23 +237,48 @@ impl Connection {
     }
 
     /// The next gathered send, or `None` when there is nothing to send. The caller submits it and sets
-    /// `is_sending`; until [`Self::send_done`] nothing touches the memory it points at.
-    pub(crate) fn start_send(&mut self) -> Option<*const libc::msghdr> {
+    /// `is_sending`; until [`Self::send_done`] nothing touches the memory it points at. Buffers that are not needed any
+    /// more go to `released`.
+    pub(crate) fn start_send(&mut self, released: &mut Vec<Buffer>) -> Option<*const libc::msghdr> {
         assert!(!self.is_sending, "one send at a time keeps the bytes in order");
         if self.sending.is_empty() {
-            if self.queued.is_empty() {
-                return None;
-            }
             std::mem::swap(&mut self.sending, &mut self.queued);
         }
-        self.sending.gather(&mut self.send_state.vectors);
+        match &mut self.encryption {
+            None if self.sending.is_empty() => return None,
+            None => self.sending.gather(&mut self.send_state.vectors),
+            Some(encryption) => {
+                if encryption.is_sent() {
+                    encryption.seal(&mut self.sending, released);
+                }
+                if encryption.is_sent() {
+                    return None;
+                }
+                encryption.gather(&mut self.send_state.vectors);
+            }
+        }
         self.send_state.message.msg_iov = self.send_state.vectors.as_mut_ptr();
         self.send_state.message.msg_iovlen = self.send_state.vectors.len() as _;
         Some(&raw const *self.send_state.message)
     }
 
+    /// The last send, which is not waited for. Says in it that it is the last, where that can be told from a cut.
+    pub(crate) fn start_last_send(&mut self, released: &mut Vec<Buffer>) -> Option<*const libc::msghdr> {
+        self.start_send(released);
+        if let Some(encryption) = &mut self.encryption
+            && self.sending.is_empty()
+            && self.queued.is_empty()
+        {
+            encryption.seal_end();
+        }
+        self.start_send(released)
+    }
+
     pub(crate) fn send_done(&mut self, count: usize, released: &mut Vec<Buffer>) {
-        self.sending.sent(count, released);
+        match &mut self.encryption {
+            None => self.sending.sent(count, released),
+            Some(encryption) => encryption.sent(count),
+        }
     }
 
     pub(crate) fn release_all(&mut self, released: &mut Vec<Buffer>) {

@@ -9,18 +9,24 @@
 //! reads or writes, in the reactor's own tables, and gives it back with its completion. When the
 //! reactor is dropped with operations in flight, it waits for them first.
 //!
+//! A connection that comes with an encryption of its own ([`Stream`]) is sealed and opened here, by [`tls`]: what is
+//! queued to be sent and what is found in an [`Inbox`] is plaintext either way. One in plain pays nothing for that.
+//!
 //! This crate is the one home of `unsafe`; each use states why it is sound.
 #![allow(unsafe_code)]
 
 mod connection;
 pub mod counting;
+mod encryption;
 mod reactor;
 mod setup;
+mod stream;
 mod wake;
 
 pub use connection::Inbox;
 pub use reactor::{ConnectionId, Event, FileId, ListenerId, Reactor, ReactorOptions};
 pub use setup::SetupError;
+pub use stream::Stream;
 pub use wake::Waker;
 
 use base::Instant;

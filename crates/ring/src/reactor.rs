@@ -1,7 +1,9 @@
 //! The reactor: files, sockets, listeners and timers on one `io_uring`.
 
 use crate::connection::{Connection, Inbox};
+use crate::encryption::Encryption;
 use crate::setup::{SetupError, make_ring};
+use crate::stream::{Stream, set_stream_options};
 use crate::wake::Waker;
 use base::{Buffer, LinkId, Network};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -384,13 +386,16 @@ impl Reactor {
         Ok(connection)
     }
 
-    /// Takes a connected stream socket that was made elsewhere.
+    /// Takes a connection that was made elsewhere.
     ///
     /// # Errors
     /// When there are too many connections.
-    pub fn adopt(&mut self, socket: Socket) -> io::Result<ConnectionId> {
+    pub fn adopt(&mut self, stream: impl Into<Stream>) -> io::Result<ConnectionId> {
+        let Stream { socket, session } = stream.into();
         set_stream_options(&socket);
         let connection = self.insert_connection(socket.into())?;
+        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        state.encryption = session.map(|session| Box::new(Encryption::new(session)));
         self.arm_receive(connection.slot);
         Ok(connection)
     }
@@ -410,12 +415,14 @@ impl Reactor {
 
     /// Gives a reserved connection its connected socket; [`Event::Connected`] follows, or [`Event::Closed`] if the
     /// kernel's table does not take it. A socket for a connection that was closed meanwhile is closed too.
-    pub fn fulfil(&mut self, connection: ConnectionId, socket: Socket) {
+    pub fn fulfil(&mut self, connection: ConnectionId, stream: impl Into<Stream>) {
+        let Stream { socket, session } = stream.into();
         let Some(state) = self.connection_mut(connection).filter(|state| state.is_reserved) else { return };
         set_stream_options(&socket);
         let socket = OwnedFd::from(socket);
         let descriptor = socket.as_raw_fd();
         (state.socket, state.is_connecting, state.is_reserved) = (socket, false, false);
+        state.encryption = session.map(|session| Box::new(Encryption::new(session)));
         if let Err(error) = self.ring.submitter().register_files_update(connection.slot, &[descriptor]) {
             return self.begin_close(connection.slot, error.to_string());
         }
@@ -428,6 +435,27 @@ impl Reactor {
     #[must_use]
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.connection(connection).is_some_and(|state| state.closing.is_none())
+    }
+
+    /// Whether what goes over a connection is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self, connection: ConnectionId) -> bool {
+        self.connection(connection).is_some_and(|state| state.encryption.is_some())
+    }
+
+    /// Whether a connection still waits for its socket.
+    #[must_use]
+    pub fn is_reserved(&self, connection: ConnectionId) -> bool {
+        self.connection(connection).is_some_and(|state| state.is_reserved)
+    }
+
+    /// The connections that stand and are not being closed, those that wait for their socket excepted.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        let states = self.connections.iter().enumerate();
+        states.filter_map(|(slot, state)| {
+            let state = state.as_ref().filter(|state| state.closing.is_none() && !state.is_reserved)?;
+            Some(ConnectionId { slot: slot as u32, serial: state.serial })
+        })
     }
 
     /// What was received on a connection, to be parsed. Nothing more is received until
@@ -629,9 +657,24 @@ impl Reactor {
             return;
         }
         let Some(inbox) = state.inbox.as_mut() else { return };
-        let space = inbox.space();
+        let mut space = inbox.space();
         if space.is_empty() {
             return;
+        }
+        if let Some(encryption) = state.encryption.as_mut() {
+            let read = encryption.read(inbox);
+            if encryption.has_answer() && !state.is_dirty {
+                state.is_dirty = true;
+                self.dirty.push(slot);
+            }
+            match read {
+                Ok(false) => space = encryption.space(),
+                Ok(true) => {
+                    let connection = ConnectionId { slot, serial: state.serial };
+                    return self.waiting_events.push_back(Event::Received { connection });
+                }
+                Err(end) => return self.begin_close(slot, end.to_string()),
+            }
         }
         let poll_first = if state.is_drained { RECEIVE_POLL_FIRST } else { 0 };
         let entry = opcode::Recv::new(types::Fixed(slot), space.as_mut_ptr(), space.len() as u32)
@@ -657,7 +700,7 @@ impl Reactor {
         if state.is_sending || state.is_connecting || state.closing.is_some() {
             return;
         }
-        let Some(message) = state.start_send() else { return };
+        let Some(message) = state.start_send(&mut self.released) else { return };
         state.is_sending = true;
         let entry = opcode::SendMsg::new(types::Fixed(slot), message)
             .flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32)
@@ -672,7 +715,7 @@ impl Reactor {
         if state.is_sending || state.is_connecting {
             return;
         }
-        if let Some(message) = state.start_send() {
+        if let Some(message) = state.start_last_send(&mut self.released) {
             // SAFETY: `message` and what it points at belong to `state`, which is borrowed for the call.
             unsafe {
                 libc::sendmsg(state.socket.as_raw_fd(), message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
@@ -847,11 +890,18 @@ impl Reactor {
             return;
         }
         if result > 0 {
+            if let Some(encryption) = state.encryption.as_mut() {
+                encryption.received(result as usize);
+                // Reads of it what it can.
+                return self.arm_receive(slot);
+            }
             let inbox = state.inbox.as_mut().expect("the inbox is at home while receiving");
             inbox.received(result as usize);
             events.push(Event::Received { connection: ConnectionId { slot, serial: state.serial } });
         } else if matches!(-result, libc::EINTR | libc::EAGAIN | libc::ENOBUFS) {
             self.arm_receive(slot);
+        } else if result == 0 && state.encryption.is_some() {
+            self.begin_close(slot, "the connection was cut off: its end was not announced".to_owned());
         } else {
             self.begin_close(slot, describe_end(result));
         }
@@ -959,15 +1009,6 @@ impl Drop for Reactor {
             // A drive that never answers: its memory is left to it.
             std::mem::forget(std::mem::take(&mut self.operations));
         }
-    }
-}
-
-fn set_stream_options(socket: &Socket) {
-    // Unix sockets have no such option; there nothing is delayed.
-    let _ = socket.set_tcp_nodelay(true);
-    // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
-    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
-        let _ = socket.set_tcp_congestion(b"cubic");
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Effect {
     Zero(u16),
     /// Only moves the log's position.
     Mark,
+    /// The object's group gives what is not its own by this modulus to another.
+    Split(u32),
 }
 
 /// A staged operation.
@@ -53,7 +55,7 @@ impl Operation {
         match &self.effect {
             Effect::Write(checksums) => checksums.len() as u16,
             Effect::Zero(count) => *count,
-            Effect::Mark => 0,
+            Effect::Mark | Effect::Split(_) => 0,
         }
     }
 }
@@ -126,6 +128,8 @@ pub struct Model {
     pub blocks: Vec<Vec<Version>>,
     /// The durable log of every placement group.
     pub logs: Vec<Log>,
+    /// What each group was split by last, durably; 0 where it never was.
+    pub moduli: Vec<u32>,
     /// Staged operations that were not reported durable, in order.
     pub staged: VecDeque<Operation>,
 }
@@ -143,6 +147,7 @@ impl Model {
         Model {
             blocks: vec![vec![Version::default(); OBJECT_BLOCKS]; keys.len()],
             logs: vec![Log { entries_max: log_entries_max, ..Log::default() }; pgs.len()],
+            moduli: vec![0; pgs.len()],
             staged: VecDeque::new(),
             pgs,
             keys,
@@ -220,12 +225,15 @@ impl Model {
 
     /// Applies `operation` to the durable state; `changed` hears each block with old and new version.
     fn apply(&mut self, operation: &Operation, mut changed: impl FnMut(usize, Version, Version)) {
+        if let Effect::Split(modulus) = operation.effect {
+            return self.split(self.pg_of[operation.object], modulus);
+        }
         let first = usize::from(operation.first_block);
         let blocks = &mut self.blocks[operation.object];
         for index in 0..usize::from(operation.block_count()) {
             let new = match &operation.effect {
                 Effect::Write(checksums) => Version { token: operation.token, checksum: checksums[index] },
-                Effect::Zero(_) | Effect::Mark => Version::default(),
+                Effect::Zero(_) | Effect::Mark | Effect::Split(_) => Version::default(),
             };
             changed(first + index, blocks[first + index], new);
             blocks[first + index] = new;
@@ -238,6 +246,18 @@ impl Model {
             first_block: operation.first_block,
             block_count: operation.block_count(),
         });
+    }
+
+    /// Groups are numbered as their place in the list says.
+    fn split(&mut self, pg: usize, modulus: u32) {
+        let child = pg + modulus as usize / 2;
+        self.logs[child] = self.logs[pg].clone();
+        (self.moduli[pg], self.moduli[child]) = (modulus, modulus);
+        for (key, pg_of) in self.keys.iter_mut().zip(&mut self.pg_of) {
+            if *pg_of == pg && !key.pg.holds(modulus, key.volume, key.object) {
+                (*pg_of, key.pg) = (child, self.pgs[child]);
+            }
+        }
     }
 
     /// Why `shown` follows from no prefix of what was staged.

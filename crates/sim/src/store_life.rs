@@ -27,12 +27,16 @@ use zerocopy::little_endian::U32;
 const ROUNDS_MAX: u32 = 20_000;
 /// Turns in a row in which a store may answer that it is busy before it is helped along.
 const BUSY_TURNS_MAX: u32 = 50;
+/// Of so many operations of a life that splits groups one is a split.
+const SPLIT_EVERY: u64 = 40;
+/// Doublings of a life's groups.
+const DOUBLINGS: u32 = 2;
 /// Writes to the media after a block's own that prove it durable to any later replay: more than can be
 /// in flight together with the writes of two checkpoints.
 const WRITES_UNTIL_PROVEN: u64 = 16;
 
 /// Every way of breaking a store on purpose; the checker must notice each.
-pub const SABOTAGES: [Sabotage; 7] = [
+pub const SABOTAGES: [Sabotage; 9] = [
     Sabotage::ReportBeforeFlush,
     Sabotage::TrustTornBatch,
     Sabotage::DropLastBatch,
@@ -40,6 +44,8 @@ pub const SABOTAGES: [Sabotage; 7] = [
     Sabotage::ReusePinnedSegment,
     Sabotage::IgnoreMount,
     Sabotage::ForgetZero,
+    Sabotage::ForgetSplit,
+    Sabotage::KeepOldNames,
 ];
 
 /// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
@@ -75,6 +81,8 @@ pub struct Report {
     pub cleaned_blocks: u64,
     /// Batches replayed at all openings.
     pub replayed_batches: u64,
+    /// Groups that were split.
+    pub splits: u64,
 }
 
 /// What went wrong in the life of one seed.
@@ -168,6 +176,11 @@ struct Life {
     identity: Identity,
     drive: SimDrive,
     model: Model,
+    /// The group of each object and the modulus of each group, with everything that is staged.
+    pg_of: Vec<usize>,
+    moduli: Vec<u32>,
+    /// Decides when a group is split, in lives in which they are: of its own, so that the others are what they were.
+    splits: Option<Random>,
     trace: Trace,
     report: Report,
     turn: u64,
@@ -204,14 +217,19 @@ impl Life {
     fn new(seed: u64, settings: Settings) -> Life {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
-        let pgs: Vec<PgId> = (0..plan.pgs as u32).map(|index| PgId { pool: PoolId(1), index }).collect();
-        let keys = (0..plan.objects)
-            .map(|object| ObjectKey {
-                pg: pgs[object % pgs.len()],
-                volume: VolumeId(1 + object as u64 / 2),
-                object: object as u32,
-            })
-            .collect();
+        let splits = (seed % 3 == 1).then(|| Random::new(mix(seed)));
+        let (pool, modulus) = (PoolId(1), plan.pgs as u32);
+        let groups = modulus << splits.as_ref().map_or(0, |_| DOUBLINGS);
+        let pgs: Vec<PgId> = (0..groups).map(|index| PgId { pool, index }).collect();
+        let key = |object: u32| {
+            let volume = VolumeId(1 + u64::from(object) / 2);
+            let pg = match splits {
+                Some(_) => PgId::of_object(pool, modulus, volume, object),
+                None => pgs[object as usize % pgs.len()],
+            };
+            ObjectKey { pg, volume, object }
+        };
+        let keys = (0..plan.objects as u32).map(key).collect();
         let options = Options {
             volatile_cache: plan.volatile_cache,
             batches_in_flight_max: 2,
@@ -231,6 +249,9 @@ impl Life {
             next_sequence: vec![1; pgs.len()],
             epochs: vec![1; pgs.len()],
             model: Model::new(pgs, keys, plan.pg_log_entries),
+            pg_of: Vec::new(),
+            moduli: Vec::new(),
+            splits,
             trace: Trace::new(settings.print),
             report: Report::default(),
             random,
@@ -394,6 +415,12 @@ impl Life {
         }
         self.report.survivors += survivors as u64;
         self.check_everything(&store)?;
+        self.pg_of.clone_from(&self.model.pg_of);
+        self.moduli.clone_from(&self.model.moduli);
+        if self.splits.is_some() {
+            let first = self.plan.pgs as u32;
+            self.moduli.iter_mut().take(self.plan.pgs).for_each(|modulus| *modulus = first.max(*modulus));
+        }
         // A new primary continues each log from where it stands, often in a new epoch.
         for (pg, log) in self.model.logs.iter().enumerate() {
             let (epoch, sequence) = log.position().unwrap_or((Epoch(1), Sequence(0)));
@@ -561,6 +588,9 @@ impl Life {
 
     /// Stages one operation; `false` when the store has no room right now.
     fn stage_something(&mut self, store: &mut Store) -> Result<bool, String> {
+        if let Some((object, modulus)) = self.draw_split() {
+            return self.stage(store, object, 0, Effect::Split(modulus));
+        }
         let object = self.random.index(self.plan.objects);
         let kind = self.random.below(100);
         let zero = self.relief > 0 || kind < self.plan.zero_percent;
@@ -578,6 +608,19 @@ impl Life {
             let checksums = self.fill(first_block, count);
             self.stage(store, object, first_block, Effect::Write(checksums))
         }
+    }
+
+    /// A group with something in its log and how it is split, now and then.
+    fn draw_split(&mut self) -> Option<(usize, u32)> {
+        let random = self.splits.as_mut()?;
+        if self.relief > 0 || !random.one_in(SPLIT_EVERY) {
+            return None;
+        }
+        let object = random.index(self.plan.objects);
+        let pg = self.pg_of[object];
+        let modulus = 2 * self.moduli[pg];
+        let is_possible = self.next_sequence[pg] > 1 && modulus as usize <= self.model.pgs.len();
+        is_possible.then_some((object, modulus))
     }
 
     fn draw_range(&mut self, blocks_max: u64) -> (u16, u16) {
@@ -606,7 +649,7 @@ impl Life {
         first_block: u16,
         effect: Effect,
     ) -> Result<bool, String> {
-        let (token, pg) = (self.next_token, self.model.pg_of[object]);
+        let (token, pg) = (self.next_token, self.pg_of[object]);
         let role = match &effect {
             Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
             _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
@@ -627,9 +670,8 @@ impl Life {
                 self.trace.note(name_of(&operation.effect), &numbers);
                 self.relief =
                     self.relief.saturating_sub(u64::from(matches!(operation.effect, Effect::Zero(_))));
-                self.model.staged.push_back(operation);
                 self.next_token += 1;
-                self.next_sequence[pg] += 1;
+                self.was_staged(operation);
                 self.busy_turns = 0;
                 Ok(true)
             }
@@ -651,7 +693,10 @@ impl Life {
 
     fn offer(&mut self, store: &mut Store, operation: &mut Operation, role: Role) -> Result<(), StageError> {
         let record = WriteRecord {
-            key: self.model.keys[operation.object],
+            key: ObjectKey {
+                pg: self.model.pgs[self.pg_of[operation.object]],
+                ..self.model.keys[operation.object]
+            },
             epoch: operation.epoch,
             sequence: operation.sequence,
             origin: 0,
@@ -672,9 +717,29 @@ impl Life {
             }
             Effect::Zero(_) => store.stage_zero(&record),
             Effect::Mark => {
-                store.stage_mark(record.key.pg, operation.epoch, operation.sequence, operation.token)
+                let (pg, modulus) = (record.key.pg, self.moduli[self.pg_of[operation.object]]);
+                store.stage_mark(pg, modulus, operation.epoch, operation.sequence, operation.token)
             }
+            Effect::Split(modulus) => store.stage_split(record.key.pg, *modulus, operation.token),
         }
+    }
+
+    fn was_staged(&mut self, operation: Operation) {
+        let pg = self.pg_of[operation.object];
+        if let Effect::Split(modulus) = operation.effect {
+            let child = pg + modulus as usize / 2;
+            (self.moduli[pg], self.moduli[child]) = (modulus, modulus);
+            (self.epochs[child], self.next_sequence[child]) = (self.epochs[pg], self.next_sequence[pg]);
+            for (key, pg_of) in self.model.keys.iter().zip(&mut self.pg_of) {
+                if *pg_of == pg && !self.model.pgs[pg].holds(modulus, key.volume, key.object) {
+                    *pg_of = child;
+                }
+            }
+            self.report.splits += 1;
+        } else {
+            self.next_sequence[pg] += 1;
+        }
+        self.model.staged.push_back(operation);
     }
 
     fn refused_as_full(&mut self, store: &Store, operation: &Operation) -> Result<(), String> {
@@ -716,8 +781,7 @@ impl Life {
                     Err(error) => Err(format!("refused on a sound drive: {error}")),
                     Ok(()) => {
                         self.trace.note("stage late", &[operation.token]);
-                        self.model.staged.push_back(operation.clone());
-                        self.next_sequence[self.model.pg_of[operation.object]] += 1;
+                        self.was_staged(operation.clone());
                         self.next_token += 1;
                         self.busy_turns = 0;
                         Ok(())
@@ -966,7 +1030,7 @@ impl Life {
         if lost != staged {
             return Err(format!("the drive failed: {staged:?} were not durable, but {lost:?} were given up"));
         }
-        match store.stage_mark(self.model.pgs[0], Epoch(1), Sequence(u64::MAX), u64::MAX) {
+        match store.stage_mark(self.model.pgs[0], 1, Epoch(1), Sequence(u64::MAX), u64::MAX) {
             Err(StageError::Failed(_)) => Ok(()),
             other => Err(format!("a failed store answers {other:?}")),
         }
@@ -978,6 +1042,7 @@ fn name_of(effect: &Effect) -> &'static str {
         Effect::Write(_) => "stage write",
         Effect::Zero(_) => "stage zero",
         Effect::Mark => "stage mark",
+        Effect::Split(_) => "stage split",
     }
 }
 

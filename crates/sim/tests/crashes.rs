@@ -16,7 +16,8 @@ fn assert_survives(seed: u64) -> store_life::Report {
 
 #[test]
 fn the_store_survives_crashes_at_any_moment() {
-    let (mut crashes, mut survivors, mut cleaned, mut refusals, mut shutdowns) = (0, 0, 0, 0, 0);
+    let (mut crashes, mut survivors, mut cleaned, mut refusals, mut shutdowns, mut splits) =
+        (0, 0, 0, 0, 0, 0);
     for seed in 0..FIXED_SEEDS {
         let report = assert_survives(seed);
         crashes += report.crashes;
@@ -24,6 +25,7 @@ fn the_store_survives_crashes_at_any_moment() {
         cleaned += report.cleaned_blocks;
         refusals += report.refusals;
         shutdowns += report.shutdowns;
+        splits += report.splits;
     }
     // A simulation that stops reaching the interesting places would pass in silence.
     assert!(crashes > 2 * FIXED_SEEDS, "only {crashes} crashes");
@@ -31,6 +33,7 @@ fn the_store_survives_crashes_at_any_moment() {
     assert!(cleaned > FIXED_SEEDS * 10, "only {cleaned} blocks were cleaned");
     assert!(refusals > FIXED_SEEDS / 4, "only {refusals} refusals because full");
     assert!(shutdowns > FIXED_SEEDS / 4, "only {shutdowns} clean shutdowns");
+    assert!(splits > FIXED_SEEDS / 2, "only {splits} splits");
 }
 
 #[test]

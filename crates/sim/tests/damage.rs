@@ -7,6 +7,7 @@ use sim::drive::SimDrive;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
+use store::layout::FORMAT_VERSION;
 use store::{Device, Expected, OpenError, Options, Store};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
@@ -72,7 +73,8 @@ fn two_corrupt_superblocks_are_an_error_that_says_so() {
 
 #[test]
 fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
-    for (version, advice) in [(1u32, "use the older program"), (3, "use the newer program")] {
+    let (older, newer) = (FORMAT_VERSION - 1, FORMAT_VERSION + 1);
+    for (version, advice) in [(older, "use the older program"), (newer, "use the newer program")] {
         let mut drive = machine(1).shut_down();
         for copy in [0, SECOND_SUPERBLOCK] {
             let offset = u64::from(copy) * BLOCK_BYTES as u64;

@@ -76,6 +76,10 @@ pub enum Sabotage {
     IgnoreMount,
     /// Skip zeroings when opening.
     ForgetZero,
+    /// Skip splits of groups when opening.
+    ForgetSplit,
+    /// A checkpoint that is under way goes on with the objects of a group that splits as they were called before.
+    KeepOldNames,
 }
 
 /// A batch that is being filled or under way: the number of its buffer.

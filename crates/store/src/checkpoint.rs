@@ -10,13 +10,15 @@
 //! durable batches change the index, so each of them is in the log that the replay reads. A replayed write or
 //! zeroing sets the same state again; the last one of each block is the last one replayed. A replayed
 //! relocation applies only where the block still lies at its origin: a block that went on from there since is
-//! either left alone, or set by the very write that moved it, which the replay meets afterwards.
+//! either left alone, or set by the very write that moved it, which the replay meets afterwards. A replayed split of a
+//! group that the root has split already changes nothing; records before it that name the parent are those of the child
+//! where the object is the child's now (`PgLogs::home`).
 
 use crate::actions::Action;
 use crate::index::Page;
 use crate::layout::{
-    GROUP_IS_INCOMPLETE, ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject,
-    RootPiece, SUPERBLOCK_OFFSETS, Superblock,
+    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup,
+    RootHeader, RootObject, RootPiece, SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::store::{COLD, COLD_IN_FLIGHT_MAX, FLUSH_SUPERBLOCK, LogEnd, Store, TOKEN_SUPERBLOCK};
 use crate::superblock;
@@ -100,6 +102,14 @@ impl Checkpoint {
     /// Pages that are still counted, and that no root will point at: first blocks and how many.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.replaced.iter().chain(&self.replaced_later).copied()
+    }
+
+    /// Groups were split: what is under way goes on with the objects as they are called now.
+    pub(crate) fn rename(&mut self, name_of: impl Fn(ObjectKey) -> ObjectKey) {
+        let pending = self.pending.iter_mut().filter_map(|page| page.key.as_mut());
+        for key in self.queue.iter_mut().chain(pending) {
+            *key = name_of(*key);
+        }
     }
 
     /// An object is gone, or has a newer page: its old one is needed until the next root is in force.
@@ -322,10 +332,11 @@ impl Store {
             bytes.extend_from_slice(entry.as_bytes());
         }
         for (pg, log) in &self.logs.groups {
+            let incomplete = if log.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 };
             let group = RootGroup {
                 pool: pg.pool.0.into(),
                 pg_index: pg.index.into(),
-                flags: if log.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 }.into(),
+                flags: (log.modulus << GROUP_MODULUS_SHIFT | incomplete).into(),
                 entry_count: (log.entries.len() as u32).into(),
                 log_begins: log.begins.0.into(),
             };

@@ -14,7 +14,7 @@ use crate::device::DeviceError;
 use crate::layout::{RECORD_IS_DAMAGED, Record, RecordKind};
 use crate::segments::SegmentState;
 use crate::store::{COLD, COLD_IN_FLIGHT_MAX, HOT, RESERVE, Store};
-use base::{BLOCK_BYTES, crc32c};
+use base::{BLOCK_BYTES, ObjectKey, crc32c};
 use zerocopy::little_endian::U32;
 
 /// Blocks read at a time.
@@ -47,6 +47,8 @@ pub(crate) struct Cleaner {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     record: Record,
+    /// The object, as it is called now.
+    key: ObjectKey,
     first_block: u16,
     block_count: u16,
     /// The first of them on the drive.
@@ -329,7 +331,7 @@ impl Store {
             if !matches!(view.kind, RecordKind::Write | RecordKind::Relocate) {
                 continue;
             }
-            let key = view.record.key();
+            let key = self.logs.home(view.record.key());
             for number in 0..view.record.block_count.get() {
                 let data_index = view.data_index + u32::from(number);
                 if data_index < done || data_index >= done + count {
@@ -349,7 +351,7 @@ impl Store {
                             && !run.is_damaged
                             && number > 0
                             && u32::from(run.block_count) < blocks_max / 2
-                            && run.record.key() == key
+                            && run.key == key
                             && run.first_block + run.block_count == block
                             && run.location + u32::from(run.block_count) == here =>
                     {
@@ -357,6 +359,7 @@ impl Store {
                     }
                     _ => runs.push(Run {
                         record: view.record,
+                        key,
                         first_block: block,
                         block_count: 1,
                         location: here,
@@ -391,7 +394,7 @@ fn push_run(
         .expect("the run was found in this header");
     let record = Record {
         flags: if run.is_damaged { RECORD_IS_DAMAGED } else { 0 },
-        ..Record::new(RecordKind::Relocate, run.record.key(), run.first_block, run.block_count)
+        ..Record::new(RecordKind::Relocate, run.key, run.first_block, run.block_count)
     };
     let checksums = &view.tail[run.tail_index..run.tail_index + usize::from(run.block_count)];
     let mut origins = [U32::ZERO; PIECE_BLOCKS as usize];

@@ -1,7 +1,7 @@
 //! Which block of which object lies where.
 
 use base::hash::Map;
-use base::{OBJECT_BLOCKS, ObjectKey};
+use base::{OBJECT_BLOCKS, ObjectKey, PgId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -181,6 +181,19 @@ impl Index {
         let object = self.objects.remove(key)?;
         self.entry_capacity -= object.entries.capacity() as u64;
         object.page
+    }
+
+    /// Gives the objects of a group that are another's by `modulus` to that one. One walk over all objects: some
+    /// milliseconds for each million.
+    pub(crate) fn split(&mut self, pg: PgId, modulus: u32) {
+        let is_given = |key: &&ObjectKey| key.pg == pg && !pg.holds(modulus, key.volume, key.object);
+        let given: Vec<ObjectKey> = self.objects.keys().filter(is_given).copied().collect();
+        for key in given {
+            let object = self.objects.remove(&key).expect("it was just found");
+            let child = PgId::of_object(pg.pool, modulus, key.volume, key.object);
+            let before = self.objects.insert(ObjectKey { pg: child, ..key }, object);
+            assert!(before.is_none(), "{key} is there twice: a group that is split off holds nothing before");
+        }
     }
 
     /// Takes in an object read from a checkpoint.

@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The version of this format.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// The first bytes of a superblock after its checksum.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"MILLPOSD";
 /// The first bytes of a batch header after its checksum.
@@ -152,15 +152,27 @@ pub enum RecordKind {
     Join = 7,
     /// An entry of a group's log, about blocks whose content is or comes here by other records.
     Entry = 8,
+    /// A group gives half of its objects, and a copy of its log, to another.
+    Split = 9,
 }
 
 impl RecordKind {
     /// The kind of that number, if any.
     #[must_use]
     pub fn from_number(number: u8) -> Option<RecordKind> {
-        [Self::Write, Self::Zero, Self::Relocate, Self::Mark, Self::Page, Self::Root, Self::Join, Self::Entry]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Self::Write,
+            Self::Zero,
+            Self::Relocate,
+            Self::Mark,
+            Self::Page,
+            Self::Root,
+            Self::Join,
+            Self::Entry,
+            Self::Split,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
 
     /// Words of 4 bytes after the record, for `block_count` blocks.
@@ -173,6 +185,7 @@ impl RecordKind {
             | RecordKind::Mark
             | RecordKind::Join
             | RecordKind::Entry
+            | RecordKind::Split
             | RecordKind::Page
             | RecordKind::Root => 0,
         }
@@ -185,7 +198,11 @@ impl RecordKind {
             RecordKind::Write | RecordKind::Relocate | RecordKind::Page | RecordKind::Root => {
                 u32::from(block_count)
             }
-            RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Entry => 0,
+            RecordKind::Zero
+            | RecordKind::Mark
+            | RecordKind::Join
+            | RecordKind::Entry
+            | RecordKind::Split => 0,
         }
     }
 }
@@ -214,7 +231,7 @@ pub struct Record {
     pub pg_index: U32,
     /// The volume.
     pub volume: U64,
-    /// The 4 MiB piece of the volume.
+    /// The 4 MiB piece of the volume. Of a mark, join or split: the group's modulus, 0 of a mark that tells no place.
     pub object: U32,
     /// The group's epoch.
     pub epoch: U32,
@@ -257,6 +274,12 @@ impl Record {
     #[must_use]
     pub fn origin(&self) -> u64 {
         u64::from(self.crc32c.get()) << 32 | u64::from(self.bytes.get())
+    }
+
+    /// Of a mark, join or split: the group's modulus, if it tells it.
+    #[must_use]
+    pub fn modulus(&self) -> Option<u32> {
+        Some(self.object.get()).filter(|modulus| *modulus > 0)
     }
 
     /// The same record, of that origin.
@@ -320,7 +343,7 @@ pub struct RootGroup {
     pub pool: U32,
     /// Its number.
     pub pg_index: U32,
-    /// Bit 1: it was catching up when its log began.
+    /// Bit 1: it was catching up when its log began. Bits 8 to 31: its modulus.
     pub flags: U32,
     /// Entries that follow.
     pub entry_count: U32,
@@ -354,3 +377,7 @@ const _: () = assert!(size_of::<RootEntry>() == 40);
 
 /// Bit of [`RootGroup::flags`].
 pub(crate) const GROUP_IS_INCOMPLETE: u32 = 2;
+/// Where the modulus begins in [`RootGroup::flags`].
+pub(crate) const GROUP_MODULUS_SHIFT: u32 = 8;
+/// The largest modulus that fits there.
+pub(crate) const GROUP_MODULUS_MAX: u32 = u32::MAX >> GROUP_MODULUS_SHIFT;

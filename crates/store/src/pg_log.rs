@@ -1,7 +1,9 @@
 //! What the newest writes of each placement group were, for members to compare.
 
+use crate::batch::RecordView;
+use crate::layout::RecordKind;
 use base::hash::Map;
-use base::{Epoch, LogEntry, PgId, Sequence};
+use base::{Epoch, LogEntry, ObjectKey, PgId, Sequence};
 use std::collections::VecDeque;
 
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
@@ -32,6 +34,9 @@ pub(crate) struct PgLog {
     pub(crate) begins: Sequence,
     /// The log began while the member was catching up: it does not tell what the member has.
     pub(crate) is_incomplete: bool,
+    /// The group has the objects whose place, divided by this, leaves its number as remainder. 0 before the
+    /// group's first record told it.
+    pub(crate) modulus: u32,
 }
 
 /// All groups' logs.
@@ -87,6 +92,50 @@ impl PgLogs {
         self.groups.entry(pg).or_default().is_incomplete = false;
     }
 
+    /// The group's modulus is known. It only grows: replay goes over what the checkpoint may hold already.
+    pub(crate) fn note_modulus(&mut self, pg: PgId, modulus: u32) {
+        let log = self.groups.entry(pg).or_default();
+        log.modulus = log.modulus.max(modulus);
+    }
+
+    /// The group gives a part of its objects to one that has its log too from here on. `false` when it did before.
+    pub(crate) fn split(&mut self, pg: PgId, modulus: u32) -> bool {
+        let log = self.groups.entry(pg).or_default();
+        if log.modulus >= modulus {
+            return false;
+        }
+        log.modulus = modulus;
+        let copy = log.clone();
+        let before = self.groups.insert(pg.child(modulus / 2), copy);
+        assert!(before.is_none(), "a group that is split off from {pg} has no log before");
+        true
+    }
+
+    /// What an object is called now that a record names: since that was written, its group may have been split, and the
+    /// object be one of the other half.
+    pub(crate) fn home(&self, key: ObjectKey) -> ObjectKey {
+        let mut pg = key.pg;
+        while let Some(modulus) = self.groups.get(&pg).map(|log| log.modulus).filter(|modulus| *modulus > 0)
+            && !pg.holds(modulus, key.volume, key.object)
+        {
+            // It went at the first doubling by which it was not the group's any more.
+            let doublings = std::iter::successors(Some(modulus), |m| m.is_multiple_of(2).then_some(m / 2));
+            let before =
+                doublings.take_while(|m| *m > pg.index).find(|m| pg.holds(*m, key.volume, key.object));
+            let Some(before) = before else { break };
+            pg = pg.child(before);
+        }
+        ObjectKey { pg, ..key }
+    }
+
+    /// What the object of a record is called now.
+    pub(crate) fn home_of(&self, view: &RecordView<'_>) -> ObjectKey {
+        match view.kind {
+            RecordKind::Write | RecordKind::Zero | RecordKind::Relocate => self.home(view.record.key()),
+            _ => view.record.key(),
+        }
+    }
+
     pub(crate) fn position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {
         self.groups.get(&pg)?.entries.back().map(|entry| (entry.epoch, entry.sequence))
     }
@@ -97,6 +146,66 @@ mod tests {
     use super::*;
     use base::log_entry::REPAIR;
     use base::{PoolId, VolumeId};
+
+    #[test]
+    fn an_object_is_found_under_its_present_name_by_each_earlier_one() {
+        let mut logs = PgLogs::new(3);
+        let pool = PoolId(1);
+        let pg = |index| PgId { pool, index };
+        // Nothing is known of group 2, and nothing of it is renamed.
+        logs.note_modulus(pg(0), 3);
+        logs.note_modulus(pg(1), 3);
+        assert!(
+            logs.split(pg(0), 6) && logs.split(pg(0), 12) && logs.split(pg(3), 12) && logs.split(pg(1), 6)
+        );
+        assert!(!logs.split(pg(0), 6) && !logs.split(pg(3), 12), "a split is done once");
+        for object in 0..240 {
+            let key = |pg| ObjectKey { pg, volume: VolumeId(5), object };
+            let of = |modulus| PgId::of_object(pool, modulus, VolumeId(5), object);
+            let now = match of(3).index {
+                0 => of(12),
+                1 => of(6),
+                _ => of(3),
+            };
+            for modulus in [3, 6, 12].into_iter().take_while(|modulus| of(*modulus).index <= now.index) {
+                assert_eq!(logs.home(key(of(modulus))), key(now), "as it was called among {modulus}");
+                if of(modulus) == now {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn both_halves_of_a_group_go_on_with_its_log() {
+        let mut logs = PgLogs::new(3);
+        let pg = PgId { pool: PoolId(1), index: 1 };
+        let mark = |sequence| LogEntry {
+            epoch: Epoch(4),
+            sequence: Sequence(sequence),
+            volume: VolumeId(0),
+            object: 0,
+            first_block: 0,
+            block_count: 0,
+            origin: 0,
+        };
+        logs.restart(pg, mark(7));
+        logs.note_modulus(pg, 2);
+        assert!(logs.split(pg, 4));
+        let child = PgId { index: 3, ..pg };
+        logs.push(child, mark(9));
+        logs.completed(child);
+        assert_eq!(
+            (logs.position(pg), logs.position(child)),
+            (Some((Epoch(4), Sequence(7))), Some((Epoch(4), Sequence(9))))
+        );
+        assert_eq!((logs.groups[&pg].is_incomplete, logs.groups[&child].is_incomplete), (true, false));
+        assert_eq!(logs.groups[&child].begins, Sequence(8));
+        // What it was split by stays when a log begins anew.
+        logs.restart(child, mark(12));
+        logs.note_modulus(child, 2);
+        assert_eq!(logs.groups[&child].modulus, 4);
+    }
 
     #[test]
     fn a_log_keeps_the_newest_entries_and_says_where_it_begins() {

@@ -30,8 +30,8 @@ use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex, Page};
 use crate::layout::{
-    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind, RootEntry,
-    RootGroup, RootHeader, RootObject, STREAMS, Superblock,
+    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind,
+    RootEntry, RootGroup, RootHeader, RootObject, STREAMS, Superblock,
 };
 use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
@@ -266,6 +266,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             let log = self.logs.groups.entry(pg).or_default();
             log.begins = Sequence(group.log_begins.get());
             log.is_incomplete = group.flags.get() & GROUP_IS_INCOMPLETE != 0;
+            log.modulus = group.flags.get() >> GROUP_MODULUS_SHIFT;
             for entry in entries {
                 self.logs.push(
                     pg,
@@ -401,7 +402,11 @@ impl<'a, D: Device> Recovery<'a, D> {
             let start = view.data_index as usize * BLOCK_BYTES;
             let Some(data) = data.get(start..start + count * BLOCK_BYTES) else { return Ok(false) };
             let is_right = match view.kind {
-                RecordKind::Zero | RecordKind::Mark | RecordKind::Join | RecordKind::Entry => true,
+                RecordKind::Zero
+                | RecordKind::Mark
+                | RecordKind::Join
+                | RecordKind::Entry
+                | RecordKind::Split => true,
                 RecordKind::Page | RecordKind::Root => {
                     let bytes = (view.record.bytes.get() as usize).min(data.len());
                     crc32c(&data[..bytes]) == view.record.crc32c.get()
@@ -426,10 +431,22 @@ impl<'a, D: Device> Recovery<'a, D> {
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
             has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);
-            if self.sabotage == Some(Sabotage::ForgetZero) && view.kind == RecordKind::Zero {
+            let is_forgotten = match self.sabotage {
+                Some(Sabotage::ForgetZero) => view.kind == RecordKind::Zero,
+                Some(Sabotage::ForgetSplit) => view.kind == RecordKind::Split,
+                _ => false,
+            };
+            if is_forgotten {
                 continue;
             }
-            let freed = apply(&view, data_location, &mut self.index, &mut self.segments, &mut self.logs);
+            let freed = apply(
+                &view,
+                self.logs.home_of(&view),
+                data_location,
+                &mut self.index,
+                &mut self.segments,
+                &mut self.logs,
+            );
             self.freed_pages.extend(freed);
         }
         self.replayed_batches += u64::from(has_clients);

@@ -10,7 +10,8 @@ use crate::cleaner::Cleaner;
 use crate::device::DeviceError;
 use crate::index::{Entry, Index, Page};
 use crate::layout::{
-    BatchHeader, Cursor, NO_SEGMENT, RECORD_IS_DAMAGED, Record, RecordKind, STREAMS, Superblock,
+    BatchHeader, Cursor, GROUP_MODULUS_MAX, NO_SEGMENT, RECORD_IS_DAMAGED, Record, RecordKind, STREAMS,
+    Superblock,
 };
 use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
@@ -265,18 +266,19 @@ impl Store {
         self.stage_small(&on_drive(RecordKind::Zero, record), RecordKind::Zero, record.token)
     }
 
-    /// Appends a mark: a place in a group's order without data.
+    /// Appends a mark: a place in a group's order without data. `modulus` is the group's.
     ///
     /// # Errors
     /// When the OSD is busy or has failed.
     pub fn stage_mark(
         &mut self,
         pg: PgId,
+        modulus: u32,
         epoch: Epoch,
         sequence: Sequence,
         token: u64,
     ) -> Result<(), StageError> {
-        self.stage_place(RecordKind::Mark, pg, epoch, sequence, token)
+        self.stage_place(RecordKind::Mark, pg, modulus, epoch, sequence, token)
     }
 
     /// Appends a mark with which the group's log begins anew, because this member is catching up: until the
@@ -287,11 +289,26 @@ impl Store {
     pub fn stage_join(
         &mut self,
         pg: PgId,
+        modulus: u32,
         epoch: Epoch,
         sequence: Sequence,
         token: u64,
     ) -> Result<(), StageError> {
-        self.stage_place(RecordKind::Join, pg, epoch, sequence, token)
+        self.stage_place(RecordKind::Join, pg, modulus, epoch, sequence, token)
+    }
+
+    /// Appends the word that a group is split: from here on it has the objects that are its own by `modulus`, twice
+    /// what it was before. The others are those of [`PgId::child`], which begins with a copy of the log. Nothing of that
+    /// one may have been staged before, and nothing of an object by the name of its former group after.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    ///
+    /// # Panics
+    /// If the modulus is odd, or larger than any pool's.
+    pub fn stage_split(&mut self, pg: PgId, modulus: u32, token: u64) -> Result<(), StageError> {
+        assert!(modulus.is_multiple_of(2) && pg.index < modulus / 2, "{pg} does not split to {modulus}");
+        self.stage_place(RecordKind::Split, pg, modulus, Epoch(0), Sequence(0), token)
     }
 
     /// Appends the word that this member has caught up: its log tells what it has from here on.
@@ -299,7 +316,7 @@ impl Store {
     /// # Errors
     /// When the OSD is busy or has failed.
     pub fn stage_whole(&mut self, pg: PgId, epoch: Epoch, token: u64) -> Result<(), StageError> {
-        self.stage_place(RecordKind::Mark, pg, epoch, Sequence(0), token)
+        self.stage_place(RecordKind::Mark, pg, 0, epoch, Sequence(0), token)
     }
 
     /// Appends an entry to a group's log, of a write whose content is or comes here by other records.
@@ -314,11 +331,13 @@ impl Store {
         &mut self,
         kind: RecordKind,
         pg: PgId,
+        modulus: u32,
         epoch: Epoch,
         sequence: Sequence,
         token: u64,
     ) -> Result<(), StageError> {
-        let key = ObjectKey { pg, ..ObjectKey::default() };
+        assert!(modulus <= GROUP_MODULUS_MAX, "no pool has {modulus} groups");
+        let key = ObjectKey { pg, object: modulus, ..ObjectKey::default() };
         let place =
             Record { epoch: epoch.0.into(), sequence: sequence.0.into(), ..Record::new(kind, key, 0, 0) };
         self.stage_small(&place, kind, token)
@@ -492,6 +511,13 @@ impl Store {
         self.logs.groups.get(&pg).map_or(Sequence(0), |log| log.begins)
     }
 
+    /// The group's modulus: it has the objects whose place, divided by that, leaves its number ([`PgId::holds`]). `None`
+    /// if it holds nothing of the group.
+    #[must_use]
+    pub fn pg_modulus(&self, pg: PgId) -> Option<u32> {
+        self.logs.groups.get(&pg).map(|log| log.modulus).filter(|modulus| *modulus > 0)
+    }
+
     /// Whether this member was catching up when the group's log began, and may lack what came before.
     #[must_use]
     pub fn pg_is_incomplete(&self, pg: PgId) -> bool {
@@ -529,6 +555,9 @@ impl Store {
         let mut seen = base::hash::Set::default();
         let mut blocks = 0;
         for (key, object) in self.index.iter() {
+            if self.logs.home(*key) != *key {
+                return Err(format!("{key} lies in a group that it is not one of any more"));
+            }
             for entry in object.entries() {
                 let segment =
                     self.segments.of(entry.location).ok_or(format!("{key}: {entry:?} lies in no segment"))?;
@@ -845,10 +874,18 @@ impl Store {
             let block = &buffer.bytes()[..BLOCK_BYTES];
             let header = header_of(block, self.salt).expect("this store sealed it");
             for view in records(block, &header) {
-                let freed =
-                    apply(&view, batch.data_location, &mut self.index, &mut self.segments, &mut self.logs);
+                // Cleaning goes by headers from before a split; nothing else is staged by a former name.
+                let key = match view.kind {
+                    RecordKind::Relocate => self.logs.home_of(&view),
+                    _ => view.record.key(),
+                };
+                let (index, segments, logs) = (&mut self.index, &mut self.segments, &mut self.logs);
+                let freed = apply(&view, key, batch.data_location, index, segments, logs);
                 if let Some(page) = freed {
                     self.checkpoint.page_was_replaced(page);
+                }
+                if view.kind == RecordKind::Split && self.options.sabotage != Some(Sabotage::KeepOldNames) {
+                    self.checkpoint.rename(|key| self.logs.home(key));
                 }
             }
             self.segments.try_free(batch.segment);
@@ -895,15 +932,16 @@ fn on_drive(kind: RecordKind, record: &WriteRecord) -> Record {
 }
 
 /// Takes a durable record into the index. The same code runs when a batch becomes durable and when a start
-/// replays it, so both come to the same state. Answers the checkpoint page of an object that is gone.
+/// replays it, so both come to the same state. `key` is what the object is called now. Answers the
+/// checkpoint page of an object that is gone.
 pub(crate) fn apply(
     view: &RecordView<'_>,
+    key: ObjectKey,
     data_location: u32,
     index: &mut Index,
     segments: &mut Segments,
     logs: &mut PgLogs,
 ) -> Option<Page> {
-    let key = view.record.key();
     let (first_block, block_count) = (view.record.first_block.get(), view.record.block_count.get());
     let mut freed = None;
     match view.kind {
@@ -938,24 +976,40 @@ pub(crate) fn apply(
                 segments.block_died(origin);
             }
         }
-        RecordKind::Mark | RecordKind::Join | RecordKind::Entry => {}
+        RecordKind::Mark | RecordKind::Join => {
+            if let Some(modulus) = view.record.modulus() {
+                logs.note_modulus(key.pg, modulus);
+            }
+        }
+        RecordKind::Split => {
+            if let Some(modulus) = view.record.modulus()
+                && logs.split(key.pg, modulus)
+            {
+                index.split(key.pg, modulus);
+            }
+            return None;
+        }
+        RecordKind::Entry => {}
         RecordKind::Page | RecordKind::Root => return None,
     }
+    // The log of the group that the record names: it was copied with this entry when the group was split.
+    let pg = view.record.key().pg;
     let (epoch, sequence) = view.record.position();
     let is_placed = sequence > Sequence(0) || view.kind == RecordKind::Join;
     if view.kind == RecordKind::Mark {
-        logs.completed(key.pg);
+        logs.completed(pg);
     }
     if view.kind != RecordKind::Relocate && is_placed {
         let origin = match view.kind {
             RecordKind::Write | RecordKind::Zero | RecordKind::Entry => view.record.origin(),
             _ => 0,
         };
-        let (volume, object) = (key.volume, key.object);
+        let object = if block_count == 0 { 0 } else { key.object };
+        let volume = key.volume;
         let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
         match view.kind {
-            RecordKind::Join => logs.restart(key.pg, entry),
-            _ => logs.push(key.pg, entry),
+            RecordKind::Join => logs.restart(pg, entry),
+            _ => logs.push(pg, entry),
         }
     }
     freed

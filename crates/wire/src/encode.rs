@@ -229,8 +229,8 @@ pub fn replicate_refused(ordinal: u64, status: Status, epoch: Epoch) -> HeaderBy
 
 /// A whole query.
 #[must_use]
-pub fn query(pg: PgId, epoch: Epoch) -> HeaderBytes {
-    bytes_of(about_pg(Kind::Query, pg, epoch))
+pub fn query(pg: PgId, modulus: u32, epoch: Epoch) -> HeaderBytes {
+    bytes_of(Header { length: modulus.into(), ..about_pg(Kind::Query, pg, epoch) })
 }
 
 /// A whole word that the group serves.

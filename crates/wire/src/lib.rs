@@ -19,7 +19,7 @@ pub use message::{
 };
 
 /// The version of this protocol. A peer with another one is refused, with both numbers in the reason.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The most bytes a whole message can have: what a receiver must have room for.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + message::BODY_BYTES_MAX;

@@ -376,6 +376,8 @@ pub enum Message<'a> {
     Query {
         /// The group.
         pg: PgId,
+        /// Which objects are the group's in that epoch: see [`PgId::holds`].
+        modulus: u32,
         /// The epoch the primary claimed.
         epoch: Epoch,
     },
@@ -620,7 +622,14 @@ impl<'a> Parser<'a> {
                 status: self.status()?,
                 epoch: Epoch(header.epoch.get()),
             },
-            Kind::Query => Message::Query { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
+            Kind::Query => {
+                let (pg, modulus) = (self.pg(), header.length.get());
+                // A group's number is a remainder.
+                if modulus <= pg.index || modulus > PgId::COUNT_MAX {
+                    return Err(self.wrong("modulus", u64::from(modulus)));
+                }
+                Message::Query { pg, modulus, epoch: Epoch(header.epoch.get()) }
+            }
             Kind::Whole => Message::Whole { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
             Kind::Serves => Message::Serves { pg: self.pg(), epoch: Epoch(header.epoch.get()) },
             Kind::Position => Message::Position(self.position(body)?),

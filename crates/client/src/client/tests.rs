@@ -235,3 +235,49 @@ fn a_range_beyond_the_end_is_an_error_with_the_size() {
     assert!(matches!(completion.outcome, Outcome::Failed(ClientError::OutOfRange { bytes: 67_108_864, .. })));
     assert!(completion.buffer.is_some());
 }
+
+#[test]
+fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_now() {
+    let (mut client, volume, mut io) = connected();
+    // One byte of each of 16 objects: of 4 groups each has four, and keeps two when it is split.
+    for object in 0..16 {
+        let buffer = Buffer::new(1);
+        client.submit_write(
+            Instant::default(),
+            volume,
+            object + 1,
+            object * OBJECT_BYTES,
+            1,
+            buffer,
+            0,
+            &mut io,
+        );
+    }
+    let sent = io.requests();
+    assert!(sent.iter().all(|(_, request, _)| request.key.pg.index < 4 && !request.is_again));
+    // Groups 0 and 2 were split, 1 and 3 are to be.
+    let mut map = map();
+    map.revision = 2;
+    map.pools.get_mut(&PoolId(1)).unwrap().split_to = Some(8);
+    for index in [0, 2] {
+        let pg = PgId { pool: PoolId(1), index };
+        map.pgs.get_mut(&pg).unwrap().epoch = Epoch(4);
+        map.pgs.insert(pg.child(4), map.pgs[&pg].clone());
+    }
+    client.handle_map(Instant::default(), Arc::new(map.clone()), &mut io);
+    let again = io.requests();
+    let mut elsewhere = 0;
+    for (_, request, _) in &sent {
+        let now = map.pg_of(PoolId(1), VolumeId(5), request.key.object).unwrap();
+        let moved = again.iter().find(|(_, other, _)| other.key.object == request.key.object);
+        assert_eq!(moved.is_some(), now != request.key.pg, "object {}", request.key.object);
+        let Some((_, other, _)) = moved else { continue };
+        assert_eq!((other.key.pg, other.epoch, other.is_again), (now, Epoch(4), true));
+        assert_eq!(other.origin, request.origin, "it is the same write");
+        elsewhere += 1;
+        // An answer to the first attempt says nothing any more.
+        reply(&mut client, &mut io, &encode::reply(request.request, Status::Ok, 0));
+        assert!(client.poll_completion().is_none());
+    }
+    assert_eq!(elsewhere, 4);
+}

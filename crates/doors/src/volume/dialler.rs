@@ -2,8 +2,8 @@
 
 use auth::Identity;
 use base::map::ClusterMap;
-use ring::{ConnectionId, Waker};
-use std::net::{SocketAddr, TcpStream};
+use ring::{ConnectionId, Stream, Waker};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use tokio::sync::{mpsc, watch};
@@ -22,7 +22,7 @@ pub(super) struct Dial {
 pub(super) struct Dialled {
     pub(super) connection: ConnectionId,
     /// The connection, on which both sides have proved who they are; or why there is none.
-    pub(super) result: Result<TcpStream, String>,
+    pub(super) result: Result<Stream, String>,
 }
 
 /// What connections are made with.
@@ -46,7 +46,10 @@ impl Dialler {
         let Dial { connection, address } = dial;
         let map = self.maps.borrow().clone();
         let dialled = auth::dial(&self.identity, &map, address).await;
-        let result = dialled.and_then(|stream| stream.into_std().map_err(|error| error.to_string()));
+        let result = dialled.and_then(|channel| {
+            let (socket, session) = channel.into_parts().map_err(|error| error.to_string())?;
+            Ok(Stream::new(socket, session))
+        });
         // It fails only when the data side is gone.
         if self.dialled.send(Dialled { connection, result }).is_ok() {
             self.waker.wake();

@@ -1,7 +1,7 @@
 //! Sees to it that no OSD serves who had a volume before, ahead of its first use: one member in sync of each placement group
 //! is to know the new generation. Why that is enough is told in docs/protocol.md.
 
-use auth::Identity;
+use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{ClientId, Generation, OsdId, VolumeId};
 use client::Fencing;
@@ -9,8 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -135,15 +133,15 @@ impl Asking {
         let unreachable = |error: std::io::Error| format!("{address} cannot be reached: {error}");
         let silent = |_| format!("{address} does not answer");
         let map = self.maps.borrow().clone();
-        let mut stream = auth::dial(&self.identity, &map, address).await?;
+        let mut channel = auth::dial(&self.identity, &map, address).await?;
         let hello = Hello { role: Role::Client(order.client), cluster: map.cluster, target: self.osd };
-        stream.write_all(&encode::hello(&hello)).await.map_err(unreachable)?;
+        channel.send(&encode::hello(&hello)).await.map_err(unreachable)?;
         let mut inbox = Vec::new();
-        timeout(GREETING_LIMIT, next(&mut stream, &mut inbox)).await.map_err(silent)??;
+        timeout(GREETING_LIMIT, next(&mut channel, &mut inbox)).await.map_err(silent)??;
         let fence = Fence { request: 1, volume: order.volume, generation: order.generation };
-        stream.write_all(&encode::fence(&fence)).await.map_err(unreachable)?;
+        channel.send(&encode::fence(&fence)).await.map_err(unreachable)?;
         let waits = |_| "it is not sure of other OSDs yet that it reached a moment ago".to_owned();
-        match timeout(ANSWER_LIMIT, next(&mut stream, &mut inbox)).await.map_err(waits)?? {
+        match timeout(ANSWER_LIMIT, next(&mut channel, &mut inbox)).await.map_err(waits)?? {
             Some(done) if done == fence => Ok(()),
             _ => Err("it answered something else".to_owned()),
         }
@@ -151,7 +149,7 @@ impl Asking {
 }
 
 /// The next message: `None` for a welcome.
-async fn next(stream: &mut TcpStream, inbox: &mut Vec<u8>) -> Result<Option<Fence>, String> {
+async fn next(channel: &mut Channel, inbox: &mut Vec<u8>) -> Result<Option<Fence>, String> {
     loop {
         let parsed = match wire::parse(inbox).map_err(|error| error.to_string())? {
             Some((Message::Welcome, size)) => Some((None, size)),
@@ -164,7 +162,7 @@ async fn next(stream: &mut TcpStream, inbox: &mut Vec<u8>) -> Result<Option<Fenc
             inbox.drain(..size);
             return Ok(message);
         }
-        let count = stream.read_buf(inbox).await.map_err(|error| error.to_string())?;
+        let count = channel.receive(inbox).await.map_err(|error| error.to_string())?;
         if count == 0 {
             return Err("it closed the connection".to_owned());
         }

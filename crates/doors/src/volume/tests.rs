@@ -1,8 +1,8 @@
 //! Attached volumes against a registry on a socket and an OSD in memory.
 
 use super::*;
-use crate::testing::{Faults, TestCluster};
-use base::Buffer;
+use crate::testing::{Faults, Served, TestCluster};
+use base::{Buffer, Encryption};
 use client::{ClientError, Completion, Outcome};
 use ring::ReactorOptions;
 use std::time::{Duration, Instant};
@@ -242,4 +242,55 @@ fn an_idle_loop_does_not_turn_by_itself() {
     volumes.turn(Some(Duration::from_millis(300)), &mut others).unwrap();
     assert!(started.elapsed() >= Duration::from_millis(250), "something woke it: {others:?}");
     assert_eq!(volumes.reactor().enters(), before + 1);
+}
+
+#[test]
+fn links_are_made_anew_when_encryption_is_switched_and_nothing_is_said_in_plain_where_it_is_on() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    let mut token = 0;
+    let mut write_until = |volumes: &mut VolumeLoop, is_so: &dyn Fn(Served) -> bool| {
+        let (before, deadline) = (pond.cluster.served(), Instant::now() + Duration::from_secs(20));
+        loop {
+            token += 1;
+            volumes.write(disk, token, 0, 256 << 10, filled(256 << 10));
+            assert_eq!(completion(volumes).outcome, Outcome::Done);
+            let now = pond.cluster.served();
+            let since =
+                Served { encrypted: now.encrypted - before.encrypted, plain: now.plain - before.plain };
+            if is_so(since) {
+                return since;
+            }
+            assert!(Instant::now() < deadline, "{since:?}");
+        }
+    };
+    write_until(&mut volumes, &|served| served.plain >= 2 && served.encrypted == 0);
+    pond.cluster.set_encryption(Encryption::On);
+    write_until(&mut volumes, &|served| served.encrypted >= 2);
+    let since = write_until(&mut volumes, &|served| served.encrypted >= 8);
+    assert_eq!(since.plain, 0);
+    volumes.read(disk, 0, 0, 1 << 20, Buffer::new(1 << 20));
+    let read = completion(&mut volumes);
+    assert!(read.buffer.unwrap().bytes()[..256 << 10] == *filled(256 << 10).bytes());
+    pond.cluster.set_encryption(Encryption::Off);
+    write_until(&mut volumes, &|served| served.plain >= 2);
+}
+
+#[test]
+fn whoever_attaches_where_encryption_is_on_says_no_word_in_plain() {
+    let pond = pond();
+    pond.cluster.set_encryption(Encryption::On);
+    let mut first = pond.attach(false).unwrap();
+    // With something under way, so that whoever attaches next has it fenced.
+    pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    first.write(first.volumes()[0].handle, 1, 0, 4096, filled(4096));
+    turn_until(&mut first, |_| (pond.cluster.served().encrypted >= 2).then_some(()));
+    drop(first);
+    pond.cluster.set_faults(Faults::default());
+    let mut second = pond.attach(false).unwrap();
+    assert_eq!(pond.cluster.fences().len(), 1);
+    second.read(second.volumes()[0].handle, 1, 0, 4096, Buffer::new(4096));
+    assert_eq!(completion(&mut second).outcome, Outcome::Done);
+    assert_eq!(pond.cluster.served().plain, 0);
 }

@@ -2,7 +2,7 @@
 
 use super::dialler::Dialled;
 use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
-use base::{Buffer, Instant, LinkId, Network, VolumeId};
+use base::{Buffer, Encryption, Instant, LinkId, Network, VolumeId};
 use client::{Client, Completion, Notice, VolumeHandle};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
 use std::net::SocketAddr;
@@ -15,6 +15,9 @@ const OSD_INBOX_BYTES: usize = (256 << 10) + wire::MESSAGE_BYTES_MAX;
 /// Until this long after a request, polling for its answer costs less latency than sleeping. As long as a
 /// hypervisor polls for a guest.
 const SPIN_MAX: Duration = Duration::from_micros(200);
+
+/// Why links end when the cluster's encryption is switched.
+const ENCRYPTION_CHANGED: &str = "the cluster's encryption was switched; connecting anew";
 
 /// A volume that was attached.
 #[derive(Clone, Debug)]
@@ -62,6 +65,7 @@ impl VolumeLoop {
         let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
         let (names, timeout) = (options.volumes.clone(), options.timeout);
         let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
+        let encryption = attached.map.encryption;
         let mut client = Client::new(attached.client, attached.map);
         client.set_timeout(timeout);
         let volumes = names.into_iter().zip(&attached.volumes).map(|(name, volume)| AttachedVolume {
@@ -70,7 +74,7 @@ impl VolumeLoop {
             name,
         });
         let volumes = volumes.collect();
-        let wires = Wires { reactor, links: Vec::new(), session };
+        let wires = Wires { reactor, links: Vec::new(), encryption, session };
         let now = ring::now();
         Ok(VolumeLoop { wires, client, volumes, events: Vec::new(), now, lost: None })
     }
@@ -210,13 +214,20 @@ impl VolumeLoop {
     fn hear_session(&mut self) {
         while let Some(Dialled { connection, result }) = self.wires.session.poll_dialled() {
             match result {
-                Ok(socket) => self.wires.reactor.fulfil(connection, socket.into()),
+                Ok(stream) if self.wires.encryption == Encryption::On && !stream.is_encrypted() => {
+                    // It was made by an older map, and is made anew.
+                    self.wires.reactor.close(connection, ENCRYPTION_CHANGED);
+                }
+                Ok(stream) => self.wires.reactor.fulfil(connection, stream),
                 Err(reason) => self.wires.reactor.close(connection, &reason),
             }
         }
         while let Some(event) = self.wires.session.poll_event() {
             match event {
-                SessionEvent::Map(map) => self.client.handle_map(self.now, map, &mut self.wires),
+                SessionEvent::Map(map) => {
+                    self.wires.heed_encryption(map.encryption);
+                    self.client.handle_map(self.now, map, &mut self.wires);
+                }
                 SessionEvent::Lost { reason } => {
                     // No request may follow, and what waits for a retry never gets a link again.
                     self.wires.cut(&reason);
@@ -258,6 +269,8 @@ struct Wires {
     reactor: Reactor,
     /// By the connection's slot.
     links: Vec<Option<ConnectionId>>,
+    /// What the newest map says.
+    encryption: Encryption,
     // Detaches when dropped, so it is the last field: the reactor has let go of every request by then.
     session: VolumeSession,
 }
@@ -269,6 +282,19 @@ impl Wires {
 
     fn forget(&mut self, connection: ConnectionId) {
         self.links[connection.slot()] = None;
+    }
+
+    /// Ends the links that are not as the cluster has them now: they are made anew.
+    fn heed_encryption(&mut self, encryption: Encryption) {
+        if std::mem::replace(&mut self.encryption, encryption) == encryption {
+            return;
+        }
+        let is_wanted = encryption == Encryption::On;
+        for link in self.links.iter().flatten() {
+            if !self.reactor.is_reserved(*link) && self.reactor.is_encrypted(*link) != is_wanted {
+                self.reactor.close(*link, ENCRYPTION_CHANGED);
+            }
+        }
     }
 
     fn cut(&mut self, reason: &str) {

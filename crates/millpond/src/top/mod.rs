@@ -5,11 +5,9 @@ mod scrape;
 mod screen;
 mod table;
 
+use crate::inquiry::Inquiry;
 use crate::{access, output};
 use anyhow::bail;
-use api::metrics::Summary;
-use api::status::Status;
-use api::view::{self, Reports};
 use base::ClientId;
 use clap::{Args, ValueEnum};
 use lab::plan::parse_seconds;
@@ -18,7 +16,6 @@ use registry::cluster::Cluster;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -112,13 +109,13 @@ pub fn run(arguments: &TopArguments, directory: &Path) -> anyhow::Result<()> {
     if !is_once && !has_terminal {
         bail!(crate::Usage("the live view needs a terminal; use --once or --json without one".to_owned()));
     }
-    access::with_cluster(directory, async |cluster| {
+    access::with_inquiry(directory, async |cluster, inquiry| {
         if !is_once {
-            return screen::run(cluster, arguments.view, arguments.interval).await;
+            return screen::run(cluster, inquiry, arguments.view, arguments.interval).await;
         }
-        let before = Reading::take(cluster, &BTreeMap::new()).await?;
+        let before = Reading::take(cluster, inquiry, &BTreeMap::new()).await?;
         tokio::time::sleep(arguments.interval).await;
-        let now = Reading::take(cluster, &before.clients).await?;
+        let now = Reading::take(cluster, inquiry, &before.clients).await?;
         if now.nodes.is_empty() {
             bail!("no process of the cluster tells its figures: {}", reasons(&now.silent));
         }
@@ -139,14 +136,15 @@ fn reasons(silent: &[String]) -> String {
 
 impl Reading {
     /// Reads the counts now. `known` are clients whose names were read before.
-    async fn take(cluster: &Cluster, known: &BTreeMap<ClientId, String>) -> anyhow::Result<Reading> {
+    async fn take(
+        cluster: &Cluster,
+        inquiry: &Inquiry,
+        known: &BTreeMap<ClientId, String>,
+    ) -> anyhow::Result<Reading> {
         let map = cluster.map().await?;
-        let reports = Reports::read(cluster).await?;
+        let overview = inquiry.overview().await?;
         let (nodes, silent) = scrape::all(&cluster.http_servers().await?).await;
         let at = Instant::now();
-        let status = Status::of(&map, &reports);
-        let level = status.health.level;
-        let summary = Summary::of(Arc::new(status), &view::pgs(&map, &reports.statuses));
         let mut clients = known.clone();
         let osds = || nodes.iter().flat_map(|node| &node.osds);
         if osds().flat_map(|osd| &osd.clients).any(|it| !clients.contains_key(&it.client)) {
@@ -165,9 +163,9 @@ impl Reading {
             silent,
             map,
             clients,
-            level,
-            recovery_objects_left: summary.recovery_objects_left,
-            recovery_bytes_left: summary.recovery_bytes_left,
+            level: overview.health.level,
+            recovery_objects_left: overview.recovery.objects_left,
+            recovery_bytes_left: overview.recovery.bytes_left,
         })
     }
 }

@@ -76,13 +76,16 @@ impl Hosts {
     /// Runs commands of the document.
     pub fn follow(&self, walk: &[(bool, String)]) {
         for (is_on_each, line) in walk {
-            for host in 0..if *is_on_each { HOSTS } else { 1 } {
-                let said = self.run_on(host, &self.here(line, host));
-                let mut words = said.split_ascii_whitespace();
-                if let Some(token) = words.find(|word| word.starts_with("millpond1.")) {
-                    token.clone_into(&mut self.token.borrow_mut());
-                }
-            }
+            (0..if *is_on_each { HOSTS } else { 1 }).for_each(|host| self.follow_line(host, line));
+        }
+    }
+
+    /// Runs a command of the document on a host. A token that it prints is that of the commands to come.
+    pub fn follow_line(&self, host: u32, line: &str) {
+        let said = self.run_on(host, &self.here(line, host));
+        let mut words = said.split_ascii_whitespace();
+        if let Some(token) = words.find(|word| word.starts_with("millpond1.")) {
+            token.clone_into(&mut self.token.borrow_mut());
         }
     }
 
@@ -332,16 +335,21 @@ impl Drop for Hosts {
 
 /// The commands of the document's walk: on each host, or on the first.
 pub fn walk() -> Vec<(bool, String)> {
+    let commands = commands("## From three bare hosts to a cluster").into_iter();
+    commands.map(|(place, line)| (place.starts_with("each host"), line)).collect()
+}
+
+/// The commands of a section of the document, each with where it is to be run.
+pub fn commands(heading: &str) -> Vec<(String, String)> {
     let document = std::fs::read_to_string(DOCUMENT).expect("the document is there");
-    let section =
-        document.split("## From three bare hosts to a cluster").nth(1).expect("it has that section");
+    let section = document.split(&format!("{heading}\n")).nth(1).expect("it has that section");
     let block = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
-    let mut is_on_each = false;
+    let mut on = String::new();
     let mut commands = Vec::new();
     for line in block.expect("it has commands").lines() {
         match line.strip_prefix("# on ") {
-            Some(place) => is_on_each = place.starts_with("each host"),
-            None => commands.push((is_on_each, line.to_owned())),
+            Some(place) => place.clone_into(&mut on),
+            None => commands.push((on.clone(), line.to_owned())),
         }
     }
     commands

@@ -85,7 +85,7 @@ fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, wak
     std::thread::spawn(move || {
         while let Some(Dial { connection, address }) = dials.blocking_recv() {
             let command = match TcpStream::connect(address) {
-                Ok(socket) => Command::Connected { connection, socket },
+                Ok(socket) => Command::Connected { connection, stream: socket.into() },
                 Err(error) => Command::NotConnected { connection, reason: error.to_string() },
             };
             if commands.blocking_send(command).is_err() {
@@ -100,7 +100,7 @@ fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, wak
 fn accept(listener: TcpListener, commands: mpsc::Sender<Command>, waker: Waker) {
     std::thread::spawn(move || {
         for socket in listener.incoming() {
-            let command = Command::Accepted { socket: socket.unwrap(), credential: None };
+            let command = Command::Accepted { stream: socket.unwrap().into(), credential: None };
             if commands.blocking_send(command).is_err() {
                 return;
             }
@@ -182,7 +182,7 @@ impl Pond {
         let mut is_changed = false;
         for osd in self.osds.values_mut() {
             while let Ok(report) = osd.reports.try_recv() {
-                let Report::Propose { pg, expected, config } = report else { continue };
+                let Report::Propose { pg, expected, config, is_split: false } = report else { continue };
                 let current = self.map.pgs.get_mut(&pg).unwrap();
                 let accepted = (current.epoch == expected).then_some(config);
                 if let Some(config) = &accepted {

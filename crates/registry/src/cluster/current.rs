@@ -8,7 +8,7 @@ use crate::interface::{Event, Registry, Revision, Watch};
 use crate::value::Value;
 use base::access::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{ClusterId, NodeId, OsdId, PgId, PoolId, VolumeId};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ use tokio::sync::watch;
 
 /// The pause before the map is read again after the registry failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Changes that wait to be looked at and become one map: a large one takes longer to put together than to change.
+const CHANGES_AT_ONCE_MAX: usize = 256;
 
 /// The entries of which a map is put together.
 #[derive(Default)]
@@ -31,6 +34,7 @@ pub(super) struct MapParts {
     targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     principals: BTreeMap<String, Principal>,
+    encryption: Encryption,
 }
 
 impl MapParts {
@@ -58,6 +62,7 @@ impl MapParts {
             Some(MapKey::Principal(name)) => {
                 drop(self.principals.insert(name.to_owned(), decode(key, value)?))
             }
+            Some(MapKey::Encryption) => self.encryption = decode(key, value)?,
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
@@ -75,6 +80,7 @@ impl MapParts {
             Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
             Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
             Some(MapKey::Principal(name)) => drop(self.principals.remove(name)),
+            Some(MapKey::Encryption) => self.encryption = Encryption::Off,
             None => {}
         }
     }
@@ -118,6 +124,7 @@ impl MapParts {
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             principals: self.principals.clone(),
+            encryption: self.encryption,
         })
     }
 }
@@ -206,6 +213,13 @@ async fn follow(
             sender.send_replace(Arc::new(map));
         }
         follower.next().await?;
+        for _ in 0..CHANGES_AT_ONCE_MAX {
+            tokio::select! {
+                biased;
+                next = follower.next() => next?,
+                () = std::future::ready(()) => break,
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why an operation on the cluster's state was refused.
 
+use super::presence::MoveRecord;
 use crate::error::RegistryError;
 use base::map::{DeviceClass, FailureDomain};
 use base::units::ByteSize;
@@ -24,6 +25,25 @@ pub enum ClusterError {
         found: ClusterId,
         /// Whose it should be.
         expected: ClusterId,
+    },
+    /// It is being moved into this registry.
+    #[error(
+        "cluster {} is being moved into this registry from {}; run `millpond registry migrate` again where that was begun: \
+         it goes on from where it is", record.cluster, record.source
+    )]
+    MovingIn {
+        /// The move.
+        record: Box<MoveRecord>,
+    },
+    /// It was moved to another registry.
+    #[error(
+        "cluster {} was moved from this registry to {}; if `millpond registry migrate` broke off, run it again as it was: it \
+         goes on from where it is. Else use the directory or the token of where the cluster is now", record.cluster,
+        record.target
+    )]
+    Moved {
+        /// The move.
+        record: Box<MoveRecord>,
     },
     /// An entry is not what this version writes.
     #[error(

@@ -4,6 +4,9 @@ use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 
 pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
+pub(super) const MOVING_IN: &str = "millpond/moving-in";
+pub(super) const MOVED: &str = "millpond/moved";
+pub(super) const ENCRYPTION: &str = "millpond/map/encryption";
 pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
@@ -18,7 +21,6 @@ pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
-pub(super) const STATUSES: &str = "millpond/status/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
 
 /// A key below [`MAP`].
@@ -33,6 +35,7 @@ pub(super) enum MapKey<'a> {
     Target(PgId),
     Volume(VolumeId),
     Principal(&'a str),
+    Encryption,
 }
 
 impl MapKey<'_> {
@@ -40,7 +43,11 @@ impl MapKey<'_> {
     pub(super) fn parse(key: &str) -> Option<MapKey<'_>> {
         let name = key.strip_prefix(MAP)?;
         let Some((kind, id)) = name.split_once('/') else {
-            return (name == "cluster").then_some(MapKey::Cluster);
+            return match name {
+                "cluster" => Some(MapKey::Cluster),
+                "encryption" => Some(MapKey::Encryption),
+                _ => None,
+            };
         };
         match kind {
             "node" => id.parse().ok().map(|id| MapKey::Node(NodeId(id))),
@@ -144,10 +151,6 @@ pub(super) fn http(node: NodeId, pid: u32) -> String {
     format!("{HTTP}{}-{pid}", node.0)
 }
 
-pub(super) fn status(id: OsdId) -> String {
-    format!("{STATUSES}{}", id.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
-        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/status/1"] {
+        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/drive/1"] {
             assert_eq!(MapKey::parse(other), None, "{other}");
         }
     }

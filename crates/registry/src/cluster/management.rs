@@ -7,7 +7,7 @@
 //! # Who is taken out
 //!
 //! An OSD that has been down for `osd_out_after` is taken out only if its groups can be rebuilt elsewhere, as good as
-//! before ([`reason_to_stay`]):
+//! before ([`Outlook`]):
 //! - The OSDs that are in and up, and that the rule of a pool allows, are enough for the copies of every pool that it may
 //!   hold. If not, nothing could be rebuilt: its groups go on with what they have anyway, and it would lose by being out,
 //!   because it catches up by its log as long as it is a member, and is filled anew once it was none.
@@ -23,7 +23,7 @@
 
 use super::placement::places;
 use super::{Away, Candidate, Cluster, Place, Result, TargetChange, retarget};
-use base::map::{Admission, ClusterMap, FailureDomain, OsdInfo, PgConfig, PoolInfo};
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, PgConfig, PoolInfo};
 use base::{NodeId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -93,16 +93,25 @@ impl Management {
         let Some(out_after) = out_after else { return Ok(None) };
         let mut next: Option<Duration> = None;
         let mut map = map.clone();
+        let mut reasons: Option<BTreeMap<OsdId, Option<String>>> = None;
         for (&osd, down) in &self.down {
             let at = down.now + out_after;
             if at > moment.now {
                 next = Some(next.map_or(at, |next| next.min(at)));
-            } else if reason_to_stay(&map, osd).is_none() && self.cluster.take_out_while_down(osd).await? {
+                continue;
+            }
+            if reasons.is_none() {
+                let outlook = Outlook::of(&map);
+                reasons = Some(self.down.keys().map(|osd| (*osd, outlook.reason_to_stay(*osd))).collect());
+            }
+            let stays = reasons.as_ref().is_some_and(|reasons| reasons[&osd].is_some());
+            if !stays && self.cluster.take_out_while_down(osd).await? {
                 tracing::warn!(%osd, seconds = out_after.as_secs(), "it stayed away, so its data is placed elsewhere");
                 // What was allowed for the first one may not be for the second.
                 if let Some(info) = map.osds.get_mut(&osd) {
                     info.admission = Admission::OutWhileDown;
                 }
+                reasons = None;
             }
         }
         Ok(next)
@@ -138,11 +147,32 @@ impl Management {
         self.cluster.change_targets(changes).await
     }
 
+    /// Has pools split their groups that are to, and counts those that were split off when all are. What changes shows in
+    /// the map, which is looked at again.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn decide_pg_counts(&mut self, map: &ClusterMap) -> Result<()> {
+        for (&pool, info) in &map.pools {
+            let name = &info.name;
+            if self.cluster.finish_split(pool, map).await? {
+                tracing::info!(pool = %name, groups = info.pg_numbers(), "all placement groups of the pool are split");
+            } else if self.cluster.begin_split(pool, map).await? {
+                tracing::info!(pool = %name, groups = info.pg_count, "the placement groups of the pool are split in two");
+            }
+        }
+        Ok(())
+    }
+
     /// What becomes of those who are down, for people.
     #[must_use]
     pub fn away(&self, map: &ClusterMap, out_after: Option<Duration>) -> BTreeMap<OsdId, Away> {
+        if self.down.is_empty() {
+            return BTreeMap::new();
+        }
+        let outlook = Outlook::of(map);
         let becomes = |(&osd, down): (&OsdId, &Moment)| {
-            let away = match (out_after, reason_to_stay(map, osd)) {
+            let away = match (out_after, outlook.reason_to_stay(osd)) {
                 (None, _) => Away::In { reason: "--osd-out-after is never".to_owned() },
                 (_, Some(reason)) => Away::In { reason },
                 (Some(out_after), None) => {
@@ -155,77 +185,115 @@ impl Management {
     }
 }
 
-/// Why an OSD that is in and down is not taken out, however long it stays away. The rule and its reasons are in the
-/// module's documentation.
-fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
-    let places = places(map);
-    let is_left = |id: OsdId| id != osd && map.osds[&id].address.is_some();
-    let mut pools: Vec<&PoolInfo> =
-        map.pools.values().filter(|pool| may_hold(pool, &map.osds[&osd])).collect();
-    pools.sort_by_key(|pool| std::cmp::Reverse(pool.size));
-    for pool in &pools {
-        let within = Candidate::of_rule(map, &pool.rule);
-        let left: Vec<&Candidate> = within.iter().filter(|candidate| is_left(candidate.osd)).collect();
-        let (name, copies, domain) = (&pool.name, pool.size as usize, pool.rule.failure_domain);
-        if left.len() < copies {
-            let class = pool.rule.device_class.map_or(String::new(), |class| format!(" on {class} drives"));
-            return Some(format!(
-                "pool {name} wants {copies} copies, and only {} other OSDs{class} are in and up",
-                left.len()
-            ));
-        }
-        let domains: BTreeSet<Place> = within.iter().map(|one| one.place.domain(domain, one.osd)).collect();
-        let domains_left: BTreeSet<Place> =
-            left.iter().map(|one| one.place.domain(domain, one.osd)).collect();
-        if domains_left.len() < copies.min(domains.len()) {
-            return Some(format!(
-                "the {copies} copies of pool {name} would have to share the {} {domain}s that are left",
-                domains_left.len()
-            ));
-        }
+/// What is left of a cluster, as far as it says who of those that are in and down is taken out. The rule and its reasons are
+/// in the module's documentation. It is made once for all of them: after a power cut they are many.
+struct Outlook<'a> {
+    map: &'a ClusterMap,
+    places: BTreeMap<NodeId, Place>,
+    /// What keeps every OSD of a class in, if anything; absent where no pool may have replicas on it.
+    by_class: BTreeMap<DeviceClass, Option<String>>,
+    /// The OSDs and hosts of racks, zones and regions of which everything is down.
+    dead: BTreeMap<FailureDomain, BTreeMap<Place, (usize, BTreeSet<u32>)>>,
+    /// What keeps everybody in, if anything.
+    for_all: Option<String>,
+}
+
+/// Levels that die by their power or their switch.
+const LEVELS: [FailureDomain; 3] = [FailureDomain::Rack, FailureDomain::Zone, FailureDomain::Region];
+
+impl<'a> Outlook<'a> {
+    fn of(map: &'a ClusterMap) -> Outlook<'a> {
+        let places = places(map);
+        let mut pools: Vec<&PoolInfo> = map.pools.values().collect();
+        pools.sort_by_key(|pool| std::cmp::Reverse(pool.size));
+        let lacking: Vec<(&PoolInfo, Option<String>)> =
+            pools.into_iter().map(|pool| (pool, what_is_lacking(map, pool))).collect();
+        let classes: BTreeSet<DeviceClass> = map.osds.values().map(|info| info.device_class).collect();
+        let by_class = classes.into_iter().filter_map(|class| {
+            let mut may_hold = lacking.iter().filter(|(pool, _)| may_hold(pool, class)).peekable();
+            may_hold.peek()?;
+            Some((class, may_hold.find_map(|(_, lacking)| lacking.clone())))
+        });
+        let by_class = by_class.collect();
+        let dead = LEVELS.map(|level| (level, dead_at(map, &places, level))).into();
+        let within = || map.osds.values().filter(|info| info.admission == Admission::In && info.bytes > 0);
+        let (count, left) = (within().count(), within().filter(|info| info.address.is_some()).count());
+        let for_all = (left * 2 <= count).then(|| {
+            format!(
+                "only {left} of the {count} OSDs that are in would be left, which looks like more than a lost drive"
+            )
+        });
+        Outlook { map, places, by_class, dead, for_all }
     }
-    if pools.is_empty() {
-        return None;
+
+    /// Why an OSD that is in and down is not taken out, however long it stays away.
+    fn reason_to_stay(&self, osd: OsdId) -> Option<String> {
+        let info = &self.map.osds[&osd];
+        let here = self.places[&info.node];
+        let dead_with_it = |level: &FailureDomain| {
+            let (osds, hosts) = self.dead[level].get(&here.domain(*level, osd))?;
+            (here.is_named(*level) && hosts.len() > 1).then(|| {
+                format!(
+                    "all {osds} OSDs of its {level}, on {} hosts, are down, which looks like power or a switch",
+                    hosts.len()
+                )
+            })
+        };
+        // Nothing would be lost or gained.
+        let by_class = self.by_class.get(&info.device_class)?;
+        by_class.clone().or_else(|| LEVELS.iter().find_map(dead_with_it)).or_else(|| self.for_all.clone())
     }
-    if let Some(reason) = is_dead_as_a_whole(map, osd, &places) {
-        return Some(reason);
-    }
-    let within = || map.osds.iter().filter(|(_, info)| info.admission == Admission::In && info.bytes > 0);
-    let (within_count, left_count) = (within().count(), within().filter(|(id, _)| is_left(**id)).count());
-    if left_count * 2 <= within_count {
+}
+
+/// Why what is left of the OSDs is not enough for the copies of a pool, if so.
+fn what_is_lacking(map: &ClusterMap, pool: &PoolInfo) -> Option<String> {
+    let within = Candidate::of_rule(map, &pool.rule);
+    let is_left = |candidate: &&Candidate| map.osds[&candidate.osd].address.is_some();
+    let left: Vec<&Candidate> = within.iter().filter(is_left).collect();
+    let (name, copies, domain) = (&pool.name, pool.size as usize, pool.rule.failure_domain);
+    if left.len() < copies {
+        let class = pool.rule.device_class.map_or(String::new(), |class| format!(" on {class} drives"));
         return Some(format!(
-            "only {left_count} of the {within_count} OSDs that are in would be left, which looks like more than a \
-             lost drive"
+            "pool {name} wants {copies} copies, and only {} other OSDs{class} are in and up",
+            left.len()
         ));
     }
-    None
-}
-
-/// Whether a pool may have replicas on such an OSD.
-fn may_hold(pool: &PoolInfo, osd: &OsdInfo) -> bool {
-    pool.rule.device_class.is_none_or(|class| class == osd.device_class)
-}
-
-/// Says so if everything is down in the rack of an OSD, or in what is larger, and that is more than one host.
-fn is_dead_as_a_whole(map: &ClusterMap, osd: OsdId, places: &BTreeMap<NodeId, Place>) -> Option<String> {
-    let info = &map.osds[&osd];
-    let here = places[&info.node];
-    [FailureDomain::Rack, FailureDomain::Zone, FailureDomain::Region].into_iter().find_map(|level| {
-        let domain = here.domain(level, osd);
-        let is_there = |info: &&OsdInfo| {
-            info.admission != Admission::Out && places[&info.node].domain(level, osd) == domain
-        };
-        let there: Vec<&OsdInfo> = map.osds.values().filter(is_there).collect();
-        let hosts: BTreeSet<u32> = there.iter().map(|info| places[&info.node].host).collect();
-        let is_dead = there.iter().all(|info| info.address.is_none());
-        (here.is_named(level) && hosts.len() > 1 && is_dead).then(|| {
-            format!(
-                "all {} OSDs of its {level}, on {} hosts, are down, which looks like power or a switch",
-                there.len(),
-                hosts.len()
-            )
-        })
+    let domains: BTreeSet<Place> = within.iter().map(|one| one.place.domain(domain, one.osd)).collect();
+    let domains_left: BTreeSet<Place> = left.iter().map(|one| one.place.domain(domain, one.osd)).collect();
+    (domains_left.len() < copies.min(domains.len())).then(|| {
+        format!(
+            "the {copies} copies of pool {name} would have to share the {} {domain}s that are left",
+            domains_left.len()
+        )
     })
+}
+
+/// Whether a pool may have replicas on OSDs of a class.
+fn may_hold(pool: &PoolInfo, class: DeviceClass) -> bool {
+    pool.rule.device_class.is_none_or(|allowed| allowed == class)
+}
+
+/// The domains of a level in which everything is down, with their OSDs and hosts.
+fn dead_at(
+    map: &ClusterMap,
+    places: &BTreeMap<NodeId, Place>,
+    level: FailureDomain,
+) -> BTreeMap<Place, (usize, BTreeSet<u32>)> {
+    let mut dead: BTreeMap<Place, (usize, BTreeSet<u32>)> = BTreeMap::new();
+    let mut alive: BTreeSet<Place> = BTreeSet::new();
+    for (&osd, info) in map.osds.iter().filter(|(_, info)| info.admission != Admission::Out) {
+        let place = places[&info.node];
+        let domain = place.domain(level, osd);
+        if info.address.is_some() {
+            alive.insert(domain);
+        } else {
+            let (osds, hosts) = dead.entry(domain).or_default();
+            *osds += 1;
+            hosts.insert(place.host);
+        }
+    }
+    dead.retain(|domain, _| !alive.contains(domain));
+    dead
 }
 
 /// The targets that are to be others than they are. In a large pool this takes a while.
@@ -234,12 +302,22 @@ pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
     let mut changes = Vec::new();
     for (&pool, info) in &map.pools {
         let candidates = Candidate::of_rule(map, &info.rule);
+        // Of groups that are being split both halves lie together until all are: whatever was balanced before is so then.
         let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
         let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
         let targets = retarget(pool, info.size, info.rule.failure_domain, &present, &candidates);
         for ((pg, present), target) in groups().zip(present).zip(targets) {
             if target != present {
-                changes.push(TargetChange { pg, before: map.targets.get(&pg).cloned(), target });
+                changes.push(TargetChange {
+                    pg,
+                    before: map.targets.get(&pg).cloned(),
+                    target: target.clone(),
+                });
+            }
+            let child = pg.child(info.pg_count);
+            if info.split_to.is_some() && map.pgs.contains_key(&child) && self::present(map, child) != target
+            {
+                changes.push(TargetChange { pg: child, before: map.targets.get(&child).cloned(), target });
             }
         }
     }
@@ -260,7 +338,11 @@ fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
 mod tests {
     use super::*;
     use base::Epoch;
-    use base::map::{DeviceClass, Location, NodeInfo, PlacementRule, Reweight};
+    use base::map::{Location, NodeInfo, OsdInfo, PlacementRule, Reweight};
+
+    fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
+        Outlook::of(map).reason_to_stay(osd)
+    }
 
     /// OSDs on these nodes, all in, and all up but the first `down`; one pool.
     fn map(nodes: &[u32], down: usize, copies: u32) -> ClusterMap {

@@ -1,4 +1,7 @@
-//! Who decides what nobody needs to be asked for: one process at a time, by a lease.
+//! Who decides what nobody needs to be asked for, and knows how the OSDs are: one process at a time, by a lease.
+//!
+//! What it decides is written under the condition that what it was decided by still holds. So two that both take themselves
+//! for the manager do no harm, and it may be changed at any time.
 
 use super::current::{self, Known};
 use super::{Cluster, Result, encode, keys};
@@ -6,6 +9,7 @@ use crate::interface::{Compare, LeaseId, Operation, Txn};
 use base::{NodeId, OsdId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// The manager, and what it intends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +18,9 @@ pub struct ManagerRecord {
     pub node: NodeId,
     /// That process.
     pub pid: u32,
+    /// Where it hears how the OSDs are, and answers who asks. None: it is of a version that does neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
     /// What becomes of the OSDs that are in and down.
     #[serde(default)]
     pub away: BTreeMap<OsdId, Away>,
@@ -64,6 +71,16 @@ impl Cluster {
             .when(Compare::Value(keys::MANAGER.to_owned(), encode(before)))
             .then(Operation::put_leased(keys::MANAGER, encode(now), lease));
         self.commit(txn).await
+    }
+
+    /// Ends the term of a manager that is known to be dead, so that nobody waits for the end of its lease. One that lives
+    /// after all does no harm: see the module's documentation. Says whether it was the manager still.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn depose_manager(&self, record: &ManagerRecord) -> Result<bool> {
+        let is_same = Compare::Value(keys::MANAGER.to_owned(), encode(record));
+        self.commit(Txn::new().when(is_same).then(Operation::delete(keys::MANAGER))).await
     }
 
     /// The manager, if there is one.

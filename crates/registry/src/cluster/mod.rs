@@ -13,6 +13,7 @@
 //! | `millpond/map/pg/POOL.INDEX`     | [`PgConfig`](base::map::PgConfig) | with its pool |
 //! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
 //! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
+//! | `millpond/map/encryption`        | [`Encryption`](base::Encryption): whether connections are encrypted | for ever |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/next/{node,osd,pool,volume}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
@@ -25,10 +26,14 @@
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
-//! | `millpond/status/ID`             | [`OsdStatus`] | as long as its node's lease |
 //! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
+//! | `millpond/moving-in`             | [`MoveRecord`]: a cluster is being moved into this registry | until it is here |
+//! | `millpond/moved`                 | [`MoveRecord`]: the cluster was moved to another registry | until one is moved in |
+//!
+//! The cluster is where `millpond/map/cluster` is: it is the condition of every change, and no registry has it beside one of
+//! the last two keys. So a cluster that was moved to another registry ([`Migration`]) cannot be changed where it was.
 //!
 //! Each change reads, decides, and writes in one transaction under the condition that what it decided by
 //! is unchanged; else it looks again. Some keys exist for that condition alone: every attach writes the
@@ -44,18 +49,21 @@
 mod attach;
 mod current;
 mod error;
+mod history;
 mod http;
 mod keys;
 mod management;
 mod manager;
+mod migration;
 mod nodes;
 mod osds;
 mod placement;
 mod pools;
+mod presence;
 mod principals;
 mod scrubs;
 mod settings;
-mod status;
+mod splits;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -64,20 +72,23 @@ mod volumes;
 pub use attach::{AttachRecord, Attachment};
 pub use current::{Known, MapFollower};
 pub use error::ClusterError;
+pub use history::HistoryBounds;
 pub use http::HttpRecord;
 pub use management::{Management, Moment, target_changes};
 pub use manager::{Away, ManagerRecord};
+pub use migration::{Migrated, Migration, MigrationError, leased, reclaim};
 pub use placement::{
     Candidate, PG_COUNT_MAX, PG_COUNT_MIN, Place, Spread, Survey, fair_replicas, moved, next_pg_count, place,
     recommended_pg_count, retarget,
 };
 pub use pools::check_pg;
+pub use presence::{MoveRecord, Presence};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
-pub use status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
+pub use splits::groups_to_split;
 pub use targets::TargetChange;
 
-use crate::interface::{Compare, KeyValue, Operation, Registry, Txn};
+use crate::interface::{Compare, KeyValue, Operation, OperationResult, Registry, Txn};
 use crate::value::Value;
 use base::ClusterId;
 use base::map::ClusterMap;
@@ -109,14 +120,20 @@ impl Cluster {
         &self.registry
     }
 
+    /// The condition that the cluster is in this registry, for changes of what is kept beside it.
+    #[must_use]
+    pub fn is_here() -> Compare {
+        Compare::Exists(keys::CLUSTER.to_owned())
+    }
+
     /// Makes the registry that of cluster `id`. Doing it again changes nothing.
     ///
     /// # Errors
-    /// [`ClusterError::OtherCluster`] if it is another's.
+    /// [`ClusterError::OtherCluster`] if it is another's; [`ClusterError::MovingIn`], [`ClusterError::Moved`].
     pub async fn create(&self, id: ClusterId) -> Result<()> {
-        let txn = Txn::new()
-            .when(Compare::Absent(keys::CLUSTER.to_owned()))
-            .then(Operation::put(keys::CLUSTER, encode(&id)));
+        let absent = [keys::CLUSTER, keys::MOVING_IN, keys::MOVED].map(|key| Compare::Absent(key.to_owned()));
+        let txn = absent.into_iter().fold(Txn::new(), Txn::when);
+        let txn = txn.then(Operation::put(keys::CLUSTER, encode(&id)));
         if self.registry.txn(txn).await?.succeeded {
             return Ok(());
         }
@@ -130,18 +147,27 @@ impl Cluster {
     /// The cluster's id.
     ///
     /// # Errors
-    /// [`ClusterError::NoCluster`] before [`Self::create`].
+    /// [`ClusterError::NoCluster`] before [`Self::create`]; [`ClusterError::MovingIn`], [`ClusterError::Moved`].
     pub async fn id(&self) -> Result<ClusterId> {
-        self.read(keys::CLUSTER).await?.value.ok_or(ClusterError::NoCluster)
+        Presence::read(&*self.registry).await?.id()
     }
 
     /// The map as of now. An OSD has no address unless it is up.
     ///
     /// # Errors
-    /// [`ClusterError::NoCluster`], or an entry that makes no sense.
+    /// As [`Self::id`], or an entry that makes no sense.
     pub async fn map(&self) -> Result<ClusterMap> {
-        let map = current::MapParts::read(&*self.registry).await?;
-        map.to_map().ok_or(ClusterError::NoCluster)
+        let parts = current::MapParts::read(&*self.registry).await?;
+        match parts.to_map() {
+            Some(map) => Ok(map),
+            None => Err(self.absence().await),
+        }
+    }
+
+    /// Why there is no cluster.
+    async fn absence(&self) -> ClusterError {
+        // Between the two looks it may have come.
+        self.id().await.err().unwrap_or(ClusterError::NoCluster)
     }
 
     /// The map, kept current by a task of its own for as long as a receiver lives. Until the first
@@ -169,9 +195,17 @@ impl Cluster {
         decoded.collect()
     }
 
-    /// Performs a transaction; false if something it was decided by has changed.
+    /// Performs a transaction if the cluster is in this registry; false if something it was decided by has changed.
+    ///
+    /// # Errors
+    /// As [`Self::id`]; those of the registry.
     async fn commit(&self, txn: Txn) -> Result<bool> {
-        Ok(self.registry.txn(txn).await?.succeeded)
+        let txn = txn.when(Cluster::is_here()).otherwise(Operation::get(keys::CLUSTER));
+        let done = self.registry.txn(txn).await?;
+        match done.results.last() {
+            Some(OperationResult::Got(None)) if !done.succeeded => Err(self.absence().await),
+            _ => Ok(done.succeeded),
+        }
     }
 
     async fn delete_all(&self, keys: impl IntoIterator<Item = String>) -> Result<()> {

@@ -18,7 +18,9 @@ impl Cluster {
             let known = map.nodes.keys().copied().chain(map.osds.values().map(|osd| osd.node));
             let first = known.max().map_or(0, |node| u64::from(node.0) + 1);
             let next: Read<u64> = self.read(keys::NEXT_NODE).await?;
-            let (number, used) = next.take(first);
+            // Of a cluster on one machine whoever starts a node chooses its number.
+            let number = next.value.unwrap_or(0).max(first);
+            let used = Operation::put(&next.key, encode(&(number + 1)));
             let node = NodeId(u32::try_from(number).map_err(|_| ClusterError::Unreadable {
                 key: keys::NEXT_NODE.to_owned(),
                 reason: format!("{number} is no number of a node"),

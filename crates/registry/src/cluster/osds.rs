@@ -258,7 +258,7 @@ impl Cluster {
             }
         }
         let (_, counted) = removed.take(0);
-        let gone = [keys::osd(id), keys::uuid(record.uuid), keys::up(id), keys::status(id), keys::drive(id)];
+        let gone = [keys::osd(id), keys::uuid(record.uuid), keys::up(id), keys::drive(id)];
         txn = gone.into_iter().fold(txn.then(counted), |txn, key| txn.then(Operation::delete(key)));
         self.commit(txn).await
     }

@@ -17,7 +17,8 @@ impl Cluster {
     /// The same.
     pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
         let rule = PlacementRule::default();
-        self.create_pool_by(&PoolInfo { name: name.to_owned(), size, min_size, pg_count, rule }).await
+        let name = name.to_owned();
+        self.create_pool_by(&PoolInfo { name, size, min_size, pg_count, rule, ..PoolInfo::default() }).await
     }
 
     /// Makes a pool over the OSDs that are in now and that its rule allows, whether they are up or not. Replicas lie in
@@ -29,7 +30,7 @@ impl Cluster {
     /// [`ClusterError::TooFewOfClass`], [`ClusterError::TooFewDomains`], [`ClusterError::NameInvalid`]; those of the
     /// registry.
     pub async fn create_pool_by(&self, info: &PoolInfo) -> Result<PoolId> {
-        let PoolInfo { name, size, min_size, pg_count, rule } = info;
+        let PoolInfo { name, size, min_size, pg_count, rule, .. } = info;
         let (name, size, pg_count) = (name.as_str(), *size, *pg_count);
         check_name("pool", name)?;
         check_pool(name, size, *min_size, pg_count)?;

@@ -1,9 +1,10 @@
-//! Who may connect: names, public keys, and what they may do. Secret keys are never here.
+//! Who may connect, and how: names, public keys, and what they may do; whether connections are encrypted. Secret keys are
+//! never here.
 
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{Compare, Operation, Txn};
-use base::{Access, Principal};
+use base::{Access, Encryption, NodeId, Principal, PublicKey};
 use std::collections::BTreeMap;
 
 impl Cluster {
@@ -65,6 +66,35 @@ impl Cluster {
             .collect())
     }
 
+    /// Has connections encrypted from now on, or not any more. Those that stand are made anew as soon as their ends hear
+    /// of it. Says whether that is a change.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn set_encryption(&self, encryption: Encryption) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Encryption> = self.read(keys::ENCRYPTION).await?;
+            if read.value.unwrap_or_default() == encryption {
+                return Ok(false);
+            }
+            let put = Operation::put(&read.key, encode(&encryption));
+            if self.commit(Txn::new().when(read.unchanged()).then(put)).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: "whether connections are encrypted".to_owned() })
+    }
+
+    /// A node's key, if it has one.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn key_of_node(&self, node: NodeId) -> Result<Option<PublicKey>> {
+        let mut principals = self.principals().await?.into_values();
+        let is_its = |principal: &Principal| principal.access == Access::Node(node);
+        Ok(principals.find(is_its).map(|principal| principal.public_key))
+    }
+
     /// A transaction under the condition that the pools of an access are there.
     async fn pools_are_there(&self, principal: &Principal) -> Result<Txn> {
         let Access::Pools(pools) = &principal.access else { return Ok(Txn::new()) };
@@ -80,5 +110,35 @@ impl Cluster {
             txn = txn.when(Compare::Exists(key));
         }
         Ok(txn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EmbeddedRegistry, Registry};
+    use base::ClusterId;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn encryption_is_off_until_it_is_switched_and_whoever_watches_the_map_hears_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let id = ClusterId::from_bytes([7; 16]);
+        let registry = EmbeddedRegistry::create(&directory.path().join("registry"), id).unwrap();
+        let cluster = Cluster::new(Arc::new(registry) as Arc<dyn Registry>);
+        cluster.create(id).await.unwrap();
+        assert_eq!(cluster.map().await.unwrap().encryption, Encryption::Off);
+        let mut maps = cluster.watch_map();
+        for (encryption, is_change) in [
+            (Encryption::Off, false),
+            (Encryption::On, true),
+            (Encryption::On, false),
+            (Encryption::Off, true),
+        ] {
+            assert_eq!(cluster.set_encryption(encryption).await.unwrap(), is_change);
+            let heard = maps.wait_for(|map| map.cluster == id && map.encryption == encryption);
+            tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap().unwrap();
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! When placement groups were scrubbed, and which an operator wants scrubbed.
 
-use super::{Cluster, Result, encode, keys};
+use super::{Cluster, Result, decode, encode, keys};
 use crate::error::RegistryError;
-use crate::interface::{Compare, Operation, Registry, Txn};
+use crate::interface::{Compare, KeyValue, Operation, OperationResult, Registry, Txn};
 use base::PgId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -65,14 +65,14 @@ pub struct ScrubState {
     pub wish: Option<ScrubWish>,
 }
 
-/// Tells when somebody wishes a scrub.
-#[derive(Debug)]
+/// Tells when somebody wishes a scrub. A clone tells the same.
+#[derive(Clone, Debug)]
 pub struct ScrubWishes {
     changes: tokio::sync::watch::Receiver<()>,
 }
 
 impl ScrubWishes {
-    /// Watches the wishes in `cluster`'s registry, by a task of its own for as long as this lives.
+    /// Watches the wishes in `cluster`'s registry, by a task of its own for as long as this or a clone lives.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -162,17 +162,40 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn scrubs(&self) -> Result<BTreeMap<PgId, ScrubState>> {
-        let mut states: BTreeMap<PgId, ScrubState> = BTreeMap::new();
-        for (key, record) in self.read_all::<ScrubRecord>(keys::SCRUBS).await? {
-            if let Some(pg) = key.strip_prefix(keys::SCRUBS).and_then(|id| id.parse().ok()) {
-                states.entry(pg).or_default().record = record;
-            }
-        }
-        for (key, wish) in self.read_all::<ScrubWish>(keys::SCRUB_WISHES).await? {
-            if let Some(pg) = key.strip_prefix(keys::SCRUB_WISHES).and_then(|id| id.parse().ok()) {
-                states.entry(pg).or_default().wish = Some(wish);
+        let mut states = BTreeMap::new();
+        for prefix in [keys::SCRUBS, keys::SCRUB_WISHES] {
+            for entry in self.registry.range(prefix).await?.entries {
+                note(&mut states, &entry)?;
             }
         }
         Ok(states)
     }
+
+    /// The same of some groups: what it costs grows with their number, not with that of all groups.
+    ///
+    /// # Errors
+    /// As [`Self::scrubs`].
+    pub async fn scrubs_of(&self, pgs: &[PgId]) -> Result<BTreeMap<PgId, ScrubState>> {
+        let mut states = BTreeMap::new();
+        let keys = pgs.iter().flat_map(|pg| [keys::scrub(*pg), keys::scrub_wish(*pg)]);
+        for txn in Txn::split(keys.map(Operation::get)) {
+            for result in self.registry.txn(txn).await?.results {
+                if let OperationResult::Got(Some(entry)) = result {
+                    note(&mut states, &entry)?;
+                }
+            }
+        }
+        Ok(states)
+    }
+}
+
+/// Takes up an entry of a group's scrubs.
+fn note(states: &mut BTreeMap<PgId, ScrubState>, entry: &KeyValue) -> Result<()> {
+    let of = |prefix: &str| entry.key.strip_prefix(prefix).and_then(|id| id.parse::<PgId>().ok());
+    if let Some(pg) = of(keys::SCRUBS) {
+        states.entry(pg).or_default().record = decode(&entry.key, &entry.value)?;
+    } else if let Some(pg) = of(keys::SCRUB_WISHES) {
+        states.entry(pg).or_default().wish = Some(decode(&entry.key, &entry.value)?);
+    }
+    Ok(())
 }

@@ -66,15 +66,15 @@ impl Cluster {
     }
 }
 
-/// Cuts the changes into as many as one transaction can have conditions for: a target each, its pool, and its
-/// newcomers.
+/// Cuts the changes into as many as one transaction can have conditions for: a target each, its pool, its newcomers, and
+/// the cluster.
 fn batches<'a>(changes: &'a [&'a TargetChange]) -> Vec<&'a [&'a TargetChange]> {
     let mut batches = Vec::new();
     let (mut start, mut pools, mut newcomers) = (0, BTreeSet::new(), BTreeSet::new());
     for (at, change) in changes.iter().enumerate() {
         pools.insert(change.pg.pool);
         newcomers.extend(change.newcomers());
-        if at + 1 - start + pools.len() + newcomers.len() > OPERATIONS_PER_TXN_MAX {
+        if at + 1 - start + pools.len() + newcomers.len() >= OPERATIONS_PER_TXN_MAX {
             batches.push(&changes[start..at]);
             start = at;
             pools = BTreeSet::from([change.pg.pool]);

@@ -8,6 +8,7 @@ use base::map::{
     Admission, DeviceClass, FailureDomain, Location, NodeInfo, PgConfig, PlacementRule, PoolInfo, Reweight,
 };
 use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -432,35 +433,6 @@ async fn a_configuration_changes_only_from_the_epoch_it_was_made_for() {
     assert!(matches!(error, ClusterError::NoSuchPg { .. }), "{error}");
 }
 
-#[tokio::test]
-async fn a_status_is_seen_as_long_as_its_lease_and_written_only_when_it_changes() {
-    let (_directory, cluster) = three().await;
-    let lease = lease(&cluster).await;
-    let pg = PgId { pool: PoolId(1), index: 0 };
-    let states = [
-        PgState::Waiting { reason: "osd.2 is down".into() },
-        PgState::Peering,
-        PgState::Active,
-        PgState::Stopped { reason: "below min_size".into() },
-    ];
-    for state in states {
-        let mut status = OsdStatus { path: "/dev/nvme0n1".into(), pid: 7, ..OsdStatus::default() };
-        status.pgs.insert(
-            pg,
-            PgStatus { epoch: Epoch(1), state, in_sync: vec![OsdId(0)], objects: 3, recovery: None },
-        );
-        status.write_amplification = f64::NAN;
-        cluster.publish_osd_status(OsdId(0), lease, &status).await.unwrap();
-        let revision = cluster.map().await.unwrap().revision;
-        cluster.publish_osd_status(OsdId(0), lease, &status).await.unwrap();
-        assert_eq!(cluster.map().await.unwrap().revision, revision);
-        status.write_amplification = 0.0;
-        assert_eq!(cluster.osd_statuses().await.unwrap()[&OsdId(0)], status);
-    }
-    cluster.registry().lease_revoke(lease).await.unwrap();
-    assert!(cluster.osd_statuses().await.unwrap().is_empty());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watched_map_comes_to_equal_a_reading() {
     let (_directory, cluster) = empty().await;
@@ -662,7 +634,6 @@ async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     cluster.register_osd(uuid(4), NodeId(3), 8 * GIB, DeviceClass::Ssd).await.unwrap();
     let (lease, osd) = (lease(&cluster).await, OsdId(2));
     cluster.osd_up(osd, address(7002), lease).await.unwrap();
-    cluster.publish_osd_status(osd, lease, &OsdStatus::default()).await.unwrap();
     cluster.note_drive(osd, "/dev/nvme2n1").await.unwrap();
     assert_eq!(cluster.drives().await.unwrap()[&osd], "/dev/nvme2n1");
     let removed = || cluster.remove_osd(osd, Txn::new());
@@ -682,7 +653,7 @@ async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     assert!(cluster.remove_osd(osd, along).await.unwrap(), "a learner does not matter");
     let everything = cluster.registry().range("").await.unwrap().entries;
     assert!(everything.iter().any(|entry| entry.key == "another"));
-    for gone in ["osd/2", "up/2", "status/2", "drive/2", &format!("uuid/{}", uuid(3))] {
+    for gone in ["osd/2", "up/2", "drive/2", &format!("uuid/{}", uuid(3))] {
         assert!(!everything.iter().any(|entry| entry.key.ends_with(gone)), "{gone} is left");
     }
     assert!(matches!(removed().await, Err(ClusterError::NoSuchOsd { .. })));
@@ -876,7 +847,7 @@ async fn there_is_one_manager_at_a_time_and_its_end_is_seen() {
         waiting.await.expect("it comes to be so").unwrap();
     };
     is(Known::Absent).await;
-    let record = |pid| ManagerRecord { node: NodeId(0), pid, away: Default::default() };
+    let record = |pid| ManagerRecord { node: NodeId(0), pid, address: None, away: Default::default() };
     let (one, other) = (lease(&cluster).await, lease(&cluster).await);
     assert!(cluster.become_manager(&record(1), one).await.unwrap());
     assert!(!cluster.become_manager(&record(2), other).await.unwrap());
@@ -890,6 +861,11 @@ async fn there_is_one_manager_at_a_time_and_its_end_is_seen() {
     cluster.registry().lease_revoke(one).await.unwrap();
     is(Known::Absent).await;
     assert!(cluster.become_manager(&record(2), other).await.unwrap());
+    // Whoever is told of a manager that died deposes that one and no other.
+    assert!(!cluster.depose_manager(&record(1)).await.unwrap());
+    is(Known::Is(record(2))).await;
+    assert!(cluster.depose_manager(&record(2)).await.unwrap());
+    is(Known::Absent).await;
 }
 
 #[tokio::test]
@@ -928,6 +904,12 @@ async fn a_wish_for_a_scrub_stands_until_one_that_began_with_it_has_ended() {
     assert_eq!(wish_of().await, None);
     let record = cluster.scrubs().await.unwrap()[&pg].record.clone();
     assert_eq!((record.light_ms, record.deep_ms, record.objects, record.found_ever), (7, 7, 2, 3));
+
+    let all: Vec<PgId> = cluster.map().await.unwrap().pgs.into_keys().collect();
+    cluster.wish_scrubs(all.iter().copied(), light).await.unwrap();
+    assert_eq!(cluster.scrubs_of(&all).await.unwrap(), cluster.scrubs().await.unwrap());
+    let some = cluster.scrubs_of(&all[..1]).await.unwrap();
+    assert_eq!(some, BTreeMap::from([(pg, ScrubState { record, wish: Some(light) })]));
 }
 
 #[tokio::test]
@@ -961,7 +943,7 @@ fn rack(name: &str) -> Location {
 
 fn pool_by(name: &str, failure_domain: FailureDomain, device_class: Option<DeviceClass>) -> PoolInfo {
     let rule = PlacementRule { failure_domain, device_class };
-    PoolInfo { name: name.to_owned(), size: 3, min_size: 2, pg_count: 32, rule }
+    PoolInfo { name: name.to_owned(), size: 3, min_size: 2, pg_count: 32, rule, ..PoolInfo::default() }
 }
 
 #[tokio::test]

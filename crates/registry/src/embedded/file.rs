@@ -59,7 +59,7 @@ pub enum OpenError {
     },
     /// The file is no registry, or is one that was damaged.
     #[error(
-        "{path}: the registry file is damaged or not one of Millpond's ({reason}); keep it, and put a copy from a backup in its place; the OSDs are not affected"
+        "{path}: the registry file is damaged or not one of Millpond's ({reason}); keep it, and put the newest copy from a backup in its place; the OSDs keep their data, and volumes and placement that were changed since that copy are not known by it"
     )]
     Damaged {
         /// The file.

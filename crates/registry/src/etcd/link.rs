@@ -7,13 +7,17 @@
 
 use super::EtcdOptions;
 use super::convert::Space;
-use super::messages::{AuthenticateRequest, AuthenticateResponse, RangeResponse, ResponseHeader};
+use super::members::Members;
+use super::messages::{
+    AuthenticateRequest, AuthenticateResponse, MemberListRequest, MemberListResponse, RangeResponse,
+    ResponseHeader,
+};
 use super::outcome::{Failure, classify};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_stream::Stream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -36,6 +40,8 @@ const PING_LIMIT: Duration = Duration::from_secs(5);
 /// The pause before the next member is tried; doubled each time up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How often it is asked who the members are.
+const LEARN_EVERY: Duration = Duration::from_secs(30);
 /// A member that served so long was a good one: the pause starts small again.
 const STEADY: Duration = Duration::from_secs(5);
 
@@ -57,6 +63,8 @@ pub(super) const LEASE_REVOKE: Method = Method("/etcdserverpb.Lease/LeaseRevoke"
 pub(super) const LEASE_KEEP_ALIVE: Method = Method("/etcdserverpb.Lease/LeaseKeepAlive");
 pub(super) const LEASE_TIME_TO_LIVE: Method = Method("/etcdserverpb.Lease/LeaseTimeToLive");
 pub(super) const WATCH: Method = Method("/etcdserverpb.Watch/Watch");
+const MEMBER_LIST: Method = Method("/etcdserverpb.Cluster/MemberList");
+pub(super) const MEMBER_STATUS: Method = Method("/etcdserverpb.Maintenance/Status");
 const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
 
 /// What is known of the etcd, whichever member told it.
@@ -66,12 +74,18 @@ pub(super) struct Known {
     cluster: AtomicU64,
     /// The newest revision that was seen.
     newest: AtomicI64,
+    members: Members,
 }
 
 impl Known {
     /// The newest revision so far: what is asked from now on and shows less comes from an etcd that went back.
     pub(super) fn newest(&self) -> i64 {
         self.newest.load(Ordering::Acquire)
+    }
+
+    /// Where members are, as far as that is known.
+    pub(super) fn endpoints(&self, options: &EtcdOptions) -> Vec<String> {
+        self.members.endpoints(options)
     }
 
     /// Takes the header of an answer to what was asked when `newest` was known.
@@ -237,11 +251,27 @@ impl Link {
         reason.clone().expect("that was waited for")
     }
 
-    /// Asks it for a proof whenever there is reason to, until it is given up; answers why.
-    async fn watched_over(&self, space: &Space, known: &Known) -> String {
+    /// Learns who the members are. What is not told is known from before.
+    async fn learn(&self, options: &EtcdOptions, known: &Known) {
+        let asked = self.ask::<_, MemberListResponse>(MEMBER_LIST, MemberListRequest {});
+        if let Ok(Ok(answer)) = timeout(PROBE_LIMIT, asked).await {
+            known.members.take(&answer, options);
+        }
+    }
+
+    /// Asks it for a proof whenever there is reason to, and who the others are, until it is given up; answers why.
+    async fn watched_over(&self, options: &EtcdOptions, known: &Known) -> String {
+        let mut look = tokio::time::interval(LEARN_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 reason = self.ended() => return reason,
+                _ = look.tick() => {
+                    tokio::select! {
+                        reason = self.ended() => return reason,
+                        () = self.learn(options, known) => continue,
+                    }
+                }
                 () = self.suspected.notified() => {}
                 () = tokio::time::sleep_until(self.silent_since() + SILENCE_MAX) => {
                     if self.silent_since().elapsed() < SILENCE_MAX {
@@ -249,11 +279,31 @@ impl Link {
                     }
                 }
             }
-            if let Err(reason) = self.prove(space, known).await {
+            if let Err(reason) = self.prove(&options.space, known).await {
                 self.give_up(&reason);
             }
         }
     }
+}
+
+/// Asks a member something over a connection of its own, which a member that proves nothing may answer too.
+pub(super) async fn ask_once<Question, Answer>(
+    options: &EtcdOptions,
+    endpoint: &str,
+    method: Method,
+    question: Question,
+) -> Result<Answer, String>
+where
+    Question: prost::Message + 'static,
+    Answer: prost::Message + Default + 'static,
+{
+    let endpoint = options.endpoint(endpoint)?.tcp_nodelay(true);
+    let channel = endpoint.connect().await.map_err(|error| with_causes(&error))?;
+    let mut grpc = grpc(&channel);
+    grpc.ready().await.map_err(|error| with_causes(&error))?;
+    let codec = ProstCodec::<Question, Answer>::default();
+    let answer = grpc.unary(Request::new(question), method.path(), codec).await;
+    answer.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
 }
 
 fn grpc(channel: &Channel) -> Grpc<Channel> {
@@ -282,15 +332,17 @@ pub(super) async fn stay_linked(options: Arc<EtcdOptions>, known: Arc<Known>, st
     let mut pause = PAUSE_MIN;
     // Spreads clients over the members.
     let first = uuid::Uuid::new_v4().as_u128() as usize % options.endpoints.len();
-    for endpoint in options.endpoints.iter().cycle().skip(first) {
-        let opened = timeout(OPEN_LIMIT, Link::open(&options, endpoint, &known)).await;
+    for turn in (0..usize::MAX).cycle().skip(first) {
+        let mut endpoints = known.endpoints(&options);
+        let endpoint = endpoints.swap_remove(turn % endpoints.len());
+        let opened = timeout(OPEN_LIMIT, Link::open(&options, &endpoint, &known)).await;
         let reason =
             match opened.unwrap_or_else(|_| Err(format!("nothing within {} s", OPEN_LIMIT.as_secs()))) {
                 Ok(link) => {
                     let since = Instant::now();
                     let link = Arc::new(link);
                     state.send_replace(State::Up(link.clone()));
-                    let reason = link.watched_over(&options.space, &known).await;
+                    let reason = link.watched_over(&options, &known).await;
                     if since.elapsed() >= STEADY {
                         pause = PAUSE_MIN;
                     }

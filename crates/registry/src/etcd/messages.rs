@@ -318,3 +318,50 @@ pub(super) struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub token: String,
 }
+
+/// Asks a member how it is.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// Bytes of its store, what is free in it included: that is what counts for the quota.
+    #[prost(int64, tag = "3")]
+    pub db_size: i64,
+    /// 0 where it knows of none.
+    #[prost(uint64, tag = "4")]
+    pub leader: u64,
+    /// Alarms, and that it has no leader.
+    #[prost(string, repeated, tag = "8")]
+    pub errors: Vec<String>,
+    /// Bytes; 0 where the version does not tell.
+    #[prost(int64, tag = "12")]
+    pub db_size_quota: i64,
+}
+
+/// Asks who the members are.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct MemberListRequest {}
+
+/// A member of etcd.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Member {
+    /// Where clients reach it, as URLs. Empty until it was started once.
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    /// It only follows, and answers no reads.
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct MemberListResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}

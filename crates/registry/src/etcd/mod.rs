@@ -12,16 +12,18 @@
 mod certificates;
 mod convert;
 mod link;
+mod members;
 mod messages;
 mod options;
 mod outcome;
+mod troubles;
 mod watch;
 
 pub use certificates::EtcdTls;
 pub use options::{EtcdOptions, EtcdUrlError, EtcdUser};
 
 use crate::error::RegistryError;
-use crate::interface::{LeaseId, Operation, Range, Revision, Txn, Watch};
+use crate::interface::{LeaseId, Operation, Range, RegistryTrouble, Revision, Txn, Watch};
 use crate::request::{Answer, Caller, Request};
 use async_trait::async_trait;
 use convert::{KEYS_PER_READ, Nonsense, lease_number, revision, signed};
@@ -408,6 +410,11 @@ impl Caller for EtcdRegistry {
             Request::LeaseRevoke { lease } => client.lease_revoke(lease).await,
             Request::Compact { revision } => client.compact(revision).await,
         }
+    }
+
+    async fn find_troubles(&self) -> Vec<RegistryTrouble> {
+        let (options, known) = (&self.client.options, &self.client.known);
+        troubles::troubles(options, known.endpoints(options)).await
     }
 
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {

@@ -1,4 +1,5 @@
 //! An etcd of a test's own.
+#![allow(dead_code, reason = "no test uses all of this")]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -50,6 +50,16 @@ pub(super) fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32
     Some((checksum, location, crc32c(node.drive().block(location)) == checksum))
 }
 
+/// What a node calls an object: its group may have been split.
+fn names_of<'a>(node: &'a Node, key: &'a ObjectKey) -> impl Iterator<Item = ObjectKey> + 'a {
+    let objects = node.osd().into_iter().flat_map(|osd| osd.store().objects());
+    objects.filter(|name| is_same(name, key))
+}
+
+fn is_same(one: &ObjectKey, other: &ObjectKey) -> bool {
+    (one.volume, one.object) == (other.volume, other.object)
+}
+
 impl Atlas {
     /// Whether a node still lacks what the end of its log told.
     pub(super) fn has_short_log(&mut self, nodes: &[Node], served: &Served) -> bool {
@@ -69,7 +79,8 @@ impl Atlas {
         let has_short_log = self.has_short_log(nodes, served);
         self.spots.retain(|spot| {
             let node = &nodes[spot.node];
-            !node.is_running() || look(node, &spot.key, spot.block).is_some_and(|(_, _, is_sound)| !is_sound)
+            let is_sound = |key| look(node, &key, spot.block).is_none_or(|(_, _, is_sound)| is_sound);
+            !node.is_running() || !names_of(node, &spot.key).all(is_sound)
         });
         !self.spots.is_empty() || has_short_log
     }
@@ -100,7 +111,8 @@ impl Life {
     /// could be read.
     fn was_readable(&self, volume: VolumeId, block: u64, since: u64) -> bool {
         let (object, first) = (block / OBJECT_BLOCKS as u64, block % OBJECT_BLOCKS as u64);
-        let pg = PgId::of_object(POOL, self.world.plan.pgs, volume, object as u32);
+        let map = &self.registry.map;
+        let pg = map.pg_of(POOL, volume, object as u32).expect("the pool is there");
         let (key, first) = (ObjectKey { pg, volume, object: object as u32 }, first as u16);
         let config = &self.registry.map.pgs[&pg];
         let primary = &self.nodes[config.primary.0 as usize];
@@ -174,7 +186,7 @@ impl Life {
         let Some((key, block)) = found else { return };
         let Some((checksum, location, true)) = look(&self.nodes[index], &key, block) else { return };
         // Nobody else may have lost the same block, and one who has it must be there.
-        let is_spoiled = |spot: &Spot| spot.key == key && spot.block == block;
+        let is_spoiled = |spot: &Spot| is_same(&spot.key, &key) && spot.block == block;
         let has_it = |osd: &OsdId| {
             let node = osd.0 as usize;
             node != index

@@ -52,12 +52,15 @@ pub(super) struct History {
     unit_bytes: usize,
     /// Entries of each group's log.
     pg_log_entries: u64,
+    /// Groups at first.
+    pgs: u32,
 }
 
 impl History {
     pub(super) fn new(plan: &Plan) -> History {
         let (unit_bytes, pg_log_entries) = (plan.unit_bytes as usize, plan.pg_log_entries as u64);
-        History { operations: Vec::new(), fences: Vec::new(), unit_bytes, pg_log_entries }
+        let pgs = plan.pgs;
+        History { operations: Vec::new(), fences: Vec::new(), unit_bytes, pg_log_entries, pgs }
     }
 
     /// How many operations were begun.
@@ -176,10 +179,20 @@ impl History {
         matches!(kind, Kind::Write | Kind::Zero)
             && objects.into_iter().any(|object| {
                 let volume = volume_id(volume);
-                let pg = PgId::of_object(POOL, begin.len() as u32, volume, object as u32);
-                let last = end.get(pg.index as usize).copied().unwrap_or(u64::MAX);
-                (last - begin[pg.index as usize]).saturating_add(late) >= self.pg_log_entries
+                let last = self.log_end(end, volume, object as u32).unwrap_or(u64::MAX);
+                let first = self.log_end(begin, volume, object as u32).unwrap_or(0);
+                (last - first).saturating_add(late) >= self.pg_log_entries
             })
+    }
+
+    /// The last sequence of the group of an object: a group that was split off goes on with its parent's. `None` where
+    /// nothing is known of any.
+    fn log_end(&self, ends: &[u64], volume: VolumeId, object: u32) -> Option<u64> {
+        let counts = std::iter::successors(Some(ends.len() as u32), |count| Some(count / 2));
+        let counts = counts.take_while(|count| *count >= self.pgs);
+        let mut ends =
+            counts.filter_map(|count| ends.get(PgId::of_object(POOL, count, volume, object).index as usize));
+        ends.clone().find(|end| **end > 0).or_else(|| ends.next()).copied()
     }
 
     /// Notes how an operation ended, with the last sequence of each group.

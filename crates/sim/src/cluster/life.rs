@@ -126,6 +126,10 @@ impl Life {
             let at = self.world.random.between(SECOND, self.world.plan.fault_time);
             self.world.after(at, Event::Retire);
         }
+        for _ in 0..self.world.plan.doublings {
+            let at = self.world.random.between(SECOND, self.world.plan.fault_time);
+            self.world.after(at, Event::SplitPool);
+        }
         let peace_at = self.world.plan.fault_time;
         self.run_until(peace_at, |_| false)?;
         self.calm_down();
@@ -444,6 +448,11 @@ impl Life {
             Event::Heal { from, to, serial } => world.heal(from, to, serial),
             Event::Roll { node } => self.roll(node),
             Event::Retire => self.retire_somebody(),
+            Event::SplitPool => {
+                if !self.registry.split_pool(world) {
+                    world.after(SECOND, Event::SplitPool);
+                }
+            }
             Event::SpellEnds { serial } => {
                 if serial == self.spell {
                     world.network_slowness = 1;
@@ -678,6 +687,7 @@ impl Life {
             && self.all_groups_serve()
             && self.registry.is_settled()
             && self.registry.has_removed_all()
+            && self.registry.pool().pg_count == self.world.plan.pg_numbers()
     }
 
     /// The nodes that are not gone for good.

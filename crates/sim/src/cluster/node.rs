@@ -120,7 +120,7 @@ struct Suspended {
 struct Running {
     osd: Osd,
     clock: Clock,
-    proposals: Vec<(PgId, Epoch, PgConfig)>,
+    proposals: Vec<(PgId, Epoch, PgConfig, bool)>,
     stalled: Vec<LinkId>,
     still_stalled: Vec<LinkId>,
     greetings: VecDeque<(Instant, LinkId)>,
@@ -177,7 +177,8 @@ struct NodeIo<'a> {
     process: Process,
     world: &'a mut World,
     bay: &'a mut Bay,
-    proposals: &'a mut Vec<(PgId, Epoch, PgConfig)>,
+    /// Those that ask for a split too.
+    proposals: &'a mut Vec<(PgId, Epoch, PgConfig, bool)>,
 }
 
 impl Network for NodeIo<'_> {
@@ -227,7 +228,10 @@ impl Io for NodeIo<'_> {
         self.submitted();
     }
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push((pg, expected, config));
+        self.proposals.push((pg, expected, config, false));
+    }
+    fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
+        self.proposals.push((pg, expected, config, true));
     }
 }
 
@@ -639,9 +643,9 @@ impl Node {
 
     fn hand_over_proposals(&mut self, world: &mut World) {
         let running = self.running.as_mut().expect("only a running node takes turns");
-        for (pg, expected, config) in running.proposals.drain(..) {
+        for (pg, expected, config, is_split) in running.proposals.drain(..) {
             let life = world.mailboxes[self.process.0].life;
-            let proposal = Proposal { process: self.process, life, pg, expected, config };
+            let proposal = Proposal { process: self.process, life, pg, expected, config, is_split };
             let delay = world.registry_delay();
             world.after(delay, Event::Propose(Box::new(proposal)));
         }

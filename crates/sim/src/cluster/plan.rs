@@ -205,6 +205,8 @@ pub struct Plan {
     pub is_exclusive: bool,
     /// How many of the nodes, the last ones, are added while the others serve.
     pub late_nodes: usize,
+    /// How often the pool gets twice as many groups.
+    pub doublings: u32,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
     /// Where the nodes stand.
@@ -298,6 +300,7 @@ impl Plan {
             is_tight: false,
             is_exclusive: false,
             late_nodes: 0,
+            doublings: 0,
             weights,
             topology: Topology::of_hosts(nodes),
         };
@@ -331,7 +334,14 @@ impl Plan {
             let sure = plan.nodes - plan.late_nodes;
             plan.topology = Topology::draw(plan.nodes, sure, plan.size, random);
         }
+        plan.doublings = random.choose(&[0, 0, 1, 2]);
         plan
+    }
+
+    /// One more than the largest number that a group can have.
+    #[must_use]
+    pub fn pg_numbers(&self) -> u32 {
+        self.pgs << self.doublings
     }
 
     /// Gives clients more room than drives have. Every node holds everything: so the room of one is that of all, and who

@@ -130,8 +130,10 @@ impl Registry {
                 continue;
             }
             let is_member = |osd: &OsdId| config.in_sync.contains(osd) || config.learners.contains(osd);
-            let strangers = self.map.osds.keys().filter(|osd| !is_member(osd) && !target.contains(osd));
-            self.dispensable.extend(strangers.map(|osd| (*pg, *osd)));
+            // Who was removed before may still have to hear of it.
+            let osds = (0..self.is_removed.len()).map(|node| OsdId(node as u32));
+            let strangers = osds.filter(|osd| !is_member(osd) && !target.contains(osd));
+            self.dispensable.extend(strangers.map(|osd| (*pg, osd)));
         }
     }
 
@@ -287,6 +289,19 @@ impl Registry {
             Err(error) => panic!("the pool cannot be resized: {error}"),
         }
         self.show(world);
+    }
+
+    /// An operator wants twice as many groups. False where that cannot be asked for now.
+    pub(super) fn split_pool(&mut self, world: &mut World) -> bool {
+        if !self.is_available || self.pool().split_to.is_some() {
+            return false;
+        }
+        self.set_clock(world);
+        let pg_count = 2 * self.pool().pg_count;
+        done(self.cluster.set_pg_count(POOL_NAME, pg_count)).expect("the groups are not being split");
+        world.event(None, "the pool shall have twice as many groups");
+        self.show(world);
+        true
     }
 
     /// An operator, or the balancer, moves a group.
@@ -639,7 +654,8 @@ impl Registry {
                 return Ok(None);
             }
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
-            let record = ManagerRecord { node: node_id(node), pid: life, away: BTreeMap::new() };
+            let record =
+                ManagerRecord { node: node_id(node), pid: life, address: None, away: BTreeMap::new() };
             let is_elected = self.cluster.become_manager(&record, lease).await?;
             Ok::<_, ClusterError>(is_elected.then_some((lease, record)))
         });
@@ -662,6 +678,7 @@ impl Registry {
             if manager.management.must_retarget(&map) {
                 manager.management.retarget(&map, &target_changes(&map)).await?;
             }
+            manager.management.decide_pg_counts(&map).await?;
             let away = manager.management.away(&map, out_after);
             if away == manager.record.away {
                 return Ok::<bool, ClusterError>(true);
@@ -712,7 +729,7 @@ impl Registry {
     /// # Errors
     /// If it breaks the registry's rules.
     pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
-        let Proposal { process, pg, expected, ref config, .. } = *proposal;
+        let Proposal { process, pg, expected, ref config, is_split, .. } = *proposal;
         if self.is_gone(process.0) {
             return Ok(false);
         }
@@ -723,10 +740,13 @@ impl Registry {
             return Ok(false);
         }
         self.set_clock(world);
-        let changed = done(self.cluster.change_pg(pg, expected, config.clone()));
+        let changed = match is_split {
+            true => done(self.cluster.split_pg(pg, expected, config.clone())),
+            false => done(self.cluster.change_pg(pg, expected, config.clone())),
+        };
         let is_accepted = changed.map_err(|error| error.to_string())?;
         if is_accepted {
-            world.coverage.count("proposal: accepted");
+            world.coverage.count(if is_split { "proposal: a group is split" } else { "proposal: accepted" });
             world.story(Some(process), || format!("begins {} of pg {pg}: {config:?}", config.epoch));
         } else {
             world.coverage.count("proposal: refused");
@@ -775,7 +795,9 @@ async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     }
     let rule = PlacementRule { failure_domain: plan.topology.failure_domain, ..PlacementRule::default() };
     let (name, size, min_size) = (POOL_NAME.to_owned(), plan.size, plan.min_size);
-    cluster.create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule }).await?;
+    cluster
+        .create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule, ..PoolInfo::default() })
+        .await?;
     for index in 0..plan.volumes {
         let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
         cluster.create_volume(&volume_name(index), POOL_NAME, bytes).await?;

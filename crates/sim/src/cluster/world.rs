@@ -31,6 +31,8 @@ pub(super) struct Proposal {
     pub(super) pg: PgId,
     pub(super) expected: Epoch,
     pub(super) config: PgConfig,
+    /// And with the same the group that is split off begins.
+    pub(super) is_split: bool,
 }
 
 /// What will happen.
@@ -78,6 +80,8 @@ pub(super) enum Event {
     Roll { node: usize },
     /// An operator wants to take some OSD away.
     Retire,
+    /// An operator wants twice as many groups.
+    SplitPool,
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
 }
@@ -180,7 +184,7 @@ impl World {
             mailboxes: (0..processes).map(|_| Mailbox { is_powered: true, ..Mailbox::default() }).collect(),
             links: Links::new(processes),
             is_calm: false,
-            group_ends: vec![0; plan.pgs as usize],
+            group_ends: vec![0; plan.pg_numbers() as usize],
             has_damage: false,
             spoiled: BTreeSet::new(),
             network_slowness: 1,

@@ -1,14 +1,16 @@
 //! How many placement groups a pool should have.
 
+use base::PgId;
+
 /// The fewest that a pool gets without being asked for a number.
 pub const PG_COUNT_MIN: u32 = 16;
 /// The most that a pool can have.
-pub const PG_COUNT_MAX: u32 = 1 << 16;
+pub const PG_COUNT_MAX: u32 = PgId::COUNT_MAX;
 /// Replicas on an OSD that are enough to spread load and rebuilding over many others, and few enough that what each
 /// group costs does not count.
 const REPLICAS_PER_OSD: f64 = 100.0;
-/// A pool is left alone unless its number is off by this factor.
-const OFF_BY: u32 = 4;
+/// A pool is left alone unless it should have so many times the groups it has.
+const TOO_FEW_BY: u32 = 2;
 
 /// The number of placement groups for a pool of `size` copies over `osds` OSDs that is expected to hold the part `share`
 /// (0 to 1) of the cluster's data: the power of two nearest to what gives all pools together 100 replicas on each OSD,
@@ -20,21 +22,13 @@ pub fn recommended_pg_count(osds: usize, size: u32, share: f64) -> u32 {
     1 << exact.clamp(least, most).log2().round() as u32
 }
 
-/// What a pool of `current` groups should have next, on its way to `recommended`: as many as now unless that is off by a
-/// factor of 4 or more, else at most twice or half as many. So a wrong guess, or an OSD that comes and goes, cannot set
-/// off a large change, and each step can be seen through before the next.
+/// What a pool of `current` groups should have next, on its way to `recommended`: as many as now, unless that is at least
+/// twice as many; then exactly twice as many as now, for each group is split in two. So a wrong guess cannot set off a
+/// large change, and each step can be seen through before the next. Groups are never made fewer.
 #[must_use]
 pub fn next_pg_count(current: u32, recommended: u32) -> u32 {
-    let (current, recommended) =
-        (current.clamp(1, PG_COUNT_MAX), recommended.clamp(PG_COUNT_MIN, PG_COUNT_MAX));
-    if recommended / OFF_BY >= current {
-        // The next power of two: groups of one size come of nothing else.
-        (current + 1).next_power_of_two()
-    } else if current / OFF_BY >= recommended {
-        1 << (current - 1).ilog2()
-    } else {
-        current
-    }
+    let is_possible = (1..=PG_COUNT_MAX / 2).contains(&current);
+    if is_possible && recommended / TOO_FEW_BY >= current { 2 * current } else { current }
 }
 
 #[cfg(test)]
@@ -55,15 +49,14 @@ mod tests {
 
     #[test]
     fn a_number_that_is_not_far_off_stays() {
-        for near in [32, 64, 128, 129, 255] {
+        for near in [1, 32, 64, 100, 127] {
             assert_eq!(next_pg_count(64, near), 64, "{near}");
         }
-        assert_eq!(next_pg_count(64, 256), 128);
+        assert_eq!(next_pg_count(64, 128), 128);
         assert_eq!(next_pg_count(64, 65_536), 128);
-        assert_eq!(next_pg_count(64, 16), 32);
-        assert_eq!(next_pg_count(100, 512), 128);
-        assert_eq!(next_pg_count(100, 16), 64);
-        assert_eq!(next_pg_count(8, 1), 8, "no pool is made smaller than any would be made");
+        assert_eq!(next_pg_count(100, 512), 200);
+        assert_eq!(next_pg_count(PG_COUNT_MAX, PG_COUNT_MAX), PG_COUNT_MAX);
+        assert_eq!(next_pg_count(40_000, u32::MAX), 40_000, "twice as many are too many");
     }
 
     proptest! {
@@ -72,12 +65,11 @@ mod tests {
             let mut now = current;
             for _ in 0..20 {
                 let next = next_pg_count(now, recommended);
-                prop_assert!(next <= now * 2 && next * 2 >= now, "{now} to {next}");
+                prop_assert!(next == now || next == now * 2, "{now} to {next}");
                 now = next;
             }
             prop_assert_eq!(next_pg_count(now, recommended), now);
-            let aim = recommended.max(PG_COUNT_MIN);
-            prop_assert!(aim / 4 < now && now / 4 < aim, "it stays at {now}");
+            prop_assert!(now > PG_COUNT_MAX / 2 || now > recommended / 2, "it stays at {now}");
         }
 
         #[test]

@@ -1,8 +1,6 @@
-//! What an OSD tells of itself: the part of the cluster's state that nothing is decided by.
+//! How an OSD is, as it tells itself. People are shown it; nothing is decided by it, and nothing of it is kept.
 
-use super::{Cluster, Result, encode, keys};
-use crate::interface::{LeaseId, Operation, Txn};
-use base::{Epoch, OsdId, PgId, VolumeId};
+use crate::ids::{Epoch, OsdId, PgId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -111,39 +109,4 @@ pub enum PgState {
         /// What stopped it.
         reason: String,
     },
-}
-
-impl Cluster {
-    /// Publishes an OSD's status for as long as the lease lives. One that is published already costs a
-    /// reading only.
-    ///
-    /// # Errors
-    /// Those of the registry.
-    pub async fn publish_osd_status(&self, id: OsdId, lease: LeaseId, status: &OsdStatus) -> Result<()> {
-        let mut status = status.clone();
-        if !status.write_amplification.is_finite() {
-            // JSON has no such number; nothing was written yet, or the ratio has no meaning.
-            status.write_amplification = 0.0;
-        }
-        let (key, value) = (keys::status(id), encode(&status));
-        let published = self.registry.get(&key).await?;
-        if published.is_some_and(|entry| entry.value == value && entry.lease == Some(lease)) {
-            return Ok(());
-        }
-        self.registry.txn(Txn::new().then(Operation::put_leased(key, value, lease))).await?;
-        Ok(())
-    }
-
-    /// The status of every OSD that published one and whose lease lives.
-    ///
-    /// # Errors
-    /// Those of the registry, or a status that cannot be read.
-    pub async fn osd_statuses(&self) -> Result<BTreeMap<OsdId, OsdStatus>> {
-        let all = self.read_all(keys::STATUSES).await?;
-        let numbered = all.into_iter().filter_map(|(key, status)| {
-            let id = key.strip_prefix(keys::STATUSES)?.parse().ok()?;
-            Some((OsdId(id), status))
-        });
-        Ok(numbered.collect())
-    }
 }

@@ -1,0 +1,138 @@
+//! A cluster that began on one machine by `millpond up`: other hosts join it by the very commands that docs/operations.md
+//! names, and leave it again.
+
+use crate::common::hosts::{HOSTS, Hosts, commands};
+use crate::common::nbd::NbdClient;
+use crate::common::tools::attempt;
+use crate::common::{path, wait_until};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Bytes that a round writes at each of four objects.
+const PIECE: usize = 8192;
+
+fn write(client: &mut NbdClient, round: u8) {
+    for object in 0..4u8 {
+        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
+        client.write(offset, &[round * 16 + object + 1; PIECE]).expect("it can be written");
+    }
+}
+
+#[track_caller]
+fn check(client: &mut NbdClient, rounds: u8) {
+    for (round, object) in (0..rounds).flat_map(|round| (0..4u8).map(move |object| (round, object))) {
+        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
+        let read = client.read(offset, PIECE as u32).expect("it can be read");
+        assert_eq!(read, vec![round * 16 + object + 1; PIECE], "round {round}, object {object}");
+    }
+}
+
+/// The volume, served on the first host as long as this lives.
+struct Served<'a> {
+    hosts: &'a Hosts,
+    socket: PathBuf,
+}
+
+impl<'a> Served<'a> {
+    /// In the host's own network: OSDs that nobody else is to reach are reached there.
+    fn on_first(hosts: &'a Hosts, name: &str) -> Served<'a> {
+        let socket = hosts.scratch().join(format!("{name}.sock"));
+        let log = hosts.scratch().join(format!("{name}.log"));
+        let served = path(&socket);
+        hosts.run_on(0, &format!("millpond nbd disk --listen unix:{served} > {} 2>&1 &", path(&log)));
+        wait_until("the volume is served", || {
+            std::fs::read_to_string(&log).unwrap_or_default().contains("Serving ")
+        });
+        Served { hosts, socket }
+    }
+
+    fn client(&self) -> NbdClient {
+        NbdClient::connect(&self.socket, "disk").expect("it is served")
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let pattern = format!("millpond nbd disk --listen unix:{}", path(&self.socket));
+        attempt("pkill", &["-TERM", "-f", "--", &pattern]);
+        let is_there = || attempt("pgrep", &["-f", "--", &pattern]).status.success();
+        if !std::thread::panicking() {
+            wait_until("the server of the volume has ended", || !is_there());
+        }
+        let _ = self.hosts;
+    }
+}
+
+#[test]
+fn a_machine_becomes_three_hosts_by_the_commands_of_the_document_and_one_again() {
+    let Some(hosts) = Hosts::bare("a machine becomes three hosts", 0) else { return };
+    hosts.run_on(0, "millpond up --detach --osd-size 1GiB");
+    hosts.run_on(0, "millpond volume create disk 256MiB");
+    write(&mut Served::on_first(&hosts, "one").client(), 0);
+
+    let walk = commands("## From one machine to several");
+    assert!(walk.len() >= 6, "{walk:?}");
+    for (place, line) in &walk {
+        let on: Vec<u32> = match place.split([':', ',']).next() {
+            Some("each host") => (0..HOSTS).collect(),
+            Some("each other host") => (1..HOSTS).collect(),
+            Some("the first host") => vec![0],
+            _ => panic!("nobody knows where {place:?} is"),
+        };
+        on.into_iter().for_each(|host| hosts.follow_line(host, line));
+    }
+    wait_until("the cluster is well, and its data on all hosts", || {
+        hosts.health() == "ok" && copies_on_hosts(&hosts).iter().all(|hosts| hosts.len() == 3)
+    });
+    let served = Served::on_first(&hosts, "three");
+    let mut client = served.client();
+    check(&mut client, 1);
+    write(&mut client, 1);
+    // A host dies, and the first one's drives are not all that is left.
+    hosts.kill_node(2);
+    write(&mut client, 2);
+    check(&mut client, 3);
+    hosts.run_on(2, "millpond node start");
+    wait_until("the cluster is well again", || hosts.health() == "ok");
+    drop((client, served));
+
+    // And back, by what it says.
+    hosts.run_on(0, "millpond down");
+    let back = "millpond registry migrate --to embedded";
+    hosts.refused(0, back, &["is of another host, h2", "millpond node drain 3"]);
+    hosts.run_on(0, "millpond up --detach");
+    for node in [3, 4] {
+        hosts.run_on(0, &format!("millpond node drain {node}"));
+    }
+    wait_until("nothing is left on the other hosts", || {
+        [3, 4].iter().all(|node| {
+            let line = format!("millpond node rm {node}");
+            let gone = hosts.shell(0, &line).status.success();
+            gone || !hosts.run_on(0, "millpond node ls").contains(&format!("node.{node} "))
+        })
+    });
+    for host in 1..HOSTS {
+        // Its process has ended with its last OSD, or is told to.
+        hosts.shell(host, "millpond node stop");
+    }
+    hosts.run_on(0, "millpond down");
+    hosts.run_on(0, back);
+    (0..HOSTS).for_each(|host| hosts.kill_etcd(host));
+    hosts.run_on(0, "millpond up --detach");
+    check(&mut Served::on_first(&hosts, "one-again").client(), 3);
+    hosts.run_on(0, "millpond down");
+}
+
+/// Of each placement group, the hosts that have it in sync.
+fn copies_on_hosts(hosts: &Hosts) -> Vec<BTreeSet<String>> {
+    let json = |line: &str| -> Value { serde_json::from_str(&hosts.run_on(0, line)).expect("it is JSON") };
+    let osds = json("millpond osd tree --json");
+    let host_of = |number: &Value| {
+        let osd = osds.as_array().expect("a list").iter().find(|osd| osd["osd"] == *number);
+        osd.and_then(|osd| osd["host"].as_str()).unwrap_or_default().to_owned()
+    };
+    let pgs = json("millpond pg dump --json");
+    let copies = |pg: &Value| pg["in_sync"].as_array().expect("a list").iter().map(host_of).collect();
+    pgs.as_array().expect("a list").iter().map(copies).collect()
+}

@@ -1,0 +1,48 @@
+//! A connection that was made elsewhere.
+
+use socket2::Socket;
+use std::net::TcpStream;
+use tls::Session;
+
+/// A connected stream socket, and the encryption of what goes over it, if there is one.
+#[derive(Debug)]
+pub struct Stream {
+    pub(crate) socket: Socket,
+    pub(crate) session: Option<Session>,
+}
+
+impl Stream {
+    /// A connection that goes on with this session from here on; in plain without one.
+    #[must_use]
+    pub fn new(socket: impl Into<Socket>, session: Option<Session>) -> Stream {
+        Stream { socket: socket.into(), session }
+    }
+
+    /// Whether what goes over it is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.session.is_some()
+    }
+}
+
+impl From<Socket> for Stream {
+    fn from(socket: Socket) -> Stream {
+        Stream::new(socket, None)
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(socket: TcpStream) -> Stream {
+        Stream::new(socket, None)
+    }
+}
+
+/// Sets what every stream socket of a reactor has.
+pub(crate) fn set_stream_options(socket: &Socket) {
+    // Unix sockets have no such option; there nothing is delayed.
+    let _ = socket.set_tcp_nodelay(true);
+    // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
+    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
+        let _ = socket.set_tcp_congestion(b"cubic");
+    }
+}
