@@ -77,7 +77,7 @@ fn hosts_whose_clocks_are_minutes_apart_are_cut_off_while_fio_verifies() {
         hosts.kill_node(1);
         probe.goes_on("h2 is killed, and the line of h1 is thin");
         hosts.run_on(1, "millpond node start");
-        becomes_whole_within(hosts, MOVED_WITHIN);
+        becomes_whole_within(hosts, 2 * MOVED_WITHIN);
         hosts.network().unlimit(0);
     });
 }
