@@ -32,6 +32,7 @@ use registry::RegistryTrouble;
 use registry::cluster::{Cluster, Known, ManagerRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,9 +94,30 @@ pub struct Source {
     collector: Collector,
     elsewhere: Arc<dyn AskManager>,
     picture: Mutex<Option<Made>>,
-    registry_answered: Mutex<Option<(Instant, bool)>>,
-    drives: Mutex<Option<(Instant, BTreeMap<OsdId, String>)>>,
-    troubles: Mutex<Option<(Instant, Vec<RegistryTrouble>)>>,
+    registry_answered: Lately<bool>,
+    drives: Lately<BTreeMap<OsdId, String>>,
+    troubles: Lately<Vec<RegistryTrouble>>,
+}
+
+/// What the registry said a moment ago. One asks it, and the others wait for that.
+struct Lately<T>(Mutex<Option<(Instant, T)>>);
+
+impl<T: Clone> Lately<T> {
+    fn new() -> Lately<T> {
+        Lately(Mutex::new(None))
+    }
+
+    /// What it said if that is younger than `fresh`, or what it says now. A failure is not kept.
+    async fn or_ask<E>(&self, fresh: Duration, ask: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let mut said = self.0.lock().await;
+        if let Some((at, said)) = &*said
+            && at.elapsed() < fresh
+        {
+            return Ok(said.clone());
+        }
+        let now = ask.await?;
+        Ok(said.insert((Instant::now(), now)).1.clone())
+    }
 }
 
 /// A picture that was made.
@@ -149,9 +171,9 @@ impl Source {
             collector,
             elsewhere,
             picture: Mutex::new(None),
-            registry_answered: Mutex::new(None),
-            drives: Mutex::new(None),
-            troubles: Mutex::new(None),
+            registry_answered: Lately::new(),
+            drives: Lately::new(),
+            troubles: Lately::new(),
         }
     }
 
@@ -232,43 +254,33 @@ impl Source {
 
     /// Whether the registry answers. It is asked once a second at most.
     async fn registry_answers(&self) -> bool {
-        let mut answered = self.registry_answered.lock().await;
-        if let Some((at, answers)) = *answered
-            && at.elapsed() < FRESH_MAX
-        {
-            return answers;
-        }
-        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.id()).await;
-        let answers = matches!(asked, Ok(Ok(_)));
-        *answered = Some((Instant::now(), answers));
+        let ask = async {
+            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.id()).await;
+            Ok::<_, Infallible>(matches!(asked, Ok(Ok(_))))
+        };
+        let Ok(answers) = self.registry_answered.or_ask(FRESH_MAX, ask).await;
         answers
     }
 
     /// What is wrong with the registry itself. What cannot be found out in time is left out.
     async fn registry_troubles(&self) -> Vec<RegistryTrouble> {
-        let mut found = self.troubles.lock().await;
-        if let Some((at, troubles)) = &*found
-            && at.elapsed() < TROUBLES_FRESH
-        {
-            return troubles.clone();
-        }
-        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.registry().troubles()).await;
-        found.insert((Instant::now(), asked.unwrap_or_default())).1.clone()
+        let ask = async {
+            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.registry().troubles()).await;
+            Ok::<_, Infallible>(asked.unwrap_or_default())
+        };
+        let Ok(troubles) = self.troubles.or_ask(TROUBLES_FRESH, ask).await;
+        troubles
     }
 
     /// Where the drives of OSDs were that tell nothing.
     async fn drives(&self) -> Result<BTreeMap<OsdId, String>, Unavailable> {
-        let mut read = self.drives.lock().await;
-        if let Some((at, drives)) = &*read
-            && at.elapsed() < DRIVES_FRESH
-        {
-            return Ok(drives.clone());
-        }
-        match tokio::time::timeout(REGISTRY_LIMIT, self.cluster.drives()).await {
-            Ok(Ok(drives)) => Ok(read.insert((Instant::now(), drives)).1.clone()),
-            Ok(Err(error)) => Err(Unavailable(error.to_string())),
-            Err(_) => Err(Unavailable::silent()),
-        }
+        let ask = async {
+            match tokio::time::timeout(REGISTRY_LIMIT, self.cluster.drives()).await {
+                Ok(drives) => drives.map_err(|error| Unavailable(error.to_string())),
+                Err(_) => Err(Unavailable::silent()),
+            }
+        };
+        self.drives.or_ask(DRIVES_FRESH, ask).await
     }
 }
 

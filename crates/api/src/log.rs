@@ -127,16 +127,12 @@ pub struct LogLine {
 #[serde(default)]
 pub struct LogQuery {
     /// Only what came behind this place: `next` of an answer of the same manager.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
     /// Only what is as bad as this.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<LogLevel>,
     /// Only of this node.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
     /// So many at most, the newest.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lines: Option<usize>,
 }
 
