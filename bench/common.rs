@@ -6,22 +6,36 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The date to print with the results: the one that was given, or now.
-pub fn date_or_now(given: Option<String>) -> anyhow::Result<String> {
-    let date = match given {
-        Some(date) => date,
-        None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
-    };
-    Ok(date.trim().to_owned())
+/// What each program is told of its results.
+#[derive(clap::Args, Debug)]
+pub struct Output {
+    /// Also write all results to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// The date to print with the results; today's if not given
+    #[arg(long, value_name = "DATE")]
+    date: Option<String>,
 }
 
-/// Prints the results, and writes them to `json` too if that was asked for.
-pub fn publish(summary: &(impl Display + Serialize), json: Option<PathBuf>) -> anyhow::Result<()> {
-    print!("\n{summary}");
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(summary)?;
-        std::fs::write(&path, text + "\n")
-            .with_context(|| format!("{}: cannot write the results", path.display()))?;
+impl Output {
+    /// The date to print with the results: the one that was given, or now.
+    pub fn date(&self) -> anyhow::Result<String> {
+        let date = match &self.date {
+            Some(date) => date.clone(),
+            None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
+        };
+        Ok(date.trim().to_owned())
     }
-    Ok(())
+
+    /// Prints the results, and writes them to a file too if that was asked for.
+    pub fn publish(&self, summary: &(impl Display + Serialize)) -> anyhow::Result<()> {
+        print!("\n{summary}");
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(summary)?;
+            std::fs::write(path, text + "\n")
+                .with_context(|| format!("{}: cannot write the results", path.display()))?;
+        }
+        Ok(())
+    }
 }

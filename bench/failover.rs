@@ -34,19 +34,14 @@ struct Arguments {
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     volume_size: ByteSize,
 
-    /// Also write all results to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// The date to print with the results; today's if not given
-    #[arg(long, value_name = "DATE")]
-    date: Option<String>,
+    #[command(flatten)]
+    output: common::Output,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     cleanup::install_handlers().context("cannot watch for signals")?;
-    let date = common::date_or_now(arguments.date)?;
+    let date = arguments.output.date()?;
     let options = failover::Options {
         millpond: std::path::absolute(&arguments.millpond)?,
         directory: arguments.directory,
@@ -55,5 +50,5 @@ fn main() -> anyhow::Result<()> {
         date,
     };
     let summary = failover::run(&options, |step| eprintln!("{step}"))?;
-    common::publish(&summary, arguments.json)
+    arguments.output.publish(&summary)
 }

@@ -45,13 +45,8 @@ struct Arguments {
     #[arg(long)]
     skip_etcd: bool,
 
-    /// Also write all results to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// The date to print with the results; today's if not given
-    #[arg(long, value_name = "DATE")]
-    date: Option<String>,
+    #[command(flatten)]
+    output: common::Output,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -67,8 +62,8 @@ fn main() -> anyhow::Result<()> {
         },
         skip_events: arguments.skip_events,
         skip_etcd: arguments.skip_etcd,
-        date: common::date_or_now(arguments.date)?,
+        date: arguments.output.date()?,
     };
     let summary = large::run(&options, |step| eprintln!("{step}"))?;
-    common::publish(&summary, arguments.json)
+    arguments.output.publish(&summary)
 }

@@ -1,7 +1,7 @@
 //! A host that joins, and hosts that die, with 1,024 placement groups on real node processes.
 
 use super::meter::{Meter, Writes};
-use super::{LargeError, PATIENCE};
+use super::{LargeError, PATIENCE, http};
 use crate::cleanup::Undo;
 use crate::jobs;
 use crate::plan::{Job, TargetName};
@@ -14,8 +14,6 @@ use registry::Location;
 use registry::cluster::Cluster as State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -147,7 +145,7 @@ impl Scene<'_> {
         let servers = self.runtime.block_on(self.state.http_servers())?;
         let mut sent = BTreeMap::new();
         for server in servers {
-            let figures: NodeFigures = serde_json::from_str(&get(server.address, "/api/v1/figures")?)?;
+            let figures: NodeFigures = serde_json::from_str(&http::body(server.address, "/api/v1/figures")?)?;
             sent.extend(figures.osds.iter().map(|osd| (osd.osd.0, osd.recovery_sent_bytes)));
         }
         Ok(sent)
@@ -232,14 +230,4 @@ impl Scene<'_> {
         }
         Ok(death)
     }
-}
-
-fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
-    Ok(body.to_owned())
 }

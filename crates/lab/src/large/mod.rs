@@ -6,6 +6,7 @@
 pub mod etcd;
 pub mod events;
 pub mod fleet;
+mod http;
 pub mod meter;
 mod summary;
 pub mod watching;

@@ -2,7 +2,7 @@
 
 use super::fleet::{Fleet, POOL, Size};
 use super::meter::{Meter, Writes};
-use super::{LargeError, PATIENCE};
+use super::{LargeError, PATIENCE, http};
 use crate::cpu::{Monitor, Watched};
 use anyhow::{Context, bail};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -10,8 +10,6 @@ use nix::sys::time::TimeValLike;
 use registry::Location;
 use registry::cluster::{Cluster, HttpRecord};
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,7 +94,7 @@ pub async fn watch(
     let idle = Background::measure(manager.pid, STEADY).await;
     let steady = meter.end();
     progress("asking");
-    let scrape = |address| move || get(address, "/metrics");
+    let scrape = |address| move || Ok(http::get(address, "/metrics")?.len() as u64);
     let (millpond, dir) = (millpond.to_owned(), directory.to_owned());
     let status = |flags: &'static [&'static str]| {
         let (millpond, dir) = (millpond.clone(), dir.clone());
@@ -192,17 +190,4 @@ fn status_bytes(millpond: &Path, directory: &Path, flags: &[&str]) -> anyhow::Re
         bail!("`millpond status` failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(output.stdout.len() as u64)
-}
-
-/// Bytes of an answer over HTTP.
-fn get(address: SocketAddr, path: &str) -> anyhow::Result<u64> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    if !answer.starts_with(b"HTTP/1.1 200 ") {
-        bail!("{address} answered {}", String::from_utf8_lossy(&answer[..answer.len().min(200)]));
-    }
-    Ok(answer.len() as u64)
 }
