@@ -5,7 +5,7 @@ mod common;
 #[path = "../../registry/tests/common/mod.rs"]
 mod etcd;
 
-use common::nbd::NbdClient;
+use common::pieces::{check, write};
 use common::pond::Pond;
 use common::tools::installed;
 use common::{command, names, path, wait_until};
@@ -16,23 +16,13 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Bytes that a round writes at each of four objects.
-const PIECE: usize = 8192;
-
-fn write(client: &mut NbdClient, round: u8) {
-    for object in 0..4u8 {
-        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
-        client.write(offset, &[round * 16 + object + 1; PIECE]).expect("it can be written");
-    }
-}
-
-#[track_caller]
-fn check(client: &mut NbdClient, rounds: u8) {
-    for (round, object) in (0..rounds).flat_map(|round| (0..4u8).map(move |object| (round, object))) {
-        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
-        let read = client.read(offset, PIECE as u32).expect("it can be read");
-        assert_eq!(read, vec![round * 16 + object + 1; PIECE], "round {round}, object {object}");
-    }
+/// A cluster that does not run, with a first round of pieces on its volume `disk`.
+fn pond_that_is_down() -> Pond {
+    let pond = Pond::start("512MiB");
+    pond.volume("disk", "256MiB");
+    write(&mut pond.serve("disk").client(), 0);
+    pond.down();
+    pond
 }
 
 /// A command that must be refused, with these words.
@@ -161,10 +151,7 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
     if !installed("a cluster on its way is started nowhere", &["etcd"]) {
         return;
     }
-    let pond = Pond::start("512MiB");
-    pond.volume("disk", "256MiB");
-    write(&mut pond.serve("disk").client(), 0);
-    pond.down();
+    let pond = pond_that_is_down();
     let etcd = Etcd::start(1, &[]);
     let url = etcd.url();
     let registries = Registries::of(&pond, &url);
@@ -212,10 +199,7 @@ fn a_move_may_be_killed_at_any_moment() {
     if !installed("a move may be killed at any moment", &["etcd"]) {
         return;
     }
-    let pond = Pond::start("512MiB");
-    pond.volume("disk", "256MiB");
-    write(&mut pond.serve("disk").client(), 0);
-    pond.down();
+    let pond = pond_that_is_down();
     let etcd = Etcd::start(1, &[]);
     let url = etcd.url();
     let registries = Registries::of(&pond, &url);

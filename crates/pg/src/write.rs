@@ -386,7 +386,7 @@ mod tests {
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::figures::{RequestFigures, Traffic};
     use base::log_entry::REPAIR;
-    use base::map::PgConfig;
+    use base::map::{ClusterMap, PgConfig};
     use base::{ClientId, Generation, LinkId, ObjectKey, OsdId};
     use std::sync::Arc;
     use wire::Message;
@@ -527,21 +527,21 @@ mod tests {
         assert!(!alone.holds(key));
     }
 
+    /// The map without its pool, and what belongs to that.
+    fn without_pools(revision: u64) -> ClusterMap {
+        ClusterMap { revision, osds: map(1).osds, ..ClusterMap::default() }
+    }
+
     #[test]
     fn of_a_removed_pool_nothing_is_kept_and_no_epoch_is_claimed() {
         let mut alone = Alone::new();
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
-        let mut without = map(1);
-        without.revision = 2;
-        without.volumes.get_mut(&VOLUME).unwrap().removed = true;
-        alone.osd.handle_map(alone.now, Arc::new(without.clone()), &mut alone.io);
-        without.revision = 3;
-        without.pools.clear();
-        without.pgs.clear();
-        without.targets.clear();
-        without.volumes.clear();
-        let without = Arc::new(without);
+        let mut removed = map(1);
+        removed.revision = 2;
+        removed.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(removed), &mut alone.io);
+        let without = Arc::new(without_pools(3));
         // In the middle of a claim, which the registry refuses then.
         alone.osd.end_epoch(0, "a test", &mut alone.io);
         while alone.io.proposals.is_empty() {
@@ -589,13 +589,7 @@ mod tests {
         let mut alone = Alone::new();
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
-        let mut without = map(1);
-        without.revision = 2;
-        without.pools.clear();
-        without.pgs.clear();
-        without.targets.clear();
-        without.volumes.clear();
-        alone.osd.handle_map(alone.now, Arc::new(without), &mut alone.io);
+        alone.osd.handle_map(alone.now, Arc::new(without_pools(2)), &mut alone.io);
         alone.run();
         assert!(alone.holds(key) && !alone.osd.has_left(0));
     }

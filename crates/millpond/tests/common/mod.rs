@@ -12,6 +12,7 @@ pub mod guardian;
 pub mod hosts;
 pub mod nbd;
 pub mod network;
+pub mod pieces;
 pub mod pond;
 pub mod probe;
 pub mod random;

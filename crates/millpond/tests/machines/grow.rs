@@ -3,30 +3,12 @@
 
 use crate::common::hosts::{HOSTS, Hosts, commands};
 use crate::common::nbd::NbdClient;
+use crate::common::pieces::{check, write};
 use crate::common::tools::attempt;
 use crate::common::{path, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-
-/// Bytes that a round writes at each of four objects.
-const PIECE: usize = 8192;
-
-fn write(client: &mut NbdClient, round: u8) {
-    for object in 0..4u8 {
-        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
-        client.write(offset, &[round * 16 + object + 1; PIECE]).expect("it can be written");
-    }
-}
-
-#[track_caller]
-fn check(client: &mut NbdClient, rounds: u8) {
-    for (round, object) in (0..rounds).flat_map(|round| (0..4u8).map(move |object| (round, object))) {
-        let offset = (u64::from(object) << 22) + u64::from(round) * PIECE as u64;
-        let read = client.read(offset, PIECE as u32).expect("it can be read");
-        assert_eq!(read, vec![round * 16 + object + 1; PIECE], "round {round}, object {object}");
-    }
-}
 
 /// The volume, served on the first host as long as this lives.
 struct Served<'a> {
