@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::tools::have_own_mounts;
 use common::{Cluster, random_bytes, run, shown, within};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -142,6 +143,7 @@ fn file_systems_of_the_kernel_live_on_a_volume() {
         println!("not tested: needs root and /dev/fuse");
         return;
     }
+    have_own_mounts();
     let (cluster, uri) = cluster_with_volume("512MiB");
     for (make, check) in [
         (&["mkfs.ext4", "-q", "-F"][..], &["e2fsck", "-f", "-n"][..]),

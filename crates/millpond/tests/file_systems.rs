@@ -5,7 +5,7 @@ mod common;
 
 use common::pond::Pond;
 use common::random::Random;
-use common::tools::{attempt, installed, run};
+use common::tools::{attempt, have_own_mounts, installed, run};
 use common::{path, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -132,6 +132,7 @@ fn survives_a_restart(make: &[&str], check: &[&str]) {
         eprintln!("not tested: a file system on a volume: only root can mount it");
         return;
     }
+    have_own_mounts();
     let pond = Pond::start("1GiB");
     pond.volume("v", "384MiB");
     let place = pond.scratch().to_owned();

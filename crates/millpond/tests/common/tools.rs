@@ -32,6 +32,15 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     stdout
 }
 
+/// Gives this thread, and what it starts from now on, mounts of its own. Who makes a network namespace gets a copy of all
+/// mounts, and a file system that is in such a copy stays mounted when it is unmounted here.
+pub fn have_own_mounts() {
+    use nix::mount::{MsFlags, mount};
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("they can be made private");
+}
+
 /// Gives programs another time of day, and leaves them the clock that nobody sets.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
