@@ -30,7 +30,8 @@ impl Caller {
         };
         if let Access::Pools(_) = principal.access {
             return Err(format!(
-                "{name} may use volumes, and not ask how the cluster is; that takes the key of a node or of the owner"
+                "{name} may use volumes, and not ask how the cluster is; that takes a key made with `millpond auth add NAME --monitor`, or that of \
+                 an owner"
             ));
         }
         let (name, principal) = (name.into(), Arc::new(principal.clone()));

@@ -2,8 +2,9 @@
 //!
 //! [`router`] is what every process serves to whoever reaches its loopback interface: metrics and figures of its own OSDs, and
 //! answers about the whole cluster. The process that manages the cluster makes these from what it was told ([`Collector`]) and
-//! the map that is kept current; any other asks it ([`AskManager`]). [`manager_router`] is what the manager serves to nodes and
-//! owners of the cluster, who proved their keys: the same answers, and a place for reports ([`crate::reports`]).
+//! the map that is kept current; any other asks it ([`AskManager`]). [`manager_router`] is what the manager serves to nodes,
+//! owners and monitors of the cluster, who proved their keys: the same answers, and a place for reports ([`crate::reports`]). There each
+//! process, manager or not, tells them also what its own OSDs count.
 //!
 //! What the manager answers is made anew as often as takes a twentieth of a core at most, and once a second at least, however
 //! many ask. It does not answer from a map that may be old: the registry must have answered a moment ago. Whatever waits for
@@ -47,6 +48,8 @@ pub const REPORTS_PATH: &str = "/api/v1/reports";
 /// Where the manager tells what the processes of all nodes logged. Logs name addresses, keys and volumes, so they are only for
 /// who proved a key.
 pub const LOG_PATH: &str = "/api/v1/log";
+/// What the OSDs of a process counted.
+pub const FIGURES_PATH: &str = "/api/v1/figures";
 /// What stands before a path for an answer that anybody may see.
 pub const PUBLIC_PREFIX: &str = "/public";
 /// The longest report that is taken, in bytes: one tells of so few groups that it is far shorter.
@@ -386,11 +389,15 @@ pub fn router(source: Arc<Source>) -> Router {
 
 fn paths() -> Router<Of> {
     answers()
-        .route("/metrics", get(metrics))
-        .route("/api/v1/figures", get(figures))
+        .merge(of_this_process())
         .route("/api/v1/openapi.json", get(openapi))
         .fallback(unknown)
         .method_not_allowed_fallback(only_get)
+}
+
+/// What each process answers of its own OSDs.
+fn of_this_process() -> Router<Of> {
+    Router::new().route("/metrics", get(metrics)).route(FIGURES_PATH, get(figures))
 }
 
 /// What the manager answers.
@@ -410,7 +417,7 @@ fn answers() -> Router<Of> {
 pub fn manager_router(source: Arc<Source>) -> Router {
     let of = |is_public| Of { source: source.clone(), is_public, asks_manager: false };
     Router::new()
-        .merge(answers().with_state(of(false)))
+        .merge(answers().merge(of_this_process()).with_state(of(false)))
         .nest(PUBLIC_PREFIX, answers().with_state(of(true)))
         .route(REPORTS_PATH, post(reports).with_state(source.clone()))
         .route(LOG_PATH, get(log).with_state(source.clone()))

@@ -304,6 +304,9 @@ pub struct AttachmentView {
     pub description: String,
     /// Whether others may attach too.
     pub shared: bool,
+    /// By whose key it attached, if a node saw to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
 }
 
 /// A volume with its clients: `volume info --json`.

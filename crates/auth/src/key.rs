@@ -92,9 +92,16 @@ impl SecretKey {
         }
         let mut text = Vec::new();
         file.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
-        let invalid = |reason: String| KeyError::Invalid { path: path.to_owned(), reason };
-        let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|error| invalid(error.to_string()))?;
-        SecretKey::from_der(der).map_err(invalid)
+        SecretKey::from_pem(&text).map_err(|reason| KeyError::Invalid { path: path.to_owned(), reason })
+    }
+
+    /// Reads a key from the text of its file.
+    ///
+    /// # Errors
+    /// When that holds something else, in words.
+    pub fn from_pem(text: impl AsRef<[u8]>) -> Result<SecretKey, String> {
+        let der = PrivatePkcs8KeyDer::from_pem_slice(text.as_ref()).map_err(|error| error.to_string())?;
+        SecretKey::from_der(der)
     }
 
     /// Writes the key to a new file that only its owner may read, and waits until it is on stable media.

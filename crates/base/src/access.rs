@@ -103,6 +103,8 @@ pub enum Access {
     Admin,
     /// It is a client of these pools, and of nothing else.
     Pools(BTreeMap<PoolId, Permission>),
+    /// It may ask how the cluster is, and that is all.
+    Monitor,
 }
 
 /// What a client may do with the volumes of a pool.
@@ -120,7 +122,7 @@ impl Access {
     #[must_use]
     pub fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match self {
-            Access::Node(_) => None,
+            Access::Node(_) | Access::Monitor => None,
             Access::Admin => Some(Permission::ReadWrite),
             Access::Pools(pools) => pools.get(&pool).copied(),
         }
@@ -147,5 +149,6 @@ mod tests {
         assert_eq!(access.to_pool(PoolId(1)), Some(Permission::Read));
         assert_eq!(access.to_pool(PoolId(2)), None);
         assert_eq!(Access::Admin.to_pool(PoolId(2)), Some(Permission::ReadWrite));
+        assert_eq!(Access::Monitor.to_pool(PoolId(1)), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Where a host stands. What is not said is not known; a name counts within what is above it, so that the racks `r1` of
@@ -39,6 +40,9 @@ pub struct NodeInfo {
     pub host: String,
     /// Where that machine stands.
     pub location: Location,
+    /// Where its processes serve the registry to clients, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_port: Option<SocketAddr>,
 }
 
 /// What kind of drive an OSD is on.

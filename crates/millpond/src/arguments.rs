@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::{
-    auth, bench, cluster, config, log, migrate, nbd, node, node_process, osd, pg, placement, pool, scrub,
-    status, top, up, verdict, volume,
+    auth, bench, client, cluster, config, log, migrate, monitor, nbd, node, node_process, osd, pg, placement,
+    pool, scrub, status, top, up, verdict, volume,
 };
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -43,6 +43,8 @@ pub enum Command {
     Cluster(cluster::ClusterArguments),
     /// Let this host join such a cluster; look at hosts, empty and remove one
     Node(node::NodeArguments),
+    /// Let this machine use volumes of a cluster of other hosts
+    Client(client::ClientArguments),
     /// Move the cluster of this machine to an etcd, so that other hosts can join it, or back
     Registry(migrate::RegistryArguments),
     /// Show what this machine is told by its settings
@@ -55,6 +57,8 @@ pub enum Command {
     Top(top::TopArguments),
     /// Show what the nodes logged
     Log(log::LogArguments),
+    /// Have a Prometheus on this machine scrape the nodes of all machines, until Ctrl-C
+    Monitor(monitor::MonitorArguments),
     /// Look at OSDs, add and remove them, or wipe the drive of one
     Osd(osd::OsdArguments),
     /// Look at placement groups

@@ -1,12 +1,14 @@
 //! `millpond auth`: who may connect, and what they may do then.
 
 use crate::table::Table;
+use crate::token::ClientToken;
 use crate::{Usage, access, output};
 use ::auth::SecretKey;
 use anyhow::{Context, bail};
 use base::map::ClusterMap;
 use base::{Access, Permission, Principal, PublicKey};
 use clap::{Args, Subcommand};
+use registry::Endpoints;
 use registry::cluster::{Cluster, ClusterError};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,9 +28,10 @@ pub enum AuthCommand {
     /// Make a key for a client, in a file that is to be handed to it
     #[command(after_help = "Examples:\n  millpond auth add vm-host-1 --pool default --rw\n  \
                             millpond auth add backup --pool default --pool archive --ro --out backup.key\n  \
-                            millpond auth add alice --admin\n\n\
+                            millpond auth add alice --admin\n  millpond auth add prometheus --monitor\n\n\
                             Whoever has the file can act as that client: hand it over on a safe way.\n\
-                            `millpond nbd disk --key vm-host-1.key` uses it.")]
+                            `millpond nbd disk --key vm-host-1.key` uses it on a host of the cluster; `millpond auth \
+                            token vm-host-1.key` prints what another machine needs.")]
     Add {
         /// The client's name, unique in the cluster
         name: String,
@@ -36,12 +39,12 @@ pub enum AuthCommand {
         #[arg(
             long = "pool",
             value_name = "POOL",
-            required_unless_present = "admin",
-            conflicts_with = "admin"
+            required_unless_present_any = ["admin", "monitor"],
+            conflicts_with_all = ["admin", "monitor"]
         )]
         pools: Vec<String>,
         /// It may read and write them
-        #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin"])]
+        #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin", "monitor"])]
         rw: bool,
         /// It may only read them
         #[arg(long)]
@@ -49,12 +52,26 @@ pub enum AuthCommand {
         /// It may do everything
         #[arg(long, conflicts_with_all = ["rw", "ro"])]
         admin: bool,
+        /// It may ask how the cluster is, and do nothing
+        #[arg(long, conflicts_with_all = ["rw", "ro", "admin"])]
+        monitor: bool,
         /// The file to write the secret key to [default: NAME.key]
         #[arg(long, value_name = "PATH")]
         out: Option<PathBuf>,
         /// Print the new key's public half and access as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Print the token with which a machine becomes a client, from its key
+    #[command(
+        after_help = "Examples:\n  millpond auth token vm-host-1.key\n\nWhoever has it can act as that client. It \
+                            leads to the nodes of the cluster, not to its etcd.\n`millpond client join` takes it on the \
+                            other machine."
+    )]
+    Token {
+        /// The file of the key, as `millpond auth add` makes it
+        #[arg(value_name = "KEY")]
+        key: PathBuf,
     },
     /// List who may connect
     #[command(after_help = "Examples:\n  millpond auth ls\n  millpond auth ls --json")]
@@ -78,7 +95,7 @@ pub struct PrincipalView {
     pub name: String,
     /// Its public key.
     pub public_key: PublicKey,
-    /// `node`, `admin` or `pools`.
+    /// `node`, `admin`, `monitor` or `pools`.
     pub role: &'static str,
     /// What it may do with the volumes of which pools, by name, if its role is `pools`.
     pub pools: BTreeMap<String, Permission>,
@@ -89,6 +106,7 @@ impl PrincipalView {
         let (role, pools) = match &principal.access {
             Access::Node(_) => ("node", BTreeMap::new()),
             Access::Admin => ("admin", BTreeMap::new()),
+            Access::Monitor => ("monitor", BTreeMap::new()),
             Access::Pools(pools) => {
                 let named = pools.iter().map(|(id, permission)| {
                     let pool = map.pools.get(id).map(|pool| pool.name.clone());
@@ -105,6 +123,7 @@ impl PrincipalView {
         match self.role {
             "node" => "is a node".to_owned(),
             "admin" => "everything".to_owned(),
+            "monitor" => "ask how the cluster is".to_owned(),
             _ => {
                 let words = self.pools.iter().map(|(pool, permission)| match permission {
                     Permission::Read => format!("read {pool}"),
@@ -119,10 +138,14 @@ impl PrincipalView {
 /// Performs an `auth` command.
 pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
-        AuthCommand::Add { name, pools, ro, admin, out, json, .. } => {
+        AuthCommand::Add { name, pools, ro, admin, monitor, out, json, .. } => {
             let out = out.clone().unwrap_or_else(|| format!("{name}.key").into());
             let permission = if *ro { Permission::Read } else { Permission::ReadWrite };
-            let wanted = (!admin).then_some((pools.as_slice(), permission));
+            let wanted = match (admin, monitor) {
+                (true, _) => Wanted::Everything,
+                (_, true) => Wanted::ToMonitor,
+                _ => Wanted::Pools(pools, permission),
+            };
             let view =
                 access::with_cluster(directory, async |cluster| add(cluster, name, wanted, &out).await)?;
             if *json {
@@ -133,6 +156,10 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
                 view.access(),
                 out.display()
             ))
+        }
+        AuthCommand::Token { key } => {
+            let token = access::with_cluster(directory, async |cluster| token(cluster, key).await)?;
+            output::print_line(&token.to_string())
         }
         AuthCommand::Ls { json } => {
             let views = access::with_cluster(directory, async |cluster| list(cluster).await)?;
@@ -145,17 +172,22 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Lets in a new client. None of pools: it may do everything.
-async fn add(
-    cluster: &Cluster,
-    name: &str,
-    wanted: Option<(&[String], Permission)>,
-    out: &Path,
-) -> anyhow::Result<PrincipalView> {
+/// What a new client shall be allowed.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Everything,
+    ToMonitor,
+    /// The volumes of pools of these names.
+    Pools(&'a [String], Permission),
+}
+
+/// Lets in a new client.
+async fn add(cluster: &Cluster, name: &str, wanted: Wanted<'_>, out: &Path) -> anyhow::Result<PrincipalView> {
     let map = cluster.map().await?;
     let access = match wanted {
-        None => Access::Admin,
-        Some((pools, permission)) => {
+        Wanted::Everything => Access::Admin,
+        Wanted::ToMonitor => Access::Monitor,
+        Wanted::Pools(pools, permission) => {
             let named = pools.iter().map(|name| match map.pool_named(name) {
                 Some((id, _)) => Ok((id, permission)),
                 None => Err(ClusterError::NoSuchPool { name: name.clone() }),
@@ -173,6 +205,25 @@ async fn add(
         return Err(error.into());
     }
     Ok(PrincipalView::new(name, &principal, &map))
+}
+
+async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
+    let key = SecretKey::load(path)?;
+    let map = cluster.map().await?;
+    let shown = path.display();
+    match map.principal_of(&key.public()).map(|(_, principal)| &principal.access) {
+        None => bail!("{shown}: the cluster does not know this key; `millpond auth ls` shows whose it knows"),
+        Some(Access::Node(node)) => {
+            bail!("{shown}: is the key of {node}; give a client one of its own, from `millpond auth add`")
+        }
+        Some(Access::Admin | Access::Pools(_) | Access::Monitor) => {}
+    }
+    let endpoints = Endpoints::new(::node::endpoints(&map)).context(
+        "no node of this cluster serves clients of other machines; those do that joined with `millpond node join`, unless \
+         their node.client_port is 0",
+    )?;
+    let key = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    Ok(ClientToken { registry: endpoints.to_string(), cluster: map.cluster, key })
 }
 
 async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PrincipalView>> {
@@ -219,6 +270,7 @@ mod tests {
             PrincipalView::new("x", &principal, &map).access()
         };
         assert_eq!(may(Access::Admin), "everything");
+        assert_eq!(may(Access::Monitor), "ask how the cluster is");
         assert_eq!(may(Access::Node(NodeId(1))), "is a node");
         let pools = BTreeMap::from([(PoolId(1), Permission::Read), (PoolId(9), Permission::ReadWrite)]);
         assert_eq!(may(Access::Pools(pools)), "read fast, read and write pool.9 (removed)");

@@ -3,11 +3,12 @@
 //! `lock` is held with `flock` by the `up` that runs the cluster, so it is free again the moment
 //! that process is gone, however it went. Its content says who holds it and how far it is.
 
-use crate::settings::Settings;
+use crate::settings::{CLIENT_KEY, Settings};
 use anyhow::{Context, anyhow, bail};
 use auth::{Identity, SecretKey};
 use doors::volume::ClusterAccess;
 use nix::fcntl::{Flock, FlockArg};
+use registry::Location;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -74,6 +75,11 @@ impl Directory {
         self.path.join(ClusterAccess::KEY)
     }
 
+    /// The key of a machine that is a client.
+    pub fn client_key(&self) -> PathBuf {
+        self.path.join(CLIENT_KEY)
+    }
+
     /// The key of one node.
     pub fn node_key(&self, node: u32) -> PathBuf {
         self.node(node).join("node.key")
@@ -81,10 +87,17 @@ impl Directory {
 
     /// The way into the cluster, as whoever has the key in that file; as its owner, if none is named.
     pub fn access(&self, key: Option<&Path>) -> anyhow::Result<ClusterAccess> {
-        let registry = Settings::load(self)?.registry_of(self)?;
-        let own = self.admin_key();
+        let settings = Settings::load(self)?;
+        let own = if settings.are_of_client() { self.client_key() } else { self.admin_key() };
+        let registry = settings.registry_of(self)?;
         let key = SecretKey::load(key.unwrap_or(&own)).context("no key to act with; name one with --key")?;
-        Ok(ClusterAccess { registry, identity: Identity::new(&key) })
+        let identity = Identity::new(&key);
+        let registry = match registry {
+            // Who serves it looks at the key too.
+            Location::Nodes { endpoints, .. } => Location::Nodes { endpoints, identity: identity.clone() },
+            other => other,
+        };
+        Ok(ClusterAccess { registry, identity })
     }
 
     /// The socket on which NBD is served unless another is asked for.

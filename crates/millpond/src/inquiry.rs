@@ -10,9 +10,11 @@ use api::log::{LogQuery, LogView};
 use api::status::{Overview, Picture, Status};
 use api::view::{OsdView, PgView, PoolView, Reports};
 use auth::{Identity, SecretKey};
+use axum::body::Bytes;
 use base::Encryption;
+use base::map::ClusterMap;
 use node::ManagerLink;
-use registry::cluster::{Cluster, ManagerRecord};
+use registry::cluster::{Cluster, HttpRecord, ManagerRecord};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ const SAY_AFTER: Duration = Duration::from_secs(1);
 pub struct Inquiry {
     cluster: Cluster,
     /// Where the key may be that it is asked with, the best first.
-    keys: [PathBuf; 2],
+    keys: [PathBuf; 3],
 }
 
 fn read<T: DeserializeOwned>(answer: &Answer) -> anyhow::Result<T> {
@@ -47,7 +49,8 @@ enum NoAnswer {
 impl Inquiry {
     /// Asks about `cluster` as whoever owns a directory.
     pub fn new(cluster: &Cluster, directory: &Directory) -> Inquiry {
-        Inquiry { cluster: cluster.clone(), keys: [directory.admin_key(), directory.host_key()] }
+        let keys = [directory.admin_key(), directory.host_key(), directory.client_key()];
+        Inquiry { cluster: cluster.clone(), keys }
     }
 
     /// Everything but the groups.
@@ -172,9 +175,29 @@ impl Inquiry {
         })
     }
 
-    fn identity(&self) -> Result<Identity, String> {
-        let [best, other] = &self.keys;
-        let path = if best.exists() || !other.exists() { best } else { other };
+    /// What one process answers of its own OSDs, asked at its node's address.
+    pub async fn ask_process(
+        identity: &Identity,
+        server: &HttpRecord,
+        map: &ClusterMap,
+        path: &str,
+    ) -> anyhow::Result<Bytes> {
+        let address =
+            server.remote_address.context("it is of a version that does not answer; start it anew")?;
+        let key = map.key_of_node(server.node).context("the cluster map shows no key of it")?;
+        // Whether it is encrypted the process says, which proves its key before that.
+        let linked = ManagerLink::connect(identity, key, address, Encryption::Off).await;
+        let mut link = linked.map_err(anyhow::Error::msg)?;
+        let answer = link.get(path).await.map_err(anyhow::Error::msg)?;
+        if !answer.code.is_success() {
+            bail!("it answered {}: {}", answer.code, String::from_utf8_lossy(&answer.body));
+        }
+        Ok(answer.body)
+    }
+
+    /// The key that is asked with.
+    pub fn identity(&self) -> Result<Identity, String> {
+        let path = self.keys.iter().find(|path| path.exists()).unwrap_or(&self.keys[0]);
         SecretKey::load(path)
             .map(|key| Identity::new(&key))
             .map_err(|error| format!("the manager cannot be asked without a key: {error}"))

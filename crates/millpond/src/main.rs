@@ -8,6 +8,7 @@ mod access;
 mod arguments;
 mod auth;
 mod bench;
+mod client;
 mod cluster;
 mod config;
 mod configuration;
@@ -24,6 +25,7 @@ mod log;
 mod logging;
 mod membership;
 mod migrate;
+mod monitor;
 mod mounts;
 mod nbd;
 mod network_namespaces;
@@ -90,6 +92,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Health(health) => return verdict::run(health, directory),
         Command::Top(top) => top::run(top, directory),
         Command::Log(log) => log::run(log, directory),
+        Command::Monitor(monitor) => monitor::run(monitor, directory),
         Command::Osd(osd) => osd::run(osd, directory),
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Placement(placement) => placement::run(placement, directory),
@@ -102,6 +105,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Demo => demo::run(directory),
         Command::Cluster(cluster) => cluster::run(cluster, directory),
         Command::Node(node) => node::run(node, directory),
+        Command::Client(client) => client::run(client, directory),
         Command::Registry(registry) => migrate::run(registry, directory),
         Command::NodeProcess(process) => node_process::run(process, directory, log),
         Command::Config(config) => config::run(config, directory),

@@ -184,18 +184,16 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
 }
 
 fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> {
-    let token: Token = match arguments.token.as_str() {
-        "-" => {
-            std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse()?
-        }
-        token => token.parse()?,
-    };
+    let token: Token = crate::token::given(&arguments.token)?;
     if directory.has_cluster() {
         bail!("`millpond up` runs the cluster in {}; join another one with another --dir", directory.given());
     }
     directory.prepare()?;
     let lock = directory.lock()?;
     let mut settings = Settings::load(directory)?;
+    if settings.are_of_client() {
+        bail!("{} is of a client of a cluster; join with another --dir", directory.given());
+    }
     match (settings.cluster()?, settings.node()) {
         (Some(id), _) if id != token.cluster => {
             bail!("{} is of cluster {id}, not {}; join with another --dir", directory.given(), token.cluster)
@@ -264,6 +262,7 @@ async fn announce(
             zone: arguments.zone.clone(),
             rack: arguments.rack.clone(),
         },
+        client_port: None,
     };
     let node = match settings.node() {
         // It began to join before.

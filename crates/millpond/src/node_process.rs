@@ -44,6 +44,10 @@ pub struct NodeProcessArguments {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub listen: IpAddr,
 
+    /// The port of that address on which clients are served the registry [default: none]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub client_port: Option<u16>,
+
     /// The process to end with
     #[arg(long, value_name = "PID")]
     pub parent: Option<u32>,
@@ -69,6 +73,7 @@ pub fn run(arguments: &NodeProcessArguments, directory: &Path, log: &ProcessLog)
         volatile_cache: arguments.volatile_cache,
         spin_max: Duration::from_micros(arguments.spin_us),
         listen: arguments.listen,
+        client_port: arguments.client_port,
         log: log.clone(),
     };
     Ok(node::run(config)?)

@@ -322,7 +322,7 @@ mod tests {
             ["NODE OSD", "node.0 osd.0", "osd.1 ssd", "node.1 osd.2", "osd.3 ssd"]
         );
         let location = Location { rack: Some("r1".to_owned()), ..Location::default() };
-        map.nodes.insert(NodeId(1), NodeInfo { host: "alpha".to_owned(), location });
+        map.nodes.insert(NodeId(1), NodeInfo { host: "alpha".to_owned(), location, ..NodeInfo::default() });
         map.osds.get_mut(&OsdId(3)).unwrap().reweight = "0.8".parse().unwrap();
         let text = shown(&map);
         assert_eq!(

@@ -120,7 +120,8 @@ mod tests {
         for node in 0..2u16 {
             let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
             let address = ([127, 0, 0, 1], 7000 + node).into();
-            let record = HttpRecord { node: NodeId(node.into()), pid: 1, address };
+            let node = NodeId(node.into());
+            let record = HttpRecord { node, pid: 1, address, remote_address: None };
             cluster.announce_http(&record, lease).await.unwrap();
             leases.push(lease);
         }

@@ -3,8 +3,9 @@
 
 use crate::directory::Directory;
 use anyhow::{Context, bail};
+use auth::{Identity, SecretKey};
 use base::{ClusterId, NodeId};
-use registry::{EtcdOptions, EtcdTls, EtcdUser, Location};
+use registry::{Endpoints, EtcdOptions, EtcdTls, EtcdUser, Location};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,6 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml_edit::{DocumentMut, Item, Table, Value, value};
 
+/// Where nodes serve clients the registry, unless told otherwise.
+const CLIENT_PORT: u16 = 6480;
+/// The key of a machine that is a client, in its directory.
+pub const CLIENT_KEY: &str = "client.key";
 /// What the environment's names begin with: `node.listen` is `MILLPOND_NODE_LISTEN`.
 const ENVIRONMENT: &str = "MILLPOND_";
 
@@ -39,7 +44,7 @@ enum Kind {
 const REGISTRY: Key = Key {
     name: "registry",
     default: "that of `millpond up` in this directory",
-    explanation: "where the cluster's registry is: a URL of etcd's",
+    explanation: "where the cluster's registry is: a URL of etcd's, or of nodes that serve it to clients",
     kind: Kind::Text,
 };
 const CLUSTER: Key = Key {
@@ -86,6 +91,12 @@ const NODE_LISTEN: Key = Key {
     explanation: "the address of this machine that the others reach its OSDs at",
     kind: Kind::Text,
 };
+const NODE_CLIENT_PORT: Key = Key {
+    name: "node.client_port",
+    default: "6480",
+    explanation: "the port of that address on which clients are served what they may have of the registry; 0: none",
+    kind: Kind::Number,
+};
 const NODE_DEVICES: Key = Key {
     name: "node.devices",
     default: "[]",
@@ -113,7 +124,7 @@ const UP: Key = Key {
 };
 
 /// All keys, in the order in which they are shown.
-pub const KEYS: [Key; 13] = [
+pub const KEYS: [Key; 14] = [
     REGISTRY,
     CLUSTER,
     UP,
@@ -124,6 +135,7 @@ pub const KEYS: [Key; 13] = [
     ETCD_PASSWORD_FILE,
     NODE_NUMBER,
     NODE_LISTEN,
+    NODE_CLIENT_PORT,
     NODE_DEVICES,
     NODE_VOLATILE_CACHE,
     NODE_SPIN_US,
@@ -302,6 +314,11 @@ impl Settings {
         self.text(&REGISTRY)
     }
 
+    /// Whether this machine is a client, which nodes serve the registry.
+    pub fn are_of_client(&self) -> bool {
+        self.registry_url().is_some_and(Endpoints::is_url)
+    }
+
     /// What etcd wants to see, as it stands in the files.
     pub fn etcd_files(&self) -> anyhow::Result<EtcdFiles> {
         let text = |key| -> anyhow::Result<Option<String>> {
@@ -386,6 +403,12 @@ impl Settings {
         }
     }
 
+    /// Takes over what a client's token says: into the file, and its key into one beside it that only its owner may read.
+    pub fn take_client(&mut self, url: &str, cluster: ClusterId, key: &str) -> anyhow::Result<()> {
+        self.set_registry(url, cluster);
+        write_privately(&self.directory.join(CLIENT_KEY), key.as_bytes())
+    }
+
     /// Takes over what a token says: into the file, and into files beside it that only their owner may read.
     pub fn take(&mut self, url: &str, cluster: ClusterId, etcd: &EtcdFiles) -> anyhow::Result<()> {
         self.set_registry(url, cluster);
@@ -409,6 +432,13 @@ impl Settings {
     /// Where the registry is, if it is elsewhere.
     pub fn registry(&self) -> anyhow::Result<Option<Location>> {
         let Some(url) = self.text(&REGISTRY) else { return Ok(None) };
+        if Endpoints::is_url(url) {
+            let endpoints = url.parse::<Endpoints>().map_err(anyhow::Error::msg);
+            let endpoints = endpoints.with_context(|| format!("{}: registry", self.path.display()))?;
+            let key = SecretKey::load(&self.directory.join(CLIENT_KEY))
+                .context("no key to come to the cluster with; `millpond client join` puts one there")?;
+            return Ok(Some(Location::Nodes { endpoints, identity: Identity::new(&key) }));
+        }
         let options: EtcdOptions =
             url.parse().with_context(|| format!("{}: registry", self.path.display()))?;
         let mut options = if url.starts_with("etcds://") {
@@ -458,6 +488,17 @@ impl Settings {
         text.parse().with_context(|| {
             format!("{}: node.listen is {text:?}, which is no IP address", self.path.display())
         })
+    }
+
+    /// On which port of that address clients are served the registry, if they are.
+    pub fn client_port(&self) -> anyhow::Result<Option<u16>> {
+        let Some(number) = self.get(&NODE_CLIENT_PORT).and_then(Value::as_integer) else {
+            return Ok(Some(CLIENT_PORT));
+        };
+        let port = u16::try_from(number).with_context(|| {
+            format!("{}: node.client_port is {number}, which is no port", self.path.display())
+        })?;
+        Ok(Some(port).filter(|port| *port > 0))
     }
 
     /// The drives of its OSDs.

@@ -1,21 +1,26 @@
-//! The token with which a host joins a cluster: one line that holds all it needs to reach the registry. Whoever has it owns
-//! the cluster, as whoever reaches its registry does.
+//! Tokens: one line that holds all that a machine needs to know.
+//!
+//! With that of a cluster a host joins it: it leads to the registry, so whoever has it owns the cluster. With that of a client a
+//! machine may use some volumes: it holds the client's key and leads to the nodes that serve clients.
 
 use crate::settings::{EtcdFiles, Settings};
 use anyhow::{Context, bail};
 use base::ClusterId;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a token begins with, so that it is recognised, and another version of it refused.
+/// What a cluster's token begins with, so that it is recognised, and another version of it refused.
 const PREFIX: &str = "millpond1.";
+/// What a client's token begins with.
+const CLIENT_PREFIX: &str = "millpond-client1.";
 /// A token is much shorter than this, in characters.
 const CHARACTERS_MAX: usize = 256 << 10;
 
-/// See the module's documentation.
+/// The token of a cluster.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// The registry's URL.
@@ -37,16 +42,58 @@ impl fmt::Debug for Token {
 impl Token {
     /// The token of the cluster that this machine takes part in.
     pub fn of(settings: &Settings) -> anyhow::Result<Token> {
+        if settings.are_of_client() {
+            bail!("this machine is a client of its cluster; a host that takes part has the token");
+        }
         let registry = settings.registry_url().context("the settings name no registry")?.to_owned();
         let cluster = settings.cluster()?.context("the settings name no cluster")?;
         Ok(Token { registry, cluster, etcd: settings.etcd_files()? })
     }
 }
 
+/// The token of a client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientToken {
+    /// The URL of the nodes that serve it.
+    pub registry: String,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its secret key, in PEM.
+    pub key: String,
+}
+
+impl fmt::Debug for ClientToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without its secret.
+        formatter.debug_struct("ClientToken").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// A token as somebody gave it: `-` stands for what comes on stdin.
+pub fn given<T: FromStr<Err = anyhow::Error>>(text: &str) -> anyhow::Result<T> {
+    match text {
+        "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse(),
+        token => token.parse(),
+    }
+}
+
+fn encode(prefix: &str, token: &impl Serialize, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = serde_json::to_vec(token).map_err(|_| fmt::Error)?;
+    write!(formatter, "{prefix}{}", URL_SAFE_NO_PAD.encode(text))
+}
+
+fn decode<T: DeserializeOwned>(prefix: &str, text: &str, wrong: &'static str) -> anyhow::Result<T> {
+    let Some(encoded) = text.trim().strip_prefix(prefix) else { bail!(wrong) };
+    if encoded.len() > CHARACTERS_MAX {
+        bail!(wrong);
+    }
+    let text = URL_SAFE_NO_PAD.decode(encoded).context(wrong)?;
+    serde_json::from_slice(&text).context(wrong)
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = serde_json::to_vec(self).map_err(|_| fmt::Error)?;
-        write!(formatter, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(text))
+        encode(PREFIX, self, formatter)
     }
 }
 
@@ -54,14 +101,37 @@ impl FromStr for Token {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Token> {
+        if text.trim().starts_with(CLIENT_PREFIX) {
+            bail!(
+                "this is the token of a client, and does not let a host have drives in the cluster; `millpond client join` takes \
+                 it, `millpond cluster token` prints the other kind"
+            );
+        }
         let wrong =
             "this is no token of a cluster; `millpond cluster token` prints it on a host that takes part";
-        let Some(encoded) = text.trim().strip_prefix(PREFIX) else { bail!(wrong) };
-        if encoded.len() > CHARACTERS_MAX {
-            bail!(wrong);
+        decode(PREFIX, text, wrong)
+    }
+}
+
+impl fmt::Display for ClientToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        encode(CLIENT_PREFIX, self, formatter)
+    }
+}
+
+impl FromStr for ClientToken {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<ClientToken> {
+        if text.trim().starts_with(PREFIX) {
+            bail!(
+                "this token lets a host take part in the cluster, and whoever has it owns that; give a client its own, which \
+                 `millpond auth token` prints"
+            );
         }
-        let text = URL_SAFE_NO_PAD.decode(encoded).context(wrong)?;
-        serde_json::from_slice(&text).context(wrong)
+        let wrong =
+            "this is no token of a client; `millpond auth token KEY` prints it on a host that takes part";
+        decode(CLIENT_PREFIX, text, wrong)
     }
 }
 
@@ -88,5 +158,24 @@ mod tests {
             let refusal = wrong.parse::<Token>().unwrap_err().to_string();
             assert!(refusal.contains("cluster token"), "{wrong}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_client_s_token_is_none_of_a_cluster_and_the_other_way_round() {
+        let token = ClientToken {
+            registry: "millpond://x".into(),
+            cluster: ClusterId::default(),
+            key: "secret".into(),
+        };
+        let text = token.to_string();
+        assert_eq!(text.parse::<ClientToken>().unwrap(), token);
+        assert!(!format!("{token:?}").contains("secret"));
+        let refusal = text.parse::<Token>().unwrap_err().to_string();
+        assert!(refusal.contains("client join"), "{refusal}");
+        let cluster =
+            Token { registry: "etcd://a".into(), cluster: token.cluster, etcd: EtcdFiles::default() };
+        let refusal = cluster.to_string().parse::<ClientToken>().unwrap_err().to_string();
+        assert!(refusal.contains("auth token"), "{refusal}");
+        assert!("x".parse::<ClientToken>().unwrap_err().to_string().contains("auth token"));
     }
 }

@@ -135,6 +135,7 @@ async fn detail(cluster: &Cluster, name: &str) -> anyhow::Result<VolumeDetail> {
             client: format!("{:016x}", record.client.0),
             description: record.description,
             shared: record.shared,
+            principal: record.principal,
         })
         .collect();
     Ok(VolumeDetail { volume, attachments })
@@ -155,7 +156,10 @@ fn info(detail: &VolumeDetail) -> String {
         text.push_str("attached    by nobody\n");
     }
     for attachment in attachments {
-        let how = if attachment.shared { "shared" } else { "exclusive" };
+        let mut how = if attachment.shared { "shared" } else { "exclusive" }.to_owned();
+        if let Some(principal) = &attachment.principal {
+            how.push_str(&format!(", by the key of {principal}"));
+        }
         text.push_str(&format!("attached    by {} ({how})\n", attachment.description));
     }
     text

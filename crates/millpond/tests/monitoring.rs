@@ -3,28 +3,17 @@
 
 mod common;
 
+use common::http::get;
 use common::pond::Pond;
 use common::{command, path, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Code, headers and body of an answer.
-fn get(address: &str, path: &str) -> (u16, String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (code, head.to_ascii_lowercase(), body.to_owned())
-}
+use std::time::Instant;
 
 fn json(address: &str, path: &str) -> (u16, Value) {
     let (code, _, body) = get(address, path);

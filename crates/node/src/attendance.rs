@@ -63,7 +63,7 @@ impl Attendance {
             manager::Candidate { node, cluster: cluster.clone(), address: port.address, collector };
         let mut tasks = JoinSet::new();
         tasks.spawn(candidate.run(maps, records, stop.clone()));
-        tasks.spawn(http::run(cluster.clone(), node, source.clone(), stop.clone()));
+        tasks.spawn(http::run(cluster.clone(), node, port.address, source.clone(), stop.clone()));
         let mut own_stop = stop.clone();
         tasks.spawn(async move {
             tokio::select! {

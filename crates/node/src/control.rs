@@ -2,6 +2,7 @@
 //! that was removed from the cluster ends; the others of its node go on.
 
 use crate::attendance::Attendance;
+use crate::client_port::ClientPort;
 use crate::device::{Drive, DriveError};
 use crate::refusals::Refusals;
 use crate::scrubbing::{self, Schedule};
@@ -54,6 +55,8 @@ pub struct Config {
     pub spin_max: Duration,
     /// The address of this machine that its OSDs listen on.
     pub listen: IpAddr,
+    /// The port of that address on which clients are served the registry, if they are.
+    pub client_port: Option<u16>,
     /// What the process logs, so that the manager is told.
     pub log: ProcessLog,
 }
@@ -231,6 +234,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let attending = attendance.begin(&stop.subscribe()).await;
     let mut attending =
         attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
+    let clients = config.serve_clients(&cluster, &maps, handshakes).await;
     let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
@@ -249,6 +253,9 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
             }
         }
     };
+    if let Some(clients) = clients {
+        clients.abort();
+    }
     stop.send_replace(true);
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(joined(ended).map(drop));
@@ -269,6 +276,43 @@ impl Config {
             Some((_, Principal { access: Access::Node(whose), .. })) if *whose == node => Ok(()),
             _ => Err(NodeError::Stranger { key, node, cluster: map.cluster }),
         }
+    }
+
+    /// Serves clients the registry from now on, in a task of `runtime`, and tells the cluster where. What prevents that is no
+    /// reason not to run OSDs.
+    async fn serve_clients(
+        &self,
+        cluster: &Cluster,
+        maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+        runtime: &Handle,
+    ) -> Option<tokio::task::AbortHandle> {
+        let node = self.node;
+        let port = self.client_port.and_then(|port| {
+            let address = SocketAddr::new(self.listen, port);
+            let _inside = runtime.enter();
+            ClientPort::open(address)
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        %node, %address, %error,
+                        "clients without another way to the registry are not served here; free that port, or name another as \
+                         node.client_port"
+                    );
+                })
+                .ok()
+        });
+        let address = port.as_ref().map(ClientPort::address);
+        let serving = port.map(|port| port.serve(node, self.identity.clone(), cluster.clone(), maps.clone()));
+        let task = serving.map(|serving| runtime.spawn(serving).abort_handle());
+        let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
+        let told = match known {
+            Ok(known) if known == address => Ok(()),
+            Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = told {
+            tracing::warn!(%node, %error, "clients are not told where this node serves them until it starts again");
+        }
+        task
     }
 }
 

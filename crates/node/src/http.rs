@@ -1,7 +1,7 @@
 //! Serves `api::http` on the loopback interface, and tells the registry where.
 //!
 //! There is neither authentication nor encryption, so nobody on another machine can reach it, whatever the OSDs listen
-//! on. Nobody who scrapes can hold the control side up, which keeps leases on the same thread: connections, what they
+//! on: whoever does asks at `manager_port`, with a key. Nobody who scrapes can hold the control side up, which keeps leases on the same thread: connections, what they
 //! may send and how long they may last are limited, and an answer is whole before its first byte is sent.
 
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use registry::cluster::{Cluster, ClusterError, HttpRecord};
 use registry::{LeaseId, RegistryError};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) async fn run(
     cluster: Cluster,
     node: NodeId,
+    remote_address: SocketAddr,
     source: Arc<Source>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -45,7 +46,7 @@ pub(crate) async fn run(
     };
     let Ok(address) = listener.local_addr() else { return };
     tracing::info!(%node, %address, "metrics and the API are served");
-    let record = HttpRecord { node, pid: std::process::id(), address };
+    let record = HttpRecord { node, pid: std::process::id(), address, remote_address: Some(remote_address) };
     let mut lease = None;
     tokio::select! {
         () = accept(&listener, &source) => {}

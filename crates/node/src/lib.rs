@@ -7,6 +7,8 @@
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
 //! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
 //!   manager is told and asked, `manager_link` the way there.
+//! - [`ClientPort`]: where clients are served what their keys may have of the registry; `entrance`: how whoever comes to it or to
+//!   the manager's port is let in.
 //! - `http`: metrics and the read side of the API, on the loopback interface; `figures`: what shards tell for it.
 //! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out; `announcements`: what
 //!   it says of it in its log.
@@ -16,10 +18,12 @@
 
 mod announcements;
 mod attendance;
+mod client_port;
 pub mod control;
 pub mod device;
 mod device_class;
 mod drive_check;
+mod entrance;
 mod figures;
 mod http;
 pub mod manager;
@@ -32,6 +36,7 @@ pub mod shard;
 pub mod switchboard;
 
 pub use attendance::Attendance;
+pub use client_port::{ClientPort, endpoints};
 pub use control::{Config, NodeError, run};
 pub use manager_link::{ManagerLink, ToManager};
 pub use reporter::report;

@@ -127,6 +127,14 @@ pub enum RegistryError {
         /// What it answered.
         reason: String,
     },
+    /// Who asks may not do that.
+    #[error("{who} may not do that: {reason}")]
+    Forbidden {
+        /// The principal.
+        who: String,
+        /// What it may not, and what to do.
+        reason: String,
+    },
     /// An etcd refused, and would again.
     #[error(
         "the registry at {registry} refused that: {reason}; nothing was changed. Does its user have all rights on these \
@@ -142,8 +150,12 @@ pub enum RegistryError {
 
 /// What to do when a registry does not answer.
 fn advice(registry: &str) -> &'static str {
-    match registry.starts_with("etcd") {
-        true => "do a majority of etcd's members run, and can one of them be reached from here?",
-        false => "is the cluster up? start it with `millpond up`",
+    if registry.starts_with("etcd") {
+        "do a majority of etcd's members run, and can one of them be reached from here?"
+    } else if registry.starts_with(crate::endpoint::SCHEME) {
+        "do these nodes run, can one of them be reached from here, and is the key still one of the cluster (`millpond auth \
+         ls`)?"
+    } else {
+        "is the cluster up? start it with `millpond up`"
     }
 }

@@ -21,6 +21,7 @@
 pub mod cluster;
 pub mod conformance;
 mod embedded;
+mod endpoint;
 mod error;
 mod etcd;
 mod interface;
@@ -30,6 +31,7 @@ mod socket;
 mod value;
 
 pub use embedded::{EmbeddedRegistry, MemoryRegistry, OpenError};
+pub use endpoint::{Endpoint, Endpoints};
 pub use error::RegistryError;
 pub use etcd::{EtcdOptions, EtcdRegistry, EtcdTls, EtcdUrlError, EtcdUser};
 pub use interface::{
@@ -38,5 +40,5 @@ pub use interface::{
     TxnResult, VALUE_BYTES_MAX, Watch, WatchBatch,
 };
 pub use location::Location;
-pub use socket::{DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer};
+pub use socket::{ConnectionLimits, DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer, serve_stream};
 pub use value::Value;

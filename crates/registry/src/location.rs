@@ -1,21 +1,30 @@
 //! Where a cluster's registry is, and how to get there.
 
+use crate::endpoint::Endpoints;
 use crate::error::RegistryError;
 use crate::etcd::{EtcdOptions, EtcdRegistry};
 use crate::interface::Registry;
 use crate::socket::{DEFAULT_TIMEOUT, RemoteRegistry};
+use auth::Identity;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Where a registry is: `unix:PATH` or a URL of etcd's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a registry is: `unix:PATH`, a URL of etcd's, or nodes that serve it.
+#[derive(Clone, Debug)]
 pub enum Location {
     /// The Unix socket on which a process of this machine serves it.
     Socket(PathBuf),
     /// An etcd.
     Etcd(EtcdOptions),
+    /// The nodes of its cluster, which serve it to clients.
+    Nodes {
+        /// Where they do.
+        endpoints: Endpoints,
+        /// The key to come with. It is no part of the text.
+        identity: Identity,
+    },
 }
 
 impl Location {
@@ -28,6 +37,9 @@ impl Location {
         Ok(match self {
             Location::Socket(path) => Arc::new(RemoteRegistry::connect(path, DEFAULT_TIMEOUT).await?),
             Location::Etcd(options) => Arc::new(EtcdRegistry::connect(options.clone()).await?),
+            Location::Nodes { endpoints, identity } => {
+                Arc::new(RemoteRegistry::connect_to_nodes(endpoints, identity, DEFAULT_TIMEOUT).await?)
+            }
         })
     }
 }
@@ -37,6 +49,7 @@ impl fmt::Display for Location {
         match self {
             Location::Socket(path) => write!(formatter, "unix:{}", path.display()),
             Location::Etcd(options) => options.fmt(formatter),
+            Location::Nodes { endpoints, .. } => endpoints.fmt(formatter),
         }
     }
 }

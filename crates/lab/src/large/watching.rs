@@ -106,6 +106,7 @@ pub async fn watch(
         registry: match location {
             Location::Socket(_) => "embedded".to_owned(),
             Location::Etcd(_) => "etcd".to_owned(),
+            Location::Nodes { .. } => "nodes".to_owned(),
         },
         osds: map.osds.len() as u64,
         groups: map.pgs.len() as u64,

@@ -16,6 +16,7 @@ use registry::cluster::Cluster;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -141,9 +142,9 @@ impl Reading {
         inquiry: &Inquiry,
         known: &BTreeMap<ClientId, String>,
     ) -> anyhow::Result<Reading> {
-        let map = cluster.map().await?;
+        let map = Arc::new(cluster.map().await?);
         let overview = inquiry.overview().await?;
-        let (nodes, silent) = scrape::all(&cluster.http_servers().await?).await;
+        let (nodes, silent) = scrape::all(&cluster.http_servers().await?, &map, inquiry).await?;
         let at = Instant::now();
         let mut clients = known.clone();
         let osds = || nodes.iter().flat_map(|node| &node.osds);

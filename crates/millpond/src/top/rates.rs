@@ -7,6 +7,7 @@ use base::map::ClusterMap;
 use base::{ClientId, NodeId, OsdId};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// OSDs tell their counts once a second, so that a reading is so old at most.
@@ -22,7 +23,7 @@ pub struct Reading {
     /// Who did not answer.
     pub silent: Vec<String>,
     /// The map, for names.
-    pub map: ClusterMap,
+    pub map: Arc<ClusterMap>,
     /// Who the clients are.
     pub clients: BTreeMap<ClientId, String>,
     /// The verdict.
@@ -323,7 +324,7 @@ mod tests {
             at,
             nodes: vec![NodeFigures { node: NodeId(0), pid: 7, osds }],
             silent: vec![],
-            map,
+            map: Arc::new(map),
             clients: BTreeMap::new(),
             level: Level::Ok,
             recovery_objects_left: 0,

@@ -179,7 +179,7 @@ mod tests {
             at: std::time::Instant::now(),
             nodes: vec![],
             silent: vec!["node.1 (pid 7): no answer".into()],
-            map: base::map::ClusterMap::default(),
+            map: std::sync::Arc::default(),
             clients: BTreeMap::new(),
             level: Level::Warning,
             recovery_objects_left: 3,

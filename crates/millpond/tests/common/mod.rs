@@ -10,6 +10,7 @@ pub mod door;
 pub mod fio;
 pub mod guardian;
 pub mod hosts;
+pub mod http;
 pub mod nbd;
 pub mod network;
 pub mod pieces;

@@ -93,6 +93,12 @@ impl Network {
         self.cut_off(node, &others);
     }
 
+    /// Lets nothing get from one to a port of a node until [`Self::heal`].
+    pub fn close(&self, node: u32, port: u16, to: Peer) {
+        let address = self.address(to);
+        self.filter(node, &format!("add rule ip cut in ip saddr {address} tcp dport {port} drop"));
+    }
+
     /// Everything gets through again.
     pub fn heal(&self) {
         (0..self.nodes).for_each(|node| self.filter(node, "flush table ip cut"));

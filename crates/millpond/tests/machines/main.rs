@@ -8,6 +8,7 @@ mod common;
 #[path = "."]
 mod many_hosts {
     mod certificates;
+    mod clients;
     mod grow;
     mod join;
     mod partitions;

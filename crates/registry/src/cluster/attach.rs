@@ -17,6 +17,9 @@ pub struct AttachRecord {
     pub generation: Generation,
     /// Who it is, for people: process and host.
     pub description: String,
+    /// By whose key it was attached, where a node saw to that: see [`super::ConfinedRegistry`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
 }
 
 /// What an attached client works with.
@@ -83,7 +86,8 @@ impl Cluster {
             let unfenced =
                 gone.into_iter().filter(|old| must_fence && old.generation < info.generation).collect();
             let generation = info.generation;
-            let record = AttachRecord { client, shared, generation, description: description.clone() };
+            let description = description.clone();
+            let record = AttachRecord { client, shared, generation, description, principal: None };
             let mut txn = Txn::new()
                 .when(read.unchanged())
                 .when(guard.unchanged())
@@ -153,7 +157,7 @@ impl Cluster {
     }
 
     /// Who attached a volume and neither detached with nothing under way nor was fenced.
-    async fn holders(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
+    pub(super) async fn holders(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
         let records = self.read_all(&keys::holders_of(volume)).await?;
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }

@@ -15,6 +15,9 @@ pub struct HttpRecord {
     pub pid: u32,
     /// Where it listens: on the loopback interface of its machine.
     pub address: SocketAddr,
+    /// Where it is asked from other machines, by who proves the key of a node or of an owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_address: Option<SocketAddr>,
 }
 
 impl Cluster {

@@ -1,5 +1,6 @@
 //! The names of the keys. Their layout is in the module's documentation.
 
+use crate::interface::LeaseId;
 use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 
 pub(super) const MAP: &str = "millpond/map/";
@@ -22,6 +23,7 @@ pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
+pub(super) const VOLUME_NAMES: &str = "millpond/volume-name/";
 
 /// A key below [`MAP`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +114,7 @@ pub(super) fn pool_name(name: &str) -> String {
 }
 
 pub(super) fn volume_name(name: &str) -> String {
-    format!("millpond/volume-name/{name}")
+    format!("{VOLUME_NAMES}{name}")
 }
 
 pub(super) fn attached_to(volume: VolumeId) -> String {
@@ -133,6 +135,10 @@ pub(super) fn holder(volume: VolumeId, client: ClientId) -> String {
 
 pub(super) fn attach_guard(volume: VolumeId) -> String {
     format!("millpond/attach-guard/{}", volume.0)
+}
+
+pub(super) fn client_lease(lease: LeaseId) -> String {
+    format!("millpond/client-lease/{:016x}", lease.0)
 }
 
 pub(super) fn scrub(id: PgId) -> String {

@@ -24,6 +24,7 @@
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
+//! | `millpond/client-lease/LEASE`    | the principal that it was granted to by a node | as long as that lease |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
 //! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
@@ -47,6 +48,7 @@
 //! last; groups without a pool are not part of the map.
 
 mod attach;
+mod confined;
 mod current;
 mod error;
 mod history;
@@ -70,6 +72,7 @@ mod tests;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
+pub use confined::ConfinedRegistry;
 pub use current::{Known, MapFollower};
 pub use error::ClusterError;
 pub use history::HistoryBounds;

@@ -916,7 +916,12 @@ async fn a_wish_for_a_scrub_stands_until_one_that_began_with_it_has_ended() {
 async fn an_http_server_is_known_as_long_as_its_lease_lives() {
     let (_directory, cluster) = empty().await;
     let (first, second) = (lease(&cluster).await, lease(&cluster).await);
-    let server = |node, pid, port| HttpRecord { node: NodeId(node), pid, address: address(port) };
+    let server = |node, pid, port| HttpRecord {
+        node: NodeId(node),
+        pid,
+        address: address(port),
+        remote_address: None,
+    };
     cluster.announce_http(&server(10, 5, 7005), first).await.unwrap();
     cluster.announce_http(&server(2, 9, 7001), second).await.unwrap();
     // A process that has announced itself anew is there once.
@@ -983,7 +988,7 @@ async fn a_pool_over_racks_needs_as_many_as_it_has_copies() {
     // Nodes 4 and 5 may stand anywhere.
     let error = cluster.create_pool_by(&by_rack).await.unwrap_err();
     assert!(matches!(error, ClusterError::TooFewDomains { domains: 2, size: 3, .. }), "{error}");
-    let there = NodeInfo { host: "h".to_owned(), location: rack("r2") };
+    let there = NodeInfo { host: "h".to_owned(), location: rack("r2"), ..NodeInfo::default() };
     cluster.change_node(NodeId(4), |info| info.clone_from(&there)).await.unwrap();
     // Two nodes of one host stand where the first of them does.
     cluster.change_node(NodeId(5), |info| info.host = "h".to_owned()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The using end: a registry that lives in another process.
+//! The using end: a registry that lives in another process, or is served by the nodes of a cluster.
 //!
 //! A task keeps one connection, and makes a new one when it is lost. Operations wait for a connection up
 //! to the timeout. One whose answer was lost with the connection is repeated if that is harmless, else
@@ -7,21 +7,27 @@
 //!
 //! A watch that is not read does not hold up the others: when its share of waiting batches is full it is
 //! cut off, and resumes like after a lost connection once its reader comes back.
+//!
+//! Nodes are tried one after the other, from one that is drawn. They tell which others there are, so that a client
+//! outlives all those that it knew at first.
 
 use super::protocol::{ClientLine, LineReader, PROTOCOL, ServerLine, VERSION, encode};
+use crate::endpoint::{Endpoint, Endpoints};
 use crate::error::RegistryError;
 use crate::interface::{Registry, Revision, Watch, WatchBatch};
 use crate::request::{Answer, Caller, Request};
 use async_trait::async_trait;
+use auth::{Identity, Stream};
+use base::Encryption;
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -29,6 +35,8 @@ use tokio::time::Instant;
 /// How long an operation tries, unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A key that is read to see whether a registry answers. Nothing is there.
+pub(crate) const PROBE: &str = "millpond";
 /// Lines waiting to be written.
 const OUTGOING_MAX: usize = 256;
 /// Batches of one watch waiting to be read.
@@ -40,8 +48,11 @@ const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(5);
 /// How long a server may take to greet.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node may leave unacknowledged what it was sent. Another one is found before a lease of ten seconds ends that
+/// is kept alive every three.
+const SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
-/// A registry behind a Unix socket, served by a [`super::SocketServer`].
+/// A registry behind a Unix socket, served by a [`super::SocketServer`], or behind the nodes of a cluster.
 pub struct RemoteRegistry {
     client: Arc<Client>,
 }
@@ -53,10 +64,16 @@ impl RemoteRegistry {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn new(socket: &Path, timeout: Duration) -> RemoteRegistry {
+        RemoteRegistry::reach(Place::Socket(socket.to_owned()), timeout)
+    }
+
+    fn reach(place: Place, timeout: Duration) -> RemoteRegistry {
         let (sender, link) = watch::channel(Link::Down("not connected yet".to_owned()));
-        let task = tokio::spawn(stay_connected(socket.to_owned(), sender));
-        let socket = socket.display().to_string();
-        RemoteRegistry { client: Arc::new(Client { socket, timeout, link, task, ids: AtomicU64::new(1) }) }
+        let shown = place.to_string();
+        let task = tokio::spawn(stay_connected(place, sender));
+        RemoteRegistry {
+            client: Arc::new(Client { place: shown, timeout, link, task, ids: AtomicU64::new(1) }),
+        }
     }
 
     /// A client that has seen its registry answer.
@@ -64,16 +81,92 @@ impl RemoteRegistry {
     /// # Errors
     /// [`RegistryError::Unreachable`] when nobody answers within `timeout`.
     pub async fn connect(socket: &Path, timeout: Duration) -> Result<RemoteRegistry, RegistryError> {
-        let registry = RemoteRegistry::new(socket, timeout);
-        registry.get("millpond").await?;
-        Ok(registry)
+        RemoteRegistry::new(socket, timeout).answering().await
+    }
+
+    /// A client of a cluster's nodes that has seen one of them answer.
+    ///
+    /// # Errors
+    /// [`RegistryError::Unreachable`] when none answers within `timeout`, or takes that key.
+    pub async fn connect_to_nodes(
+        endpoints: &Endpoints,
+        identity: &Identity,
+        timeout: Duration,
+    ) -> Result<RemoteRegistry, RegistryError> {
+        let place = Place::Nodes(Nodes::new(endpoints, identity));
+        RemoteRegistry::reach(place, timeout).answering().await
+    }
+
+    async fn answering(self) -> Result<RemoteRegistry, RegistryError> {
+        self.get(PROBE).await?;
+        Ok(self)
+    }
+}
+
+/// Where a registry is served.
+enum Place {
+    Socket(PathBuf),
+    Nodes(Nodes),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Socket(path) => path.display().fmt(formatter),
+            Place::Nodes(nodes) => formatter.write_str(&nodes.shown),
+        }
+    }
+}
+
+impl Place {
+    async fn open(&mut self) -> Result<Box<dyn Stream>, String> {
+        match self {
+            Place::Socket(path) => {
+                let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                Ok(Box::new(stream))
+            }
+            Place::Nodes(nodes) => nodes.open().await,
+        }
+    }
+}
+
+/// The nodes of a cluster, as far as they are known.
+struct Nodes {
+    identity: Identity,
+    endpoints: Vec<Endpoint>,
+    /// Counts the attempts, from a number that was drawn: clients shall spread over the nodes.
+    next: usize,
+    shown: String,
+}
+
+impl Nodes {
+    fn new(endpoints: &Endpoints, identity: &Identity) -> Nodes {
+        let next = (uuid::Uuid::new_v4().as_u64_pair().0 >> 1) as usize;
+        let (shown, endpoints) = (endpoints.place(), endpoints.all().to_vec());
+        Nodes { identity: identity.clone(), endpoints, next, shown }
+    }
+
+    async fn open(&mut self) -> Result<Box<dyn Stream>, String> {
+        let endpoint = self.endpoints[self.next % self.endpoints.len()];
+        self.next += 1;
+        // Whatever the rest of the cluster does: it costs nothing here.
+        let channel = auth::reach(&self.identity, endpoint.key, endpoint.address, Encryption::On).await?;
+        channel.end_unless_acknowledged_within(SILENCE_LIMIT).map_err(|error| error.to_string())?;
+        Ok(Box::new(channel.into_stream()))
+    }
+
+    /// Takes over which there are. That there are none is no reason to forget those that were named.
+    fn learn(&mut self, endpoints: Vec<Endpoint>) {
+        if !endpoints.is_empty() {
+            self.endpoints = endpoints;
+        }
     }
 }
 
 #[async_trait]
 impl Caller for RemoteRegistry {
     fn place(&self) -> String {
-        self.client.socket.clone()
+        self.client.place.clone()
     }
 
     async fn call(&self, request: Request) -> Result<Answer, RegistryError> {
@@ -106,7 +199,7 @@ enum Link {
 
 /// What the registry and its watches share. The last of them ends the connection.
 struct Client {
-    socket: String,
+    place: String,
     timeout: Duration,
     link: watch::Receiver<Link>,
     task: JoinHandle<()>,
@@ -149,7 +242,7 @@ impl Client {
             return Err(if repeatable {
                 self.unreachable(reason)
             } else {
-                RegistryError::OutcomeUnknown { registry: self.socket.clone(), reason: reason.to_owned() }
+                RegistryError::OutcomeUnknown { registry: self.place.clone(), reason: reason.to_owned() }
             });
         }
     }
@@ -173,7 +266,7 @@ impl Client {
 
     fn unreachable(&self, reason: &str) -> RegistryError {
         RegistryError::Unreachable {
-            registry: self.socket.clone(),
+            registry: self.place.clone(),
             waited_ms: self.timeout.as_millis() as u64,
             reason: reason.to_owned(),
         }
@@ -181,10 +274,10 @@ impl Client {
 }
 
 /// Connects, and again whenever the connection is lost.
-async fn stay_connected(socket: PathBuf, link: watch::Sender<Link>) {
+async fn stay_connected(mut place: Place, link: watch::Sender<Link>) {
     let mut pause = RECONNECT_PAUSE_MIN;
     loop {
-        let reason = match greet(&socket).await {
+        let reason = match greet(&mut place).await {
             Ok((reader, writer)) => {
                 let since = Instant::now();
                 let (outgoing, lines) = mpsc::channel(OUTGOING_MAX);
@@ -192,7 +285,7 @@ async fn stay_connected(socket: PathBuf, link: watch::Sender<Link>) {
                     Arc::new(Connection { outgoing, waiting: Mutex::new(Some(Waiting::default())) });
                 link.send_replace(Link::Up(connection.clone()));
                 let reason = tokio::select! {
-                    reason = receive(reader, &connection) => reason,
+                    reason = receive(reader, &connection, &mut place) => reason,
                     reason = transmit(writer, lines) => reason,
                 };
                 connection.close();
@@ -203,7 +296,7 @@ async fn stay_connected(socket: PathBuf, link: watch::Sender<Link>) {
             }
             Err(reason) => reason,
         };
-        tracing::debug!(socket = %socket.display(), reason, "not connected to the registry");
+        tracing::debug!(registry = %place, reason, "not connected to the registry");
         link.send_replace(Link::Down(reason));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
@@ -211,10 +304,11 @@ async fn stay_connected(socket: PathBuf, link: watch::Sender<Link>) {
 }
 
 /// Opens a connection and exchanges hellos.
-async fn greet(socket: &Path) -> Result<(LineReader<OwnedReadHalf>, OwnedWriteHalf), String> {
+async fn greet(
+    place: &mut Place,
+) -> Result<(LineReader<ReadHalf<Box<dyn Stream>>>, WriteHalf<Box<dyn Stream>>), String> {
     let greeting = async {
-        let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
-        let (reader, mut writer) = stream.into_split();
+        let (reader, mut writer) = tokio::io::split(place.open().await?);
         let mut reader = LineReader::new(reader);
         let hello = ClientLine::Hello { protocol: PROTOCOL.to_owned(), version: VERSION };
         // A server that refuses may have closed already; what it said is read all the same.
@@ -237,11 +331,20 @@ async fn greet(socket: &Path) -> Result<(LineReader<OwnedReadHalf>, OwnedWriteHa
         .unwrap_or_else(|_| Err("it says nothing".to_owned()))
 }
 
-async fn receive(mut reader: LineReader<OwnedReadHalf>, connection: &Connection) -> String {
+async fn receive(
+    mut reader: LineReader<impl AsyncRead + Unpin>,
+    connection: &Connection,
+    place: &mut Place,
+) -> String {
     loop {
         match reader.next_message().await {
             Ok(Some(ServerLine::Answer { id, result })) => connection.answered(id, result),
             Ok(Some(ServerLine::Batch { watch, result })) => connection.watched(watch, result),
+            Ok(Some(ServerLine::Endpoints { endpoints })) => {
+                if let Place::Nodes(nodes) = &mut *place {
+                    nodes.learn(endpoints);
+                }
+            }
             Ok(Some(ServerLine::Close { reason })) => return format!("it closed the connection: {reason}"),
             Ok(Some(ServerLine::Hello { .. } | ServerLine::Part { .. })) => {
                 return "it sent what makes no sense here".to_owned();
@@ -252,7 +355,7 @@ async fn receive(mut reader: LineReader<OwnedReadHalf>, connection: &Connection)
     }
 }
 
-async fn transmit(mut writer: OwnedWriteHalf, mut lines: mpsc::Receiver<Vec<u8>>) -> String {
+async fn transmit(mut writer: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Vec<u8>>) -> String {
     while let Some(line) = lines.recv().await {
         if let Err(error) = writer.write_all(&line).await {
             return error.to_string();
@@ -396,7 +499,7 @@ impl RemoteWatch {
                 self.subscription = subscription;
                 Ok(())
             }
-            other => Err(other.unexpected(&self.client.socket)),
+            other => Err(other.unexpected(&self.client.place)),
         }
     }
 }

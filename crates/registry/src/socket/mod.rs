@@ -1,6 +1,8 @@
-//! A registry over a Unix socket, so that the processes of one machine share the embedded one.
+//! A registry over a connection: a Unix socket, so that the processes of one machine share the embedded one, or an
+//! encrypted one to a node of the cluster, for clients that reach no other registry.
 //!
-//! The socket's mode is 0600: who may connect is who may read the registry's file.
+//! The socket's mode is 0600: who may connect is who may read the registry's file. Who comes to a node has proved a
+//! key, and is served what that may have ([`crate::cluster::ConfinedRegistry`]).
 
 mod client;
 mod protocol;
@@ -8,5 +10,6 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use client::PROBE;
 pub use client::{DEFAULT_TIMEOUT, RemoteRegistry};
-pub use server::{ServeError, SocketServer};
+pub use server::{ConnectionLimits, ServeError, SocketServer, serve_stream};

@@ -5,8 +5,10 @@
 //! sends requests, each with an id of its choice, as many at once as it likes; answers bear that id and
 //! come in any order. Watches are numbered by the client and share the connection. What the server has to
 //! say that is longer than a line comes as consecutive `part` lines, whose texts together are the object.
-//! A server that closes a connection says why in a `close` line.
+//! A server that closes a connection says why in a `close` line. A node that serves clients tells them of the
+//! others that do in an `endpoints` line, whenever these change.
 
+use crate::endpoint::Endpoint;
 use crate::error::RegistryError;
 use crate::interface::{Revision, WatchBatch};
 use crate::request::{Answer, Request};
@@ -41,6 +43,7 @@ pub(super) enum ServerLine {
     Answer { id: u64, result: Result<Answer, RegistryError> },
     Batch { watch: u64, result: Result<WatchBatch, RegistryError> },
     Part { text: String, last: bool },
+    Endpoints { endpoints: Vec<Endpoint> },
     Close { reason: String },
 }
 

@@ -1,10 +1,11 @@
-//! The serving end: exposes any registry on a Unix socket.
+//! The serving end: exposes any registry on a Unix socket, or to whoever is at the other end of a stream.
 //!
 //! Everything that arrives is bounded before it is believed: the line's length, the operations in
 //! progress, the watches, the connections. What makes no sense closes its connection with a reason; the
 //! others do not notice.
 
 use super::protocol::{ClientLine, LineError, LineReader, PROTOCOL, ServerLine, VERSION, write_message};
+use crate::endpoint::Endpoint;
 use crate::error::RegistryError;
 use crate::interface::{Registry, Revision, Watch, check_prefix};
 use crate::request::{Answer, perform};
@@ -14,16 +15,15 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream, unix::OwnedWriteHalf};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Connections at a time; further ones are told so and closed.
 const CONNECTIONS_MAX: usize = 512;
-/// Operations in progress on one connection; then its next line is not read.
-const IN_PROGRESS_MAX: usize = 256;
-/// Watches on one connection.
-const WATCHES_MAX: usize = 1024;
+/// What the processes of the cluster's owner may occupy.
+const OF_OWNER: ConnectionLimits = ConnectionLimits { in_progress: 256, watches: 1024 };
 /// Messages waiting to be written to one connection.
 const OUTGOING_MAX: usize = 64;
 /// How long a new connection may take to say hello: one that says nothing must not hold a place.
@@ -68,6 +68,26 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What one connection may occupy.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Operations in progress; then its next line is not read.
+    pub in_progress: usize,
+    /// Watches.
+    pub watches: usize,
+}
+
+/// Serves a registry to whoever is at the other end of a stream, until that ends. The other side is told at once, and again
+/// whenever they change, where else the registry is served.
+pub async fn serve_stream<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    registry: Arc<dyn Registry>,
+    limits: ConnectionLimits,
+    endpoints: watch::Receiver<Vec<Endpoint>>,
+) {
+    serve(stream, registry, limits, Some(endpoints)).await;
 }
 
 /// Serves a registry on a Unix socket until it is dropped; then the socket's name is gone too.
@@ -146,14 +166,13 @@ async fn accept(listener: UnixListener, registry: Arc<dyn Registry>) {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if connections.len() >= CONNECTIONS_MAX => {
-                    let (_, writer) = stream.into_split();
                     let reason = format!("there are {CONNECTIONS_MAX} connections already; close some");
                     // At once or not at all: refusing must cost nothing that could run out.
                     let text = format!("{}\n", serde_json::json!({"close": {"reason": reason}}));
-                    let _ = writer.try_write(text.as_bytes());
+                    let _ = stream.try_write(text.as_bytes());
                 }
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, registry.clone()));
+                    connections.spawn(serve(stream, registry.clone(), OF_OWNER, None));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection to the registry was not accepted; trying again");
@@ -165,8 +184,13 @@ async fn accept(listener: UnixListener, registry: Arc<dyn Registry>) {
 }
 
 /// Serves one connection to its end.
-async fn serve(stream: UnixStream, registry: Arc<dyn Registry>) {
-    let (reader, writer) = stream.into_split();
+async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    registry: Arc<dyn Registry>,
+    limits: ConnectionLimits,
+    endpoints: Option<watch::Receiver<Vec<Endpoint>>>,
+) {
+    let (reader, writer) = tokio::io::split(stream);
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
     let mut writing = JoinSet::new();
     writing.spawn(write_all(writer, messages));
@@ -174,8 +198,10 @@ async fn serve(stream: UnixStream, registry: Arc<dyn Registry>) {
         registry,
         outgoing: outgoing.clone(),
         operations: JoinSet::new(),
-        permits: Arc::new(Semaphore::new(IN_PROGRESS_MAX)),
+        permits: Arc::new(Semaphore::new(limits.in_progress)),
         watches: HashMap::new(),
+        watches_max: limits.watches,
+        endpoints,
         watch_tasks: JoinSet::new(),
     };
     let ended = tokio::select! {
@@ -195,7 +221,7 @@ async fn serve(stream: UnixStream, registry: Arc<dyn Registry>) {
     }
 }
 
-async fn write_all(mut writer: OwnedWriteHalf, mut messages: mpsc::Receiver<ServerLine>) {
+async fn write_all(mut writer: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<ServerLine>) {
     while let Some(message) = messages.recv().await {
         if write_message(&mut writer, &message).await.is_err() {
             return;
@@ -209,12 +235,15 @@ struct Connection {
     operations: JoinSet<()>,
     permits: Arc<Semaphore>,
     watches: HashMap<u64, AbortHandle>,
+    watches_max: usize,
+    /// Where else the registry is served, until that is being told.
+    endpoints: Option<watch::Receiver<Vec<Endpoint>>>,
     watch_tasks: JoinSet<()>,
 }
 
 impl Connection {
     /// Reads until the peer ends (`Ok`) or must be closed (`Err` with the reason).
-    async fn read(&mut self, mut lines: LineReader<tokio::net::unix::OwnedReadHalf>) -> Result<(), String> {
+    async fn read(&mut self, mut lines: LineReader<impl AsyncRead + Unpin>) -> Result<(), String> {
         let hello = tokio::time::timeout(HELLO_TIMEOUT, lines.next()).await;
         let hello = hello.map_err(|_| format!("no hello within {} s", HELLO_TIMEOUT.as_secs()))?;
         match hello.map_err(|error| error.to_string())? {
@@ -229,6 +258,9 @@ impl Connection {
             Some(_) => return Err("the first line must be a hello".to_owned()),
         }
         self.say(ServerLine::Hello { version: VERSION }).await?;
+        if let Some(endpoints) = self.endpoints.take() {
+            self.watch_tasks.spawn(tell(endpoints, self.outgoing.clone()));
+        }
         loop {
             let line = match lines.next().await {
                 Ok(Some(line)) => line,
@@ -276,8 +308,9 @@ impl Connection {
     ) -> Result<(), String> {
         while self.watch_tasks.try_join_next().is_some() {}
         self.watches.retain(|_, task| !task.is_finished());
-        if self.watches.len() >= WATCHES_MAX {
-            return Err(format!("more than {WATCHES_MAX} watches on one connection"));
+        let max = self.watches_max;
+        if self.watches.len() >= max {
+            return Err(format!("more than {max} watches on one connection"));
         }
         if self.watches.contains_key(&watch) {
             return Err(format!("watch {watch} is running already"));
@@ -300,6 +333,16 @@ impl Connection {
 
     async fn say(&self, message: ServerLine) -> Result<(), String> {
         self.outgoing.send(message).await.map_err(|_| "the connection is gone".to_owned())
+    }
+}
+
+/// Tells where else the registry is served, at once and whenever that changes.
+async fn tell(mut endpoints: watch::Receiver<Vec<Endpoint>>, outgoing: mpsc::Sender<ServerLine>) {
+    loop {
+        let line = ServerLine::Endpoints { endpoints: endpoints.borrow_and_update().clone() };
+        if outgoing.send(line).await.is_err() || endpoints.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -4,15 +4,18 @@ use super::protocol::LINE_BYTES_MAX;
 use super::*;
 use crate::conformance;
 use crate::interface::{Operation, Registry, Revision, Txn};
-use crate::{EmbeddedRegistry, RegistryError};
-use base::ClusterId;
+use crate::{EmbeddedRegistry, Endpoint, Endpoints, RegistryError};
+use auth::{Identity, SecretKey};
+use base::{ClusterId, Encryption};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 
 struct Served {
     directory: TempDir,
@@ -57,6 +60,104 @@ async fn a_registry_over_the_socket_conforms() {
         (client, served)
     })
     .await;
+}
+
+/// A registry that a node serves, and where.
+struct ServedByNode {
+    endpoint: Endpoint,
+    /// Where clients are told that it is served too.
+    endpoints: watch::Sender<Vec<Endpoint>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for ServedByNode {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn identity() -> Identity {
+    Identity::new(&SecretKey::generate().unwrap())
+}
+
+impl ServedByNode {
+    async fn new(registry: Arc<dyn Registry>) -> ServedByNode {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let identity = identity();
+        let endpoint = Endpoint { address: listener.local_addr().unwrap(), key: identity.public() };
+        let endpoints = watch::Sender::new(Vec::new());
+        let told = endpoints.clone();
+        let task = tokio::spawn(async move {
+            let mut served = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let accepted = identity.accept(stream, Encryption::On, |_| Ok(())).await;
+                let Ok((channel, ())) = accepted else { continue };
+                let limits = ConnectionLimits { in_progress: 8, watches: 64 };
+                let stream = channel.into_stream();
+                served.spawn(serve_stream(stream, registry.clone(), limits, told.subscribe()));
+            }
+        });
+        ServedByNode { endpoint, endpoints, task }
+    }
+
+    /// Ends all connections, and takes no more.
+    async fn stop(self) {
+        drop(self);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn client_of(endpoints: Vec<Endpoint>) -> RemoteRegistry {
+    let endpoints = Endpoints::new(endpoints).unwrap();
+    RemoteRegistry::connect_to_nodes(&endpoints, &identity(), DEFAULT_TIMEOUT).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registry_that_a_node_serves_conforms() {
+    conformance::run(|| async {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("registry.redb");
+        let registry: Arc<dyn Registry> =
+            Arc::new(EmbeddedRegistry::create(&file, ClusterId::default()).unwrap());
+        let served = ServedByNode::new(registry).await;
+        let client: Arc<dyn Registry> = Arc::new(client_of(vec![served.endpoint]).await);
+        (client, (served, directory))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_outlives_all_nodes_that_it_knew_at_first() {
+    let registry: Arc<dyn Registry> = Arc::new(crate::MemoryRegistry::new());
+    let first = ServedByNode::new(registry.clone()).await;
+    let second = ServedByNode::new(registry.clone()).await;
+    let client = client_of(vec![first.endpoint]).await;
+    let mut changes = client.watch("k", Revision(0)).await.unwrap();
+    // It is told of another, once that is there.
+    first.endpoints.send_replace(vec![first.endpoint, second.endpoint]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    first.stop().await;
+    client.put("k", "1".into()).await.unwrap();
+    assert_eq!(changes.next().await.unwrap().events.len(), 1);
+    // And of a third, while the first is not there any more.
+    let third = ServedByNode::new(registry.clone()).await;
+    second.endpoints.send_replace(vec![third.endpoint]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    second.stop().await;
+    client.put("k", "2".into()).await.unwrap();
+    assert_eq!(changes.next().await.unwrap().events.len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_with_another_key_is_none_of_the_cluster() {
+    let served = ServedByNode::new(Arc::new(crate::MemoryRegistry::new())).await;
+    let impostor = Endpoint { key: identity().public(), ..served.endpoint };
+    let endpoints = Endpoints::new(vec![impostor]).unwrap();
+    let connecting =
+        RemoteRegistry::connect_to_nodes(&endpoints, &identity(), Duration::from_millis(500)).await;
+    let error = connecting.err().unwrap().to_string();
+    assert!(error.contains("not who it should be") && error.contains("auth ls"), "{error}");
 }
 
 #[tokio::test]

@@ -41,8 +41,9 @@ impl Topology {
             FailureDomain::Rack => NodeInfo {
                 host: format!("host-{node}"),
                 location: Location { rack: Some(format!("rack-{domain}")), ..Location::default() },
+                ..NodeInfo::default()
             },
-            _ => NodeInfo { host: format!("host-{domain}"), location: Location::default() },
+            _ => NodeInfo { host: format!("host-{domain}"), ..NodeInfo::default() },
         }
     }
 

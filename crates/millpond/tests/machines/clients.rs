@@ -1,0 +1,174 @@
+//! Machines that reach the nodes and not the etcd, with the token of a key and nothing else.
+
+use crate::common::hosts::{HOSTS, Hosts};
+use crate::common::http::get;
+use crate::common::network::Peer;
+use crate::common::site::Site;
+use crate::common::{command, names, path, wait_until};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// The port of etcd for its clients.
+const ETCD_PORT: u16 = 2379;
+/// The port of nodes for theirs.
+const CLIENT_PORT: u16 = 6480;
+/// What NBD says where an operation failed.
+const EIO: u32 = 5;
+/// Longer than the lease of an attachment lasts.
+const LEASE_IS_OVER: Duration = Duration::from_secs(12);
+
+/// Makes a key on a host and joins with its token as a client.
+fn client(hosts: &Hosts, name: &str, access: &str) -> Site {
+    let key = hosts.scratch().join(format!("{name}.key"));
+    hosts.run_on(0, &format!("millpond auth add {name} {access} --out {}", path(&key)));
+    let token = hosts.run_on(1, &format!("millpond auth token {}", path(&key)));
+    assert!(token.starts_with("millpond-client1."), "{token}");
+    let site = Site::new("client");
+    let said = site.run(&["client", "join", token.trim()]);
+    names(&said, &["is a client of cluster", name]);
+    site
+}
+
+#[track_caller]
+fn refused(site: &Site, arguments: &[&str], words: &[&str]) {
+    let (is_done, said, error) = site.attempt(arguments);
+    assert!(!is_done, "{arguments:?}: {said}");
+    names(&error, words);
+}
+
+fn is_open(hosts: &Hosts, host: u32, port: u16) -> bool {
+    let address = SocketAddr::new(hosts.address(host).parse().expect("it is an address"), port);
+    TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok()
+}
+
+/// A `millpond monitor`, which ends with the test.
+struct Monitor(Child);
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Monitor {
+    /// Starts it; answers where it listens too.
+    fn start(site: &Site) -> (Monitor, String) {
+        let mut monitor = command(&["monitor", "--listen", "127.0.0.1:0", "--dir", path(&site.dir())]);
+        let mut child = monitor.stdout(Stdio::piped()).spawn().expect("the command can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("it can be read");
+        let monitor = Monitor(child);
+        let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        (monitor, address.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned())
+    }
+}
+
+#[test]
+fn all_nodes_are_watched_from_one_machine_of_which_none_needs_to_know() {
+    let Some(hosts) = Hosts::up("nodes on other machines are watched", 0) else { return };
+    wait_until("the cluster is well", || hosts.health() == "ok");
+    (0..HOSTS).for_each(|host| hosts.network().close(host, ETCD_PORT, Peer::Clients));
+    let top: Value = serde_json::from_str(&hosts.run_on(1, "millpond top --json")).expect("it is JSON");
+    assert_eq!(top["osds"].as_array().map(Vec::len), Some(3), "{top}");
+    names(&hosts.run_on(2, "millpond top --once"), &["osd.0", "osd.1", "osd.2"]);
+
+    let site = client(&hosts, "prometheus", "--monitor");
+    let status: Value = serde_json::from_str(&site.run(&["status", "--json"])).expect("it is JSON");
+    assert_eq!(status["health"]["level"], "ok", "{status}");
+    names(&site.run(&["top", "--once"]), &["osd.0", "osd.1", "osd.2"]);
+    names(&site.run(&["auth", "ls"]), &["prometheus", "ask how the cluster is"]);
+    refused(&site, &["osd", "out", "0", "--allow-fewer-copies"], &["prometheus may not do that"]);
+    refused(&site, &["volume", "create", "x", "64MiB"], &["prometheus may not do that"]);
+    let refusal = site.try_serve("disk").err().expect("it reads no volume");
+    names(&refusal, &["no pool that its key is for"]);
+    refused(&site, &["monitor", "--listen", "0.0.0.0:0"], &["loopback"]);
+
+    let (_monitor, address) = Monitor::start(&site);
+    let (code, _, targets) = get(&address, "/targets");
+    assert_eq!(code, 200, "{targets}");
+    let targets: Value = serde_json::from_str(&targets).expect("it is JSON");
+    let targets = targets.as_array().expect("it is a list");
+    let instances: Vec<&str> =
+        targets.iter().filter_map(|target| target["labels"]["instance"].as_str()).collect();
+    assert_eq!(instances, ["node.0", "node.1", "node.2"]);
+    let mut all = String::new();
+    for target in targets {
+        assert_eq!(target["targets"][0], address);
+        let metrics = target["labels"]["__metrics_path__"].as_str().expect("it is a path");
+        let (code, head, text) = get(&address, metrics);
+        assert!(code == 200 && head.contains("text/plain; version=0.0.4"), "{code} {head}");
+        all.push_str(&text);
+    }
+    names(&all, &["osd=\"osd.0\"", "osd=\"osd.1\"", "osd=\"osd.2\"", "millpond_health_level"]);
+    hosts.kill_node(2);
+    wait_until("its last figures are not told as today's", || get(&address, "/metrics/2/1").0 == 503);
+    wait_until("it is no target any more", || !get(&address, "/targets").2.contains("node.2"));
+    assert_eq!(get(&address, "/metrics/0/1").0, 200);
+}
+
+#[test]
+fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
+    let Some(hosts) = Hosts::up("clients without a way to etcd", 0) else { return };
+    (0..HOSTS).for_each(|host| hosts.network().close(host, ETCD_PORT, Peer::Clients));
+    (0..HOSTS).for_each(|host| assert!(!is_open(&hosts, host, ETCD_PORT)));
+    hosts.run_on(0, "millpond pool create other");
+    hosts.run_on(0, "millpond volume create theirs 64MiB --pool other");
+
+    let vm_host = client(&hosts, "vm-host", "--pool default --rw");
+    names(&vm_host.run(&["volume", "ls"]), &["disk"]);
+    refused(&vm_host, &["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--admin"]);
+    refused(&vm_host, &["volume", "rm", "disk"], &["vm-host may not do that"]);
+    refused(&vm_host, &["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);
+    refused(&vm_host, &["status"], &["vm-host may not do that"]);
+    refused(&vm_host, &["cluster", "token"], &["is a client"]);
+    let refusal = vm_host.try_serve("theirs").err().expect("it is of another pool");
+    names(&refusal, &["no pool that its key is for"]);
+
+    let door = vm_host.serve_with("disk", &["--timeout", "30s"]);
+    let mut volume = door.client();
+    volume.write(0, &[1; 8192]).unwrap();
+    let info = || hosts.run_on(0, "millpond volume info disk");
+    names(&info(), &["by the key of vm-host"]);
+    // Whichever serves it falls silent; all but one, then that one.
+    for silent in [&[0, 1][..], &[2]] {
+        for host in silent {
+            hosts.network().close(*host, CLIENT_PORT, Peer::Clients);
+        }
+        std::thread::sleep(LEASE_IS_OVER);
+        wait_until("it has found another", || info().contains("by the key of vm-host"));
+        volume.write(8192, &[silent.len() as u8; 8192]).unwrap();
+        assert_eq!(volume.read(8192, 8192).unwrap(), vec![silent.len() as u8; 8192]);
+        hosts.network().heal();
+        (0..HOSTS).for_each(|host| hosts.network().close(host, ETCD_PORT, Peer::Clients));
+    }
+    drop((volume, door));
+    assert!(!info().contains("vm-host"), "it detached");
+
+    // Who only reads may not have it alone, and bears with others who do the same.
+    let backup = client(&hosts, "backup", "--pool default --ro");
+    let refusal = backup.try_serve("disk").err().expect("it would be the only one");
+    names(&refusal, &["--shared"]);
+    let door = backup.serve_with("disk", &["--shared", "--read-only"]);
+    assert_eq!(door.client().read(0, 8192).unwrap(), vec![1; 8192]);
+    drop(door);
+
+    // An owner does everything from afar.
+    let owner = client(&hosts, "owner", "--admin");
+    owner.run(&["volume", "create", "made-from-afar", "64MiB"]);
+    names(&owner.run(&["status"]), &["health"]);
+
+    let door = vm_host.serve_with("disk", &["--timeout", "5s"]);
+    let mut volume = door.client();
+    volume.write(0, &[2; 8192]).unwrap();
+    owner.run(&["auth", "rm", "vm-host"]);
+    wait_until("the removed key opens nothing", || match volume.write(0, &[3; 8192]) {
+        Ok(()) => false,
+        Err(refusal) => refusal.code == EIO,
+    });
+    refused(&vm_host, &["volume", "ls"], &["is not one of this cluster", "auth ls"]);
+}

@@ -1,0 +1,132 @@
+//! Where others come in over TCP and prove their keys, who are served by ordinary code: nodes and owners at the manager's port,
+//! clients at theirs.
+//!
+//! Strangers can occupy handshakes, so many at a time for five seconds each, and nothing else. Who has a key can occupy so many
+//! connections.
+
+use crate::refusals::Refusals;
+use auth::{AuthError, Channel, Identity};
+use base::{Encryption, NodeId, PublicKey};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The pause after a connection could not be accepted: descriptors may be short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// See the module's documentation.
+pub(crate) struct Entrance {
+    /// The node that it is of.
+    pub(crate) node: NodeId,
+    identity: Identity,
+    connections_per_key_max: usize,
+    /// How many each key has.
+    connections: Mutex<BTreeMap<PublicKey, usize>>,
+    refusals: Refusals,
+}
+
+impl Entrance {
+    pub(crate) fn new(node: NodeId, identity: Identity, connections_per_key_max: usize) -> Entrance {
+        let (connections, refusals) = (Mutex::default(), Refusals::default());
+        Entrance { node, identity, connections_per_key_max, connections, refusals }
+    }
+
+    /// Has whoever connected prove its key; `authorize` says who that is, or why it is refused.
+    pub(crate) async fn admit<T>(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        encryption: Encryption,
+        authorize: impl FnOnce(PublicKey) -> Result<T, String>,
+    ) -> Option<(Channel, T)> {
+        // Questions and answers are small messages back and forth.
+        let _ = stream.set_nodelay(true);
+        match self.identity.accept(stream, encryption, authorize).await {
+            Ok(admitted) => Some(admitted),
+            Err(error @ AuthError::Unauthorized { .. }) => {
+                self.refusals.log(&self.node, from, &error);
+                None
+            }
+            Err(error) => {
+                // Anybody can send garbage, as often as he likes.
+                tracing::debug!(node = %self.node, %from, %error, "a connection came to nothing");
+                None
+            }
+        }
+    }
+
+    /// Takes a place among the connections of a key, if one is free.
+    pub(crate) fn enter(&self, key: PublicKey) -> Option<Place<'_>> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = connections.entry(key).or_default();
+        if *count >= self.connections_per_key_max {
+            tracing::warn!(node = %self.node, %key, "it has too many connections, so one more is closed");
+            return None;
+        }
+        *count += 1;
+        Some(Place { entrance: self, key })
+    }
+}
+
+/// A connection's place; dropping it gives it back.
+pub(crate) struct Place<'a> {
+    entrance: &'a Entrance,
+    key: PublicKey,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut connections = self.entrance.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = connections.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                connections.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// Hands every connection to `meet`, in a task of its own, for ever. So many may hold what they are handed with it, which is
+/// given back once the handshake is over; others wait until they are accepted.
+pub(crate) async fn accept_all<Meeting>(
+    listener: TcpListener,
+    handshakes_max: usize,
+    meet: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit) -> Meeting,
+) where
+    Meeting: Future<Output = ()> + Send + 'static,
+{
+    let handshakes = std::sync::Arc::new(Semaphore::new(handshakes_max));
+    loop {
+        let permit = handshakes.clone().acquire_owned().await.expect("nobody closes it");
+        match listener.accept().await {
+            Ok((stream, from)) => drop(tokio::spawn(meet(stream, from, permit))),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use auth::SecretKey;
+
+    #[test]
+    fn a_key_has_so_many_connections_and_places_are_given_back() {
+        let identity = Identity::new(&SecretKey::generate().unwrap());
+        let entrance = Entrance::new(NodeId(0), identity, 2);
+        let (one, other) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        let first = entrance.enter(one).unwrap();
+        let _second = entrance.enter(one).unwrap();
+        assert!(entrance.enter(one).is_none());
+        assert!(entrance.enter(other).is_some());
+        drop(first);
+        let third = entrance.enter(one);
+        assert!(third.is_some() && entrance.enter(one).is_none());
+    }
+}
