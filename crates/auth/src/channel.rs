@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tls::{End, PLAINTEXT_BYTES_MAX, Session};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// What may wait between a stream and its encryption, in each direction.
@@ -57,9 +60,10 @@ impl Channel {
     pub fn into_stream(self) -> Box<dyn Stream> {
         let Some(session) = self.session else { return Box::new(self.stream) };
         let (far, near) = tokio::io::duplex(PIPE_BYTES);
+        let (held, left) = oneshot::channel();
         // Who uses the stream sees it end, which is all there is to say.
-        tokio::spawn(async move { drop(carry(self.stream, session, near).await) });
-        Box::new(far)
+        tokio::spawn(async move { drop(carry(self.stream, session, near, left).await) });
+        Box::new(Carried { far, _held: held })
     }
 
     /// Sends all of `bytes`.
@@ -94,9 +98,48 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// A stream whose bytes a task carries over an encrypted connection, which hears of it when this is dropped.
+struct Carried {
+    far: DuplexStream,
+    _held: oneshot::Sender<()>,
+}
+
+impl AsyncRead for Carried {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.far).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Carried {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.far).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.far).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.far).poll_shutdown(context)
+    }
+}
+
 /// Carries what is said on one end of a pipe over an encrypted connection, and back, until either ends. No direction waits
 /// for the other: both sides may say much at the same time.
-async fn carry(stream: TcpStream, mut session: Session, near: DuplexStream) -> io::Result<()> {
+async fn carry(
+    stream: TcpStream,
+    mut session: Session,
+    near: DuplexStream,
+    mut left: oneshot::Receiver<()>,
+) -> io::Result<()> {
     let (mut from_peer, mut to_peer) = stream.into_split();
     let (mut from_user, mut to_user) = tokio::io::split(near);
     let mut said = vec![0; PLAINTEXT_BYTES_MAX];
@@ -114,9 +157,11 @@ async fn carry(stream: TcpStream, mut session: Session, near: DuplexStream) -> i
         }
         tokio::select! {
             count = to_peer.write(unsent.first()), if !unsent.records.is_empty() => unsent.sent(count?),
-            count = to_user.write(&received[undelivered.clone()]), if !undelivered.is_empty() => {
-                undelivered.start += count?;
-            }
+            count = to_user.write(&received[undelivered.clone()]), if !undelivered.is_empty() => match count {
+                Ok(count) => undelivered.start += count,
+                // It left, and what it said before goes out still.
+                Err(_) => break,
+            },
             // Who asks for answers and does not read them is not heard any further.
             count = from_peer.read(session.space()),
                 if undelivered.is_empty() && unsent.records.len() < UNSENT_MAX => match count? {
@@ -127,15 +172,23 @@ async fn carry(stream: TcpStream, mut session: Session, near: DuplexStream) -> i
                 0 => break,
                 count => session.seal(&[&said[..count]], &mut unsent.records),
             },
+            _ = &mut left => break,
         }
     }
-    session.seal_end(&mut unsent.records);
+    // Whether the peer reads or not, it is over soon.
     let farewell = async {
-        while !unsent.records.is_empty() {
-            let count = to_peer.write(unsent.first()).await?;
-            unsent.sent(count);
+        loop {
+            while !unsent.records.is_empty() {
+                let count = to_peer.write(unsent.first()).await?;
+                unsent.sent(count);
+            }
+            match from_user.read(&mut said).await? {
+                0 => break,
+                count => session.seal(&[&said[..count]], &mut unsent.records),
+            }
         }
-        Ok(())
+        session.seal_end(&mut unsent.records);
+        to_peer.write_all(unsent.first()).await
     };
     timeout(FAREWELL_LIMIT, farewell).await.unwrap_or(Ok(()))
 }
@@ -238,6 +291,26 @@ mod tests {
         });
         let [one, other] = both;
         timeout(Duration::from_secs(60), async { tokio::join!(one, other) }).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_keeps_no_connection_that_was_left() {
+        let (one, other) = pair().await;
+        let mut stream = one.into_stream();
+        // More than fits on the way, so that something is left to be sent for ever.
+        let piece = vec![7; 1 << 20];
+        while timeout(Duration::from_millis(200), stream.write_all(&piece)).await.is_ok() {}
+        drop(stream);
+        tokio::time::sleep(FAREWELL_LIMIT + Duration::from_millis(500)).await;
+        let (socket, _) = other.into_parts().unwrap();
+        // What is on the way is read, and then it is over.
+        socket.set_nonblocking(false).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let ended = std::io::copy(&mut &socket, &mut std::io::sink());
+        assert!(
+            ended.as_ref().err().is_none_or(|error| error.kind() == io::ErrorKind::ConnectionReset),
+            "{ended:?}"
+        );
     }
 
     #[tokio::test]

@@ -52,6 +52,12 @@ impl Home {
                 "the machine of {given} is {node} of a cluster of several hosts; `millpond node start --dir {given}` runs it"
             );
         }
+        if settings.are_of_client() {
+            bail!(
+                "the machine of {given} is a client of a cluster of other hosts; another --dir is for a cluster of this machine \
+                 alone"
+            );
+        }
         if !settings.are_of_up() {
             bail!(
                 "the machine of {given} manages a cluster of several hosts and has no drives in it; `millpond node join` gives \

@@ -49,7 +49,7 @@ In prometheus.yml:
         - url: http://127.0.0.1:6481/targets
 
 On a machine that is no host of the cluster: `millpond auth add prometheus --monitor` and `millpond auth token
-prometheus.key` on a host, `millpond client join` here. That key reads figures, and nothing else.";
+prometheus.key` on a host, `millpond client join` here. That key is for asking how the cluster is, and nothing else.";
 
 /// Have a Prometheus on this machine scrape the nodes of all machines, until Ctrl-C.
 #[derive(Args, Clone, Debug)]

@@ -1,17 +1,20 @@
 //! Where a node serves the registry to clients that have no other way to it: each is served what its key may have, on a
-//! connection that is encrypted whatever the rest of the cluster does. All processes of a node serve it on one port.
+//! connection that is encrypted whatever the rest of the cluster does. All processes of a node serve it on one port, each on a
+//! thread and over a link to the registry that are for nothing else: leases and handshakes of OSDs do not wait for clients.
 
 use crate::entrance::{Entrance, accept_all};
 use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{Access, Encryption, NodeId, Principal, PublicKey};
-use registry::cluster::{Cluster, ConfinedRegistry};
-use registry::{ConnectionLimits, Endpoint, Registry, serve_stream};
+use registry::cluster::{Cluster, ConfinedRegistry, Pace};
+use registry::{ConnectionLimits, Endpoint, Location, Registry, serve_stream};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 /// Handshakes at a time; others wait until they are accepted.
@@ -22,6 +25,8 @@ const CONNECTIONS_PER_KEY_MAX: usize = 256;
 const LIMITS: ConnectionLimits = ConnectionLimits { in_progress: 8, watches: 8 };
 /// How long a client may leave unacknowledged what it was sent.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// The pause before the registry is tried again.
+const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -62,17 +67,13 @@ impl ClientPort {
     }
 
     /// Serves whoever comes, for ever.
-    pub async fn serve(
-        self,
-        node: NodeId,
-        identity: Identity,
-        cluster: Cluster,
-        maps: watch::Receiver<Arc<ClusterMap>>,
-    ) {
+    pub async fn serve(self, node: NodeId, identity: Identity, cluster: Cluster) {
+        let maps = cluster.watch_map();
         let (sender, endpoints) = watch::channel(Vec::new());
         let entrance = Entrance::new(node, identity, CONNECTIONS_PER_KEY_MAX);
         let registry = cluster.registry().clone();
-        let desk = Arc::new(Desk { entrance, registry, maps: maps.clone(), endpoints });
+        let paces = Mutex::default();
+        let desk = Arc::new(Desk { entrance, registry, maps: maps.clone(), endpoints, paces });
         let meet = |stream, from, permit| {
             let desk = desk.clone();
             async move {
@@ -87,6 +88,58 @@ impl ClientPort {
         tokio::select! {
             () = follow_endpoints(maps, sender) => {}
             () = accept_all(self.listener, HANDSHAKES_MAX, meet) => {}
+        }
+    }
+}
+
+/// A thread that serves clients on a [`ClientPort`], until this is dropped.
+pub(crate) struct ClientService {
+    address: SocketAddr,
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl ClientService {
+    /// Opens the port, and serves clients what is in a registry, once that is reached.
+    pub(crate) fn start(
+        node: NodeId,
+        registry: Location,
+        identity: Identity,
+        address: SocketAddr,
+    ) -> io::Result<ClientService> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("clients")
+            .enable_all()
+            .build()?;
+        let port = {
+            let _inside = runtime.enter();
+            ClientPort::open(address)?
+        };
+        let address = port.address();
+        runtime.spawn(async move {
+            let registry = loop {
+                match registry.connect().await {
+                    Ok(registry) => break registry,
+                    Err(error) => tracing::warn!(%node, %error, "clients wait for the registry"),
+                }
+                tokio::time::sleep(CONNECT_PAUSE).await;
+            };
+            port.serve(node, identity, Cluster::new(registry)).await;
+        });
+        Ok(ClientService { address, runtime: Some(runtime) })
+    }
+
+    /// Where clients come to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for ClientService {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }
@@ -122,9 +175,22 @@ struct Desk {
     registry: Arc<dyn Registry>,
     maps: watch::Receiver<Arc<ClusterMap>>,
     endpoints: watch::Receiver<Vec<Endpoint>>,
+    /// How much is asked with each key that has a connection.
+    paces: Mutex<BTreeMap<PublicKey, Weak<Pace>>>,
 }
 
 impl Desk {
+    fn pace_of(&self, key: PublicKey) -> Arc<Pace> {
+        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+        paces.retain(|_, pace| pace.strong_count() > 0);
+        if let Some(pace) = paces.get(&key).and_then(Weak::upgrade) {
+            return pace;
+        }
+        let pace = Arc::new(Pace::default());
+        paces.insert(key, Arc::downgrade(&pace));
+        pace
+    }
+
     async fn serve(&self, channel: Channel, name: String, principal: Principal) {
         let Some(_place) = self.entrance.enter(principal.public_key) else { return };
         let node = self.entrance.node;
@@ -132,12 +198,15 @@ impl Desk {
             tracing::warn!(%node, name, %error, "a client is not served");
             return;
         }
-        let registry: Arc<dyn Registry> = match principal.access {
-            Access::Admin => self.registry.clone(),
-            _ => match ConfinedRegistry::new(self.registry.clone(), name.clone(), &principal.access) {
+        let registry = self.registry.clone();
+        let registry: Arc<dyn Registry> = if principal.access == Access::Admin {
+            registry
+        } else {
+            let pace = self.pace_of(principal.public_key);
+            match ConfinedRegistry::new(registry, name.clone(), principal.clone(), pace) {
                 Some(confined) => Arc::new(confined),
                 None => return,
-            },
+            }
         };
         let mut maps = self.maps.clone();
         tokio::select! {

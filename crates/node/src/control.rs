@@ -2,7 +2,7 @@
 //! that was removed from the cluster ends; the others of its node go on.
 
 use crate::attendance::Attendance;
-use crate::client_port::ClientPort;
+use crate::client_port::ClientService;
 use crate::device::{Drive, DriveError};
 use crate::refusals::Refusals;
 use crate::scrubbing::{self, Schedule};
@@ -234,7 +234,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let attending = attendance.begin(&stop.subscribe()).await;
     let mut attending =
         attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
-    let clients = config.serve_clients(&cluster, &maps, handshakes).await;
+    let clients = config.serve_clients(&cluster).await;
     let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
@@ -253,9 +253,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
             }
         }
     };
-    if let Some(clients) = clients {
-        clients.abort();
-    }
+    drop(clients);
     stop.send_replace(true);
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(joined(ended).map(drop));
@@ -278,19 +276,14 @@ impl Config {
         }
     }
 
-    /// Serves clients the registry from now on, in a task of `runtime`, and tells the cluster where. What prevents that is no
-    /// reason not to run OSDs.
-    async fn serve_clients(
-        &self,
-        cluster: &Cluster,
-        maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
-        runtime: &Handle,
-    ) -> Option<tokio::task::AbortHandle> {
+    /// Serves clients the registry from now on, until what is answered is dropped, and tells the cluster where. What prevents
+    /// that is no reason not to run OSDs.
+    async fn serve_clients(&self, cluster: &Cluster) -> Option<ClientService> {
         let node = self.node;
-        let port = self.client_port.and_then(|port| {
+        let service = self.client_port.and_then(|port| {
             let address = SocketAddr::new(self.listen, port);
-            let _inside = runtime.enter();
-            ClientPort::open(address)
+            let service = ClientService::start(node, self.registry.clone(), self.identity.clone(), address);
+            service
                 .inspect_err(|error| {
                     tracing::warn!(
                         %node, %address, %error,
@@ -300,9 +293,7 @@ impl Config {
                 })
                 .ok()
         });
-        let address = port.as_ref().map(ClientPort::address);
-        let serving = port.map(|port| port.serve(node, self.identity.clone(), cluster.clone(), maps.clone()));
-        let task = serving.map(|serving| runtime.spawn(serving).abort_handle());
+        let address = service.as_ref().map(ClientService::address);
         let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
         let told = match known {
             Ok(known) if known == address => Ok(()),
@@ -312,7 +303,7 @@ impl Config {
         if let Err(error) = told {
             tracing::warn!(%node, %error, "clients are not told where this node serves them until it starts again");
         }
-        task
+        service
     }
 }
 

@@ -5,7 +5,7 @@ use crate::refusals::Refusals;
 use crate::shard::Command;
 use auth::{Channel, Identity};
 use base::map::ClusterMap;
-use base::{OsdId, PublicKey};
+use base::{Access, OsdId, PublicKey};
 use pg::Credential;
 use ring::{ConnectionId, Stream, Waker};
 use std::net::SocketAddr;
@@ -107,6 +107,10 @@ impl Switchboard {
     fn credential_of(&self, key: PublicKey) -> Result<Credential, String> {
         let map = self.maps.borrow();
         match map.principal_of(&key) {
+            // No OSD has anything for it, and a client's place is not to be had by asking.
+            Some((name, principal)) if principal.access == Access::Monitor => {
+                Err(format!("{name} may ask how the cluster is, and OSDs are not asked that; the manager is"))
+            }
             Some((name, principal)) => {
                 Ok(Credential { name: name.into(), principal: principal.clone(), seen_at: map.revision })
             }

@@ -82,13 +82,23 @@ impl Osd {
         credential: Option<Credential>,
     ) -> Result<(ClientLink, Vec<LinkId>), LinkError> {
         let name = |credential: &Option<Credential>| credential.as_ref().map(|one| one.name.clone());
-        if let Some(Credential { name, principal: Principal { access: Access::Node(_), .. }, .. }) =
-            &credential
-        {
-            return Err(LinkError::NotAllowed {
-                name: name.clone(),
-                what: "be a client: its key is a node's",
-            });
+        if let Some(Credential { name, principal, .. }) = &credential {
+            let name = || name.clone();
+            match principal.access {
+                Access::Node(_) => {
+                    return Err(LinkError::NotAllowed {
+                        name: name(),
+                        what: "be a client: its key is a node's",
+                    });
+                }
+                Access::Monitor => {
+                    return Err(LinkError::NotAllowed {
+                        name: name(),
+                        what: "be a client: its key is to ask how the cluster is",
+                    });
+                }
+                Access::Admin | Access::Pools(_) => {}
+            }
         }
         let mut older = Vec::new();
         for (link, peer) in &self.peers {

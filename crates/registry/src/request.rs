@@ -1,5 +1,6 @@
 //! Operations as data: what the embedded registry's thread is handed and what goes over the socket.
 
+use crate::cluster::{Errand, Outcome};
 use crate::error::RegistryError;
 use crate::interface::{
     KeyValue, Lease, LeaseId, Range, Registry, RegistryTrouble, Revision, Txn, TxnResult, Watch, check_key,
@@ -20,6 +21,7 @@ pub(crate) enum Request {
     LeaseKeepAlive { lease: LeaseId },
     LeaseRevoke { lease: LeaseId },
     Compact { revision: Revision },
+    Errand(Errand),
 }
 
 impl Request {
@@ -30,7 +32,10 @@ impl Request {
             Request::Range { prefix } => check_prefix(prefix),
             Request::Txn(txn) => txn.check(),
             Request::LeaseGrant { ttl_ms } => check_ttl(Duration::from_millis(*ttl_ms)),
-            Request::LeaseKeepAlive { .. } | Request::LeaseRevoke { .. } | Request::Compact { .. } => Ok(()),
+            Request::LeaseKeepAlive { .. }
+            | Request::LeaseRevoke { .. }
+            | Request::Compact { .. }
+            | Request::Errand(_) => Ok(()),
         }
     }
 
@@ -43,6 +48,7 @@ impl Request {
                 };
                 txn.then.iter().chain(&txn.otherwise).all(reads)
             }
+            Request::Errand(errand) => errand.is_repeatable(),
             _ => true,
         }
     }
@@ -55,9 +61,16 @@ pub(crate) enum Answer {
     Got(Option<KeyValue>),
     Range(Range),
     Txn(TxnResult),
-    Granted { lease: LeaseId, ttl_ms: u64 },
+    Granted {
+        lease: LeaseId,
+        ttl_ms: u64,
+    },
     Done,
-    Watching { position: Revision },
+    Watching {
+        position: Revision,
+    },
+    /// Of an errand; none where the client does it by itself.
+    Errand(Option<Outcome>),
 }
 
 impl Answer {
@@ -70,6 +83,7 @@ impl Answer {
             Answer::Granted { .. } => "a lease",
             Answer::Done => "done",
             Answer::Watching { .. } => "a watch",
+            Answer::Errand(_) => "an errand",
         };
         RegistryError::Protocol { registry: registry.to_owned(), reason: format!("a question with {kind}") }
     }
@@ -84,6 +98,11 @@ pub(crate) trait Caller: Send + Sync + 'static {
     async fn call(&self, request: Request) -> Result<Answer, RegistryError>;
     /// Starts a watch.
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError>;
+    /// Has whoever serves it do something, where its client may not.
+    async fn send_on_errand(&self, errand: Errand) -> Result<Option<Outcome>, RegistryError> {
+        let _ = errand;
+        Ok(None)
+    }
     /// What is wrong with it.
     async fn find_troubles(&self) -> Vec<RegistryTrouble> {
         Vec::new()
@@ -138,6 +157,10 @@ impl<T: Caller> Registry for T {
         done(self, Request::Compact { revision }).await
     }
 
+    async fn run_errand(&self, errand: Errand) -> Result<Option<Outcome>, RegistryError> {
+        self.send_on_errand(errand).await
+    }
+
     async fn troubles(&self) -> Vec<RegistryTrouble> {
         self.find_troubles().await
     }
@@ -164,5 +187,6 @@ pub(crate) async fn perform(registry: &dyn Registry, request: Request) -> Result
         Request::LeaseKeepAlive { lease } => registry.lease_keep_alive(lease).await.map(|()| Answer::Done),
         Request::LeaseRevoke { lease } => registry.lease_revoke(lease).await.map(|()| Answer::Done),
         Request::Compact { revision } => registry.compact(revision).await.map(|()| Answer::Done),
+        Request::Errand(errand) => registry.run_errand(errand).await.map(Answer::Errand),
     }
 }

@@ -1,5 +1,7 @@
 //! Who may write to a volume: one client, or several that share it knowingly.
 
+use super::confined::{Bearer, HOLDERS_MAX};
+use super::errand::{Errand, Outcome};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use crate::interface::{LeaseId, Operation, Txn};
 use base::map::VolumeInfo;
@@ -17,13 +19,13 @@ pub struct AttachRecord {
     pub generation: Generation,
     /// Who it is, for people: process and host.
     pub description: String,
-    /// By whose key it was attached, where a node saw to that: see [`super::ConfinedRegistry`].
+    /// By whose key it was attached, where a node did it: see [`super::ConfinedRegistry`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
 }
 
 /// What an attached client works with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The volume.
     pub id: VolumeId,
@@ -35,6 +37,14 @@ pub struct Attachment {
     /// OSD that might serve them must know of this generation before the volume is used; then say
     /// [`Cluster::fenced`].
     pub unfenced: Vec<AttachRecord>,
+}
+
+/// A transaction of a client that came with a key: only while that may still do what it may.
+fn by(bearer: Option<&Bearer>, txn: Txn) -> Txn {
+    match bearer {
+        Some(bearer) => txn.when(bearer.unchanged.clone()),
+        None => txn,
+    }
 }
 
 impl Cluster {
@@ -53,11 +63,38 @@ impl Cluster {
         shared: bool,
         description: String,
     ) -> Result<Attachment> {
+        let (name, said) = (volume.to_owned(), description.clone());
+        let errand = Errand::Attach { volume: name, client, lease, shared, description: said };
+        if let Some(outcome) = self.registry.run_errand(errand).await? {
+            return outcome.expect(|outcome| match outcome {
+                Outcome::Attached(attachment) => Some(attachment),
+                _ => None,
+            });
+        }
+        self.attach_by(None, volume, client, lease, shared, description).await
+    }
+
+    /// The same, for a client that came with a key, if that may.
+    pub(super) async fn attach_by(
+        &self,
+        bearer: Option<&Bearer>,
+        volume: &str,
+        client: ClientId,
+        lease: LeaseId,
+        shared: bool,
+        description: String,
+    ) -> Result<Attachment> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, mut info) = self.find_volume(volume).await?;
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
-            let attached = self.attachments(id).await?;
+            let attached = self.attachments_here(id).await?;
+            let holders = self.holders(id).await?;
+            if let Some(bearer) = bearer {
+                bearer.may_attach(&info, shared)?;
+                bearer.check_own(attached.iter().chain(&holders).filter(|record| record.client == client))?;
+                bearer.check_room(&info.name, &holders, client, shared)?;
+            }
             let mut others = attached.iter().filter(|holder| holder.client != client);
             if let Some(holder) = others.find(|holder| !shared || !holder.shared) {
                 let next = match (shared, holder.shared) {
@@ -71,8 +108,7 @@ impl Cluster {
                     next,
                 });
             }
-            let gone = self.holders(id).await?;
-            let gone = gone.into_iter().filter(|old| {
+            let gone = holders.into_iter().filter(|old| {
                 old.client != client && !attached.iter().any(|holder| holder.client == old.client)
             });
             let gone: Vec<AttachRecord> = gone.collect();
@@ -83,11 +119,17 @@ impl Cluster {
                 info.generation = Generation(info.generation.0 + 1);
             }
             let must_fence = gone.iter().any(|old| !shared || !old.shared);
+            if let Some(bearer) = bearer
+                && (is_raised || must_fence)
+            {
+                bearer.may_fence(&info)?;
+            }
             let unfenced =
                 gone.into_iter().filter(|old| must_fence && old.generation < info.generation).collect();
             let generation = info.generation;
             let description = description.clone();
-            let record = AttachRecord { client, shared, generation, description, principal: None };
+            let principal = bearer.map(|bearer| bearer.name.clone());
+            let record = AttachRecord { client, shared, generation, description, principal };
             let mut txn = Txn::new()
                 .when(read.unchanged())
                 .when(guard.unchanged())
@@ -97,7 +139,7 @@ impl Cluster {
             if is_raised {
                 txn = txn.then(Operation::put(&read.key, encode(&info)));
             }
-            if self.commit(txn).await? {
+            if self.commit(by(bearer, txn)).await? {
                 return Ok(Attachment { id, info, generation, unfenced });
             }
         }
@@ -116,13 +158,38 @@ impl Cluster {
         generation: Generation,
         lease: LeaseId,
     ) -> Result<bool> {
+        let errand = Errand::Resume { volume, client, generation, lease };
+        if let Some(outcome) = self.registry.run_errand(errand).await? {
+            return outcome.expect(|outcome| match outcome {
+                Outcome::Resumed(goes_on) => Some(goes_on),
+                _ => None,
+            });
+        }
+        self.resume_by(None, volume, client, generation, lease).await
+    }
+
+    /// The same, for a client that came with a key, if that may.
+    pub(super) async fn resume_by(
+        &self,
+        bearer: Option<&Bearer>,
+        volume: VolumeId,
+        client: ClientId,
+        generation: Generation,
+        lease: LeaseId,
+    ) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
             let guard: Read<ClientId> = self.read(&keys::attach_guard(volume)).await?;
             let held: Read<AttachRecord> = self.read(&keys::holder(volume, client)).await?;
             let is_as_it_was =
                 info.value.as_ref().is_some_and(|info| !info.removed && info.generation == generation);
-            let (true, Some(record)) = (is_as_it_was, &held.value) else { return Ok(false) };
+            let (true, Some(record), Some(known)) = (is_as_it_was, &held.value, &info.value) else {
+                return Ok(false);
+            };
+            if let Some(bearer) = bearer {
+                bearer.check_own([record])?;
+                bearer.may_attach(known, record.shared)?;
+            }
             let txn = Txn::new()
                 .when(info.unchanged())
                 .when(held.unchanged())
@@ -130,11 +197,11 @@ impl Cluster {
                 .when(guard.unchanged())
                 .then(Operation::put(&guard.key, encode(&client)))
                 .then(Operation::put_leased(keys::attached(volume, client), encode(record), lease));
-            if self.commit(txn).await? {
+            if self.commit(by(bearer, txn)).await? {
                 return Ok(true);
             }
         }
-        Err(ClusterError::Contended { what: format!("volume {}", volume.0) })
+        Err(ClusterError::Contended { what: volume.to_string() })
     }
 
     /// Ends a client's attachment, if it has one. Only who has nothing under way may say so: whoever attaches next relies
@@ -143,8 +210,23 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn detach(&self, volume: VolumeId, client: ClientId) -> Result<()> {
+        if let Some(outcome) = self.registry.run_errand(Errand::Detach { volume, client }).await? {
+            return outcome.expect(|outcome| (outcome == Outcome::Done).then_some(()));
+        }
         self.registry.delete(&keys::attached(volume, client)).await?;
         self.registry.delete(&keys::holder(volume, client)).await?;
+        Ok(())
+    }
+
+    /// The same, for a client that came with a key, whose attachment it must be.
+    pub(super) async fn detach_by(&self, bearer: &Bearer, volume: VolumeId, client: ClientId) -> Result<()> {
+        for key in [keys::attached(volume, client), keys::holder(volume, client)] {
+            let read: Read<AttachRecord> = self.read(&key).await?;
+            bearer.check_own(&read.value)?;
+            let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&key));
+            // Changed meanwhile, it is not what was to end.
+            self.registry.txn(by(Some(bearer), txn)).await?;
+        }
         Ok(())
     }
 
@@ -153,7 +235,32 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn fenced(&self, volume: VolumeId, old: &[AttachRecord]) -> Result<()> {
+        if let Some(outcome) = self.registry.run_errand(Errand::Fenced { volume, old: old.to_vec() }).await? {
+            return outcome.expect(|outcome| (outcome == Outcome::Done).then_some(()));
+        }
         self.delete_all(old.iter().map(|old| keys::holder(volume, old.client))).await
+    }
+
+    /// The same, for a client that came with a key, if that may have others fenced.
+    pub(super) async fn fenced_by(
+        &self,
+        bearer: &Bearer,
+        volume: VolumeId,
+        old: &[AttachRecord],
+    ) -> Result<()> {
+        let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
+        let Some(info) = info.value else { return Ok(()) };
+        bearer.may_fence(&info)?;
+        for old in old.iter().take(HOLDERS_MAX) {
+            let key = keys::holder(volume, old.client);
+            let read: Read<AttachRecord> = self.read(&key).await?;
+            // Of one who attached again there is more to say.
+            if read.value.as_ref() == Some(old) {
+                let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&key));
+                self.registry.txn(by(Some(bearer), txn)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Who attached a volume and neither detached with nothing under way nor was fenced.
@@ -167,6 +274,16 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or a record that cannot be read.
     pub async fn attachments(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
+        if let Some(outcome) = self.registry.run_errand(Errand::Attachments { volume }).await? {
+            return outcome.expect(|outcome| match outcome {
+                Outcome::Attachments(records) => Some(records),
+                _ => None,
+            });
+        }
+        self.attachments_here(volume).await
+    }
+
+    pub(super) async fn attachments_here(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
         let records = self.read_all(&keys::attached_to(volume)).await?;
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }

@@ -1,160 +1,198 @@
-//! The registry as a client sees it that may use some pools: it reads the map, attaches the volumes of its pools, and does
-//! nothing else. One that may ask how the cluster is reads besides what that takes. A node serves it on a connection on which
-//! that client has proved its key.
+//! The registry as a client sees it that is no owner of the cluster. A node serves it on a connection on which that client has
+//! proved its key.
 //!
-//! What it asks for is looked at key by key:
-//! - It reads the map, what name is which volume, and who has the volumes of its pools.
-//! - It says that it has such a volume, or no longer. Such a record bears the name of its key; it replaces or deletes none that
-//!   bears another, but may say that another is fenced if it may write.
-//! - It raises a volume's generation by one and changes nothing else of it, if it may write. Who may only read can have
-//!   nobody fenced, so it attaches a volume beside others only.
+//! It reads the cluster map, and writes nothing. What must be written for it the node does, as its [`Errand`]s: by the same code
+//! as for anybody else (`attach.rs`), which asks the [`Bearer`] whether this key may.
+//! - It attaches volumes of its pools. Such a record bears the name of the key; none of another key is replaced, and none of its
+//!   own is hidden by one.
+//! - Having others fenced, by a newer generation, takes the right to write; so who only reads attaches a volume beside others
+//!   only.
 //! - Its leases are those that were granted to its key. Which these are stands in the registry, and ends with them; so it may
 //!   go on at another node.
+//! - That the key may still do so is a condition of each change: who is removed from the registry changes nothing any more,
+//!   however old the map is that the node has.
 //!
-//! Each such decision is by what the registry holds, and part of the transaction's conditions: what changed meanwhile makes it
-//! fail, and it is asked again.
+//! Who may ask how the cluster is reads besides what that takes, and has nothing done.
 
-use super::{AttachRecord, encode, keys};
+use super::errand::{Errand, Outcome};
+use super::{AttachRecord, Cluster, ClusterError, encode, keys};
+use crate::endpoint::SCHEME;
 use crate::error::RegistryError;
-use crate::interface::{
-    Compare, KeyValue, LeaseId, Operation, Registry, RegistryTrouble, Revision, Txn, Watch,
-};
+use crate::interface::{Compare, LeaseId, Operation, Registry, RegistryTrouble, Revision, Txn, Watch};
 use crate::request::{Answer, Caller, Request, perform};
 use crate::socket::PROBE;
 use async_trait::async_trait;
 use base::map::VolumeInfo;
-use base::{Access, ClientId, Generation, Permission, PoolId, VolumeId};
-use std::collections::{BTreeMap, BTreeSet};
+use base::{Access, ClientId, Permission, PoolId, Principal, VolumeId};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Requests of one connection, in the long run: one each so often.
-const REQUEST_EVERY: Duration = Duration::from_millis(10);
+/// Requests of one key, in the long run: one each so often.
+const REQUEST_EVERY: Duration = Duration::from_millis(5);
 /// So much of that may be used at once after a silence.
 const BURST: Duration = Duration::from_secs(2);
-/// The longest lease. Each is a few records of the registry while it lives.
+/// Conditions and steps of one transaction, none of which changes anything.
+const READS_MAX: usize = 16;
+/// The longest lease. Each is a record of the registry while it lives.
 const TTL_MAX: Duration = Duration::from_secs(60);
-/// The longest description of who has a volume, in bytes.
-const DESCRIPTION_BYTES_MAX: usize = 1024;
-
-/// Records of who shares one volume, at most.
-const HOLDERS_MAX: usize = 256;
 /// Leases of one connection, at most.
 const LEASES_MAX: usize = 64;
+/// The longest description of who has a volume, in bytes.
+const DESCRIPTION_BYTES_MAX: usize = 1024;
+/// Records of who has one volume, at most, as far as clients of pools make them.
+pub(super) const HOLDERS_MAX: usize = 512;
+/// Those who share it may make half of them: who does not has those before fenced, and their records removed.
+const SHARERS_MAX: usize = HOLDERS_MAX / 2;
 
 type Result<T, E = RegistryError> = std::result::Result<T, E>;
+
+/// How much is asked with one key, on all its connections to one process.
+#[derive(Debug)]
+pub struct Pace {
+    /// Up to when its share of requests is used.
+    used_until: Mutex<Instant>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { used_until: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Pace {
+    /// Waits until it is this key's turn for so many requests: whoever has it can ask for as much as he likes.
+    async fn take_turn(&self, requests: u32) {
+        let wait = {
+            let now = Instant::now();
+            // Nothing that can panic runs while it is held.
+            let mut used_until = self.used_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let earliest = now.checked_sub(BURST).unwrap_or(now);
+            *used_until = (*used_until).max(earliest) + REQUEST_EVERY * requests;
+            used_until.saturating_duration_since(now)
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// A key that a client came with, and what it may do with the volumes of pools.
+pub(super) struct Bearer {
+    pub(super) name: String,
+    pools: BTreeMap<PoolId, Permission>,
+    /// That it may still do so.
+    pub(super) unchanged: Compare,
+}
+
+impl Bearer {
+    fn forbidden<T>(&self, reason: String) -> Result<T, ClusterError> {
+        Err(RegistryError::Forbidden { who: self.name.clone(), reason }.into())
+    }
+
+    fn permission(&self, info: &VolumeInfo) -> Result<Permission, ClusterError> {
+        match self.pools.get(&info.pool) {
+            Some(permission) => Ok(*permission),
+            None => self.forbidden(format!(
+                "volume {} is in no pool that its key is for; `millpond auth ls` shows which are",
+                info.name
+            )),
+        }
+    }
+
+    /// Whether it may have a volume in that way.
+    pub(super) fn may_attach(&self, info: &VolumeInfo, shared: bool) -> Result<(), ClusterError> {
+        match self.permission(info)? {
+            Permission::ReadWrite => Ok(()),
+            Permission::Read if shared => Ok(()),
+            Permission::Read => self.forbidden(format!(
+                "its key only reads volume {}, beside others: attach it with --shared",
+                info.name
+            )),
+        }
+    }
+
+    /// Whether it may have those fenced who had a volume before.
+    pub(super) fn may_fence(&self, info: &VolumeInfo) -> Result<(), ClusterError> {
+        match self.permission(info)? {
+            Permission::ReadWrite => Ok(()),
+            Permission::Read => self.forbidden(format!(
+                "its key only reads volume {}, and somebody who wrote to it has not detached; attach it first with a key that \
+                 may write",
+                info.name
+            )),
+        }
+    }
+
+    /// Whether records are its own.
+    pub(super) fn check_own<'a>(
+        &self,
+        records: impl IntoIterator<Item = &'a AttachRecord>,
+    ) -> Result<(), ClusterError> {
+        match records.into_iter().find(|record| record.principal.as_ref() != Some(&self.name)) {
+            None => Ok(()),
+            Some(other) => self.forbidden(format!(
+                "client {:016x} came with another key ({})",
+                other.client.0, other.description
+            )),
+        }
+    }
+
+    /// Whether one more may say that it has a volume: such records last.
+    pub(super) fn check_room(
+        &self,
+        volume: &str,
+        holders: &[AttachRecord],
+        client: ClientId,
+        shared: bool,
+    ) -> Result<(), ClusterError> {
+        let is_known = holders.iter().any(|holder| holder.client == client);
+        if is_known || holders.len() < if shared { SHARERS_MAX } else { HOLDERS_MAX } {
+            return Ok(());
+        }
+        self.forbidden(format!(
+            "{} clients have volume {volume}, or had it and did not detach; attaching it once without --shared, by who may \
+             write, makes room",
+            holders.len()
+        ))
+    }
+}
 
 /// See the module's documentation.
 pub struct ConfinedRegistry {
     inner: Arc<dyn Registry>,
     name: String,
-    pools: BTreeMap<PoolId, Permission>,
-    /// It may read whom to ask how the cluster is, and what else is read for that.
-    monitors: bool,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// Leases that are known to be its.
-    leases: BTreeSet<LeaseId>,
-    /// Up to when its share of requests is used.
-    used_until: Instant,
-}
-
-/// A key that a client has to do with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientKey {
-    /// Whoever takes part may read it.
-    Public,
-    /// Who may ask how the cluster is may read it.
-    OfMonitors,
-    /// A volume of the map.
-    Volume(VolumeId),
-    /// Who has a volume, or had it last.
-    Guard(VolumeId),
-    /// That a client has it while its lease lives; without a client, whoever does.
-    Attached(VolumeId, Option<ClientId>),
-    /// That a client has it until it says otherwise.
-    Holder(VolumeId, Option<ClientId>),
-}
-
-impl ClientKey {
-    /// What a key is, or the prefix of some.
-    fn parse(key: &str) -> Option<ClientKey> {
-        if let Some(id) = key.strip_prefix(keys::VOLUMES)
-            && let Ok(id) = id.parse().map(VolumeId)
-            && key == keys::volume(id)
-        {
-            return Some(ClientKey::Volume(id));
-        }
-        let is_public = key.starts_with(keys::MAP)
-            || key.starts_with(keys::VOLUME_NAMES)
-            || [keys::MOVING_IN, keys::MOVED, PROBE].contains(&key);
-        if is_public {
-            return Some(ClientKey::Public);
-        }
-        let is_of_monitors = [keys::MANAGER, keys::SETTINGS, keys::HTTP, keys::DRIVES].contains(&key);
-        if is_of_monitors {
-            return Some(ClientKey::OfMonitors);
-        }
-        let (kind, rest) = key.strip_prefix("millpond/")?.split_once('/')?;
-        let (volume, client) = match rest.split_once('/') {
-            None => (rest, None),
-            Some((volume, client)) => (volume, Some(client)),
-        };
-        let volume = VolumeId(volume.parse().ok()?);
-        let client = match client {
-            None | Some("") => None,
-            Some(client) => Some(ClientId(u64::from_str_radix(client, 16).ok()?)),
-        };
-        let (found, written) = match (kind, client) {
-            ("attach-guard", None) => (ClientKey::Guard(volume), keys::attach_guard(volume)),
-            ("attached", None) => (ClientKey::Attached(volume, None), keys::attached_to(volume)),
-            ("holder", None) => (ClientKey::Holder(volume, None), keys::holders_of(volume)),
-            ("attached", Some(client)) => {
-                (ClientKey::Attached(volume, Some(client)), keys::attached(volume, client))
-            }
-            ("holder", Some(client)) => {
-                (ClientKey::Holder(volume, Some(client)), keys::holder(volume, client))
-            }
-            _ => return None,
-        };
-        // Nothing that is written in another way: a prefix of one volume's keys is none of another's.
-        (key == written).then_some(found)
-    }
+    principal: Principal,
+    pace: Arc<Pace>,
+    /// Leases that are known to be its, and until when they live at least if nothing keeps them alive.
+    leases: Mutex<BTreeMap<LeaseId, Instant>>,
 }
 
 impl ConfinedRegistry {
-    /// `inner` as the principal `name` may use it that has this access; none for one that is confined to nothing, or has no
-    /// business here.
+    /// `inner` as the principal of that name may use it; none for one that is confined to nothing, or has no business here.
     #[must_use]
-    pub fn new(inner: Arc<dyn Registry>, name: String, access: &Access) -> Option<ConfinedRegistry> {
-        let (pools, monitors) = match access {
-            Access::Pools(pools) => (pools.clone(), false),
-            Access::Monitor => (BTreeMap::new(), true),
-            Access::Admin | Access::Node(_) => return None,
-        };
-        let state = Mutex::new(State { leases: BTreeSet::new(), used_until: Instant::now() });
-        Some(ConfinedRegistry { inner, name, pools, monitors, state })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs while it is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until it is this client's turn: whoever has its key can ask for as much as he likes.
-    async fn take_turn(&self) {
-        let wait = {
-            let (now, mut state) = (Instant::now(), self.state());
-            let earliest = now.checked_sub(BURST).unwrap_or(now);
-            state.used_until = state.used_until.max(earliest) + REQUEST_EVERY;
-            state.used_until.saturating_duration_since(now)
-        };
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+    pub fn new(
+        inner: Arc<dyn Registry>,
+        name: String,
+        principal: Principal,
+        pace: Arc<Pace>,
+    ) -> Option<ConfinedRegistry> {
+        match principal.access {
+            Access::Pools(_) | Access::Monitor => {
+                Some(ConfinedRegistry { inner, name, principal, pace, leases: Mutex::default() })
+            }
+            Access::Admin | Access::Node(_) => None,
         }
+    }
+
+    fn monitors(&self) -> bool {
+        self.principal.access == Access::Monitor
+    }
+
+    fn leases(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Instant>> {
+        // Nothing that can panic runs while it is held.
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn forbidden<T>(&self, reason: impl Into<String>) -> Result<T> {
@@ -164,274 +202,223 @@ impl ConfinedRegistry {
     /// The registry's business that is not this client's.
     fn not_its<T>(&self, key: &str) -> Result<T> {
         let key: String = key.chars().take(80).collect();
+        let what =
+            if self.monitors() { "to ask how the cluster is" } else { "for the volumes of some pools" };
         self.forbidden(format!(
-            "its key is for the volumes of some pools, and {key:?} is the cluster's; use the key of an owner (`millpond auth \
-             add NAME --admin`)"
+            "its key is {what}, and {key:?} is the cluster's; use the key of an owner (`millpond auth add NAME --admin`)"
         ))
     }
 
-    /// What it may do with a volume, and how that stands in the map.
-    async fn volume(&self, volume: VolumeId) -> Result<(Permission, VolumeInfo, KeyValue)> {
-        let key = keys::volume(volume);
-        let nowhere = || {
-            self.forbidden(format!(
-                "{volume} is of no pool that its key is for; `millpond auth ls` shows which are"
-            ))
-        };
-        let Some(entry) = self.inner.get(&key).await? else { return nowhere() };
-        let info: VolumeInfo = match serde_json::from_slice(entry.value.as_bytes()) {
-            Ok(info) => info,
-            Err(error) => return self.forbidden(format!("{key} cannot be read: {error}")),
-        };
-        match self.pools.get(&info.pool) {
-            Some(permission) => Ok((*permission, info, entry)),
-            None => nowhere(),
-        }
-    }
-
-    /// The same, if it may be attached at all.
-    async fn volume_to_attach(&self, volume: VolumeId) -> Result<(Permission, VolumeInfo, KeyValue)> {
-        let found = self.volume(volume).await?;
-        if found.1.removed {
-            return self.forbidden(format!("{volume} was removed"));
-        }
-        Ok(found)
-    }
-
-    /// Whether one more may say that it has a volume: such records last.
-    async fn check_room(&self, volume: VolumeId, name: &str, shared: bool) -> Result<()> {
-        let holders = self.inner.range(&keys::holders_of(volume)).await?.entries.len();
-        // Who does not share it sees to it that those before are fenced, and removes their records.
-        if holders < if shared { HOLDERS_MAX } else { 2 * HOLDERS_MAX } {
+    fn check_get(&self, key: &str) -> Result<()> {
+        let is_public = key.starts_with(keys::MAP)
+            || key.starts_with(keys::VOLUME_NAMES)
+            || [keys::MOVING_IN, keys::MOVED, PROBE].contains(&key);
+        if is_public || self.monitors() && [keys::MANAGER, keys::SETTINGS].contains(&key) {
             return Ok(());
         }
-        self.forbidden(format!(
-            "{holders} clients have volume {name}, or had it and did not detach; attaching it once without --shared, by who may \
-             write, makes room"
-        ))
+        self.not_its(key)
     }
 
-    /// Whether it may read a key, or all of a prefix.
-    async fn check_read(&self, key: &str) -> Result<()> {
-        match ClientKey::parse(key) {
-            Some(ClientKey::Public | ClientKey::Volume(_)) => Ok(()),
-            Some(ClientKey::OfMonitors) if self.monitors => Ok(()),
-            Some(ClientKey::OfMonitors) => self.not_its(key),
-            Some(ClientKey::Guard(_) | ClientKey::Attached(..) | ClientKey::Holder(..)) if self.monitors => {
-                Ok(())
-            }
-            Some(
-                ClientKey::Guard(volume) | ClientKey::Attached(volume, _) | ClientKey::Holder(volume, _),
-            ) => self.volume(volume).await.map(drop),
-            None => self.not_its(key),
-        }
-    }
-
-    /// Looks at all that a transaction is about, and answers what may be done instead: the same, under more conditions.
-    async fn confine(&self, txn: Txn) -> Result<Txn> {
-        let Txn { compares, then, otherwise } = txn;
-        for compare in &compares {
-            self.check_read(compare.key()).await?;
-        }
-        for operation in &otherwise {
-            match operation {
-                Operation::Get { key } => self.check_read(key).await?,
-                Operation::Range { prefix } => self.check_read(prefix).await?,
-                Operation::Put { key, .. } | Operation::Delete { key } => return self.not_its(key),
-            }
-        }
-        let mut confined = Txn { compares, then: Vec::new(), otherwise };
-        for operation in then {
-            let operation = match operation {
-                Operation::Get { key } => {
-                    self.check_read(&key).await?;
-                    Operation::Get { key }
-                }
-                Operation::Range { prefix } => {
-                    self.check_read(&prefix).await?;
-                    Operation::Range { prefix }
-                }
-                Operation::Put { .. } => self.confine_put(operation, &mut confined.compares).await?,
-                Operation::Delete { key } => {
-                    self.check_delete(&key, &mut confined.compares).await?;
-                    Operation::Delete { key }
-                }
-            };
-            confined.then.push(operation);
-        }
-        Ok(confined)
-    }
-
-    async fn confine_put(&self, put: Operation, conditions: &mut Vec<Compare>) -> Result<Operation> {
-        let Operation::Put { key, value, lease } = &put else { return Ok(put) };
-        match ClientKey::parse(key) {
-            Some(ClientKey::Guard(volume)) => {
-                self.volume_to_attach(volume).await?;
-                let is_client = serde_json::from_slice::<ClientId>(value.as_bytes()).is_ok();
-                if !is_client || lease.is_some() {
-                    return self.forbidden(format!("{key:?} names one client, under no lease"));
-                }
-                Ok(put)
-            }
-            Some(ClientKey::Volume(volume)) => {
-                let (permission, info, entry) = self.volume_to_attach(volume).await?;
-                if permission < Permission::ReadWrite {
-                    return self.only_reads(&info.name);
-                }
-                let raised =
-                    VolumeInfo { generation: Generation(info.generation.0.saturating_add(1)), ..info };
-                let is_raised =
-                    serde_json::from_slice(value.as_bytes()).is_ok_and(|wanted: VolumeInfo| wanted == raised);
-                // One that was made from an older reading fails by its own condition, as it shall.
-                let is_stale = conditions.iter().any(|compare| {
-                    matches!(compare, Compare::ModRevision(of, revision)
-                        if of == key && *revision < entry.mod_revision)
-                });
-                if (!is_raised && !is_stale) || lease.is_some() {
-                    return self.forbidden(format!(
-                        "of {volume} it may raise the generation by one, and that is all"
-                    ));
-                }
-                conditions.push(Compare::unchanged(key, Some(&entry)));
-                Ok(Operation::put(key, encode(&raised)))
-            }
-            Some(ClientKey::Attached(volume, Some(client)) | ClientKey::Holder(volume, Some(client))) => {
-                let (permission, info, _) = self.volume_to_attach(volume).await?;
-                let Ok(record) = serde_json::from_slice::<AttachRecord>(value.as_bytes()) else {
-                    return self
-                        .forbidden(format!("{key:?} says who has {volume}, and this says something else"));
-                };
-                let is_readable = record.description.len() <= DESCRIPTION_BYTES_MAX
-                    && !record.description.contains(char::is_control);
-                if record.client != client || !is_readable {
-                    return self.forbidden(format!("{key:?} describes one client, in few printable words"));
-                }
-                if permission < Permission::ReadWrite && !record.shared {
-                    return self.only_reads(&info.name);
-                }
-                let is_leased = matches!(ClientKey::parse(key), Some(ClientKey::Attached(..)));
-                match lease {
-                    Some(lease) if is_leased => self.check_lease(*lease).await?,
-                    None if !is_leased => {}
-                    _ => return self.forbidden(format!("{key:?} is under another lease than it must be")),
-                }
-                let before = self.inner.get(key).await?;
-                self.check_own(key, before.as_ref())?;
-                if before.is_none() && !is_leased {
-                    self.check_room(volume, &info.name, record.shared).await?;
-                }
-                conditions.push(Compare::unchanged(key, before.as_ref()));
-                let record = AttachRecord { principal: Some(self.name.clone()), ..record };
-                Ok(Operation::Put { key: key.clone(), value: encode(&record), lease: *lease })
-            }
-            _ => self.not_its(key),
-        }
-    }
-
-    async fn check_delete(&self, key: &str, conditions: &mut Vec<Compare>) -> Result<()> {
-        let (volume, may_be_another) = match ClientKey::parse(key) {
-            Some(ClientKey::Holder(volume, Some(_))) => (volume, true),
-            Some(ClientKey::Attached(volume, Some(_))) => (volume, false),
-            _ => return self.not_its(key),
-        };
-        let (permission, _, _) = self.volume(volume).await?;
-        let before = self.inner.get(key).await?;
-        // Who may write has whoever was there before fenced, and says so.
-        if !(may_be_another && permission == Permission::ReadWrite) {
-            self.check_own(key, before.as_ref())?;
-        }
-        conditions.push(Compare::unchanged(key, before.as_ref()));
-        Ok(())
-    }
-
-    /// Whether a record that stands there is its own.
-    fn check_own(&self, key: &str, entry: Option<&KeyValue>) -> Result<()> {
-        let Some(entry) = entry else { return Ok(()) };
-        let record: Option<AttachRecord> = serde_json::from_slice(entry.value.as_bytes()).ok();
-        if record.and_then(|record| record.principal).as_ref() == Some(&self.name) {
+    fn check_range(&self, prefix: &str) -> Result<()> {
+        let is_of_monitors =
+            [keys::HTTP, keys::DRIVES, keys::ATTACHED].iter().any(|allowed| prefix.starts_with(allowed))
+                || [keys::MANAGER, keys::SETTINGS].contains(&prefix);
+        if prefix.starts_with(keys::MAP) || self.monitors() && is_of_monitors {
             return Ok(());
         }
-        self.forbidden(format!("{key:?} is there already, by another key"))
+        self.not_its(prefix)
     }
 
-    fn only_reads<T>(&self, volume: &str) -> Result<T> {
-        self.forbidden(format!(
-            "its key only reads volume {volume}: attach it with --shared; and if whoever wrote to it last did not detach, have \
-             somebody attach it first who may write"
-        ))
+    /// Whether a transaction is one that only reads what it may.
+    fn check_txn(&self, txn: &Txn) -> Result<()> {
+        if txn.compares.len() + txn.then.len() + txn.otherwise.len() > READS_MAX {
+            return self.forbidden(format!("a transaction has {READS_MAX} conditions and steps at most"));
+        }
+        txn.compares.iter().try_for_each(|compare| self.check_get(compare.key()))?;
+        txn.then.iter().chain(&txn.otherwise).try_for_each(|operation| match operation {
+            Operation::Get { key } => self.check_get(key),
+            Operation::Range { prefix } => self.check_range(prefix),
+            Operation::Put { key, .. } | Operation::Delete { key } => self.not_its(key),
+        })
+    }
+
+    /// The key, and that it still may what it did when it came.
+    async fn bearer(&self) -> Result<Bearer> {
+        let Access::Pools(pools) = &self.principal.access else { return self.not_its("an attachment") };
+        let key = keys::principal(&self.name);
+        let entry = self.inner.get(&key).await?;
+        let now = entry.as_ref().and_then(|entry| serde_json::from_slice(entry.value.as_bytes()).ok());
+        if now.as_ref() != Some(&self.principal) {
+            return self.forbidden("its access was changed a moment ago; connect again");
+        }
+        let unchanged = Compare::unchanged(key, entry.as_ref());
+        Ok(Bearer { name: self.name.clone(), pools: pools.clone(), unchanged })
+    }
+
+    async fn run(&self, errand: Errand) -> Result<Outcome> {
+        if let (Errand::Attachments { volume }, true) = (&errand, self.monitors()) {
+            let records = Cluster::new(self.inner.clone()).attachments(*volume).await;
+            return Outcome::of(records, Outcome::Attachments);
+        }
+        let bearer = self.bearer().await?;
+        let cluster = Cluster::new(self.inner.clone());
+        match errand {
+            Errand::Attach { volume, client, lease, shared, description } => {
+                if description.len() > DESCRIPTION_BYTES_MAX || description.contains(char::is_control) {
+                    return self.forbidden("it describes itself in few and printable words");
+                }
+                self.check_lease(lease).await?;
+                let bearer = Some(&bearer);
+                let attached = cluster.attach_by(bearer, &volume, client, lease, shared, description).await;
+                Outcome::of(attached, Outcome::Attached)
+            }
+            Errand::Resume { volume, client, generation, lease } => {
+                self.check_lease(lease).await?;
+                let resumed = cluster.resume_by(Some(&bearer), volume, client, generation, lease).await;
+                Outcome::of(resumed, Outcome::Resumed)
+            }
+            Errand::Detach { volume, client } => {
+                Outcome::of(cluster.detach_by(&bearer, volume, client).await, |()| Outcome::Done)
+            }
+            Errand::Fenced { volume, old } => {
+                Outcome::of(cluster.fenced_by(&bearer, volume, &old).await, |()| Outcome::Done)
+            }
+            Errand::Attachments { volume } => {
+                let records = self.attachments(&cluster, &bearer, volume).await;
+                Outcome::of(records, Outcome::Attachments)
+            }
+        }
+    }
+
+    /// Who has a volume, without what one must know to speak as another.
+    async fn attachments(
+        &self,
+        cluster: &Cluster,
+        bearer: &Bearer,
+        volume: VolumeId,
+    ) -> Result<Vec<AttachRecord>, ClusterError> {
+        if let Some(info) = cluster.map().await?.volumes.get(&volume) {
+            bearer.permission(info)?;
+        }
+        let mut records = cluster.attachments(volume).await?;
+        for record in records.iter_mut().filter(|record| bearer.check_own([&**record]).is_err()) {
+            record.client = ClientId(0);
+        }
+        Ok(records)
     }
 
     /// Whether a lease is its own. Of another's it learns nothing, not even that it is there.
     async fn check_lease(&self, lease: LeaseId) -> Result<()> {
-        if self.state().leases.contains(&lease) {
+        if self.leases().contains_key(&lease) {
             return Ok(());
         }
         let entry = self.inner.get(&keys::client_lease(lease)).await?;
         if entry.is_some_and(|entry| entry.value == encode(&self.name)) {
-            self.state().leases.insert(lease);
+            self.leases().insert(lease, Instant::now() + TTL_MAX);
             return Ok(());
         }
         Err(RegistryError::LeaseNotFound { lease })
     }
 
     async fn grant(&self, ttl: Duration) -> Result<Answer> {
+        if !matches!(self.principal.access, Access::Pools(_)) {
+            return self.not_its("a lease");
+        }
         if ttl > TTL_MAX {
             return self.forbidden(format!("its leases are of {} s at most", TTL_MAX.as_secs()));
         }
-        if self.state().leases.len() >= LEASES_MAX {
-            return self
-                .forbidden(format!("it has {LEASES_MAX} leases on one connection, and there are no more"));
+        let now = Instant::now();
+        let alive = {
+            let mut leases = self.leases();
+            leases.retain(|_, until| *until > now);
+            leases.len()
+        };
+        if alive >= LEASES_MAX {
+            return self.forbidden(format!(
+                "it has {LEASES_MAX} leases on one connection, which is as many as there may be"
+            ));
         }
         let lease = self.inner.lease_grant(ttl).await?;
         let put = Operation::put_leased(keys::client_lease(lease.id), encode(&self.name), lease.id);
         self.inner.txn(Txn::new().then(put)).await?;
-        self.state().leases.insert(lease.id);
+        self.leases().insert(lease.id, now + lease.ttl);
         Ok(Answer::Granted { lease: lease.id, ttl_ms: lease.ttl.as_millis() as u64 })
+    }
+
+    async fn perform(&self, request: Request) -> Result<Answer> {
+        match &request {
+            Request::Get { key } => self.check_get(key)?,
+            Request::Range { prefix } => self.check_range(prefix)?,
+            Request::Txn(txn) => self.check_txn(txn)?,
+            Request::LeaseGrant { ttl_ms } => return self.grant(Duration::from_millis(*ttl_ms)).await,
+            Request::LeaseKeepAlive { lease } => self.check_lease(*lease).await?,
+            Request::LeaseRevoke { lease } => {
+                self.check_lease(*lease).await?;
+                let lease = *lease;
+                let done = perform(&*self.inner, request).await?;
+                self.leases().remove(&lease);
+                return Ok(done);
+            }
+            Request::Compact { .. } => return self.not_its("history"),
+            Request::Errand(errand) => {
+                return self.run(errand.clone()).await.map(|outcome| Answer::Errand(Some(outcome)));
+            }
+        }
+        let kept = if let Request::LeaseKeepAlive { lease } = &request { Some(*lease) } else { None };
+        let done = perform(&*self.inner, request).await;
+        if let Some(lease) = kept {
+            match &done {
+                Ok(_) => drop(self.leases().insert(lease, Instant::now() + TTL_MAX)),
+                Err(RegistryError::LeaseNotFound { .. }) => drop(self.leases().remove(&lease)),
+                Err(_) => {}
+            }
+        }
+        done
+    }
+
+    /// An error of the registry behind the node, without where that is.
+    fn veil(&self, error: RegistryError) -> RegistryError {
+        let registry = self.place();
+        match error {
+            RegistryError::Unreachable { waited_ms, reason, .. } => {
+                RegistryError::Unreachable { registry, waited_ms, reason }
+            }
+            RegistryError::OutcomeUnknown { reason, .. } => {
+                RegistryError::OutcomeUnknown { registry, reason }
+            }
+            RegistryError::Protocol { reason, .. } => RegistryError::Protocol { registry, reason },
+            RegistryError::Refused { reason, .. } => RegistryError::Refused { registry, reason },
+            other => other,
+        }
     }
 }
 
 #[async_trait]
 impl Caller for ConfinedRegistry {
     fn place(&self) -> String {
-        format!("the cluster, as {} may use it", self.name)
+        format!("{SCHEME}, behind the node that was asked")
     }
 
     async fn call(&self, request: Request) -> Result<Answer> {
-        self.take_turn().await;
-        let request = match request {
-            Request::Get { key } => {
-                self.check_read(&key).await?;
-                Request::Get { key }
-            }
-            Request::Range { prefix } => {
-                self.check_read(&prefix).await?;
-                Request::Range { prefix }
-            }
-            Request::Txn(txn) => {
-                txn.check()?;
-                Request::Txn(self.confine(txn).await?)
-            }
-            Request::LeaseGrant { ttl_ms } => return self.grant(Duration::from_millis(ttl_ms)).await,
-            Request::LeaseKeepAlive { lease } | Request::LeaseRevoke { lease } => {
-                self.check_lease(lease).await?;
-                let done = perform(&*self.inner, request).await;
-                if matches!(done, Err(RegistryError::LeaseNotFound { .. })) {
-                    self.state().leases.remove(&lease);
-                }
-                return done;
-            }
-            Request::Compact { .. } => return self.not_its("history"),
-        };
-        perform(&*self.inner, request).await
+        // What a node does for a client takes it some ten.
+        self.pace.take_turn(if matches!(request, Request::Errand(_)) { 10 } else { 1 }).await;
+        self.perform(request).await.map_err(|error| self.veil(error))
     }
 
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>> {
-        self.take_turn().await;
+        self.pace.take_turn(1).await;
         // What others attach is nobody's business while it goes on, and the map says when a volume changes hands.
         if !prefix.starts_with(keys::MAP) {
             return self.not_its(&prefix);
         }
-        self.inner.watch(&prefix, start).await
+        self.inner.watch(&prefix, start).await.map_err(|error| self.veil(error))
+    }
+
+    async fn send_on_errand(&self, errand: Errand) -> Result<Option<Outcome>> {
+        match self.call(Request::Errand(errand)).await? {
+            Answer::Errand(outcome) => Ok(outcome),
+            other => Err(other.unexpected(&self.place())),
+        }
     }
 
     async fn find_troubles(&self) -> Vec<RegistryTrouble> {
@@ -443,9 +430,9 @@ impl Caller for ConfinedRegistry {
 mod tests {
     use super::*;
     use crate::MemoryRegistry;
-    use crate::cluster::{Cluster, ClusterError};
+    use crate::cluster::Attachment;
     use base::map::{Admission, DeviceClass, PoolInfo};
-    use base::{ClusterId, NodeId, OsdId, OsdUuid};
+    use base::{ClusterId, Generation, NodeId, OsdId, OsdUuid, PublicKey};
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -468,12 +455,19 @@ mod tests {
 
     /// The same as a client has it that may do that with the pool `ours`.
     async fn client(cluster: &Cluster, name: &str, permission: Permission) -> Cluster {
-        let (pool, _) = cluster.map().await.unwrap().pool_named("ours").unwrap();
-        confined(cluster, name, &Access::Pools(BTreeMap::from([(pool, permission)])))
+        let pool = cluster.map().await.unwrap().pool_named("ours").unwrap().0;
+        confined(cluster, name, Access::Pools(BTreeMap::from([(pool, permission)]))).await
     }
 
-    fn confined(cluster: &Cluster, name: &str, access: &Access) -> Cluster {
-        let confined = ConfinedRegistry::new(cluster.registry().clone(), name.into(), access);
+    async fn confined(cluster: &Cluster, name: &str, access: Access) -> Cluster {
+        let known = cluster.principals().await.unwrap();
+        let principal = known.get(name).cloned().unwrap_or_else(|| {
+            let key = std::array::from_fn(|at| name.as_bytes().get(at).copied().unwrap_or(0));
+            Principal { public_key: PublicKey(key), access }
+        });
+        cluster.put_principal(name, &principal).await.unwrap();
+        let pace = Arc::new(Pace::default());
+        let confined = ConfinedRegistry::new(cluster.registry().clone(), name.into(), principal, pace);
         Cluster::new(Arc::new(confined.unwrap()))
     }
 
@@ -483,14 +477,18 @@ mod tests {
         (*found.0, found.1.clone())
     }
 
-    fn attach<'a>(
-        cluster: &'a Cluster,
-        volume: &'a str,
+    async fn lease(cluster: &Cluster) -> LeaseId {
+        cluster.registry().lease_grant(TTL).await.unwrap().id
+    }
+
+    async fn attach(
+        cluster: &Cluster,
+        volume: &str,
         number: u64,
         lease: LeaseId,
         shared: bool,
-    ) -> impl Future<Output = Result<crate::cluster::Attachment, ClusterError>> + 'a {
-        cluster.attach(volume, ClientId(number), lease, shared, "a test".to_owned())
+    ) -> Result<Attachment, ClusterError> {
+        cluster.attach(volume, ClientId(number), lease, shared, "a test".to_owned()).await
     }
 
     #[track_caller]
@@ -509,21 +507,26 @@ mod tests {
         let client = client(&owner, "host", Permission::ReadWrite).await;
         assert_eq!(client.map().await.unwrap(), owner.map().await.unwrap());
         assert_eq!(client.id().await.unwrap(), ClusterId::default());
-        let lease = client.registry().lease_grant(TTL).await.unwrap().id;
-        let attached = attach(&client, "a", 1, lease, false).await.unwrap();
+        let first = lease(&client).await;
+        let attached = attach(&client, "a", 1, first, false).await.unwrap();
         assert_eq!(attached.generation, Generation(1));
         let records = owner.attachments(attached.id).await.unwrap();
         assert_eq!(records[0].principal.as_deref(), Some("host"));
-        assert!(client.resume(attached.id, ClientId(1), Generation(1), lease).await.unwrap());
-        client.registry().lease_keep_alive(lease).await.unwrap();
-        client.registry().lease_revoke(lease).await.unwrap();
+        assert_eq!(client.attachments(attached.id).await.unwrap(), records);
+        assert!(client.resume(attached.id, ClientId(1), Generation(1), first).await.unwrap());
+        client.registry().lease_keep_alive(first).await.unwrap();
+        client.registry().lease_revoke(first).await.unwrap();
         client.detach(attached.id, ClientId(1)).await.unwrap();
-        assert_eq!(owner.attachments(attached.id).await.unwrap(), []);
+        assert_eq!(owner.holders(attached.id).await.unwrap(), []);
 
-        let lease = client.registry().lease_grant(TTL).await.unwrap().id;
-        assert_forbidden(attach(&client, "b", 1, lease, false).await, "no pool that its key is for");
+        let second = lease(&client).await;
+        assert_forbidden(attach(&client, "b", 1, second, false).await, "no pool that its key is for");
+        let (b, _) = volume_named(&owner, "b").await;
+        assert_forbidden(client.attachments(b).await, "no pool that its key is for");
+        let nowhere = attach(&client, "c", 1, second, false).await.unwrap_err().to_string();
+        assert!(nowhere.contains("volume c"), "{nowhere}");
         assert_forbidden(client.create_volume("c", "ours", 1 << 30).await, "the cluster's");
-        assert_forbidden(client.resize_volume("a", 2 << 30, false).await, "generation by one");
+        assert_forbidden(client.resize_volume("a", 2 << 30, false).await, "the cluster's");
         assert_forbidden(client.remove_volume("a").await, "");
         assert_forbidden(client.remove_pool("ours").await, "");
         assert_forbidden(client.set_admission(OsdId(0), Admission::Out).await, "the cluster's");
@@ -539,9 +542,24 @@ mod tests {
         let (registry, inner) = (client.registry(), owner.registry());
         let ((a, info), (b, _)) = (volume_named(&owner, "a").await, volume_named(&owner, "b").await);
         let before = inner.range("").await.unwrap();
-        let lease = registry.lease_grant(TTL).await.unwrap().id;
-        for prefix in ["", "m", "millpond/", "millpond/attached/1", "millpond/attached/", "millpond/http/"] {
+        let own = lease(&client).await;
+        let prefixes = [
+            "",
+            "m",
+            "millpond",
+            "millpond/",
+            "millpond/ma",
+            "millpond/attached/1",
+            "millpond/attached/",
+            "millpond/attach-guard/1",
+            "millpond/http/",
+            "millpond/volume-name/",
+            "millpond/client-lease/",
+        ];
+        for prefix in prefixes {
             let read = registry.range(prefix).await;
+            assert!(matches!(read, Err(RegistryError::Forbidden { .. })), "{prefix}: {read:?}");
+            let read = registry.txn(Txn::new().then(Operation::range(prefix))).await;
             assert!(matches!(read, Err(RegistryError::Forbidden { .. })), "{prefix}: {read:?}");
             assert!(registry.watch(prefix, Revision(0)).await.is_err(), "{prefix}");
         }
@@ -551,34 +569,14 @@ mod tests {
             let compare = Txn::new().when(Compare::Exists((*key).to_owned()));
             assert!(registry.txn(compare).await.is_err(), "{key}");
         }
-        let record = |client: u64, shared| AttachRecord {
-            client: ClientId(client),
-            shared,
-            generation: info.generation,
-            description: "x".to_owned(),
-            principal: None,
-        };
-        let raised = |by| VolumeInfo { generation: Generation(info.generation.0 + by), ..info.clone() };
+        let raised = VolumeInfo { generation: Generation(1), ..info.clone() };
         let writes = [
-            Operation::put(keys::volume(a), encode(&raised(2))),
-            Operation::put(keys::volume(a), encode(&VolumeInfo { bytes: 1, ..raised(1) })),
-            Operation::put(keys::volume(a), encode(&VolumeInfo { removed: true, ..raised(1) })),
-            Operation::put_leased(keys::volume(a), encode(&raised(1)), lease),
+            Operation::put(keys::volume(a), encode(&raised)),
             Operation::delete(keys::volume(a)),
-            Operation::put(keys::attach_guard(a), "\"text\""),
-            Operation::delete(keys::attach_guard(a)),
-            Operation::put(keys::holder(b, ClientId(1)), encode(&record(1, true))),
-            // Of another client than its key says; with what could steer a terminal; under a lease, and under none.
-            Operation::put(keys::holder(a, ClientId(1)), encode(&record(2, true))),
-            Operation::put(
-                keys::holder(a, ClientId(1)),
-                encode(&AttachRecord { description: "\u{1b}[2J".to_owned(), ..record(1, true) }),
-            ),
-            Operation::put_leased(keys::holder(a, ClientId(1)), encode(&record(1, true)), lease),
-            Operation::put(keys::attached(a, ClientId(1)), encode(&record(1, true))),
-            Operation::put(format!("{}0", keys::holder(a, ClientId(1))), encode(&record(1, true))),
+            Operation::put(keys::attach_guard(a), "1"),
+            Operation::delete(keys::attached(a, ClientId(1))),
             Operation::put("millpond/map/principal/me", "1"),
-            Operation::put(keys::client_lease(lease), encode(&"host")),
+            Operation::put(keys::client_lease(own), encode(&"host")),
             Operation::put("elsewhere", "1"),
         ];
         for write in writes {
@@ -587,9 +585,16 @@ mod tests {
                 assert!(matches!(done, Err(RegistryError::Forbidden { .. })), "{write:?}: {done:?}");
             }
         }
+        let many = (0..READS_MAX).fold(Txn::new(), |txn, _| txn.then(Operation::get(keys::CLUSTER)));
+        assert!(registry.txn(many.clone()).await.is_ok());
+        assert!(registry.txn(many.then(Operation::get(keys::CLUSTER))).await.is_err());
         assert!(matches!(registry.compact(Revision(1)).await, Err(RegistryError::Forbidden { .. })));
         assert!(registry.lease_grant(Duration::from_secs(3600)).await.is_err());
-        registry.lease_revoke(lease).await.unwrap();
+        for description in ["\u{1b}[2J".to_owned(), "x".repeat(DESCRIPTION_BYTES_MAX + 1)] {
+            let attached = client.attach("a", ClientId(1), own, true, description).await;
+            assert_forbidden(attached, "printable");
+        }
+        registry.lease_revoke(own).await.unwrap();
         assert_eq!(inner.range("").await.unwrap().entries, before.entries, "nothing was changed");
     }
 
@@ -597,7 +602,6 @@ mod tests {
     async fn a_lease_of_another_is_as_if_it_were_not_there() {
         let owner = cluster().await;
         let client = client(&owner, "host", Permission::ReadWrite).await;
-        let (a, info) = volume_named(&owner, "a").await;
         let theirs = owner.registry().lease_grant(TTL).await.unwrap().id;
         let registry = client.registry();
         let gone = |done: Result<(), RegistryError>| {
@@ -605,18 +609,11 @@ mod tests {
         };
         gone(registry.lease_keep_alive(theirs).await);
         gone(registry.lease_revoke(theirs).await);
-        let record = AttachRecord {
-            client: ClientId(1),
-            shared: true,
-            generation: info.generation,
-            description: String::new(),
-            principal: None,
-        };
-        let put = Operation::put_leased(keys::attached(a, ClientId(1)), encode(&record), theirs);
-        gone(registry.txn(Txn::new().then(put)).await.map(drop));
+        let attached = attach(&client, "a", 1, theirs, true).await;
+        assert!(matches!(attached, Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. }))));
         owner.registry().lease_keep_alive(theirs).await.unwrap();
         // At another node it goes on with its own.
-        let own = registry.lease_grant(TTL).await.unwrap().id;
+        let own = lease(&client).await;
         let elsewhere = self::client(&owner, "host", Permission::ReadWrite).await;
         elsewhere.registry().lease_keep_alive(own).await.unwrap();
         let stranger = self::client(&owner, "stranger", Permission::ReadWrite).await;
@@ -625,47 +622,68 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_only_read_has_nobody_fenced() {
+    async fn who_may_only_read_has_nobody_fenced_and_hides_nobody() {
         let owner = cluster().await;
         let reader = client(&owner, "backup", Permission::Read).await;
         let writer = client(&owner, "host", Permission::ReadWrite).await;
-        let lease = reader.registry().lease_grant(TTL).await.unwrap().id;
-        assert_forbidden(attach(&reader, "a", 1, lease, false).await, "--shared");
-        let shared = attach(&reader, "a", 1, lease, true).await.unwrap();
+        let of_reader = lease(&reader).await;
+        assert_forbidden(attach(&reader, "a", 1, of_reader, false).await, "--shared");
+        let shared = attach(&reader, "a", 1, of_reader, true).await.unwrap();
         assert_eq!(shared.generation, Generation(0));
-        // A writer attaches, and is gone without a word.
         let (a, _) = volume_named(&owner, "a").await;
-        reader.registry().lease_revoke(lease).await.unwrap();
         reader.detach(a, ClientId(1)).await.unwrap();
-        let of_writer = writer.registry().lease_grant(TTL).await.unwrap().id;
+        // A writer attaches, and is gone without a word.
+        let of_writer = lease(&writer).await;
         attach(&writer, "a", 2, of_writer, false).await.unwrap();
-        let taken = reader.detach(a, ClientId(2)).await;
-        assert_forbidden(taken, "by another key");
+        let seen = reader.attachments(a).await.unwrap();
+        assert_eq!(seen.iter().map(|record| record.client).collect::<Vec<_>>(), [ClientId(0)]);
+        assert_forbidden(reader.detach(a, ClientId(2)).await, "another key");
         writer.registry().lease_revoke(of_writer).await.unwrap();
-        let lease = reader.registry().lease_grant(TTL).await.unwrap().id;
-        assert_forbidden(attach(&reader, "a", 1, lease, true).await, "may write");
-        // Nor does it hide that somebody was there.
         let held = owner.holders(a).await.unwrap();
         assert_eq!(held.len(), 1);
-        assert_forbidden(reader.fenced(a, &held).await, "by another key");
-        let covered = AttachRecord { shared: true, ..held[0].clone() };
-        let put = Operation::put(keys::holder(a, ClientId(2)), encode(&covered));
-        assert!(reader.registry().txn(Txn::new().then(put)).await.is_err());
+        // Neither as itself, nor as the one who is gone.
+        for client in [1, 2] {
+            let attached = attach(&reader, "a", client, of_reader, true).await;
+            assert_forbidden(attached, if client == 1 { "may write" } else { "another key" });
+        }
+        assert_forbidden(reader.resume(a, ClientId(2), Generation(1), of_reader).await, "another key");
+        assert_forbidden(reader.fenced(a, &held).await, "may write");
         assert_eq!(owner.holders(a).await.unwrap(), held);
         // Another writer has it fenced, and says so.
         let other = client(&owner, "other", Permission::ReadWrite).await;
-        let lease = other.registry().lease_grant(TTL).await.unwrap().id;
-        let attached = attach(&other, "a", 3, lease, false).await.unwrap();
+        let of_other = lease(&other).await;
+        let attached = attach(&other, "a", 3, of_other, false).await.unwrap();
         assert_eq!(attached.unfenced, held);
         other.fenced(a, &attached.unfenced).await.unwrap();
         let left = owner.holders(a).await.unwrap();
         assert_eq!(left.iter().map(|record| record.client).collect::<Vec<_>>(), [ClientId(3)]);
+        // Who detached and came back is not what was fenced.
+        other.fenced(a, &held).await.unwrap();
+        assert_eq!(owner.holders(a).await.unwrap(), left);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whose_access_was_changed_changes_nothing_however_old_the_node_s_map_is() {
+        let owner = cluster().await;
+        let client = client(&owner, "host", Permission::ReadWrite).await;
+        let own = lease(&client).await;
+        let (a, _) = volume_named(&owner, "a").await;
+        attach(&client, "a", 1, own, false).await.unwrap();
+        let mut principal = owner.principals().await.unwrap().remove("host").unwrap();
+        let pool = volume_named(&owner, "b").await.1.pool;
+        principal.access = Access::Pools(BTreeMap::from([(pool, Permission::ReadWrite)]));
+        owner.put_principal("host", &principal).await.unwrap();
+        assert_forbidden(attach(&client, "a", 2, own, true).await, "connect again");
+        assert_forbidden(client.resume(a, ClientId(1), Generation(1), own).await, "connect again");
+        owner.remove_principal("host").await.unwrap();
+        assert_forbidden(client.detach(a, ClientId(1)).await, "connect again");
+        assert_eq!(owner.holders(a).await.unwrap().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_monitors_reads_what_that_takes_and_changes_nothing() {
         let owner = cluster().await;
-        let monitor = confined(&owner, "prometheus", &Access::Monitor);
+        let monitor = confined(&owner, "prometheus", Access::Monitor).await;
         let (a, _) = volume_named(&owner, "a").await;
         assert_eq!(monitor.map().await.unwrap(), owner.map().await.unwrap());
         assert_eq!(monitor.manager().await.unwrap(), None);
@@ -673,64 +691,51 @@ mod tests {
         assert_eq!(monitor.drives().await.unwrap(), BTreeMap::new());
         assert_eq!(monitor.attachments(a).await.unwrap(), []);
         monitor.settings().await.unwrap();
-        let lease = monitor.registry().lease_grant(TTL).await.unwrap().id;
-        assert_forbidden(attach(&monitor, "a", 1, lease, true).await, "no pool that its key is for");
+        assert!(monitor.registry().lease_grant(TTL).await.is_err());
+        let theirs = owner.registry().lease_grant(TTL).await.unwrap().id;
+        assert_forbidden(attach(&monitor, "a", 1, theirs, true).await, "to ask how the cluster is");
         assert_forbidden(monitor.change_settings(|settings| settings.osd_out_after_seconds = 1).await, "");
         assert_forbidden(monitor.set_admission(OsdId(0), Admission::Out).await, "the cluster's");
-        assert!(monitor.registry().range("millpond/").await.is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_decision_by_what_has_changed_meanwhile_fails() {
-        let owner = cluster().await;
-        let client = client(&owner, "host", Permission::ReadWrite).await;
-        let (a, info) = volume_named(&owner, "a").await;
-        let read = client.registry().get(&keys::volume(a)).await.unwrap().unwrap();
-        owner.resize_volume("a", 2 << 30, false).await.unwrap();
-        let raised = VolumeInfo { generation: Generation(1), ..info };
-        let txn = Txn::new()
-            .when(Compare::unchanged(keys::volume(a), Some(&read)))
-            .then(Operation::put(keys::volume(a), encode(&raised)));
-        assert!(!client.registry().txn(txn).await.unwrap().succeeded);
-        assert_eq!(volume_named(&owner, "a").await.1.bytes, 2 << 30);
+        for prefix in ["millpond", "millpond/", "millpond/holder/", "millpond/attach-guard/"] {
+            assert!(monitor.registry().range(prefix).await.is_err(), "{prefix}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_is_served_as_fast_as_its_share_allows_and_leaves_no_heaps() {
         let owner = cluster().await;
         let client = client(&owner, "host", Permission::ReadWrite).await;
-        let began = Instant::now();
-        for _ in 0..1200 {
-            client.registry().get(PROBE).await.unwrap();
-        }
-        assert!(began.elapsed() >= REQUEST_EVERY * 1000, "{:?}", began.elapsed());
+        let burst = (BURST.as_millis() / REQUEST_EVERY.as_millis()) as u32;
         tokio::time::sleep(BURST).await;
         let began = Instant::now();
-        for _ in 0..100 {
+        for _ in 0..burst {
             client.registry().get(PROBE).await.unwrap();
         }
         assert_eq!(began.elapsed(), Duration::ZERO, "what it did not use a moment ago it may use now");
+        for _ in 0..1000 {
+            client.registry().get(PROBE).await.unwrap();
+        }
+        assert!(began.elapsed() >= REQUEST_EVERY * 1000, "{:?}", began.elapsed());
 
-        let (a, _) = volume_named(&owner, "a").await;
         for number in 0..LEASES_MAX {
-            client.registry().lease_grant(TTL).await.unwrap_or_else(|error| panic!("{number}: {error}"));
+            let long = client.registry().lease_grant(TTL_MAX).await;
+            long.unwrap_or_else(|error| panic!("{number}: {error}"));
         }
         assert!(client.registry().lease_grant(TTL).await.is_err());
-        let hold = |number: usize, shared| {
-            let record = AttachRecord {
-                client: ClientId(number as u64),
-                shared,
-                generation: Generation(0),
-                description: String::new(),
-                principal: None,
-            };
-            Txn::new().then(Operation::put(keys::holder(a, record.client), encode(&record)))
-        };
-        for number in 0..HOLDERS_MAX {
-            client.registry().txn(hold(number, true)).await.unwrap();
+        tokio::time::sleep(TTL_MAX).await;
+        let own = lease(&client).await;
+        for number in 0..SHARERS_MAX as u64 {
+            attach(&client, "a", number, own, true).await.unwrap();
         }
-        let refused = client.registry().txn(hold(HOLDERS_MAX, true)).await.unwrap_err().to_string();
-        assert!(refused.contains("without --shared"), "{refused}");
-        client.registry().txn(hold(HOLDERS_MAX, false)).await.unwrap();
+        let more = SHARERS_MAX as u64;
+        assert_forbidden(attach(&client, "a", more, own, true).await, "without --shared");
+        attach(&client, "a", 0, own, true).await.expect("it has a place already");
+        // They go, and one who does not share it makes room.
+        client.registry().lease_revoke(own).await.unwrap();
+        let own = lease(&client).await;
+        let alone = attach(&client, "a", more, own, false).await.unwrap();
+        assert_eq!(alone.unfenced.len(), SHARERS_MAX);
+        client.fenced(alone.id, &alone.unfenced).await.unwrap();
+        assert_eq!(owner.holders(alone.id).await.unwrap().len(), 1);
     }
 }

@@ -13,6 +13,12 @@ pub enum ClusterError {
     /// The registry failed.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// The node that was to do it refused, in its words.
+    #[error("{reason}")]
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The registry is empty.
     #[error("there is no cluster in this registry yet; start one with `millpond up`")]
     NoCluster,

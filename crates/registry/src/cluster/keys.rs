@@ -23,6 +23,7 @@ pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
+pub(super) const ATTACHED: &str = "millpond/attached/";
 pub(super) const VOLUME_NAMES: &str = "millpond/volume-name/";
 
 /// A key below [`MAP`].
@@ -118,11 +119,11 @@ pub(super) fn volume_name(name: &str) -> String {
 }
 
 pub(super) fn attached_to(volume: VolumeId) -> String {
-    format!("millpond/attached/{}/", volume.0)
+    format!("{ATTACHED}{}/", volume.0)
 }
 
 pub(super) fn attached(volume: VolumeId, client: ClientId) -> String {
-    format!("millpond/attached/{}/{:016x}", volume.0, client.0)
+    format!("{ATTACHED}{}/{:016x}", volume.0, client.0)
 }
 
 pub(super) fn holders_of(volume: VolumeId) -> String {

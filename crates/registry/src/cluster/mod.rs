@@ -50,6 +50,7 @@
 mod attach;
 mod confined;
 mod current;
+mod errand;
 mod error;
 mod history;
 mod http;
@@ -72,8 +73,9 @@ mod tests;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
-pub use confined::ConfinedRegistry;
+pub use confined::{ConfinedRegistry, Pace};
 pub use current::{Known, MapFollower};
+pub use errand::{Errand, Outcome};
 pub use error::ClusterError;
 pub use history::HistoryBounds;
 pub use http::HttpRecord;

@@ -12,6 +12,7 @@
 //! outlives all those that it knew at first.
 
 use super::protocol::{ClientLine, LineReader, PROTOCOL, ServerLine, VERSION, encode};
+use crate::cluster::{Errand, Outcome};
 use crate::endpoint::{Endpoint, Endpoints};
 use crate::error::RegistryError;
 use crate::interface::{Registry, Revision, Watch, WatchBatch};
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -48,6 +49,8 @@ const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(5);
 /// How long a server may take to greet.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one node may take to answer before another is asked.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
 /// How long a node may leave unacknowledged what it was sent. Another one is found before a lease of ten seconds ends that
 /// is kept alive every three.
 const SILENCE_LIMIT: Duration = Duration::from_secs(4);
@@ -69,10 +72,17 @@ impl RemoteRegistry {
 
     fn reach(place: Place, timeout: Duration) -> RemoteRegistry {
         let (sender, link) = watch::channel(Link::Down("not connected yet".to_owned()));
-        let shown = place.to_string();
+        let (shown, is_of_nodes) = (place.to_string(), matches!(place, Place::Nodes(_)));
         let task = tokio::spawn(stay_connected(place, sender));
         RemoteRegistry {
-            client: Arc::new(Client { place: shown, timeout, link, task, ids: AtomicU64::new(1) }),
+            client: Arc::new(Client {
+                place: shown,
+                is_of_nodes,
+                timeout,
+                link,
+                task,
+                ids: AtomicU64::new(1),
+            }),
         }
     }
 
@@ -133,7 +143,12 @@ impl Place {
 /// The nodes of a cluster, as far as they are known.
 struct Nodes {
     identity: Identity,
-    endpoints: Vec<Endpoint>,
+    /// Those that were named at first.
+    first: Vec<Endpoint>,
+    /// Those that a node told of last.
+    told: Vec<Endpoint>,
+    /// Attempts without success since the last success.
+    failures: usize,
     /// Counts the attempts, from a number that was drawn: clients shall spread over the nodes.
     next: usize,
     shown: String,
@@ -142,23 +157,28 @@ struct Nodes {
 impl Nodes {
     fn new(endpoints: &Endpoints, identity: &Identity) -> Nodes {
         let next = (uuid::Uuid::new_v4().as_u64_pair().0 >> 1) as usize;
-        let (shown, endpoints) = (endpoints.place(), endpoints.all().to_vec());
-        Nodes { identity: identity.clone(), endpoints, next, shown }
+        let (shown, first) = (endpoints.place(), endpoints.all().to_vec());
+        Nodes { identity: identity.clone(), told: first.clone(), first, failures: 0, next, shown }
     }
 
+    /// Connects to the next. Once none that it was told of lets it in, those that were named at first have their turn.
     async fn open(&mut self) -> Result<Box<dyn Stream>, String> {
-        let endpoint = self.endpoints[self.next % self.endpoints.len()];
+        let (told, first) = (self.told.len(), self.first.len());
+        let among = if self.failures % (told + first) < told { &self.told } else { &self.first };
+        let endpoint = among[self.next % among.len()];
         self.next += 1;
+        self.failures += 1;
         // Whatever the rest of the cluster does: it costs nothing here.
         let channel = auth::reach(&self.identity, endpoint.key, endpoint.address, Encryption::On).await?;
         channel.end_unless_acknowledged_within(SILENCE_LIMIT).map_err(|error| error.to_string())?;
         Ok(Box::new(channel.into_stream()))
     }
 
-    /// Takes over which there are. That there are none is no reason to forget those that were named.
+    /// Takes over which there are, from a node that serves this client.
     fn learn(&mut self, endpoints: Vec<Endpoint>) {
+        self.failures = 0;
         if !endpoints.is_empty() {
-            self.endpoints = endpoints;
+            self.told = endpoints;
         }
     }
 }
@@ -182,6 +202,17 @@ impl Caller for RemoteRegistry {
         }
     }
 
+    async fn send_on_errand(&self, errand: Errand) -> Result<Option<Outcome>, RegistryError> {
+        // Who reaches the socket may write.
+        if !self.client.is_of_nodes {
+            return Ok(None);
+        }
+        match self.call(Request::Errand(errand)).await? {
+            Answer::Errand(outcome) => Ok(outcome),
+            other => Err(other.unexpected(&self.place())),
+        }
+    }
+
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
         let mut watch =
             RemoteWatch { client: self.client.clone(), prefix, position: start, subscription: None };
@@ -200,6 +231,8 @@ enum Link {
 /// What the registry and its watches share. The last of them ends the connection.
 struct Client {
     place: String,
+    /// There are several that can be asked.
+    is_of_nodes: bool,
     timeout: Duration,
     link: watch::Receiver<Link>,
     task: JoinHandle<()>,
@@ -232,11 +265,27 @@ impl Client {
                 **subscription = connection.subscribe(id);
             }
             let asking = connection.ask(id, encode(&line(id)));
-            let reason = match tokio::time::timeout_at(deadline, asking).await {
+            let limit =
+                if self.is_of_nodes { deadline.min(Instant::now() + ATTEMPT_LIMIT) } else { deadline };
+            let reason = match tokio::time::timeout_at(limit, asking).await {
+                // It is that node which does not reach the registry: another may.
+                Ok(Ok(Err(RegistryError::Unreachable { .. } | RegistryError::Closed)))
+                    if self.is_of_nodes && Instant::now() < deadline =>
+                {
+                    connection.give_up();
+                    continue;
+                }
                 Ok(Ok(answer)) => return Ok((answer, attempts)),
                 Ok(Err(Lost::BeforeSending)) => continue,
                 Ok(Err(Lost::AfterSending)) if repeatable => continue,
                 Ok(Err(Lost::AfterSending)) => "the connection was lost",
+                Err(_) if self.is_of_nodes => {
+                    connection.give_up();
+                    if repeatable && Instant::now() < deadline {
+                        continue;
+                    }
+                    "no answer in time"
+                }
                 Err(_) => "no answer in time",
             };
             return Err(if repeatable {
@@ -281,12 +330,13 @@ async fn stay_connected(mut place: Place, link: watch::Sender<Link>) {
             Ok((reader, writer)) => {
                 let since = Instant::now();
                 let (outgoing, lines) = mpsc::channel(OUTGOING_MAX);
-                let connection =
-                    Arc::new(Connection { outgoing, waiting: Mutex::new(Some(Waiting::default())) });
+                let waiting = Mutex::new(Some(Waiting::default()));
+                let connection = Arc::new(Connection { outgoing, waiting, given_up: Notify::new() });
                 link.send_replace(Link::Up(connection.clone()));
                 let reason = tokio::select! {
                     reason = receive(reader, &connection, &mut place) => reason,
                     reason = transmit(writer, lines) => reason,
+                    () = connection.given_up.notified() => "it did not answer in time".to_owned(),
                 };
                 connection.close();
                 if since.elapsed() >= STEADY {
@@ -384,6 +434,8 @@ struct Connection {
     outgoing: mpsc::Sender<Vec<u8>>,
     /// `None` once it is closed: nobody can begin to wait for what will never come.
     waiting: Mutex<Option<Waiting>>,
+    /// Another shall take its place.
+    given_up: Notify,
 }
 
 impl Connection {
@@ -399,6 +451,12 @@ impl Connection {
     /// Drops everyone's sender; they find their channel closed.
     fn close(&self) {
         self.lock().take();
+    }
+
+    /// Ends it, so that another is made.
+    fn give_up(&self) {
+        self.close();
+        self.given_up.notify_one();
     }
 
     async fn ask(&self, id: u64, line: Vec<u8>) -> Result<Result<Answer, RegistryError>, Lost> {

@@ -4,10 +4,11 @@
 //! progress, the watches, the connections. What makes no sense closes its connection with a reason; the
 //! others do not notice.
 
+use super::PROBE;
 use super::protocol::{ClientLine, LineError, LineReader, PROTOCOL, ServerLine, VERSION, write_message};
 use crate::endpoint::Endpoint;
 use crate::error::RegistryError;
-use crate::interface::{Registry, Revision, Watch, check_prefix};
+use crate::interface::{Operation, Registry, Revision, Txn, Watch, check_prefix};
 use crate::request::{Answer, perform};
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Connections at a time; further ones are told so and closed.
@@ -213,7 +214,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     if let Err(reason) = ended {
         tracing::debug!(reason, "a connection to the registry is closed");
         let farewell = async {
-            let _ = outgoing.send(ServerLine::Close { reason }).await;
+            let _ = outgoing.send(ServerLine::Close { reason }.into()).await;
             drop(outgoing);
             let _ = writing.join_next().await;
         };
@@ -221,17 +222,30 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
-async fn write_all(mut writer: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<ServerLine>) {
+async fn write_all(mut writer: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Message>) {
     while let Some(message) = messages.recv().await {
-        if write_message(&mut writer, &message).await.is_err() {
+        if write_message(&mut writer, &message.line).await.is_err() {
             return;
         }
     }
 }
 
+/// What waits to be written.
+struct Message {
+    line: ServerLine,
+    /// The place of the operation that it is the answer to: kept until it is written, so that who does not read has few under way.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl From<ServerLine> for Message {
+    fn from(line: ServerLine) -> Message {
+        Message { line, _permit: None }
+    }
+}
+
 struct Connection {
     registry: Arc<dyn Registry>,
-    outgoing: mpsc::Sender<ServerLine>,
+    outgoing: mpsc::Sender<Message>,
     operations: JoinSet<()>,
     permits: Arc<Semaphore>,
     watches: HashMap<u64, AbortHandle>,
@@ -282,8 +296,8 @@ impl Connection {
                 self.operations.spawn(async move {
                     let result = perform(&*registry, request).await;
                     // A closed channel is a closed connection: nobody waits for this answer.
-                    let _ = outgoing.send(ServerLine::Answer { id, result }).await;
-                    drop(permit);
+                    let line = ServerLine::Answer { id, result };
+                    let _ = outgoing.send(Message { line, _permit: Some(permit) }).await;
                 });
                 Ok(())
             }
@@ -316,7 +330,10 @@ impl Connection {
             return Err(format!("watch {watch} is running already"));
         }
         let started = match check_prefix(prefix) {
-            Ok(()) => self.registry.watch(prefix, start).await,
+            Ok(()) => match check_start(&*self.registry, start).await {
+                Ok(()) => self.registry.watch(prefix, start).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         match started {
@@ -332,22 +349,35 @@ impl Connection {
     }
 
     async fn say(&self, message: ServerLine) -> Result<(), String> {
-        self.outgoing.send(message).await.map_err(|_| "the connection is gone".to_owned())
+        self.outgoing.send(message.into()).await.map_err(|_| "the connection is gone".to_owned())
+    }
+}
+
+/// Whether a watch may go on from there. Who followed another registry, or this one before it was set back, has seen revisions
+/// that this one did not come to: it must read anew, and not wait for these.
+async fn check_start(registry: &dyn Registry, start: Revision) -> Result<(), RegistryError> {
+    if start.0 <= 1 {
+        return Ok(());
+    }
+    let now = registry.txn(Txn::new().then(Operation::get(PROBE))).await?.revision;
+    match start > now.next() {
+        true => Err(RegistryError::Compacted { asked: start, compacted: now }),
+        false => Ok(()),
     }
 }
 
 /// Tells where else the registry is served, at once and whenever that changes.
-async fn tell(mut endpoints: watch::Receiver<Vec<Endpoint>>, outgoing: mpsc::Sender<ServerLine>) {
+async fn tell(mut endpoints: watch::Receiver<Vec<Endpoint>>, outgoing: mpsc::Sender<Message>) {
     loop {
         let line = ServerLine::Endpoints { endpoints: endpoints.borrow_and_update().clone() };
-        if outgoing.send(line).await.is_err() || endpoints.changed().await.is_err() {
+        if outgoing.send(line.into()).await.is_err() || endpoints.changed().await.is_err() {
             return;
         }
     }
 }
 
 /// Passes on what a watch sees until it fails or the connection ends.
-async fn forward(watch: u64, mut source: Box<dyn Watch>, outgoing: mpsc::Sender<ServerLine>) {
+async fn forward(watch: u64, mut source: Box<dyn Watch>, outgoing: mpsc::Sender<Message>) {
     loop {
         let result = source.next().await;
         if matches!(result, Err(RegistryError::Closed)) {
@@ -355,7 +385,7 @@ async fn forward(watch: u64, mut source: Box<dyn Watch>, outgoing: mpsc::Sender<
             return;
         }
         let ended = result.is_err();
-        if outgoing.send(ServerLine::Batch { watch, result }).await.is_err() || ended {
+        if outgoing.send(ServerLine::Batch { watch, result }.into()).await.is_err() || ended {
             return;
         }
     }
