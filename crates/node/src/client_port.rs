@@ -112,9 +112,17 @@ impl ClientService {
             .thread_name("clients")
             .enable_all()
             .build()?;
-        let port = {
+        let opened = {
             let _inside = runtime.enter();
-            ClientPort::open(address)?
+            ClientPort::open(address)
+        };
+        let port = match opened {
+            Ok(port) => port,
+            Err(error) => {
+                // Within another runtime its end must not be waited for.
+                runtime.shutdown_background();
+                return Err(error);
+            }
         };
         let address = port.address();
         runtime.spawn(async move {
@@ -242,7 +250,22 @@ fn client_of(key: &PublicKey, map: &ClusterMap) -> Result<(String, Principal), S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use auth::SecretKey;
     use base::map::NodeInfo;
+
+    #[tokio::test]
+    async fn all_processes_of_a_node_share_the_port_and_another_s_is_told_of() {
+        let start = |address| {
+            let identity = Identity::new(&SecretKey::generate().unwrap());
+            ClientService::start(NodeId(0), Location::Socket("/nowhere".into()), identity, address)
+        };
+        let first = start(([127, 0, 0, 1], 0).into()).unwrap();
+        let second = start(first.address()).unwrap();
+        assert_eq!(first.address(), second.address());
+        let others = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refused = start(others.local_addr().unwrap()).err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn clients_are_told_of_the_nodes_that_serve_them_and_have_keys() {

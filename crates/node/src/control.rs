@@ -234,7 +234,9 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let attending = attendance.begin(&stop.subscribe()).await;
     let mut attending =
         attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
-    let clients = config.serve_clients(&cluster).await;
+    let clients = config.serve_clients();
+    let client_port = clients.as_ref().map(ClientService::address);
+    tokio::spawn(announce_client_port(config.node, cluster.clone(), client_port));
     let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
@@ -276,34 +278,33 @@ impl Config {
         }
     }
 
-    /// Serves clients the registry from now on, until what is answered is dropped, and tells the cluster where. What prevents
-    /// that is no reason not to run OSDs.
-    async fn serve_clients(&self, cluster: &Cluster) -> Option<ClientService> {
-        let node = self.node;
-        let service = self.client_port.and_then(|port| {
-            let address = SocketAddr::new(self.listen, port);
-            let service = ClientService::start(node, self.registry.clone(), self.identity.clone(), address);
-            service
-                .inspect_err(|error| {
-                    tracing::warn!(
-                        %node, %address, %error,
-                        "clients without another way to the registry are not served here; free that port, or name another as \
-                         node.client_port"
-                    );
-                })
-                .ok()
-        });
-        let address = service.as_ref().map(ClientService::address);
-        let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
-        let told = match known {
-            Ok(known) if known == address => Ok(()),
-            Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = told {
-            tracing::warn!(%node, %error, "clients are not told where this node serves them until it starts again");
-        }
+    /// Serves clients the registry from now on, until what is answered is dropped. What prevents that is no reason not to run
+    /// OSDs.
+    fn serve_clients(&self) -> Option<ClientService> {
+        let (node, address) = (self.node, SocketAddr::new(self.listen, self.client_port?));
+        let service = ClientService::start(node, self.registry.clone(), self.identity.clone(), address);
         service
+            .inspect_err(|error| {
+                tracing::warn!(
+                    %node, %address, %error,
+                    "clients without another way to the registry are not served here; free that port, or name another as \
+                     node.client_port"
+                );
+            })
+            .ok()
+    }
+}
+
+/// Tells the cluster where a node serves clients.
+async fn announce_client_port(node: NodeId, cluster: Cluster, address: Option<SocketAddr>) {
+    let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
+    let told = match known {
+        Ok(known) if known == address => Ok(()),
+        Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = told {
+        tracing::warn!(%node, %error, "clients are not told where this node serves them until it starts again");
     }
 }
 
