@@ -280,7 +280,11 @@ async fn the_manager_tells_owners_all_and_takes_reports_of_nodes_about_themselve
         let (code, body) = setting.ask_manager(&node, path).await;
         assert_eq!((code, body.contains(&id)), (StatusCode::OK, is_whole), "{path}");
     }
-    for path in ["/metrics", "/public/metrics", "/public/api/v1/reports", "/api/v1/moons"] {
+    // Of its own OSDs each process tells nodes and owners, manager or not, and nobody through another.
+    for path in ["/metrics", "/api/v1/figures"] {
+        assert_eq!(setting.ask_manager(&node, path).await.0, StatusCode::OK, "{path}");
+    }
+    for path in ["/public/metrics", "/public/api/v1/figures", "/public/api/v1/reports", "/api/v1/moons"] {
         assert_eq!(setting.ask_manager(&node, path).await.0, StatusCode::NOT_FOUND, "{path}");
     }
     let of = |osd: u32, used_bytes: u64| {

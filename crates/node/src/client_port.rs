@@ -20,9 +20,13 @@ use tokio::sync::watch;
 /// Handshakes at a time; others wait until they are accepted.
 const HANDSHAKES_MAX: usize = 256;
 /// Connections of one key: a client has one for each of its processes.
-const CONNECTIONS_PER_KEY_MAX: usize = 256;
-/// What one connection may occupy: as much as attaching a volume and following the map needs.
-const LIMITS: ConnectionLimits = ConnectionLimits { in_progress: 8, watches: 8 };
+const CONNECTIONS_PER_KEY_MAX: usize = 128;
+/// What one connection may occupy: as much as attaching a volume and following the map needs. Each operation in progress may
+/// be answered with the whole map.
+const LIMITS: ConnectionLimits = ConnectionLimits { in_progress: 2, watches: 2, line_bytes: 64 << 10 };
+/// The same for an owner, who may change everything.
+const LIMITS_OF_OWNERS: ConnectionLimits =
+    ConnectionLimits { in_progress: 16, watches: 16, line_bytes: 2 << 20 };
 /// How long a client may leave unacknowledged what it was sent.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The pause before the registry is tried again.
@@ -207,18 +211,18 @@ impl Desk {
             return;
         }
         let registry = self.registry.clone();
-        let registry: Arc<dyn Registry> = if principal.access == Access::Admin {
-            registry
+        let (registry, limits): (Arc<dyn Registry>, _) = if principal.access == Access::Admin {
+            (registry, LIMITS_OF_OWNERS)
         } else {
             let pace = self.pace_of(principal.public_key);
             match ConfinedRegistry::new(registry, name.clone(), principal.clone(), pace) {
-                Some(confined) => Arc::new(confined),
+                Some(confined) => (Arc::new(confined), LIMITS),
                 None => return,
             }
         };
         let mut maps = self.maps.clone();
         tokio::select! {
-            () = serve_stream(channel.into_stream(), registry, LIMITS, self.endpoints.clone()) => {}
+            () = serve_stream(channel.into_stream(), registry, limits, self.endpoints.clone()) => {}
             // It comes again, and is served what it may have then.
             _ = maps.wait_for(|map| map.principals.get(&name) != Some(&principal)) => {
                 tracing::info!(%node, name, "what a client may do was changed, so its connection ends");

@@ -35,6 +35,8 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const QUEUE_LENGTH: usize = 256;
 /// How long an OSD waits for the map before it is announced without.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
+/// The pause before it is told again where clients are served.
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(5);
 /// How long the map may take to show a configuration that was claimed: the claim is taken for failed then.
 const CLAIM_MAP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -236,7 +238,10 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
         attending.map_err(|source| NodeError::Port { node: config.node, address: config.listen, source })?;
     let clients = config.serve_clients();
     let client_port = clients.as_ref().map(ClientService::address);
-    tokio::spawn(announce_client_port(config.node, cluster.clone(), client_port));
+    // Where it was to serve and cannot, another process of the node may.
+    if client_port.is_some() || config.client_port.is_none() {
+        tokio::spawn(announce_client_port(config.node, cluster.clone(), client_port));
+    }
     let wishes = ScrubWishes::watch(&cluster);
     let mut tasks = tokio::task::JoinSet::new();
     for osd in osds {
@@ -295,16 +300,22 @@ impl Config {
     }
 }
 
-/// Tells the cluster where a node serves clients.
+/// Tells the cluster where a node serves clients, as soon as the registry takes it.
 async fn announce_client_port(node: NodeId, cluster: Cluster, address: Option<SocketAddr>) {
-    let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
-    let told = match known {
-        Ok(known) if known == address => Ok(()),
-        Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = told {
-        tracing::warn!(%node, %error, "clients are not told where this node serves them until it starts again");
+    loop {
+        let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
+        let told = match known {
+            Ok(known) if known == address => Ok(()),
+            Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%node, %error, "clients are not told where this node serves them; trying again");
+            }
+        }
+        tokio::time::sleep(ANNOUNCE_PAUSE).await;
     }
 }
 

@@ -8,7 +8,7 @@ use base::{ClientId, Generation, VolumeId};
 use registry::cluster::{Attachment, Cluster, ClusterError};
 use registry::{LeaseId, Location, RegistryError};
 use ring::{ConnectionId, Waker};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -264,20 +264,20 @@ impl Session {
     async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
         let cluster = Cluster::new(options.cluster.registry.connect().await?);
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
+        let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
+        let made = RefCell::new(Vec::new());
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
-            attached = attach_all(&cluster, lease, options) => attached,
+            attached = attach_all(&cluster, client, lease, options, &made) => attached,
             () = keep_alive(&cluster, lease) => Err(AttachError::Lost { reason: lost() }),
         };
+        let hold = Hold { cluster, client, volumes: made.into_inner(), lease: Cell::new(lease) };
         match attached {
-            Ok((maps, attached)) => {
-                let volumes = attached.volumes.iter().map(|attached| (attached.id, attached.generation));
-                let (client, volumes) = (attached.client, volumes.collect());
-                let hold = Hold { cluster, client, volumes, lease: Cell::new(lease) };
-                Ok((Session { hold, maps }, attached))
-            }
+            Ok((maps, attached)) => Ok((Session { hold, maps }, attached)),
             Err(error) => {
-                release(&cluster, lease).await;
+                release(&hold.cluster, lease).await;
+                // What was never used has nothing under way, and who tries again and again leaves nothing behind.
+                hold.detach().await;
                 Err(error)
             }
         }
@@ -402,17 +402,21 @@ fn lost() -> String {
     )
 }
 
+/// Attaches all volumes, and notes in `made` which are.
 async fn attach_all(
     cluster: &Cluster,
+    client: ClientId,
     lease: LeaseId,
     options: &SessionOptions,
+    made: &RefCell<Vec<(VolumeId, Generation)>>,
 ) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
-    let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let description = format!("pid {} on {}, {}", std::process::id(), host.trim(), options.purpose);
     let mut volumes = Vec::with_capacity(options.volumes.len());
     for name in &options.volumes {
-        volumes.push(cluster.attach(name, client, lease, options.shared, description.clone()).await?);
+        let attached = cluster.attach(name, client, lease, options.shared, description.clone()).await?;
+        made.borrow_mut().push((attached.id, attached.generation));
+        volumes.push(attached);
     }
     let mut maps = cluster.watch_map();
     let shows_all = |map: &Arc<ClusterMap>| {
@@ -452,7 +456,7 @@ async fn fence_those_before(
         holder: before.description.clone(),
         osds,
     })?;
-    cluster.fenced(attached.id, &attached.unfenced).await?;
+    cluster.fenced(attached).await?;
     Ok(())
 }
 

@@ -1,12 +1,15 @@
 //! Who may write to a volume: one client, or several that share it knowingly.
 
-use super::confined::{Bearer, HOLDERS_MAX};
+use super::confined::Bearer;
 use super::errand::{Errand, Outcome};
-use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
-use crate::interface::{LeaseId, Operation, Txn};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, encode, keys};
+use crate::interface::{Compare, LeaseId, Operation, Txn};
 use base::map::VolumeInfo;
 use base::{ClientId, Generation, VolumeId};
 use serde::{Deserialize, Serialize};
+
+/// Records that one transaction deletes, each with a condition.
+const DELETIONS_AT_ONCE: usize = 60;
 
 /// An attached client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,8 @@ pub struct AttachRecord {
 pub struct Attachment {
     /// The volume.
     pub id: VolumeId,
+    /// Who attached it.
+    pub client: ClientId,
     /// Its description, the new generation included.
     pub info: VolumeInfo,
     /// The generation that every request bears.
@@ -92,7 +97,12 @@ impl Cluster {
             let holders = self.holders(id).await?;
             if let Some(bearer) = bearer {
                 bearer.may_attach(&info, shared)?;
-                bearer.check_own(attached.iter().chain(&holders).filter(|record| record.client == client))?;
+                let own = || attached.iter().chain(&holders).filter(|record| record.client == client);
+                bearer.check_own(own())?;
+                // It was attached under rights that its key has no more.
+                if own().any(|record| !record.shared) {
+                    bearer.may_fence(&info)?;
+                }
                 bearer.check_room(&info.name, &holders, client, shared)?;
             }
             let mut others = attached.iter().filter(|holder| holder.client != client);
@@ -140,7 +150,7 @@ impl Cluster {
                 txn = txn.then(Operation::put(&read.key, encode(&info)));
             }
             if self.commit(by(bearer, txn)).await? {
-                return Ok(Attachment { id, info, generation, unfenced });
+                return Ok(Attachment { id, client, info, generation, unfenced });
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {volume}") })
@@ -220,9 +230,14 @@ impl Cluster {
 
     /// The same, for a client that came with a key, whose attachment it must be.
     pub(super) async fn detach_by(&self, bearer: &Bearer, volume: VolumeId, client: ClientId) -> Result<()> {
+        let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
         for key in [keys::attached(volume, client), keys::holder(volume, client)] {
             let read: Read<AttachRecord> = self.read(&key).await?;
             bearer.check_own(&read.value)?;
+            // It was attached under rights that its key has no more.
+            if let (Some(info), Some(AttachRecord { shared: false, .. })) = (&info.value, &read.value) {
+                bearer.may_fence(info)?;
+            }
             let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&key));
             // Changed meanwhile, it is not what was to end.
             self.registry.txn(by(Some(bearer), txn)).await?;
@@ -230,35 +245,54 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes that nobody serves these any more who had a volume before: see [`Attachment::unfenced`].
+    /// Notes that nobody serves those any more who had a volume before: see [`Attachment::unfenced`].
     ///
     /// # Errors
     /// Those of the registry.
-    pub async fn fenced(&self, volume: VolumeId, old: &[AttachRecord]) -> Result<()> {
-        if let Some(outcome) = self.registry.run_errand(Errand::Fenced { volume, old: old.to_vec() }).await? {
+    pub async fn fenced(&self, attachment: &Attachment) -> Result<()> {
+        let Attachment { id: volume, client, generation, .. } = *attachment;
+        let errand = Errand::Fenced { volume, client, generation };
+        if let Some(outcome) = self.registry.run_errand(errand).await? {
             return outcome.expect(|outcome| (outcome == Outcome::Done).then_some(()));
         }
-        self.delete_all(old.iter().map(|old| keys::holder(volume, old.client))).await
+        self.delete_all(attachment.unfenced.iter().map(|old| keys::holder(volume, old.client))).await
     }
 
-    /// The same, for a client that came with a key, if that may have others fenced.
+    /// The same, for a client that came with a key, if that may have others fenced, and has the volume under that generation.
     pub(super) async fn fenced_by(
         &self,
         bearer: &Bearer,
         volume: VolumeId,
-        old: &[AttachRecord],
+        client: ClientId,
+        generation: Generation,
     ) -> Result<()> {
         let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
         let Some(info) = info.value else { return Ok(()) };
         bearer.may_fence(&info)?;
-        for old in old.iter().take(HOLDERS_MAX) {
-            let key = keys::holder(volume, old.client);
-            let read: Read<AttachRecord> = self.read(&key).await?;
-            // Of one who attached again there is more to say.
-            if read.value.as_ref() == Some(old) {
-                let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&key));
-                self.registry.txn(by(Some(bearer), txn)).await?;
+        let attached = self.attachments_here(volume).await?;
+        let entries = self.registry.range(&keys::holders_of(volume)).await?.entries;
+        let mut deletions = Vec::new();
+        let mut has_it = false;
+        for entry in &entries {
+            let record: AttachRecord = decode(&entry.key, &entry.value)?;
+            if record.client == client {
+                bearer.check_own([&record])?;
+                has_it = record.generation == generation;
+            } else if record.generation < generation
+                && !attached.iter().any(|holder| holder.client == record.client)
+            {
+                deletions.push(entry);
             }
+        }
+        if !has_it {
+            return Err(ClusterError::Contended { what: format!("the volume {}", info.name) });
+        }
+        for some in deletions.chunks(DELETIONS_AT_ONCE) {
+            let txn = some.iter().fold(Txn::new(), |txn, entry| {
+                txn.when(Compare::unchanged(&entry.key, Some(*entry))).then(Operation::delete(&entry.key))
+            });
+            // One that changed meanwhile keeps the others of its batch: whoever attaches next has them fenced again.
+            self.registry.txn(by(Some(bearer), txn)).await?;
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ use tokio::time::Instant;
 const REQUEST_EVERY: Duration = Duration::from_millis(5);
 /// So much of that may be used at once after a silence.
 const BURST: Duration = Duration::from_secs(2);
+/// The longest that a request waits for its turn: another node may have one sooner.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Conditions and steps of one transaction, none of which changes anything.
 const READS_MAX: usize = 16;
 /// The longest lease. Each is a record of the registry while it lives.
@@ -41,40 +43,40 @@ const TTL_MAX: Duration = Duration::from_secs(60);
 const LEASES_MAX: usize = 64;
 /// The longest description of who has a volume, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
-/// Records of who has one volume, at most, as far as clients of pools make them.
-pub(super) const HOLDERS_MAX: usize = 512;
+/// Records that one key has of who has one volume, at most.
+const HOLDERS_MAX: usize = 512;
 /// Those who share it may make half of them: who does not has those before fenced, and their records removed.
 const SHARERS_MAX: usize = HOLDERS_MAX / 2;
 
 type Result<T, E = RegistryError> = std::result::Result<T, E>;
 
 /// How much is asked with one key, on all its connections to one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pace {
-    /// Up to when its share of requests is used.
-    used_until: Mutex<Instant>,
+    /// Signs of life have a share of their own: they keep what a key has, whatever else is asked with it.
+    of_leases: Share,
+    of_the_rest: Share,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { used_until: Mutex::new(Instant::now()) }
-    }
-}
+/// A share of requests, and up to when it is used.
+#[derive(Debug, Default)]
+struct Share(Mutex<Option<Instant>>);
 
-impl Pace {
-    /// Waits until it is this key's turn for so many requests: whoever has it can ask for as much as he likes.
-    async fn take_turn(&self, requests: u32) {
-        let wait = {
-            let now = Instant::now();
-            // Nothing that can panic runs while it is held.
-            let mut used_until = self.used_until.lock().unwrap_or_else(PoisonError::into_inner);
-            let earliest = now.checked_sub(BURST).unwrap_or(now);
-            *used_until = (*used_until).max(earliest) + REQUEST_EVERY * requests;
-            used_until.saturating_duration_since(now)
-        };
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+impl Share {
+    /// Takes a turn for so many requests, and says how long it is until then; none if that is too long, and then none is
+    /// taken. Whoever has a key can ask for as much as he likes.
+    fn take(&self, requests: u32) -> Option<Duration> {
+        let now = Instant::now();
+        // Nothing that can panic runs while it is held.
+        let mut used_until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = now.checked_sub(BURST).unwrap_or(now);
+        let until = used_until.unwrap_or(earliest).max(earliest) + REQUEST_EVERY * requests;
+        let wait = until.saturating_duration_since(now);
+        if wait > WAIT_MAX {
+            return None;
         }
+        *used_until = Some(until);
+        Some(wait)
     }
 }
 
@@ -148,13 +150,13 @@ impl Bearer {
         shared: bool,
     ) -> Result<(), ClusterError> {
         let is_known = holders.iter().any(|holder| holder.client == client);
-        if is_known || holders.len() < if shared { SHARERS_MAX } else { HOLDERS_MAX } {
+        let own = holders.iter().filter(|holder| holder.principal.as_ref() == Some(&self.name)).count();
+        if is_known || own < if shared { SHARERS_MAX } else { HOLDERS_MAX } {
             return Ok(());
         }
         self.forbidden(format!(
-            "{} clients have volume {volume}, or had it and did not detach; attaching it once without --shared, by who may \
-             write, makes room",
-            holders.len()
+            "{own} clients with this key have volume {volume}, or had it and did not detach; attaching it once without \
+             --shared, with a key that may write, makes room"
         ))
     }
 }
@@ -237,8 +239,10 @@ impl ConfinedRegistry {
         txn.compares.iter().try_for_each(|compare| self.check_get(compare.key()))?;
         txn.then.iter().chain(&txn.otherwise).try_for_each(|operation| match operation {
             Operation::Get { key } => self.check_get(key),
-            Operation::Range { prefix } => self.check_range(prefix),
-            Operation::Put { key, .. } | Operation::Delete { key } => self.not_its(key),
+            // Each would be the whole map again.
+            Operation::Range { prefix: key } | Operation::Put { key, .. } | Operation::Delete { key } => {
+                self.not_its(key)
+            }
         })
     }
 
@@ -270,7 +274,10 @@ impl ConfinedRegistry {
                 self.check_lease(lease).await?;
                 let bearer = Some(&bearer);
                 let attached = cluster.attach_by(bearer, &volume, client, lease, shared, description).await;
-                Outcome::of(attached, Outcome::Attached)
+                Outcome::of(attached, |mut attached| {
+                    self.mask(&mut attached.unfenced);
+                    Outcome::Attached(attached)
+                })
             }
             Errand::Resume { volume, client, generation, lease } => {
                 self.check_lease(lease).await?;
@@ -280,8 +287,9 @@ impl ConfinedRegistry {
             Errand::Detach { volume, client } => {
                 Outcome::of(cluster.detach_by(&bearer, volume, client).await, |()| Outcome::Done)
             }
-            Errand::Fenced { volume, old } => {
-                Outcome::of(cluster.fenced_by(&bearer, volume, &old).await, |()| Outcome::Done)
+            Errand::Fenced { volume, client, generation } => {
+                let fenced = cluster.fenced_by(&bearer, volume, client, generation).await;
+                Outcome::of(fenced, |()| Outcome::Done)
             }
             Errand::Attachments { volume } => {
                 let records = self.attachments(&cluster, &bearer, volume).await;
@@ -301,10 +309,15 @@ impl ConfinedRegistry {
             bearer.permission(info)?;
         }
         let mut records = cluster.attachments(volume).await?;
-        for record in records.iter_mut().filter(|record| bearer.check_own([&**record]).is_err()) {
+        self.mask(&mut records);
+        Ok(records)
+    }
+
+    /// Leaves out of records of other keys by which OSDs would take one for them.
+    fn mask(&self, records: &mut [AttachRecord]) {
+        for record in records.iter_mut().filter(|record| record.principal.as_ref() != Some(&self.name)) {
             record.client = ClientId(0);
         }
-        Ok(records)
     }
 
     /// Whether a lease is its own. Of another's it learns nothing, not even that it is there.
@@ -376,6 +389,17 @@ impl ConfinedRegistry {
         done
     }
 
+    async fn take_turn(&self, share: &Share, requests: u32) -> Result<()> {
+        let Some(wait) = share.take(requests) else {
+            let reason = "more is asked with this key than a node does for one".to_owned();
+            return Err(RegistryError::Unreachable { registry: self.place(), waited_ms: 0, reason });
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Ok(())
+    }
+
     /// An error of the registry behind the node, without where that is.
     fn veil(&self, error: RegistryError) -> RegistryError {
         let registry = self.place();
@@ -400,13 +424,18 @@ impl Caller for ConfinedRegistry {
     }
 
     async fn call(&self, request: Request) -> Result<Answer> {
+        let share = match &request {
+            Request::LeaseKeepAlive { .. } => &self.pace.of_leases,
+            _ => &self.pace.of_the_rest,
+        };
         // What a node does for a client takes it some ten.
-        self.pace.take_turn(if matches!(request, Request::Errand(_)) { 10 } else { 1 }).await;
+        let requests = if matches!(request, Request::Errand(_)) { 10 } else { 1 };
+        self.take_turn(share, requests).await?;
         self.perform(request).await.map_err(|error| self.veil(error))
     }
 
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>> {
-        self.pace.take_turn(1).await;
+        self.take_turn(&self.pace.of_the_rest, 1).await?;
         // What others attach is nobody's business while it goes on, and the map says when a volume changes hands.
         if !prefix.starts_with(keys::MAP) {
             return self.not_its(&prefix);
@@ -647,19 +676,48 @@ mod tests {
             assert_forbidden(attached, if client == 1 { "may write" } else { "another key" });
         }
         assert_forbidden(reader.resume(a, ClientId(2), Generation(1), of_reader).await, "another key");
-        assert_forbidden(reader.fenced(a, &held).await, "may write");
+        let claim = Attachment { client: ClientId(1), ..shared.clone() };
+        assert_forbidden(reader.fenced(&claim).await, "may write");
         assert_eq!(owner.holders(a).await.unwrap(), held);
         // Another writer has it fenced, and says so.
         let other = client(&owner, "other", Permission::ReadWrite).await;
         let of_other = lease(&other).await;
         let attached = attach(&other, "a", 3, of_other, false).await.unwrap();
-        assert_eq!(attached.unfenced, held);
-        other.fenced(a, &attached.unfenced).await.unwrap();
+        let masked = AttachRecord { client: ClientId(0), ..held[0].clone() };
+        assert_eq!(attached.unfenced, [masked], "nobody is told the ids of others");
+        // Who has not got it says nothing of it.
+        let claim = Attachment { generation: Generation(9), ..attached.clone() };
+        assert!(matches!(other.fenced(&claim).await, Err(ClusterError::Refused { .. })));
+        let claim = Attachment { client: ClientId(2), ..attached.clone() };
+        assert_forbidden(other.fenced(&claim).await, "another key");
+        assert_eq!(owner.holders(a).await.unwrap().len(), 2);
+        other.fenced(&attached).await.unwrap();
         let left = owner.holders(a).await.unwrap();
         assert_eq!(left.iter().map(|record| record.client).collect::<Vec<_>>(), [ClientId(3)]);
-        // Who detached and came back is not what was fenced.
-        other.fenced(a, &held).await.unwrap();
-        assert_eq!(owner.holders(a).await.unwrap(), left);
+        // Who has it beside is none of those before.
+        other.registry().lease_revoke(of_other).await.unwrap();
+        other.detach(a, ClientId(3)).await.unwrap();
+        let of_other = lease(&other).await;
+        let one = attach(&other, "a", 4, of_other, true).await.unwrap();
+        attach(&other, "a", 5, of_other, true).await.unwrap();
+        other.fenced(&Attachment { generation: Generation(one.generation.0), ..one }).await.unwrap();
+        assert_eq!(owner.holders(a).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_of_the_same_name_with_less_rights_does_not_undo_what_it_did_with_more() {
+        let owner = cluster().await;
+        let writer = client(&owner, "host", Permission::ReadWrite).await;
+        let own = lease(&writer).await;
+        let (a, _) = volume_named(&owner, "a").await;
+        attach(&writer, "a", 1, own, false).await.unwrap();
+        writer.registry().lease_revoke(own).await.unwrap();
+        owner.remove_principal("host").await.unwrap();
+        let reader = client(&owner, "host", Permission::Read).await;
+        let own = lease(&reader).await;
+        assert_forbidden(reader.detach(a, ClientId(1)).await, "may write");
+        assert_forbidden(attach(&reader, "a", 1, own, true).await, "may write");
+        assert_eq!(owner.holders(a).await.unwrap().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -706,7 +764,6 @@ mod tests {
         let owner = cluster().await;
         let client = client(&owner, "host", Permission::ReadWrite).await;
         let burst = (BURST.as_millis() / REQUEST_EVERY.as_millis()) as u32;
-        tokio::time::sleep(BURST).await;
         let began = Instant::now();
         for _ in 0..burst {
             client.registry().get(PROBE).await.unwrap();
@@ -716,6 +773,25 @@ mod tests {
             client.registry().get(PROBE).await.unwrap();
         }
         assert!(began.elapsed() >= REQUEST_EVERY * 1000, "{:?}", began.elapsed());
+        // Many at once: some are sent elsewhere before anything is done, and signs of life get through.
+        let own = lease(&client).await;
+        let registry = client.registry();
+        let many = (0..burst).map(|_| registry.get(PROBE));
+        let (mut done, mut turned_away) = (0, 0);
+        let mut all: Vec<_> = many.collect();
+        for asking in &mut all {
+            // Taken up at once, all of them.
+            match tokio::time::timeout(Duration::ZERO, asking).await {
+                Ok(Err(RegistryError::Unreachable { .. })) => turned_away += 1,
+                _ => done += 1,
+            }
+        }
+        assert!(turned_away > 0 && done >= (WAIT_MAX.as_millis() / REQUEST_EVERY.as_millis()) as u32 / 2);
+        let began = Instant::now();
+        client.registry().lease_keep_alive(own).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        drop(all);
+        tokio::time::sleep(TTL_MAX).await;
 
         for number in 0..LEASES_MAX {
             let long = client.registry().lease_grant(TTL_MAX).await;
@@ -735,7 +811,7 @@ mod tests {
         let own = lease(&client).await;
         let alone = attach(&client, "a", more, own, false).await.unwrap();
         assert_eq!(alone.unfenced.len(), SHARERS_MAX);
-        client.fenced(alone.id, &alone.unfenced).await.unwrap();
+        client.fenced(&alone).await.unwrap();
         assert_eq!(owner.holders(alone.id).await.unwrap().len(), 1);
     }
 }

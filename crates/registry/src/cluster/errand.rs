@@ -14,7 +14,7 @@ pub enum Errand {
     Attach { volume: String, client: ClientId, lease: LeaseId, shared: bool, description: String },
     Resume { volume: VolumeId, client: ClientId, generation: Generation, lease: LeaseId },
     Detach { volume: VolumeId, client: ClientId },
-    Fenced { volume: VolumeId, old: Vec<AttachRecord> },
+    Fenced { volume: VolumeId, client: ClientId, generation: Generation },
     Attachments { volume: VolumeId },
 }
 

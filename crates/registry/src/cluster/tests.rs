@@ -339,7 +339,7 @@ async fn who_did_not_detach_is_to_be_fenced_until_it_was() {
     assert_eq!((unfenced.as_slice(), attached.generation), ([1u64, 2].as_slice(), Generation(3)));
     let (fourth, attached, unfenced) = attach(4, true).await;
     assert_eq!((unfenced.as_slice(), attached.generation), ([1u64, 2].as_slice(), Generation(3)));
-    cluster.fenced(volume, &attached.unfenced).await.unwrap();
+    cluster.fenced(&attached).await.unwrap();
     revoke(third).await;
     let (fifth, attached, unfenced) = attach(5, true).await;
     assert_eq!((unfenced.as_slice(), attached.generation), ([0u64; 0].as_slice(), Generation(3)));

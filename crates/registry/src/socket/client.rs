@@ -265,8 +265,9 @@ impl Client {
                 **subscription = connection.subscribe(id);
             }
             let asking = connection.ask(id, encode(&line(id)));
-            let limit =
-                if self.is_of_nodes { deadline.min(Instant::now() + ATTEMPT_LIMIT) } else { deadline };
+            // What may not be repeated is worth waiting for.
+            let is_brief = self.is_of_nodes && repeatable;
+            let limit = if is_brief { deadline.min(Instant::now() + ATTEMPT_LIMIT) } else { deadline };
             let reason = match tokio::time::timeout_at(limit, asking).await {
                 // It is that node which does not reach the registry: another may.
                 Ok(Ok(Err(RegistryError::Unreachable { .. } | RegistryError::Closed)))

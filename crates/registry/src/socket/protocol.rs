@@ -50,8 +50,8 @@ pub(super) enum ServerLine {
 /// Why no line could be read.
 #[derive(thiserror::Error, Debug)]
 pub(super) enum LineError {
-    #[error("a line is longer than {LINE_BYTES_MAX} bytes")]
-    TooLong,
+    #[error("a line is longer than {bytes_max} bytes")]
+    TooLong { bytes_max: usize },
     #[error("the connection ended within a line")]
     Cut,
     #[error("a message of parts is larger than {MESSAGE_BYTES_MAX} bytes")]
@@ -69,11 +69,17 @@ pub(super) struct LineReader<R> {
     /// Bytes of the buffer known to hold no line's end.
     searched: usize,
     number: u64,
+    /// Bytes of the longest line.
+    bytes_max: usize,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     pub(super) fn new(stream: R) -> LineReader<R> {
-        LineReader { stream, buffer: Vec::new(), searched: 0, number: 0 }
+        LineReader::limited(stream, LINE_BYTES_MAX)
+    }
+
+    pub(super) fn limited(stream: R, bytes_max: usize) -> LineReader<R> {
+        LineReader { stream, buffer: Vec::new(), searched: 0, number: 0, bytes_max }
     }
 
     /// The next line as an object, or `None` at the stream's end. Safe to cancel.
@@ -90,17 +96,23 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 line.pop();
                 self.searched = 0;
                 self.number += 1;
-                return if line.len() > LINE_BYTES_MAX { Err(LineError::TooLong) } else { Ok(Some(line)) };
+                return if line.len() > self.bytes_max { Err(self.too_long()) } else { Ok(Some(line)) };
             }
             self.searched = self.buffer.len();
-            if self.searched > LINE_BYTES_MAX {
-                return Err(LineError::TooLong);
+            if self.searched > self.bytes_max {
+                return Err(self.too_long());
             }
             self.buffer.reserve(16 << 10);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return if self.buffer.is_empty() { Ok(None) } else { Err(LineError::Cut) };
             }
         }
+    }
+}
+
+impl<R> LineReader<R> {
+    fn too_long(&self) -> LineError {
+        LineError::TooLong { bytes_max: self.bytes_max }
     }
 }
 
@@ -215,7 +227,7 @@ mod tests {
     async fn lines_that_are_too_long_or_cut_are_refused() {
         let long = vec![b'x'; LINE_BYTES_MAX + 1];
         let mut reader = LineReader::new(&long[..]);
-        assert!(matches!(reader.next::<ClientLine>().await, Err(LineError::TooLong)));
+        assert!(matches!(reader.next::<ClientLine>().await, Err(LineError::TooLong { .. })));
         let mut reader = LineReader::new(&b"{\"hello\""[..]);
         assert!(matches!(reader.next::<ClientLine>().await, Err(LineError::Cut)));
         let mut reader = LineReader::new(&b"\xff\xfe\n"[..]);

@@ -5,7 +5,9 @@
 //! others do not notice.
 
 use super::PROBE;
-use super::protocol::{ClientLine, LineError, LineReader, PROTOCOL, ServerLine, VERSION, write_message};
+use super::protocol::{
+    ClientLine, LINE_BYTES_MAX, LineError, LineReader, PROTOCOL, ServerLine, VERSION, write_message,
+};
 use crate::endpoint::Endpoint;
 use crate::error::RegistryError;
 use crate::interface::{Operation, Registry, Revision, Txn, Watch, check_prefix};
@@ -24,7 +26,8 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 /// Connections at a time; further ones are told so and closed.
 const CONNECTIONS_MAX: usize = 512;
 /// What the processes of the cluster's owner may occupy.
-const OF_OWNER: ConnectionLimits = ConnectionLimits { in_progress: 256, watches: 1024 };
+const OF_OWNER: ConnectionLimits =
+    ConnectionLimits { in_progress: 256, watches: 1024, line_bytes: LINE_BYTES_MAX };
 /// Messages waiting to be written to one connection.
 const OUTGOING_MAX: usize = 64;
 /// How long a new connection may take to say hello: one that says nothing must not hold a place.
@@ -78,6 +81,8 @@ pub struct ConnectionLimits {
     pub in_progress: usize,
     /// Watches.
     pub watches: usize,
+    /// Bytes of the longest line that it sends.
+    pub line_bytes: usize,
 }
 
 /// Serves a registry to whoever is at the other end of a stream, until that ends. The other side is told at once, and again
@@ -206,7 +211,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         watch_tasks: JoinSet::new(),
     };
     let ended = tokio::select! {
-        ended = connection.read(LineReader::new(reader)) => ended,
+        ended = connection.read(LineReader::limited(reader, limits.line_bytes)) => ended,
         // The peer no longer reads: nothing that is left to say can arrive.
         _ = writing.join_next() => return,
     };

@@ -93,7 +93,7 @@ impl ServedByNode {
                 let (stream, _) = listener.accept().await.unwrap();
                 let accepted = identity.accept(stream, Encryption::On, |_| Ok(())).await;
                 let Ok((channel, ())) = accepted else { continue };
-                let limits = ConnectionLimits { in_progress: 8, watches: 64 };
+                let limits = ConnectionLimits { in_progress: 8, watches: 64, line_bytes: LINE_BYTES_MAX };
                 let stream = channel.into_stream();
                 served.spawn(serve_stream(stream, registry.clone(), limits, told.subscribe()));
             }

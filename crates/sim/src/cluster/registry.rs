@@ -510,7 +510,7 @@ impl Registry {
     pub(super) fn fenced(&mut self, volumes: &[Attachment], world: &mut World) {
         self.set_clock(world);
         for attached in volumes.iter().filter(|attached| !attached.unfenced.is_empty()) {
-            done(self.cluster.fenced(attached.id, &attached.unfenced)).expect("a fence can be noted");
+            done(self.cluster.fenced(attached)).expect("a fence can be noted");
         }
         self.show(world);
     }
