@@ -75,7 +75,8 @@ async fn counter(registry: &EtcdRegistry) -> u64 {
 async fn members_are_killed_and_stand_still_and_nothing_is_lost_or_done_twice() {
     let mut etcd = Etcd::start(3, &[]);
     let registry = Arc::new(registry(&etcd.url()).await);
-    let lease = registry.lease_grant(Duration::from_secs(6)).await.expect("a lease is granted");
+    // Longer than a member stands still, and than a busy machine takes to notice and to elect another.
+    let lease = registry.lease_grant(Duration::from_secs(12)).await.expect("a lease is granted");
     let put = Txn::new().then(Operation::put_leased("mine", "x", lease.id));
     let from = registry.txn(put).await.expect("it is written").revision.next();
     let mut watch = registry.watch("counter", from).await.expect("a watch starts");
