@@ -19,15 +19,7 @@ impl Caller {
     /// # Errors
     /// In words, for the other side: who has no business here.
     pub fn admit(key: &PublicKey, map: &ClusterMap, collector: &Collector) -> Result<Caller, String> {
-        let Some((name, principal)) = map.principal_of(key) else {
-            return Err(match map.revision {
-                0 => "the manager knows nothing of its cluster yet; try again".to_owned(),
-                _ => format!(
-                    "the key {key} is not one of this cluster: it was removed, or is of another cluster; `millpond auth \
-                     ls` shows whose are"
-                ),
-            });
-        };
+        let (name, principal) = map.whose(key, "the manager")?;
         if let Access::Pools(_) = principal.access {
             return Err(format!(
                 "{name} may use volumes, and not ask how the cluster is; that takes a key made with `millpond auth add NAME --monitor`, or that of \

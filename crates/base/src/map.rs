@@ -195,6 +195,20 @@ impl ClusterMap {
             .map(|(name, principal)| (name.as_str(), principal))
     }
 
+    /// Whoever has that key, for `place`, to which it connected.
+    ///
+    /// # Errors
+    /// In words, for the other side.
+    pub fn whose(&self, key: &PublicKey, place: &str) -> Result<(&str, &Principal), String> {
+        self.principal_of(key).ok_or_else(|| match self.revision {
+            0 => format!("{place} knows nothing of its cluster yet; try again"),
+            _ => format!(
+                "the key {key} is not one of this cluster: it was removed, or is of another cluster; `millpond auth ls` \
+                 shows whose are"
+            ),
+        })
+    }
+
     /// The key of the node that runs an OSD, if that node has one.
     #[must_use]
     pub fn key_of_osd(&self, osd: OsdId) -> Option<PublicKey> {

@@ -25,14 +25,6 @@ fn pond_that_is_down() -> Pond {
     pond
 }
 
-/// A command that must be refused, with these words.
-#[track_caller]
-fn refused(pond: &Pond, arguments: &[&str], words: &[&str]) {
-    let (worked, stdout, stderr) = pond.attempt(arguments);
-    assert!(!worked, "{arguments:?}: {stdout}");
-    names(&stderr, words);
-}
-
 #[test]
 fn a_volume_survives_the_way_to_an_etcd_and_back() {
     if !installed("a volume survives the way to an etcd and back", &["etcd", "etcdctl"]) {
@@ -44,11 +36,11 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     let etcd = Etcd::start(1, &[]);
     let url = etcd.url();
     let there = ["registry", "migrate", "--to", &url, "--host", "alpha"];
-    refused(&pond, &there, &["is already up", "millpond down"]);
-    refused(&pond, &["registry", "migrate", "--to", "embedded"], &["is already up"]);
+    pond.refused(&there, &["is already up", "millpond down"]);
+    pond.refused(&["registry", "migrate", "--to", "embedded"], &["is already up"]);
     // What is killed leaves leases behind, which end by themselves.
     pond.kill_nodes_and_up();
-    refused(&pond, &["registry", "migrate", "--to", "etcd://127.0.0.1:1"], &["127.0.0.1:1"]);
+    pond.refused(&["registry", "migrate", "--to", "etcd://127.0.0.1:1"], &["127.0.0.1:1"]);
     let said = pond.run(&there);
     names(&said, &[&url, "127.0.0.1", "node.listen", "millpond up --detach", "millpond node join"]);
     let status = pond.run(&["status"]);
@@ -62,29 +54,25 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     // It is used as before.
     let added: Value =
         serde_json::from_str(&pond.run(&["osd", "add", "--size", "512MiB", "--json"])).expect("it is JSON");
-    refused(
-        &pond,
-        &["osd", "add", "--size", "512MiB", "--node", "9"],
-        &["is no node of this host", "node.2"],
-    );
+    pond.refused(&["osd", "add", "--size", "512MiB", "--node", "9"], &["is no node of this host", "node.2"]);
     let number = added["osd"].to_string();
     let nodes: Value = serde_json::from_str(&pond.run(&["node", "ls", "--json"])).expect("it is JSON");
     assert!(nodes.as_array().expect("a list").iter().all(|node| node["host"] == "alpha"), "{nodes}");
     assert!(pond.run(&["cluster", "token"]).starts_with("millpond1."));
-    refused(&pond, &["node", "start"], &["millpond up"]);
-    refused(&pond, &["node", "join", "millpond1.e30", "--listen", "127.0.0.1", "--device", "x"], &["token"]);
+    pond.refused(&["node", "start"], &["millpond up"]);
+    pond.refused(&["node", "join", "millpond1.e30", "--listen", "127.0.0.1", "--device", "x"], &["token"]);
     assert_eq!(pond.http_addresses().len(), 4);
     // Servers of volumes are told of.
     pond.down();
     let back = ["registry", "migrate", "--to", "embedded"];
-    refused(&pond, &back, &["volume.1 is attached", "is in use"]);
+    pond.refused(&back, &["volume.1 is attached", "is in use"]);
     drop((client, door));
     let elsewhere = format!("{url}/other");
-    refused(&pond, &["registry", "migrate", "--to", &elsewhere], &["--to embedded"]);
+    pond.refused(&["registry", "migrate", "--to", &elsewhere], &["--to embedded"]);
     names(&pond.run(&there), &["is in etcd://"]);
     let said = pond.run(&back);
     names(&said, &["registry.redb", "Nobody needs etcd://"]);
-    refused(&pond, &back, &["nothing to move"]);
+    pond.refused(&back, &["nothing to move"]);
     let left = etcd.ctl(&["get", "--prefix", "--keys-only", "/millpond/"]);
     assert_eq!(left.trim(), "/millpond/millpond/moved");
     drop(etcd);
@@ -160,14 +148,14 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
 
     registries.is_on_its_way();
     assert_eq!(registries.lives(), (false, false));
-    refused(&pond, &["up"], &["was moved from this registry", "registry migrate", &url]);
+    pond.refused(&["up"], &["was moved from this registry", "registry migrate", &url]);
     let other = pond.scratch().join("other");
     let init = ["cluster", "init", "--registry", &url, "--dir", path(&other)];
     let output = common::millpond(&init);
     assert!(!output.status.success());
     names(&common::text(&output), &["is being moved into this registry", "registry migrate"]);
     let elsewhere = format!("{url}/other");
-    refused(&pond, &["registry", "migrate", "--to", &elsewhere], &["to finish that move, name that one"]);
+    pond.refused(&["registry", "migrate", "--to", &elsewhere], &["to finish that move, name that one"]);
     // Back.
     names(&pond.run(&with(&["--cancel"])), &["registry.redb", "millpond up"]);
     assert_eq!(registries.lives(), (true, false));
@@ -179,7 +167,7 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
     registries.is_on_its_way();
     names(&pond.run(&there), &["is in etcd://"]);
     assert_eq!(registries.lives(), (false, true));
-    refused(&pond, &with(&["--cancel"]), &["has arrived"]);
+    pond.refused(&with(&["--cancel"]), &["has arrived"]);
     pond.up();
     check(&mut pond.serve("disk").client(), 2);
     pond.down();
@@ -187,8 +175,8 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
     pond.run(&["registry", "migrate", "--to", "embedded"]);
     registries.is_on_its_way();
     drop(etcd);
-    refused(&pond, &with(&["--cancel"]), &["no answer from the registry"]);
-    refused(&pond, &with(&["--target-is-lost"]), &["--cancel"]);
+    pond.refused(&with(&["--cancel"]), &["no answer from the registry"]);
+    pond.refused(&with(&["--target-is-lost"]), &["--cancel"]);
     pond.run(&with(&["--cancel", "--target-is-lost"]));
     pond.up();
     check(&mut pond.serve("disk").client(), 2);

@@ -236,15 +236,7 @@ impl Desk {
 /// # Errors
 /// In words, for the other side: who has no business here.
 fn client_of(key: &PublicKey, map: &ClusterMap) -> Result<(String, Principal), String> {
-    let Some((name, principal)) = map.principal_of(key) else {
-        return Err(match map.revision {
-            0 => "this node knows nothing of its cluster yet; try again".to_owned(),
-            _ => format!(
-                "the key {key} is not one of this cluster: it was removed, or is of another cluster; `millpond auth ls` \
-                 shows whose are"
-            ),
-        });
-    };
+    let (name, principal) = map.whose(key, "this node")?;
     if let Access::Node(_) = principal.access {
         return Err(format!("{name} is a node, which has a way to the registry of its own"));
     }

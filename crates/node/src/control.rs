@@ -303,14 +303,8 @@ impl Config {
 /// Tells the cluster where a node serves clients, as soon as the registry takes it.
 async fn announce_client_port(node: NodeId, cluster: Cluster, address: Option<SocketAddr>) {
     loop {
-        let known = cluster.map().await.map(|map| map.nodes.get(&node).and_then(|info| info.client_port));
-        let told = match known {
-            Ok(known) if known == address => Ok(()),
-            Ok(_) => cluster.change_node(node, |info| info.client_port = address).await.map(drop),
-            Err(error) => Err(error),
-        };
-        match told {
-            Ok(()) => return,
+        match cluster.change_node(node, |info| info.client_port = address).await {
+            Ok(_) => return,
             Err(error) => {
                 tracing::warn!(%node, %error, "clients are not told where this node serves them; trying again");
             }

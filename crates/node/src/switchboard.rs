@@ -106,22 +106,14 @@ impl Switchboard {
     /// Whose key that is, by the newest map.
     fn credential_of(&self, key: PublicKey) -> Result<Credential, String> {
         let map = self.maps.borrow();
-        match map.principal_of(&key) {
-            // No OSD has anything for it, and a client's place is not to be had by asking.
-            Some((name, principal)) if principal.access == Access::Monitor => {
-                Err(format!("{name} may ask how the cluster is, and OSDs are not asked that; the manager is"))
-            }
-            Some((name, principal)) => {
-                Ok(Credential { name: name.into(), principal: principal.clone(), seen_at: map.revision })
-            }
-            None if map.revision == 0 => {
-                Err(format!("{} knows nothing of its cluster yet; try again", self.osd))
-            }
-            None => Err(format!(
-                "the key {key} is not one of this cluster: it was removed, or is of another cluster; `millpond auth ls` \
-                 shows whose are"
-            )),
+        let (name, principal) = map.whose(&key, &self.osd.to_string())?;
+        // No OSD has anything for it, and a client's place is not to be had by asking.
+        if principal.access == Access::Monitor {
+            return Err(format!(
+                "{name} may ask how the cluster is, and OSDs are not asked that; the manager is"
+            ));
         }
+        Ok(Credential { name: name.into(), principal: principal.clone(), seen_at: map.revision })
     }
 
     async fn tell(&self, command: Command) {

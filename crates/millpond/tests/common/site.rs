@@ -3,7 +3,7 @@
 
 use super::door::Door;
 use super::guardian::Guardian;
-use super::{millpond, path, scratch, wait_until};
+use super::{millpond, names, path, scratch, wait_until};
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,14 @@ impl Site {
         let output = millpond(&all);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.success(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Runs a command on it that must be refused, with these words.
+    #[track_caller]
+    pub fn refused(&self, arguments: &[&str], words: &[&str]) {
+        let (worked, stdout, stderr) = self.attempt(arguments);
+        assert!(!worked, "{arguments:?}: {stdout}");
+        names(&stderr, words);
     }
 
     /// Makes a volume.

@@ -33,13 +33,6 @@ fn client(hosts: &Hosts, name: &str, access: &str) -> Site {
     site
 }
 
-#[track_caller]
-fn refused(site: &Site, arguments: &[&str], words: &[&str]) {
-    let (is_done, said, error) = site.attempt(arguments);
-    assert!(!is_done, "{arguments:?}: {said}");
-    names(&error, words);
-}
-
 fn is_open(hosts: &Hosts, host: u32, port: u16) -> bool {
     let address = SocketAddr::new(hosts.address(host).parse().expect("it is an address"), port);
     TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok()
@@ -83,11 +76,11 @@ fn all_nodes_are_watched_from_one_machine_of_which_none_needs_to_know() {
     assert_eq!(status["health"]["level"], "ok", "{status}");
     names(&site.run(&["top", "--once"]), &["osd.0", "osd.1", "osd.2"]);
     names(&site.run(&["auth", "ls"]), &["prometheus", "ask how the cluster is"]);
-    refused(&site, &["osd", "out", "0", "--allow-fewer-copies"], &["prometheus may not do that"]);
-    refused(&site, &["volume", "create", "x", "64MiB"], &["prometheus may not do that"]);
+    site.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["prometheus may not do that"]);
+    site.refused(&["volume", "create", "x", "64MiB"], &["prometheus may not do that"]);
     let refusal = site.try_serve("disk").err().expect("it reads no volume");
     names(&refusal, &["to ask how the cluster is"]);
-    refused(&site, &["monitor", "--listen", "0.0.0.0:0"], &["loopback"]);
+    site.refused(&["monitor", "--listen", "0.0.0.0:0"], &["loopback"]);
 
     let (_monitor, address) = Monitor::start(&site);
     let (code, _, targets) = get(&address, "/targets");
@@ -122,11 +115,11 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
 
     let vm_host = client(&hosts, "vm-host", "--pool default --rw");
     names(&vm_host.run(&["volume", "ls"]), &["disk"]);
-    refused(&vm_host, &["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--admin"]);
-    refused(&vm_host, &["volume", "rm", "disk"], &["vm-host may not do that"]);
-    refused(&vm_host, &["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);
-    refused(&vm_host, &["status"], &["vm-host may not do that"]);
-    refused(&vm_host, &["cluster", "token"], &["is a client"]);
+    vm_host.refused(&["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--admin"]);
+    vm_host.refused(&["volume", "rm", "disk"], &["vm-host may not do that"]);
+    vm_host.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);
+    vm_host.refused(&["status"], &["vm-host may not do that"]);
+    vm_host.refused(&["cluster", "token"], &["is a client"]);
     let refusal = vm_host.try_serve("theirs").err().expect("it is of another pool");
     names(&refusal, &["no pool that its key is for"]);
 
@@ -176,5 +169,5 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
         Ok(()) => false,
         Err(refusal) => refusal.code == EIO,
     });
-    refused(&vm_host, &["volume", "ls"], &["is not one of this cluster", "auth ls"]);
+    vm_host.refused(&["volume", "ls"], &["is not one of this cluster", "auth ls"]);
 }

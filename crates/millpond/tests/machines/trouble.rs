@@ -169,8 +169,10 @@ fn hosts_join_and_leave_and_the_manager_is_killed_meanwhile_while_fio_verifies()
         // As another node, for it was removed.
         hosts.run_on(1, &format!("millpond osd wipe {} --yes", path(&hosts.drive(1))));
         std::fs::remove_dir_all(hosts.dir_of(1)).expect("its settings can be removed");
+        let before = targets();
         hosts.join(1);
         assert!(hosts.node_of(1)["node"] != node);
+        wait_until("the host that joined anew is to have a part", || targets() != before);
         probe.goes_on("h2 joined anew");
         becomes_whole_within(hosts, MOVED_WITHIN);
         assert!(has_groups(hosts, hosts.osd_of(1)), "nothing is placed on the host that joined anew");

@@ -15,7 +15,7 @@
 //! Who may ask how the cluster is reads besides what that takes, and has nothing done.
 
 use super::errand::{Errand, Outcome};
-use super::{AttachRecord, Cluster, ClusterError, encode, keys};
+use super::{AttachRecord, Cluster, ClusterError, Read, encode, keys};
 use crate::endpoint::SCHEME;
 use crate::error::RegistryError;
 use crate::interface::{Compare, LeaseId, Operation, Registry, RegistryTrouble, Revision, Txn, Watch};
@@ -305,7 +305,8 @@ impl ConfinedRegistry {
         bearer: &Bearer,
         volume: VolumeId,
     ) -> Result<Vec<AttachRecord>, ClusterError> {
-        if let Some(info) = cluster.map().await?.volumes.get(&volume) {
+        let info: Read<VolumeInfo> = cluster.read(&keys::volume(volume)).await?;
+        if let Some(info) = &info.value {
             bearer.permission(info)?;
         }
         let mut records = cluster.attachments(volume).await?;
@@ -358,35 +359,38 @@ impl ConfinedRegistry {
         Ok(Answer::Granted { lease: lease.id, ttl_ms: lease.ttl.as_millis() as u64 })
     }
 
+    async fn keep_alive(&self, lease: LeaseId) -> Result<()> {
+        self.check_lease(lease).await?;
+        let kept = self.inner.lease_keep_alive(lease).await;
+        match &kept {
+            Ok(()) => drop(self.leases().insert(lease, Instant::now() + TTL_MAX)),
+            Err(RegistryError::LeaseNotFound { .. }) => drop(self.leases().remove(&lease)),
+            Err(_) => {}
+        }
+        kept
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<()> {
+        self.check_lease(lease).await?;
+        self.inner.lease_revoke(lease).await?;
+        self.leases().remove(&lease);
+        Ok(())
+    }
+
     async fn perform(&self, request: Request) -> Result<Answer> {
         match &request {
             Request::Get { key } => self.check_get(key)?,
             Request::Range { prefix } => self.check_range(prefix)?,
             Request::Txn(txn) => self.check_txn(txn)?,
             Request::LeaseGrant { ttl_ms } => return self.grant(Duration::from_millis(*ttl_ms)).await,
-            Request::LeaseKeepAlive { lease } => self.check_lease(*lease).await?,
-            Request::LeaseRevoke { lease } => {
-                self.check_lease(*lease).await?;
-                let lease = *lease;
-                let done = perform(&*self.inner, request).await?;
-                self.leases().remove(&lease);
-                return Ok(done);
-            }
+            Request::LeaseKeepAlive { lease } => return self.keep_alive(*lease).await.map(|()| Answer::Done),
+            Request::LeaseRevoke { lease } => return self.revoke(*lease).await.map(|()| Answer::Done),
             Request::Compact { .. } => return self.not_its("history"),
             Request::Errand(errand) => {
                 return self.run(errand.clone()).await.map(|outcome| Answer::Errand(Some(outcome)));
             }
         }
-        let kept = if let Request::LeaseKeepAlive { lease } = &request { Some(*lease) } else { None };
-        let done = perform(&*self.inner, request).await;
-        if let Some(lease) = kept {
-            match &done {
-                Ok(_) => drop(self.leases().insert(lease, Instant::now() + TTL_MAX)),
-                Err(RegistryError::LeaseNotFound { .. }) => drop(self.leases().remove(&lease)),
-                Err(_) => {}
-            }
-        }
-        done
+        perform(&*self.inner, request).await
     }
 
     async fn take_turn(&self, share: &Share, requests: u32) -> Result<()> {
