@@ -10,7 +10,7 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
 
 # Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
 TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-TEST := $(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace
+TEST := $(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace --no-fail-fast
 
 .PHONY: help deps build run test test-units test-programs test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
 

@@ -116,7 +116,7 @@ codes! {
     OsdDown = "OSD_DOWN", Warning,
         "the process of an OSD does not run, or does not reach the registry",
         "its placement groups have one copy less; they go on where enough others are in sync",
-        "read the log of its node; `millpond up` starts the node again by itself. If the drive is lost, replace it",
+        "read the log of its node; `millpond up` starts the node again by itself, unless it was told --no-restart. If the drive is lost, replace it",
         "when it is up again, or all its groups are whole elsewhere and it was removed";
     /// An OSD gave its drive up.
     OsdDriveFailed = "OSD_DRIVE_FAILED", Warning,

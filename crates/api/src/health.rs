@@ -189,7 +189,10 @@ fn down_osd(osd: &OsdView, problems: &mut Vec<Problem>) {
     let read_log = match &osd.failure {
         Some(_) => replace_drive(osd),
         None if osd.host == node.to_string() => {
-            format!("read {node}.log in the cluster's directory; `up` starts the node again by itself")
+            format!(
+                "read {node}.log in the cluster's directory; `up` starts the node again by itself, unless \
+                 it was told --no-restart"
+            )
         }
         // A host that has joined, or on which the cluster began.
         None => format!(
@@ -554,7 +557,7 @@ mod tests {
             let problems = told(&map, &statuses, away);
             problems.into_iter().find(|problem| problem.starts_with("osd.2 on node.2 is down: ")).unwrap()
         };
-        assert!(down(None).ends_with("starts the node again by itself"));
+        assert!(down(None).ends_with("starts the node again by itself, unless it was told --no-restart"));
         let mut joined = map.clone();
         joined.nodes.insert(NodeId(2), NodeInfo { host: "h3".into(), ..NodeInfo::default() });
         let told = self::told(&joined, &statuses, None);

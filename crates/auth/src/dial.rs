@@ -42,7 +42,10 @@ pub async fn reach(
 }
 
 /// The key of whoever must be at an address.
-fn key_at(map: &ClusterMap, address: SocketAddr) -> Result<PublicKey, String> {
+///
+/// # Errors
+/// In words, for a person: the map does not show it.
+pub fn key_at(map: &ClusterMap, address: SocketAddr) -> Result<PublicKey, String> {
     let is_there = |osd: &OsdId| map.osds[osd].address == Some(address);
     let osd = map.osds.keys().copied().find(is_there);
     let osd = osd.ok_or_else(|| format!("the cluster map does not show who is at {address}"))?;

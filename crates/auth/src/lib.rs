@@ -19,6 +19,6 @@ mod handshake;
 mod key;
 
 pub use channel::{Channel, Stream};
-pub use dial::{dial, reach};
+pub use dial::{dial, key_at, reach};
 pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
 pub use key::{KeyError, SecretKey};

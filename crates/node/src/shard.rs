@@ -8,7 +8,7 @@ use base::map::{ClusterMap, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
-use pg::{Credential, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
+use pg::{Credential, GroupSummary, Io, LinkError, LostBlock, Osd, OsdOptions, ScrubReport};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -64,6 +64,8 @@ pub enum Command {
         connection: ConnectionId,
         /// The connection.
         stream: Stream,
+        /// Who is there. None for tests.
+        credential: Option<Credential>,
     },
     /// A connection that was dialled came to nothing.
     NotConnected {
@@ -386,13 +388,18 @@ impl Shard {
                 self.reactor.return_inbox(connection, inbox, !progress.is_stalled);
             }
             Err(error) => {
-                let reason = error.to_string();
-                tracing::info!(osd = %self.osd.id(), reason, "a connection is refused");
-                self.reactor.send(connection, &wire::encode::refused(&reason));
                 self.reactor.return_inbox(connection, inbox, false);
-                self.reactor.close(connection, &reason);
+                self.refuse(connection, &error);
             }
         }
+    }
+
+    /// Tells whoever is there why, and closes the connection.
+    fn refuse(&mut self, connection: ConnectionId, error: &LinkError) {
+        let reason = error.to_string();
+        tracing::info!(osd = %self.osd.id(), reason, "a connection is refused");
+        self.reactor.send(connection, &wire::encode::refused(&reason));
+        self.reactor.close(connection, &reason);
     }
 
     fn retry_stalled(&mut self, now: Instant) {
@@ -426,17 +433,25 @@ impl Shard {
                 }
                 // It was made by an older map. Dropping it has it made anew.
                 Command::Accepted { stream, .. } if is_too_open(self.encryption, &stream) => {}
-                Command::Connected { connection, stream } if is_too_open(self.encryption, &stream) => {
+                Command::Connected { connection, stream, .. } if is_too_open(self.encryption, &stream) => {
                     self.reactor.close(connection, ENCRYPTION_CAME);
                 }
                 Command::Accepted { stream, credential } => {
                     // Too many connections: dropping it closes it, which is all that can be said to its peer.
                     if let Ok(connection) = self.reactor.adopt(stream) {
-                        osd.handle_accepted(connection.link(), credential);
-                        self.greetings.push_back((now + GREETING_LIMIT, connection));
+                        match osd.handle_accepted(connection.link(), credential) {
+                            Ok(()) => self.greetings.push_back((now + GREETING_LIMIT, connection)),
+                            Err(error) => self.refuse(connection, &error),
+                        }
                     }
                 }
-                Command::Connected { connection, stream } => self.reactor.fulfil(connection, stream),
+                Command::Connected { connection, stream, credential } => {
+                    let still = credential.map_or(Ok(()), |one| osd.handle_proved(connection.link(), one));
+                    match still {
+                        Ok(()) => self.reactor.fulfil(connection, stream),
+                        Err(error) => self.reactor.close(connection, &error.to_string()),
+                    }
+                }
                 Command::NotConnected { connection, reason } => self.reactor.close(connection, &reason),
                 Command::Shutdown => {
                     osd.begin_shutdown(&mut io);

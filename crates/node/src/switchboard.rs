@@ -70,14 +70,22 @@ impl Switchboard {
 
     async fn connect(self: Arc<Self>, dial: Dial) {
         let Dial { connection, address } = dial;
-        let map = self.maps.borrow().clone();
-        let dialled = auth::dial(&self.identity, &map, address).await;
-        let dialled = dialled.and_then(|channel| stream_of(channel).map_err(|error| error.to_string()));
-        self.tell(match dialled {
-            Ok(stream) => Command::Connected { connection, stream },
+        self.tell(match self.reach(address).await {
+            Ok((stream, credential)) => {
+                Command::Connected { connection, stream, credential: Some(credential) }
+            }
             Err(reason) => Command::NotConnected { connection, reason },
         })
         .await;
+    }
+
+    /// Connects to whoever must be at an address.
+    async fn reach(&self, address: SocketAddr) -> Result<(Stream, Credential), String> {
+        let map = self.maps.borrow().clone();
+        let key = auth::key_at(&map, address)?;
+        let channel = auth::reach(&self.identity, key, address, map.encryption).await?;
+        let stream = stream_of(channel).map_err(|error| error.to_string())?;
+        Ok((stream, self.credential_of(key)?))
     }
 
     async fn accept(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {

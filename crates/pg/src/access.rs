@@ -12,6 +12,10 @@ use base::{Access, ClientId, LinkId, OsdId, Permission, PoolId, Principal, Volum
 use std::sync::Arc;
 use wire::{Message, Status};
 
+/// How many connections one key may have to an OSD: a quarter of what its reactor takes. Whoever stole the key of a client leaves
+/// the others room, and a machine has thousands of volumes before it comes near.
+const CONNECTIONS_PER_KEY_MAX: usize = 4096;
+
 /// Who connected, as its key proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
@@ -21,6 +25,22 @@ pub struct Credential {
     pub principal: Principal,
     /// The revision of the map that said so.
     pub seen_at: u64,
+}
+
+impl Credential {
+    /// Does as a map says of it; false if its key is gone. A map that is not newer than the one it was proved by says nothing.
+    fn heed(&mut self, map: &ClusterMap) -> bool {
+        if map.revision <= self.seen_at {
+            return true;
+        }
+        match map.principals.get(&*self.name) {
+            Some(now) if now.public_key == self.principal.public_key => {
+                self.principal.access.clone_from(&now.access);
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A client at the other end of a link.
@@ -74,7 +94,33 @@ impl ClientLink {
     }
 }
 
+impl Peer {
+    fn credential(&self) -> Option<&Credential> {
+        match self {
+            Peer::Unknown(credential) => credential.as_ref(),
+            Peer::Client(client) => client.credential.as_ref(),
+            Peer::Osd(peer) => peer.credential.as_ref(),
+        }
+    }
+}
+
 impl Osd {
+    /// Whether whoever has this credential may have one more connection, by the newest map.
+    pub(crate) fn admit_one_more(&self, credential: &mut Credential) -> Result<(), LinkError> {
+        self.admit_still(credential)?;
+        let is_its = |other: &Credential| other.principal.public_key == credential.principal.public_key;
+        let count = self.peers.values().filter(|peer| peer.credential().is_some_and(is_its)).count();
+        if count < CONNECTIONS_PER_KEY_MAX {
+            return Ok(());
+        }
+        Err(LinkError::TooMany { name: credential.name.clone(), max: CONNECTIONS_PER_KEY_MAX })
+    }
+
+    /// Whether that key is one of the cluster still: a newer map may have come while it was proved.
+    pub(crate) fn admit_still(&self, credential: &mut Credential) -> Result<(), LinkError> {
+        if credential.heed(&self.map) { Ok(()) } else { Err(LinkError::KeyRemoved(credential.name.clone())) }
+    }
+
     /// Whether whoever has this credential may be that client. Answers its older links.
     pub(crate) fn admit_client(
         &self,
@@ -157,16 +203,10 @@ impl Osd {
                 Peer::Client(client) => &mut client.credential,
                 Peer::Osd(peer) => &mut peer.credential,
             };
-            let Some(credential) = credential else { continue };
-            // The key was proved by a map that this one may not have caught up with.
-            if map.revision < credential.seen_at {
-                continue;
-            }
-            match map.principals.get(&*credential.name) {
-                Some(now) if now.public_key == credential.principal.public_key => {
-                    credential.principal.access.clone_from(&now.access);
-                }
-                _ => gone.push(*link),
+            if let Some(credential) = credential
+                && !credential.heed(map)
+            {
+                gone.push(*link);
             }
         }
         // In the order of the links, so that a run repeats itself.
@@ -183,6 +223,7 @@ impl Osd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::osd::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::map::OsdInfo;
     use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
@@ -204,6 +245,11 @@ mod tests {
         Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]))
     }
 
+    /// As the newest map proves it.
+    fn credential(alone: &Alone, name: &str, access: Access) -> Credential {
+        Credential { name: name.into(), principal: principal(access), seen_at: alone.osd.map.revision }
+    }
+
     /// Somebody connects with that access and says who it is.
     fn greet(
         alone: &mut Alone,
@@ -212,8 +258,8 @@ mod tests {
         access: Access,
         role: Role,
     ) -> Result<(), LinkError> {
-        let credential = Credential { name: name.into(), principal: principal(access), seen_at: 1 };
-        alone.osd.handle_accepted(link, Some(credential));
+        let credential = credential(alone, name, access);
+        alone.osd.handle_accepted(link, Some(credential))?;
         let hello = Hello { role, cluster: alone.osd.cluster, target: alone.osd.id };
         alone.osd.handle_bytes(alone.now, link, &encode::hello(&hello), &mut alone.io).map(drop)
     }
@@ -302,6 +348,56 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         assert_eq!(alone.io.closed, [LINK]);
         assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::read(&wanted), &mut alone.io).is_err());
+    }
+
+    #[test]
+    fn one_key_leaves_room_for_others_and_gets_its_own_back() {
+        let mut alone = Alone::new();
+        let connects = |alone: &mut Alone, link: u64, key: u8| {
+            let mut one = credential(alone, &format!("key-{key}"), writer());
+            one.principal.public_key = PublicKey([key; 32]);
+            alone.osd.handle_accepted(LinkId(link), Some(one))
+        };
+        let first = 100;
+        let last = first + CONNECTIONS_PER_KEY_MAX as u64 - 1;
+        for link in first..=last {
+            connects(&mut alone, link, 1).unwrap();
+        }
+        let refused = connects(&mut alone, last + 1, 1);
+        assert!(matches!(refused, Err(LinkError::TooMany { .. })), "{refused:?}");
+        connects(&mut alone, last + 2, 2).unwrap();
+        let now = alone.now;
+        alone.osd.handle_closed(now, LinkId(first), "it ended", &mut alone.io);
+        connects(&mut alone, last + 3, 1).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_was_removed_while_it_was_proved_opens_nothing() {
+        let mut alone = Alone::new();
+        let mut proved = credential(&alone, "tenant", writer());
+        proved.seen_at = alone.osd.map.revision.checked_sub(1).expect("there was a map before");
+        let refused = alone.osd.handle_accepted(LINK, Some(proved));
+        assert!(matches!(refused, Err(LinkError::KeyRemoved(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_link_to_an_osd_ends_when_the_key_of_its_node_is_replaced() {
+        let mut alone = Alone::new();
+        let dialled = LinkId(20);
+        alone.osd.peers.insert(dialled, Peer::Osd(OsdLink::new(OsdId(1), false, alone.now)));
+        let proved = credential(&alone, "node.1", Access::Node(NodeId(1)));
+        alone.osd.handle_proved(dialled, proved.clone()).unwrap();
+        let mut map = map(1);
+        map.revision = alone.osd.map.revision + 1;
+        map.principals.insert("node.1".to_owned(), proved.principal.clone());
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        assert!(alone.io.closed.is_empty(), "its key is as it was");
+        map.revision += 1;
+        map.principals.get_mut("node.1").unwrap().public_key = PublicKey([4; 32]);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(alone.io.closed, [dialled]);
+        let refused = alone.osd.handle_proved(LinkId(21), proved);
+        assert!(matches!(refused, Err(LinkError::KeyRemoved(_))), "{refused:?}");
     }
 
     #[test]

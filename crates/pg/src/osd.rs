@@ -96,6 +96,20 @@ pub enum LinkError {
         /// What it wanted to.
         what: &'static str,
     },
+    /// Its key has as many connections as one may.
+    #[error(
+        "the key {name} has {max} connections to this OSD already, as many as one key may; give each machine a key of its own \
+         (`millpond auth add`), or end some"
+    )]
+    TooMany {
+        /// The key's name.
+        name: Arc<str>,
+        /// How many.
+        max: usize,
+    },
+    /// Its key was removed, or replaced.
+    #[error("the key {0} was removed or replaced; `millpond auth ls` shows who has one")]
+    KeyRemoved(Arc<str>),
     /// This OSD serves nothing more.
     #[error("{0} stops, or its drive failed")]
     Stopped(OsdId),
@@ -169,7 +183,7 @@ pub(crate) enum Peer {
 #[derive(Debug, Default)]
 pub(crate) struct OsdLink {
     pub(crate) osd: OsdId,
-    /// Of whoever connected to this OSD, if that is checked.
+    /// Whose key is there, if that is checked.
     pub(crate) credential: Option<Credential>,
     pub(crate) is_ready: bool,
     /// When it was dialled, or became ready.
@@ -465,8 +479,31 @@ impl Osd {
 
     /// Somebody connected who proved to have the key of this principal. Without a credential whoever connects is taken to be
     /// who it says it is: only a simulator, or a test, can know that.
-    pub fn handle_accepted(&mut self, link: LinkId, credential: Option<Credential>) {
+    ///
+    /// # Errors
+    /// If its key is gone by now, or has too many links: this one is to be refused and closed.
+    pub fn handle_accepted(
+        &mut self,
+        link: LinkId,
+        mut credential: Option<Credential>,
+    ) -> Result<(), LinkError> {
+        if let Some(credential) = &mut credential {
+            self.admit_one_more(credential)?;
+        }
         self.peers.insert(link, Peer::Unknown(credential));
+        Ok(())
+    }
+
+    /// Whoever is at the end of an outgoing link proved to have the key of this principal.
+    ///
+    /// # Errors
+    /// If that key is gone by now: the link is to be closed.
+    pub fn handle_proved(&mut self, link: LinkId, mut credential: Credential) -> Result<(), LinkError> {
+        self.admit_still(&mut credential)?;
+        if let Some(Peer::Osd(peer)) = self.peers.get_mut(&link) {
+            peer.credential = Some(credential);
+        }
+        Ok(())
     }
 
     /// An outgoing link stands.

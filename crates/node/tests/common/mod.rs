@@ -85,7 +85,7 @@ fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, wak
     std::thread::spawn(move || {
         while let Some(Dial { connection, address }) = dials.blocking_recv() {
             let command = match TcpStream::connect(address) {
-                Ok(socket) => Command::Connected { connection, stream: socket.into() },
+                Ok(socket) => Command::Connected { connection, stream: socket.into(), credential: None },
                 Err(error) => Command::NotConnected { connection, reason: error.to_string() },
             };
             if commands.blocking_send(command).is_err() {

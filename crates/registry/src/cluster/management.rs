@@ -253,8 +253,9 @@ fn what_is_lacking(map: &ClusterMap, pool: &PoolInfo) -> Option<String> {
     let (name, copies, domain) = (&pool.name, pool.size as usize, pool.rule.failure_domain);
     if left.len() < copies {
         let class = pool.rule.device_class.map_or(String::new(), |class| format!(" on {class} drives"));
+        let (osds, are) = if left.len() == 1 { ("OSD", "is") } else { ("OSDs", "are") };
         return Some(format!(
-            "pool {name} wants {copies} copies, and only {} other OSDs{class} are in and up",
+            "pool {name} wants {copies} copies, and only {} other {osds}{class} {are} in and up",
             left.len()
         ));
     }
@@ -369,6 +370,7 @@ mod tests {
         assert_eq!(stays_because(&[0, 0, 0, 0], 1, 3), "", "there is only one node anyway");
         assert!(stays_because(&[0, 1, 2], 1, 3).contains("only 2 other OSDs"));
         assert!(stays_because(&[0, 1, 2, 3], 2, 3).contains("only 2 other OSDs"));
+        assert!(stays_because(&[0, 1, 2, 3], 3, 3).contains("only 1 other OSD is in"));
         assert!(stays_because(&[0, 0, 1, 1, 2, 2], 2, 3).contains("share the 2 hosts"));
         assert!(stays_because(&[0, 1, 2, 3], 2, 2).contains("2 of the 4 OSDs"));
     }

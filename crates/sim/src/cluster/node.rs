@@ -594,7 +594,7 @@ impl Node {
             Input::Received(link) => self.handle_inbox(now, link, world),
             Input::Accepted(link) => {
                 if io.world.is_open(link) {
-                    osd.handle_accepted(link, None);
+                    osd.handle_accepted(link, None).expect("no keys are counted without keys");
                     running.greetings.push_back((now + GREETING_LIMIT, link));
                 }
             }
