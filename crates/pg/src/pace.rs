@@ -4,6 +4,8 @@
 //! What hurts clients is what a burst adds to what they wait for anyway. On a drive that flushes in microseconds that is
 //! all of it, so bursts are small. On one whose flush takes milliseconds every write waits for that, whoever wrote, and
 //! larger bursts cost little: they grow as long as one of them takes about as long as such flushes do.
+//!
+//! A group that takes no writes for want of members in sync is not spaced out: that is what its clients wait for.
 
 use base::Instant;
 use std::time::Duration;

@@ -314,8 +314,12 @@ impl Osd {
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, index: u32, osd: OsdId, io: &mut impl Io) {
         loop {
-            let (may_push, push_blocks) = (self.pace.may_push(self.now), self.pace.push_blocks(self.now));
             let group = &mut self.groups[index as usize];
+            // Where too few are in sync for writes, clients wait for nothing but this.
+            let (may_push, push_blocks) = match group.is_writable() {
+                true => (self.pace.may_push(self.now), self.pace.push_blocks(self.now)),
+                false => (true, PUSH_BLOCKS),
+            };
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learner) = group.learner_mut(osd) else { return };
             let (link, session) = (learner.link, learner.session);

@@ -193,9 +193,9 @@ fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     let seeds = [
-        29,                    // a deposed primary reported a group as served
-        92,                    // a learner was taken in twice, after an answer of the registry was lost
-        124,                   // two OSDs at rest asked each other for leases without end
+        29,                     // a deposed primary reported a group as served
+        92,                     // a learner was taken in twice, after an answer of the registry was lost
+        124,                    // two OSDs at rest asked each other for leases without end
         3946,       // a replica that obeyed an epoch went back to being the primary of the one before
         4433,       // a write was taken for done although an epoch's begin had undone it
         50792,      // a learner that became primary did not know what had been done before it joined
@@ -222,6 +222,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
         1_795_800_010_006_578, // a copy was forged of a block that had rotted elsewhere, which nobody had found yet
         1_795_900_111_147, // a copy was forged of one of two, which led before the scrub, so that it was right
         1_796_001_004_710, // a block rotted of a pool that kept one copy, and the sound one was on its way out
+        17_954_745_331_012_338, // a group that took no writes caught up at leisure, for its clients asked again and again
     ];
     for seed in seeds {
         assert_survives(seed);
