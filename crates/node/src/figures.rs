@@ -29,9 +29,9 @@ struct Counts {
 impl Counts {
     fn of(osd: &Osd) -> Counts {
         Counts {
-            requests: *osd.figures(),
-            operations_in_flight: osd.operations_in_flight() as u64,
-            recovery_sent_bytes: osd.pushed_bytes(),
+            requests: *osd.view().figures(),
+            operations_in_flight: osd.view().operations_in_flight() as u64,
+            recovery_sent_bytes: osd.view().pushed_bytes(),
             cpu_ns: thread_cpu_ns(),
         }
     }
@@ -73,18 +73,19 @@ impl Teller {
             operations_in_flight: counts.operations_in_flight,
             recovery_sent_bytes: counts.recovery_sent_bytes,
             pools: osd
+                .view()
                 .pool_traffic()
                 .into_iter()
                 .map(|(pool, traffic)| PoolTraffic { pool, traffic })
                 .collect(),
             volumes: self
                 .volumes
-                .choose(osd.volume_traffic())
+                .choose(osd.view().volume_traffic())
                 .map(|(volume, traffic)| VolumeTraffic { volume, traffic })
                 .collect(),
             clients: self
                 .clients
-                .choose(osd.client_traffic())
+                .choose(osd.view().client_traffic())
                 .map(|(client, traffic)| ClientTraffic { client, traffic })
                 .collect(),
         };

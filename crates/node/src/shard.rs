@@ -291,7 +291,7 @@ impl Shard {
         loop {
             let now = ring::now();
             let timeout = self.osd.next_timeout().since(now);
-            self.reactor.set_waiting(self.osd.operations_in_flight());
+            self.reactor.set_waiting(self.osd.view().operations_in_flight());
             self.reactor.turn(Some(timeout), &mut events)?;
             let (osd, reactor) = (&mut self.osd, &mut self.reactor);
             reactor.take_released(|buffer| osd.put_buffer(buffer));
@@ -362,11 +362,11 @@ impl Shard {
 
     /// Logs the damage that reads met, in sum: a drive may have very many such blocks.
     fn log_damage(&mut self, now: Instant) {
-        let found = self.osd.damage().found;
+        let found = self.osd.view().damage().found;
         let (logged, at) = self.damage_logged;
         if found > logged && now.since(at) >= DAMAGE_LOG_PAUSE {
             self.damage_logged = (found, now);
-            let mended = self.osd.damage().mended;
+            let mended = self.osd.view().damage().mended;
             tracing::warn!(osd = %self.osd.id(), path = self.path, found, mended, "blocks whose checksum does not verify were found on the drive since the start");
         }
     }
@@ -511,7 +511,7 @@ impl Shard {
         }
         self.looked_at = now;
         let states_changed = self.published.as_ref().is_none_or(|published| {
-            !self.osd.summaries().all(|summary| {
+            !self.osd.view().summaries().all(|summary| {
                 published.pgs.get(&summary.pg).is_some_and(|known| {
                     let now = status_of(&summary, known.objects);
                     *known == PgStatus { recovery: known.recovery, ..now }
@@ -519,7 +519,7 @@ impl Shard {
             })
         });
         // Peering takes no longer than a moment.
-        let will_change = states_changed || self.osd.summaries().any(|summary| summary.is_peering);
+        let will_change = states_changed || self.osd.view().summaries().any(|summary| summary.is_peering);
         let pause = if will_change { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
         if now >= self.count_after {
             // Every object is looked at for it, so not more often than figures are published at rest.
@@ -528,9 +528,9 @@ impl Shard {
         }
         let (pushed, measured_at) = self.recovery_measured;
         if now.since(measured_at) >= STATUS_PAUSE {
-            let bytes = self.osd.pushed_bytes() - pushed;
+            let bytes = self.osd.view().pushed_bytes() - pushed;
             self.recovery_bytes_per_s = (bytes as f64 / now.since(measured_at).as_secs_f64()) as u64;
-            self.recovery_measured = (self.osd.pushed_bytes(), now);
+            self.recovery_measured = (self.osd.view().pushed_bytes(), now);
         }
         self.log_damage(now);
         let status = self.status();
@@ -554,6 +554,7 @@ impl Shard {
         let statistics = self.osd.store().statistics();
         let pgs = self
             .osd
+            .view()
             .summaries()
             .map(|summary| {
                 (summary.pg, status_of(&summary, self.objects.get(&summary.pg).copied().unwrap_or(0)))
@@ -569,18 +570,18 @@ impl Shard {
             volatile_cache: self.has_volatile_cache,
             path: self.path.clone(),
             pid: std::process::id(),
-            damaged_reads: self.osd.damage().found,
-            mended_blocks: self.osd.damage().mended,
+            damaged_reads: self.osd.view().damage().found,
+            mended_blocks: self.osd.view().damage().mended,
             lost_blocks: lost.len() as u64,
             lost: ranges_of(&lost),
             recovery_bytes_per_s: self.recovery_bytes_per_s,
-            scrubbing: self.osd.scrub_progress().map(|(pg, deep, objects_left)| ScrubProgress {
+            scrubbing: self.osd.view().scrub_progress().map(|(pg, deep, objects_left)| ScrubProgress {
                 pg,
                 deep,
                 objects_left,
             }),
             failure: self.osd.store().failure().map(str::to_owned),
-            notes: self.osd.notes().map(str::to_owned).collect(),
+            notes: self.osd.view().notes().map(str::to_owned).collect(),
         }
     }
 }

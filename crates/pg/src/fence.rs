@@ -9,21 +9,19 @@
 //!
 //! Why that is enough for epochs that begin afterwards is told in docs/protocol.md.
 
+use crate::broken::Sabotage;
+use crate::context::Context;
 use crate::io::Io;
-use crate::osd::Osd;
-use crate::sabotage::Sabotage;
-use base::{Generation, LinkId, OsdId, VolumeId};
+use base::{LinkId, OsdId};
 use std::collections::BTreeSet;
 use wire::{Fence, encode};
 
 /// Fences of clients that may wait for other OSDs at the same time.
 const FENCING_MAX: usize = 1024;
-/// Volumes that the map does not show and that fences are remembered of.
-const UNKNOWN_MAX: usize = 4096;
 
 /// A client's fence that other OSDs are yet to know.
 #[derive(Debug)]
-pub(crate) struct Fencing {
+struct Fencing {
     fence: Fence,
     client: LinkId,
     awaited: Vec<Awaited>,
@@ -37,103 +35,90 @@ struct Awaited {
     told_on: Option<LinkId>,
 }
 
-impl Osd {
+/// Fences that other OSDs are yet to know.
+#[derive(Debug, Default)]
+pub(crate) struct Fences {
+    fencing: Vec<Fencing>,
+}
+
+impl Fences {
+    /// Whether all know all of them.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.fencing.is_empty()
+    }
+
     /// A client has a fence set up.
-    pub(crate) fn handle_client_fence(&mut self, link: LinkId, fence: &Fence, io: &mut impl Io) {
-        if self.map.revision == 0 {
+    pub(crate) fn handle_client_fence(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
+        if cx.volumes.map.revision == 0 {
             // Who else is to know it is not known yet, nor what an earlier life of this OSD promised.
-            return io.close(link, "nothing is known of the cluster yet");
+            return cx.io.close(link, "nothing is known of the cluster yet");
         }
-        if !self.take_fence(fence.volume, fence.generation) || self.fencing.len() >= FENCING_MAX {
+        if !cx.volumes.fence(fence.volume, fence.generation) || self.fencing.len() >= FENCING_MAX {
             // It asks again.
-            return io.close(link, "too many fences");
+            return cx.io.close(link, "too many fences");
         }
-        let mut others: BTreeSet<OsdId> = self.map.osds.keys().copied().collect();
-        others.extend(self.osd_links.keys());
-        others.extend(self.leases.promised(self.now));
-        others.remove(&self.id);
-        if self.sabotage == Some(Sabotage::FenceAlone) {
+        let mut others: BTreeSet<OsdId> = cx.volumes.map.osds.keys().copied().collect();
+        others.extend(cx.links.osds().map(|(osd, _)| osd));
+        others.extend(cx.presence.leases.promised(cx.now));
+        others.remove(&cx.me.id);
+        if cx.breaks(Sabotage::FenceAlone) {
             others.clear();
         }
         let awaited = others.into_iter().map(|osd| Awaited { osd, told_on: None }).collect();
         self.fencing.push(Fencing { fence: *fence, client: link, awaited });
-        self.advance_fences(io);
-    }
-
-    /// Another OSD tells of a fence.
-    pub(crate) fn handle_peer_fence(&mut self, link: LinkId, fence: &Fence, io: &mut impl Io) {
-        if self.take_fence(fence.volume, fence.generation) && fence.request != 0 {
-            io.send(link, &encode::fence_done(fence));
-        }
+        self.advance(cx);
     }
 
     /// Another OSD knows a fence.
-    pub(crate) fn handle_fence_done(&mut self, link: LinkId, done: &Fence, io: &mut impl Io) {
+    pub(crate) fn handle_done(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, done: &Fence) {
         for fencing in &mut self.fencing {
             if fencing.fence.volume == done.volume && fencing.fence.generation <= done.generation {
                 fencing.awaited.retain(|awaited| awaited.told_on != Some(link));
             }
         }
-        self.advance_fences(io);
-    }
-
-    /// Serves nobody with an older generation from here on. `false` if it cannot be remembered.
-    fn take_fence(&mut self, volume: VolumeId, generation: Generation) -> bool {
-        if let Some(state) = self.volumes.get_mut(&volume) {
-            state.generation = state.generation.max(generation);
-            return true;
-        }
-        // The map that shows the volume is on its way, and may be from before the fence.
-        if self.fences.len() >= UNKNOWN_MAX && !self.fences.contains_key(&volume) {
-            return false;
-        }
-        let known = self.fences.entry(volume).or_default();
-        *known = generation.max(*known);
-        true
+        self.advance(cx);
     }
 
     /// Tells the OSDs that are to know a fence, and the clients whose fences stand.
-    pub(crate) fn advance_fences(&mut self, io: &mut impl Io) {
-        let mut fencing = std::mem::take(&mut self.fencing);
-        fencing.retain_mut(|fencing| {
-            if !self.peers.contains_key(&fencing.client) {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
+        self.fencing.retain_mut(|Fencing { fence, client, awaited }| {
+            if cx.links.get(*client).is_none() {
                 return false;
             }
-            let Fencing { fence, client, awaited } = fencing;
             awaited.retain_mut(|awaited| {
-                let is_linked = self.osd_links.contains_key(&awaited.osd);
-                match self.ready_link(awaited.osd) {
+                match cx.links.ready(awaited.osd) {
                     Some(link) if awaited.told_on != Some(link) => {
                         awaited.told_on = Some(link);
-                        io.send(link, &encode::fence(&Fence { request: 1, ..*fence }));
+                        cx.io.send(link, &encode::fence(&Fence { request: 1, ..*fence }));
                     }
                     _ => {}
                 }
                 // Without a connection it has nothing acknowledged here, and without a promise it serves no reads.
-                is_linked || !self.leases.is_free_of(awaited.osd, self.now)
+                let is_linked = cx.links.link_of(awaited.osd).is_some();
+                is_linked || !cx.presence.leases.is_free_of(awaited.osd, cx.now)
             });
             if awaited.is_empty() {
-                io.send(*client, &encode::fence_done(fence));
+                cx.io.send(*client, &encode::fence_done(fence));
             }
             !awaited.is_empty()
         });
-        self.fencing = fencing;
         if !self.fencing.is_empty() {
-            self.next_tick_soon();
+            cx.turn.tick_soon(cx.now);
         }
     }
+}
 
-    /// Tells an OSD, on a connection that was just made, of every generation that is known here: it may have claimed an
-    /// epoch before it could hear of one, and may be about to begin it.
-    pub(crate) fn tell_fences(&self, link: LinkId, io: &mut impl Io) {
-        let known = self.volumes.iter().filter(|(_, state)| !state.is_removed);
-        let known = known.map(|(volume, state)| (*volume, state.generation));
-        let mut fences: Vec<_> =
-            known.chain(self.fences.iter().map(|(volume, generation)| (*volume, *generation))).collect();
-        fences.retain(|(_, generation)| *generation > Generation(0));
-        fences.sort_unstable();
-        for (volume, generation) in fences {
-            io.send(link, &encode::fence(&Fence { request: 0, volume, generation }));
-        }
+/// Another OSD tells of a fence.
+pub(crate) fn handle_peer_fence(cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
+    if cx.volumes.fence(fence.volume, fence.generation) && fence.request != 0 {
+        cx.io.send(link, &encode::fence_done(fence));
+    }
+}
+
+/// Tells an OSD, on a connection that was just made, of every generation that is known here: it may have claimed an
+/// epoch before it could hear of one, and may be about to begin it.
+pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
+    for (volume, generation) in cx.volumes.generations() {
+        cx.io.send(link, &encode::fence(&Fence { request: 0, volume, generation }));
     }
 }

@@ -5,18 +5,23 @@
 //! the same code runs on `io_uring` and under a simulator.
 //!
 //! # Where to look
-//! - [`osd`]: links, greetings, the map, the turn.
-//! - [`request`]: what clients ask: checks, conflicts, reads.
-//! - [`write`]: how a write is ordered, replicated and **acknowledged** (`Osd::member_has`).
-//! - [`replica`]: the other end of replication.
-//! - [`peering`]: how a group begins an epoch, and brings its members to the primary's state.
-//! - [`lease`]: who may count on not being replaced; [`recovery`]: how a member that was away catches up, and [`pace`]: how fast;
-//!   [`mend`]: how damage is repaired; [`scrub`]: how it is looked for; [`drive`]: a drive that is not what it was;
-//!   [`fence`]: whoever had a volume before is served no more;
-//!   [`placement`]: how a group moves to other OSDs; [`split`]: how it becomes two.
-//! - `access`: what whoever connected may do.
-//! - [`counting`]: what is counted of all that, for operators.
-//! - [`group`], [`operation`]: the state those work on.
+//! Every input goes through `router` to the mechanism it concerns. A mechanism owns what only it changes, and gets what it
+//! needs of the rest as a `context::Context`; the folders depend on each other in this order only, each on those before it:
+//!
+//! - `links`: who is connected, what it may do, who may count on not being replaced, who is there.
+//! - `group`: one placement group: its *role* here with all transitions (`group::role`), the line of its operations, and
+//!   **who refuses a stale primary, and why that is enough** (`group::obedience`).
+//! - `codec`: what each member gets of a write. `replication`: how it is ordered, sent and **acknowledged**
+//!   (`replication::order::member_has`), and the other end of that.
+//! - `epoch`: how a group begins to serve: claim, query, mark, repair.
+//! - `request`: what clients ask: the queue, admission, reads, writes, unaligned edges.
+//! - `heal`: members that catch up, damage that is repaired, and looked for.
+//! - `moves`: how a group comes to lie where it shall, splits, and how what nobody needs goes.
+//! - `fence`: whoever had a volume before is served no more.
+//!
+//! Beside them `disk` (the store and its memory), `ledger` (what is staged and not durable), `operation` (one request on
+//! its way), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
+//! all that.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
@@ -25,38 +30,42 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
-mod access;
-pub mod counting;
-pub mod drive;
-pub mod fence;
-pub mod group;
+mod blocks;
+mod broken;
+mod codec;
+mod context;
+mod damage;
+mod disk;
+mod epoch;
+mod fence;
+mod group;
+mod heal;
 mod io;
-pub mod lease;
-pub mod mend;
-mod milestone;
-pub mod operation;
-pub mod osd;
-pub mod pace;
-pub mod peering;
-pub mod placement;
-pub mod presence;
-pub mod recovery;
-pub mod replica;
-pub mod request;
-mod sabotage;
-pub mod scrub;
-pub mod split;
+mod journal;
+mod ledger;
+mod links;
+mod moves;
+mod operation;
+mod osd;
+mod pace;
+mod replication;
+mod request;
+mod router;
 #[cfg(test)]
 mod testing;
-pub mod write;
+mod view;
+mod volumes;
 
-pub use access::Credential;
+#[cfg(feature = "broken")]
+#[doc(hidden)]
+pub use broken::Sabotage;
+pub use damage::{DamageCounts, LostBlock};
+#[doc(hidden)]
+pub use disk::reads_data;
 pub use group::GroupSummary;
+pub use heal::scrub::ScrubReport;
 pub use io::Io;
-pub use mend::{DamageCounts, LostBlock};
-#[doc(hidden)]
-pub use osd::reads_data;
-pub use osd::{LinkError, Osd, OsdOptions, Progress};
-#[doc(hidden)]
-pub use sabotage::Sabotage;
-pub use scrub::ScrubReport;
+pub use links::LinkError;
+pub use links::access::Credential;
+pub use osd::{Osd, OsdOptions, Progress};
+pub use view::View;

@@ -1,9 +1,11 @@
 //! One read, write or zeroing on its way through a primary.
 
-use crate::mend::MendReason;
+use crate::blocks::BlockRange;
+use crate::codec::Payload;
 use base::figures::RequestKind;
-use base::{Buffer, Epoch, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
-use store::{BatchId, Location};
+use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, OsdId, Sequence, VolumeId, crc32c};
+use store::Location;
+use wire::Status;
 use zerocopy::little_endian::U32;
 
 /// The slot of an operation and how often the slot was used, so that a late event cannot hit another one.
@@ -65,9 +67,20 @@ pub(crate) struct Asked {
     pub(crate) at: Instant,
 }
 
-/// Who gets the answer.
+/// Why a block is written anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum MendReason {
+    /// It does not verify here.
+    Damaged,
+    /// It does not verify, or differs, at another member: what this OSD has is written to all.
+    OtherDamaged,
+    /// Most members hold something else than this OSD: what that one has is written to all.
+    Outvoted(OsdId),
+}
+
+/// What an operation is for: who gets the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
     Client(Asked),
     /// A difference between members being removed while the group peers.
     Repair,
@@ -85,7 +98,7 @@ pub(crate) enum Origin {
         request: u64,
     },
     /// A learner being brought up to date.
-    Recovery {
+    Backfill {
         learner: OsdId,
         /// Which attempt at it.
         session: u32,
@@ -104,38 +117,57 @@ pub(crate) struct Part {
     pub(crate) buffer: Option<Buffer>,
 }
 
+/// Bytes of an object, as asked for, from its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ByteRange {
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+impl ByteRange {
+    pub(crate) fn of(range: &BlockRange) -> ByteRange {
+        let bytes = |blocks: u16| u32::from(blocks) * BLOCK_BYTES as u32;
+        ByteRange { offset: bytes(range.first_block), length: bytes(range.block_count) }
+    }
+}
+
+/// Which of the attempts at a write or zeroing it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Attempt {
+    /// What its client calls it, 0 if it has none; and whether it was sent before.
+    pub(crate) tag: u64,
+    pub(crate) is_again: bool,
+    /// It was narrowed to a part of what was asked for: the client is to send it again for the rest.
+    pub(crate) is_narrowed: bool,
+}
+
+/// The place of a write in its group's order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Order {
+    pub(crate) sequence: Sequence,
+    /// When it got that.
+    pub(crate) at: Instant,
+    /// Members that do not have it on stable media yet.
+    pub(crate) members_awaited: u8,
+}
+
 /// See the module's documentation. Its vectors keep their memory from one use of the slot to the next.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) serial: u32,
     pub(crate) state: OperationState,
     pub(crate) kind: OperationKind,
-    pub(crate) origin: Origin,
+    pub(crate) purpose: Purpose,
     /// Index of the group in the OSD's table.
     pub(crate) group: u32,
-    pub(crate) key: ObjectKey,
-    /// In bytes from the object's start, as asked for.
-    pub(crate) offset: u32,
-    pub(crate) length: u32,
-    /// The blocks that touches.
-    pub(crate) first_block: u16,
-    pub(crate) block_count: u16,
-    /// Members that do not have it on stable media yet.
-    pub(crate) members_awaited: u8,
-    pub(crate) sequence: Sequence,
-    /// When a write got that.
-    pub(crate) ordered_at: Instant,
     /// Of a read: the group's epoch when the index was looked at.
     pub(crate) epoch: Epoch,
-    /// What its client calls it, 0 if it has none; and whether it was sent before.
-    pub(crate) tag: u64,
-    pub(crate) is_again: bool,
-    /// It was narrowed to a part of what was asked for: the client is to send it again for the rest.
-    pub(crate) is_narrowed: bool,
-    /// A write's bytes while they cannot be staged yet, laid out from the start of `first_block`.
-    pub(crate) payload: Option<Buffer>,
-    /// Where its data lies once staged.
-    pub(crate) staged: Option<(BatchId, u32)>,
+    pub(crate) bytes: ByteRange,
+    /// The blocks that touches.
+    pub(crate) range: BlockRange,
+    pub(crate) attempt: Attempt,
+    pub(crate) order: Order,
+    pub(crate) payload: Payload,
     /// One a block: of a write, what the writer computed; of a read, what the index says.
     pub(crate) checksums: Vec<U32>,
     /// Of an unaligned write: what the index says of the blocks in `parts`.
@@ -145,27 +177,19 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    pub(crate) fn empty() -> Operation {
+    fn empty() -> Operation {
         Operation {
             serial: 0,
             state: OperationState::Free,
             kind: OperationKind::Read,
-            origin: Origin::Repair,
+            purpose: Purpose::Repair,
             group: 0,
-            key: ObjectKey::default(),
-            offset: 0,
-            length: 0,
-            first_block: 0,
-            block_count: 0,
-            members_awaited: 0,
-            sequence: Sequence(0),
-            ordered_at: Instant::default(),
             epoch: Epoch(0),
-            tag: 0,
-            is_again: false,
-            is_narrowed: false,
-            payload: None,
-            staged: None,
+            bytes: ByteRange::default(),
+            range: BlockRange::default(),
+            attempt: Attempt::default(),
+            order: Order::default(),
+            payload: Payload::None,
             checksums: Vec::new(),
             edge_checksums: [0; 2],
             parts: Vec::new(),
@@ -174,31 +198,70 @@ impl Operation {
     }
 
     pub(crate) fn is_aligned(&self) -> bool {
-        (self.offset | self.length).is_multiple_of(base::BLOCK_BYTES as u32)
+        (self.bytes.offset | self.bytes.length).is_multiple_of(BLOCK_BYTES as u32)
+    }
+
+    /// Whether nothing of what was looked up for it is on the drive.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.parts.iter().all(|part| part.location.is_none())
     }
 
     /// Leaves of a write, whose bytes are held, or of a zeroing these blocks only.
     pub(crate) fn narrow(&mut self, first_block: u16, block_count: u16) {
-        let block_bytes = base::BLOCK_BYTES as u32;
-        let skipped = usize::from(first_block - self.first_block);
+        let block_bytes = BLOCK_BYTES as u32;
+        let skipped = usize::from(first_block - self.range.first_block);
         let blocks = skipped..skipped + usize::from(block_count);
-        let bytes = blocks.start * base::BLOCK_BYTES..blocks.end * base::BLOCK_BYTES;
-        if let Some(payload) = &mut self.payload {
-            payload.bytes_mut().expect("a held write's buffer has one holder").copy_within(bytes, 0);
+        let held = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+        if let Payload::Held(payload) = &mut self.payload {
+            payload.bytes_mut().expect("a held write's buffer has one holder").copy_within(held, 0);
             self.checksums.truncate(blocks.end);
             self.checksums.drain(..blocks.start);
         }
-        let end = (self.offset + self.length).min(u32::from(first_block + block_count) * block_bytes);
-        self.offset = self.offset.max(u32::from(first_block) * block_bytes);
-        self.length = end - self.offset;
-        (self.first_block, self.block_count) = (first_block, block_count);
-        self.is_narrowed = true;
+        let end =
+            (self.bytes.offset + self.bytes.length).min(u32::from(first_block + block_count) * block_bytes);
+        self.bytes.offset = self.bytes.offset.max(u32::from(first_block) * block_bytes);
+        self.bytes.length = end - self.bytes.offset;
+        (self.range.first_block, self.range.block_count) = (first_block, block_count);
+        self.attempt.is_narrowed = true;
     }
 
-    pub(crate) fn overlaps(&self, key: &ObjectKey, first_block: u16, block_count: u16) -> bool {
-        self.key == *key
-            && self.first_block < first_block + block_count
-            && first_block < self.first_block + self.block_count
+    /// The first block of what was read that does not verify, and why.
+    pub(crate) fn first_damage(&self) -> Option<(u16, Status)> {
+        let first_block = self.parts.first().map_or(self.range.first_block, |part| part.first_block);
+        for part in self.parts.iter().filter(|part| part.location.is_some()) {
+            let Some(buffer) = &part.buffer else { return Some((part.first_block, Status::DeviceFailed)) };
+            let blocks = buffer.bytes().chunks_exact(BLOCK_BYTES).take(usize::from(part.block_count));
+            for (number, block) in (part.first_block..).zip(blocks) {
+                // What the drive gave against what the writer computed.
+                if crc32c(block) != self.checksums[usize::from(number - first_block)].get() {
+                    return Some((number, Status::Damaged));
+                }
+            }
+        }
+        None
+    }
+
+    /// Divides the parts that the drive did not give into single blocks, for it may be one of them that it cannot read.
+    /// Answers whether there are any.
+    pub(crate) fn divide_failed(&mut self) -> bool {
+        let has_failed =
+            |part: &Part| part.location.is_some() && part.buffer.is_none() && part.block_count > 1;
+        if !self.parts.iter().any(has_failed) {
+            return false;
+        }
+        for part in std::mem::take(&mut self.parts) {
+            let (Some(Location(location)), true) = (part.location, has_failed(&part)) else {
+                self.parts.push(part);
+                continue;
+            };
+            self.parts.extend((0..part.block_count).map(|number| Part {
+                first_block: part.first_block + number,
+                block_count: 1,
+                location: Some(Location(location + u32::from(number))),
+                buffer: None,
+            }));
+        }
+        true
     }
 }
 
@@ -224,17 +287,27 @@ impl Operations {
         let operation = &mut self.slots[slot as usize];
         operation.serial = operation.serial.wrapping_add(1);
         operation.state = OperationState::Waiting;
-        operation.members_awaited = 0;
-        operation.sequence = Sequence(0);
-        operation.tag = 0;
-        operation.is_again = false;
-        operation.is_narrowed = false;
-        operation.payload = None;
-        operation.staged = None;
+        operation.attempt = Attempt::default();
+        operation.order = Order::default();
+        operation.payload = Payload::None;
         operation.checksums.clear();
         operation.parts.clear();
         operation.parts_awaited = 0;
         (OperationId { slot, serial: operation.serial }, operation)
+    }
+
+    /// A new operation of whole blocks.
+    pub(crate) fn add_for(
+        &mut self,
+        kind: OperationKind,
+        purpose: Purpose,
+        group: u32,
+        range: BlockRange,
+    ) -> OperationId {
+        let (id, operation) = self.add();
+        (operation.kind, operation.purpose, operation.group) = (kind, purpose, group);
+        (operation.range, operation.bytes) = (range, ByteRange::of(&range));
+        id
     }
 
     /// The operation, if it has not ended.
@@ -264,5 +337,61 @@ impl Operations {
     pub(crate) fn remove(&mut self, id: OperationId) {
         self.live(id).state = OperationState::Free;
         self.free.push(id.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::ObjectKey;
+
+    fn range(first_block: u16, block_count: u16) -> BlockRange {
+        BlockRange { key: ObjectKey::default(), first_block, block_count }
+    }
+
+    #[test]
+    fn a_slot_that_is_used_again_is_another_operation() {
+        let mut operations = Operations::default();
+        let first = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(0, 1));
+        operations.remove(first);
+        let second = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(0, 1));
+        assert_eq!(first.slot, second.slot);
+        assert!(operations.get(first).is_none() && operations.get(second).is_some());
+        assert_eq!(operations.in_flight(), 1);
+    }
+
+    #[test]
+    fn a_write_that_is_narrowed_keeps_the_bytes_of_what_is_left() {
+        let mut operations = Operations::default();
+        let id = operations.add_for(OperationKind::Write, Purpose::Repair, 0, range(10, 3));
+        let operation = operations.live(id);
+        let mut held = Buffer::new(3 * BLOCK_BYTES);
+        for (number, block) in held.bytes_mut().expect("it is new").chunks_mut(BLOCK_BYTES).enumerate() {
+            block.fill(number as u8);
+        }
+        operation.payload = Payload::Held(held);
+        operation.checksums.extend([0, 1, 2].map(U32::new));
+        // The last block is asked for in part.
+        operation.bytes.length -= 100;
+        operation.narrow(11, 2);
+        assert_eq!((operation.range, operation.bytes.offset), (range(11, 2), 11 * BLOCK_BYTES as u32));
+        assert_eq!(operation.bytes.length, 2 * BLOCK_BYTES as u32 - 100);
+        assert_eq!(operation.checksums, [1, 2].map(U32::new));
+        let Payload::Held(held) = &operation.payload else { panic!("its bytes are held still") };
+        assert_eq!((held.bytes()[0], held.bytes()[BLOCK_BYTES]), (1, 2));
+    }
+
+    #[test]
+    fn what_the_drive_did_not_give_is_tried_block_by_block() {
+        let mut operations = Operations::default();
+        let id = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(10, 3));
+        let operation = operations.live(id);
+        let part = Part { first_block: 10, block_count: 3, location: Some(Location(100)), buffer: None };
+        operation.parts.push(part);
+        assert_eq!(operation.first_damage(), Some((10, Status::DeviceFailed)));
+        assert!(operation.divide_failed());
+        let places: Vec<_> = operation.parts.iter().map(|part| (part.first_block, part.location)).collect();
+        assert_eq!(places, [(10, 100), (11, 101), (12, 102)].map(|(block, at)| (block, Some(Location(at)))));
+        assert!(!operation.divide_failed(), "single blocks are not divided");
     }
 }

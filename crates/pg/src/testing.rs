@@ -1,10 +1,17 @@
 //! An OSD that is alone, on a drive in memory, for tests of what it does by itself.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
+use crate::blocks::BlockRange;
+use crate::context::Context;
+use crate::epoch::query;
 use crate::group::Group;
 use crate::io::Io;
-use crate::operation::{OperationKind, Origin};
+use crate::links::OsdLink;
+use crate::operation::{OperationKind, Purpose};
 use crate::osd::{Osd, OsdOptions};
+use crate::replication::order;
+use crate::request::write;
+use crate::router::Router;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{
     BLOCK_BYTES, Buffer, ClusterId, Epoch, Generation, Instant, LinkId, Network, ObjectKey, OsdId, OsdUuid,
@@ -113,7 +120,7 @@ impl Alone {
         let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
         alone.osd.handle_map(alone.now, Arc::new(map(groups)), &mut alone.io);
         alone.run();
-        assert!(alone.osd.groups.iter().all(Group::is_active));
+        assert!(alone.osd.shared.groups.iter().all(Group::is_active));
         alone
     }
 
@@ -138,6 +145,32 @@ impl Alone {
         }
     }
 
+    /// What mechanisms do now, with what follows from it.
+    pub(crate) fn with<R>(
+        &mut self,
+        act: impl FnOnce(&mut Router, &mut Context<'_, Surroundings>) -> R,
+    ) -> R {
+        let (router, mut cx) = self.osd.at(self.now, &mut self.io);
+        let result = act(router, &mut cx);
+        router.settle(&mut cx);
+        result
+    }
+
+    /// A link to another OSD stands.
+    pub(crate) fn connect(&mut self, osd: OsdId) -> LinkId {
+        let link = LinkId(10 + u64::from(osd.0));
+        self.osd.shared.links.insert_osd(link, OsdLink::new(osd, true, self.now));
+        link
+    }
+
+    /// The OSD at the other end of a link asks where this one stands.
+    pub(crate) fn query(&mut self, link: LinkId, pg: PgId, modulus: u32, epoch: Epoch) {
+        self.with(|router, cx| {
+            router.splits.by_query(cx, pg, modulus);
+            query::handle_query(cx, link, pg, modulus, epoch);
+        });
+    }
+
     pub(crate) fn write(&mut self, key: ObjectKey) {
         self.order(key, 0, 1, 0);
     }
@@ -145,14 +178,14 @@ impl Alone {
     /// A write of blocks that are full of their own number, without a client.
     pub(crate) fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, tag: u64) {
         let (data, checksums) = content(first_block, block_count);
-        let (id, operation) = self.osd.operations.add();
-        operation.kind = OperationKind::Write;
-        operation.origin = Origin::Deletion;
-        operation.key = key;
-        (operation.first_block, operation.block_count) = (first_block, block_count);
-        operation.tag = tag;
-        operation.checksums.extend(checksums);
-        assert!(self.osd.order_write(id, &data, &mut self.io));
+        let range = BlockRange { key, first_block, block_count };
+        self.with(|_, cx| {
+            let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, 0, range);
+            let operation = cx.operations.live(id);
+            operation.attempt.tag = tag;
+            operation.checksums.extend(checksums);
+            assert!(order::write(cx, id, &data));
+        });
         self.run();
     }
 
@@ -164,17 +197,17 @@ impl Alone {
             key,
             offset: u32::from(first_block) * BLOCK_BYTES as u32,
             length: data.len() as u32,
-            epoch: self.osd.groups[0].epoch,
+            epoch: self.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin,
             is_again: true,
         };
-        self.osd.handle_write_request(LinkId(7), &request, &checksums, &data, &mut self.io);
+        self.with(|_, cx| write::handle_write(cx, LinkId(7), &request, &checksums, &data));
         self.run();
     }
 
     pub(crate) fn holds(&self, key: ObjectKey) -> bool {
-        self.osd.store.objects().any(|held| held == key)
+        self.osd.shared.disk.store.objects().any(|held| held == key)
     }
 }
 
@@ -185,7 +218,7 @@ fn options() -> store::Options {
 
 fn open(mut drive: Memory) -> (Osd, Surroundings) {
     let store = store::Store::open(&mut drive, &store::Expected::default(), options()).unwrap();
-    let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, sabotage: None });
+    let osd = Osd::new(store, &OsdOptions { small_buffers: 4, large_buffers: 4, ..OsdOptions::default() });
     (osd, Surroundings { disk: drive.0, ..Surroundings::default() })
 }
 

@@ -187,7 +187,7 @@ impl Life {
         for node in &self.nodes {
             let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
             self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
-            let damage = node.osd().map(pg::Osd::damage).unwrap_or_default();
+            let damage = node.osd().map(|osd| osd.view().damage()).unwrap_or_default();
             self.world.coverage.add("damage: blocks found", damage.found);
             self.world.coverage.add("damage: blocks mended", damage.mended);
         }
@@ -219,7 +219,7 @@ impl Life {
 
     /// Counts what a node's groups came through, before the process ends.
     pub(super) fn note_milestones(&mut self, node: usize) {
-        for (what, times) in self.nodes[node].osd().into_iter().flat_map(pg::Osd::milestones) {
+        for (what, times) in self.nodes[node].osd().into_iter().flat_map(|osd| osd.view().milestones()) {
             self.world.coverage.add(what, times);
         }
     }
@@ -347,7 +347,7 @@ impl Life {
     fn scrubs_end(&mut self) -> Result<Vec<ScrubReport>, String> {
         let limit = self.world.now + SCRUB_LIMIT;
         let is_done = self.run_until(limit, |life| {
-            life.living().all(|node| node.osd().is_some_and(|osd| osd.scrub_is_over()))
+            life.living().all(|node| node.osd().is_some_and(|osd| osd.view().scrub_is_over()))
         })?;
         if !is_done {
             return Err(format!("a scrub does not end: {}", self.troubles()));
@@ -583,7 +583,7 @@ impl Life {
                 ));
             }
         }
-        for pg in self.nodes[process.0].osd().into_iter().flat_map(pg::Osd::left_groups) {
+        for pg in self.nodes[process.0].osd().into_iter().flat_map(|osd| osd.view().left_groups()) {
             if !self.registry.is_dispensable(pg, self.nodes[process.0].osd_id()) {
                 return Err(format!(
                     "node {process:?} deletes what it holds of pg {pg}, and its target was never in sync without it"
@@ -666,7 +666,7 @@ impl Life {
         self.registry.map.pgs.iter().all(|(pg, config)| {
             let primary = self.nodes[config.primary.0 as usize].osd();
             primary.is_some_and(|osd| {
-                osd.summaries().any(|summary| {
+                osd.view().summaries().any(|summary| {
                     summary.pg == *pg && summary.trouble.is_none() && summary.epoch == config.epoch
                 })
             })
@@ -712,14 +712,14 @@ impl Life {
                 continue;
             };
             text.push_str(&format!("\n    osd.{index}: {}", node.state()));
-            for summary in osd.summaries() {
+            for summary in osd.view().summaries() {
                 let trouble = summary.trouble.as_deref().unwrap_or("serves");
                 text.push_str(&format!(
                     "\n    osd.{index}: pg {} in {}: {trouble}",
                     summary.pg, summary.epoch
                 ));
             }
-            for note in osd.notes() {
+            for note in osd.view().notes() {
                 text.push_str(&format!("\n    osd.{index} notes: {note}"));
             }
         }

@@ -381,7 +381,7 @@ impl Node {
         let Some(running) = &self.running else { return "not running".to_owned() };
         format!(
             "{} operations, {} stalled links, {} drive operations in flight{}",
-            running.osd.operations_in_flight(),
+            running.osd.view().operations_in_flight(),
             running.still_stalled.len(),
             self.bay.drive.in_flight(),
             if running.suspended.is_some() { ", stopped in a turn" } else { "" }
@@ -681,7 +681,7 @@ impl Node {
     pub(super) fn changes(&mut self) -> Vec<(PgId, Option<Epoch>, Option<String>)> {
         let mut changes = Vec::new();
         let Some(running) = &mut self.running else { return changes };
-        for summary in running.osd.summaries() {
+        for summary in running.osd.view().summaries() {
             let epoch = summary.trouble.is_none().then_some(summary.epoch);
             let known = running.serving.insert(summary.pg, epoch);
             if known != Some(epoch) {

@@ -15,7 +15,7 @@
 //! An OSD that starts does not know what it promised in an earlier life, and waits for as long as any promise
 //! can last.
 
-use crate::sabotage::Sabotage;
+use crate::broken::{Broken, Sabotage};
 use base::{Instant, OsdId};
 use std::time::Duration;
 use wire::{LEASE_MS_MAX, Lease};
@@ -55,12 +55,12 @@ pub(crate) struct Leases {
     peers: Vec<PeerLease>,
     /// When this OSD began to count: promises of an earlier life end at the latest so much later.
     started: Option<Instant>,
-    sabotage: Option<Sabotage>,
+    broken: Broken,
 }
 
 impl Leases {
-    pub(crate) fn new(sabotage: Option<Sabotage>) -> Leases {
-        Leases { sabotage, ..Leases::default() }
+    pub(crate) fn new(broken: Broken) -> Leases {
+        Leases { broken, ..Leases::default() }
     }
 
     fn peer(&mut self, osd: OsdId) -> &mut PeerLease {
@@ -135,7 +135,7 @@ impl Leases {
     /// Whether this OSD holds the other's promise.
     pub(crate) fn holds(&self, osd: OsdId, now: Instant) -> bool {
         let holds = self.peers.get(osd.0 as usize).is_some_and(|peer| peer.until > now);
-        holds || self.sabotage == Some(Sabotage::SkipLease)
+        holds || self.broken.is(Sabotage::SkipLease)
     }
 
     /// Whether this OSD promised the other nothing that still binds it.

@@ -1,9 +1,12 @@
-//! What a group came through, counted, so that a simulation can show that it reaches what is rare.
+//! What is told of an OSD: notes worth an operator's attention, figures, and milestones: what groups came through,
+//! counted, so that a simulation can show that it reaches what is rare. Nothing is decided by any of it.
 
-use crate::group::Group;
-use crate::osd::Osd;
-use std::borrow::Cow;
+use base::figures::Figures;
+use std::collections::VecDeque;
 use wire::Status;
+
+/// How many notes are kept.
+const NOTES_MAX: usize = 16;
 
 /// Defines the milestones with what they are called in a report.
 macro_rules! milestones {
@@ -107,7 +110,7 @@ impl Milestone {
 
 /// How often what was passed since the start.
 #[derive(Debug)]
-pub(crate) struct Milestones([u64; Milestone::NAMES.len()]);
+struct Milestones([u64; Milestone::NAMES.len()]);
 
 impl Default for Milestones {
     fn default() -> Milestones {
@@ -115,21 +118,55 @@ impl Default for Milestones {
     }
 }
 
-impl Milestones {
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    notes: VecDeque<String>,
+    milestones: Milestones,
+    /// What it did for clients and primaries since the start.
+    pub(crate) figures: Figures,
+    /// Bytes that learners were sent since the start.
+    pub(crate) pushed_bytes: u64,
+}
+
+impl Journal {
+    /// Notes something for an operator, unless it is what was noted last.
+    pub(crate) fn note(&mut self, text: String) {
+        if self.notes.back() != Some(&text) {
+            if self.notes.len() == NOTES_MAX {
+                self.notes.pop_front();
+            }
+            self.notes.push_back(text);
+        }
+    }
+
+    /// The newest notes, oldest first.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.iter().map(String::as_str)
+    }
+
     pub(crate) fn pass(&mut self, milestone: Milestone) {
-        self.0[milestone as usize] += 1;
+        self.milestones.0[milestone as usize] += 1;
+    }
+
+    /// How often what happened since the start.
+    pub(crate) fn milestones(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Milestone::NAMES.into_iter().zip(self.milestones.0)
     }
 }
 
-impl Osd {
-    /// How often what happened since the start, and how often a group went from one state to another.
-    #[doc(hidden)]
-    pub fn milestones(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> + '_ {
-        let passed = Milestone::NAMES.into_iter().zip(self.milestones.0);
-        let passed = passed.map(|(name, times)| (Cow::Borrowed(name), times));
-        let transitions = self.groups.iter().flat_map(Group::transitions);
-        let transitions =
-            transitions.map(|(from, to, times)| (Cow::Owned(format!("state: {from} to {to}")), times));
-        passed.chain(transitions).filter(|(_, times)| *times > 0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_notes_are_kept_and_none_twice_in_a_row() {
+        let mut journal = Journal::default();
+        for number in 0..NOTES_MAX + 4 {
+            journal.note(format!("note {number}"));
+            journal.note(format!("note {number}"));
+        }
+        assert_eq!(journal.notes().count(), NOTES_MAX);
+        assert_eq!(journal.notes().next(), Some("note 4"));
     }
 }

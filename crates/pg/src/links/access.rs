@@ -3,12 +3,11 @@
 //!
 //! Who has a key proved it before its connection came here; an OSD does not know how.
 
-use crate::io::Io;
-use crate::osd::{LinkError, Osd, Peer, VolumeState};
+use super::{LinkError, Links, Peer};
+use crate::volumes::Volumes;
 use base::figures::Traffic;
-use base::hash::Map;
 use base::map::ClusterMap;
-use base::{Access, ClientId, LinkId, OsdId, Permission, PoolId, Principal, VolumeId};
+use base::{Access, ClientId, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId};
 use std::sync::Arc;
 use wire::{Message, Status};
 
@@ -41,6 +40,11 @@ impl Credential {
             _ => false,
         }
     }
+
+    /// Whether that key is one of the cluster still: a newer map may have come while it was proved.
+    pub(crate) fn admit_still(&mut self, map: &ClusterMap) -> Result<(), LinkError> {
+        if self.heed(map) { Ok(()) } else { Err(LinkError::KeyRemoved(self.name.clone())) }
+    }
 }
 
 /// A client at the other end of a link.
@@ -67,11 +71,7 @@ impl ClientLink {
     }
 
     /// With what status a message is refused for want of a right, if it is, and its request.
-    pub(crate) fn lacks_right(
-        &self,
-        message: &Message<'_>,
-        volumes: &Map<VolumeId, VolumeState>,
-    ) -> Option<(u64, Status)> {
+    pub(crate) fn lacks_right(&self, message: &Message<'_>, volumes: &Volumes) -> Option<(u64, Status)> {
         let (request, is_change) = match message {
             Message::Read(request) | Message::Allocated(request) => (request, false),
             Message::Write(request, ..) | Message::Zero(request) => (request, true),
@@ -83,7 +83,7 @@ impl ClientLink {
             Some(Permission::Read) if is_change => Status::Forbidden,
             Some(Permission::Read) => {
                 // A generation that the map does not show would fence whoever writes.
-                let known = volumes.get(&request.key.volume).map(|volume| volume.generation);
+                let known = volumes.get(request.key.volume).map(|volume| volume.generation);
                 if known.is_some_and(|known| request.generation <= known) {
                     return None;
                 }
@@ -104,21 +104,20 @@ impl Peer {
     }
 }
 
-impl Osd {
+impl Links {
     /// Whether whoever has this credential may have one more connection, by the newest map.
-    pub(crate) fn admit_one_more(&self, credential: &mut Credential) -> Result<(), LinkError> {
-        self.admit_still(credential)?;
+    pub(crate) fn admit_one_more(
+        &self,
+        credential: &mut Credential,
+        map: &ClusterMap,
+    ) -> Result<(), LinkError> {
+        credential.admit_still(map)?;
         let is_its = |other: &Credential| other.principal.public_key == credential.principal.public_key;
         let count = self.peers.values().filter(|peer| peer.credential().is_some_and(is_its)).count();
         if count < CONNECTIONS_PER_KEY_MAX {
             return Ok(());
         }
         Err(LinkError::TooMany { name: credential.name.clone(), max: CONNECTIONS_PER_KEY_MAX })
-    }
-
-    /// Whether that key is one of the cluster still: a newer map may have come while it was proved.
-    pub(crate) fn admit_still(&self, credential: &mut Credential) -> Result<(), LinkError> {
-        if credential.heed(&self.map) { Ok(()) } else { Err(LinkError::KeyRemoved(credential.name.clone())) }
     }
 
     /// Whether whoever has this credential may be that client. Answers its older links.
@@ -163,8 +162,13 @@ impl Osd {
     }
 
     /// Whether whoever has this credential may be that OSD.
-    pub(crate) fn admit_osd(&self, osd: OsdId, credential: Option<&Credential>) -> Result<(), LinkError> {
-        let Some(info) = self.map.osds.get(&osd).filter(|_| osd != self.id) else {
+    pub(crate) fn admit_osd(
+        me: OsdId,
+        osd: OsdId,
+        credential: Option<&Credential>,
+        map: &ClusterMap,
+    ) -> Result<(), LinkError> {
+        let Some(info) = map.osds.get(&osd).filter(|_| osd != me) else {
             return Err(LinkError::UnknownOsd(osd));
         };
         match credential {
@@ -177,7 +181,12 @@ impl Osd {
     }
 
     /// Whether a client may have those fenced who had a volume before.
-    pub(crate) fn may_fence(&self, link: LinkId, volume: VolumeId) -> Result<(), LinkError> {
+    pub(crate) fn may_fence(
+        &self,
+        link: LinkId,
+        volume: VolumeId,
+        volumes: &Volumes,
+    ) -> Result<(), LinkError> {
         let Some(Peer::Client(ClientLink { credential: Some(credential), .. })) = self.peers.get(&link)
         else {
             return Ok(());
@@ -185,7 +194,7 @@ impl Osd {
         if credential.principal.access == Access::Admin {
             return Ok(());
         }
-        let Some(state) = self.volumes.get(&volume) else {
+        let Some(state) = volumes.get(volume) else {
             return Err(LinkError::OutOfTurn("the volume to fence is not known here yet"));
         };
         match credential.principal.access.to_pool(state.pool) {
@@ -195,7 +204,7 @@ impl Osd {
     }
 
     /// Does by a newer map what it says of those who are connected: whose key is gone is let go.
-    pub(crate) fn heed_principals(&mut self, map: &ClusterMap, io: &mut impl Io) {
+    pub(crate) fn heed_principals(&mut self, map: &ClusterMap, network: &mut impl Network) {
         let mut gone = Vec::new();
         for (link, peer) in &mut self.peers {
             let credential = match peer {
@@ -215,7 +224,7 @@ impl Osd {
             if !matches!(self.peers.get(&link), Some(Peer::Osd(_))) {
                 self.peers.remove(&link);
             }
-            io.close(link, "its key was removed");
+            network.close(link, "its key was removed");
         }
     }
 }
@@ -223,7 +232,7 @@ impl Osd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::osd::OsdLink;
+    use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::map::OsdInfo;
     use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
@@ -247,7 +256,11 @@ mod tests {
 
     /// As the newest map proves it.
     fn credential(alone: &Alone, name: &str, access: Access) -> Credential {
-        Credential { name: name.into(), principal: principal(access), seen_at: alone.osd.map.revision }
+        Credential {
+            name: name.into(),
+            principal: principal(access),
+            seen_at: alone.osd.shared.volumes.map.revision,
+        }
     }
 
     /// Somebody connects with that access and says who it is.
@@ -260,7 +273,7 @@ mod tests {
     ) -> Result<(), LinkError> {
         let credential = credential(alone, name, access);
         alone.osd.handle_accepted(link, Some(credential))?;
-        let hello = Hello { role, cluster: alone.osd.cluster, target: alone.osd.id };
+        let hello = Hello { role, cluster: alone.osd.me.cluster, target: alone.osd.me.id };
         alone.osd.handle_bytes(alone.now, link, &encode::hello(&hello), &mut alone.io).map(drop)
     }
 
@@ -270,7 +283,7 @@ mod tests {
             key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
             offset: 0,
             length: BLOCK_BYTES as u32,
-            epoch: alone.osd.groups[0].epoch,
+            epoch: alone.osd.shared.groups[0].epoch,
             generation: Generation(generation),
             origin: 0,
             is_again: false,
@@ -319,7 +332,11 @@ mod tests {
         lie.key.pg.pool = PoolId(2);
         lie.generation = Generation(9);
         assert_eq!(status(&mut alone, &encode::read(&lie)), Status::NotPrimary);
-        assert_eq!(alone.osd.volumes[&VOLUME].generation, Generation(1), "which fences nobody");
+        assert_eq!(
+            alone.osd.shared.volumes.get(VOLUME).unwrap().generation,
+            Generation(1),
+            "which fences nobody"
+        );
         let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
         assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
         // A volume that is not known here may be in any pool.
@@ -336,7 +353,7 @@ mod tests {
         // A map from before the key was made.
         let mut older = map.clone();
         older.revision = 1;
-        alone.osd.heed_principals(&ClusterMap { revision: 0, ..older }, &mut alone.io);
+        alone.osd.shared.links.heed_principals(&ClusterMap { revision: 0, ..older }, &mut alone.io);
         assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Ok);
         map.revision = 2;
         map.principals.insert("tenant".to_owned(), principal(reader()));
@@ -375,7 +392,8 @@ mod tests {
     fn a_key_that_was_removed_while_it_was_proved_opens_nothing() {
         let mut alone = Alone::new();
         let mut proved = credential(&alone, "tenant", writer());
-        proved.seen_at = alone.osd.map.revision.checked_sub(1).expect("there was a map before");
+        proved.seen_at =
+            alone.osd.shared.volumes.map.revision.checked_sub(1).expect("there was a map before");
         let refused = alone.osd.handle_accepted(LINK, Some(proved));
         assert!(matches!(refused, Err(LinkError::KeyRemoved(_))), "{refused:?}");
     }
@@ -384,11 +402,11 @@ mod tests {
     fn a_link_to_an_osd_ends_when_the_key_of_its_node_is_replaced() {
         let mut alone = Alone::new();
         let dialled = LinkId(20);
-        alone.osd.peers.insert(dialled, Peer::Osd(OsdLink::new(OsdId(1), false, alone.now)));
+        alone.osd.shared.links.insert(dialled, Peer::Osd(OsdLink::new(OsdId(1), false, alone.now)));
         let proved = credential(&alone, "node.1", Access::Node(NodeId(1)));
         alone.osd.handle_proved(dialled, proved.clone()).unwrap();
         let mut map = map(1);
-        map.revision = alone.osd.map.revision + 1;
+        map.revision = alone.osd.shared.volumes.map.revision + 1;
         map.principals.insert("node.1".to_owned(), proved.principal.clone());
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
         assert!(alone.io.closed.is_empty(), "its key is as it was");

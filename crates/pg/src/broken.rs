@@ -1,7 +1,35 @@
 //! Promises to break on purpose, so that the simulator can show that its checkers notice.
+//!
+//! Only with the feature `broken`, which no release has: without it [`Broken::is`] is a constant.
+
+/// Which promise an OSD breaks, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Broken {
+    #[cfg(feature = "broken")]
+    sabotage: Option<Sabotage>,
+}
+
+impl Broken {
+    #[cfg(feature = "broken")]
+    pub(crate) const fn by(sabotage: Option<Sabotage>) -> Broken {
+        Broken { sabotage }
+    }
+
+    /// Whether this promise is broken.
+    #[inline]
+    pub(crate) const fn is(self, promise: Sabotage) -> bool {
+        #[cfg(feature = "broken")]
+        if let Some(sabotage) = self.sabotage {
+            return sabotage as u8 == promise as u8;
+        }
+        let _ = promise;
+        false
+    }
+}
 
 /// A promise to break. See `OsdOptions::sabotage`.
 #[doc(hidden)]
+#[cfg_attr(not(feature = "broken"), allow(unreachable_pub, reason = "nobody else can name a promise then"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// A write is acknowledged when the first member has it on stable media.
@@ -41,6 +69,7 @@ pub enum Sabotage {
     FenceAlone,
 }
 
+#[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
     pub const ALL: [Sabotage; 17] = [

@@ -1,0 +1,190 @@
+//! What is known of damage: how much was met, and which blocks nobody has.
+
+use crate::disk::Disk;
+use base::{Instant, ObjectKey, PgId, VolumeId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::Location;
+use wire::Status;
+
+/// Lost blocks that are remembered one by one.
+const LOST_MAX: usize = 4096;
+/// A drive that could not read a block for so long, whenever it was tried, will not read it any more.
+const UNREADABLE_FOR: Duration = Duration::from_secs(60);
+/// Two failures so far apart are not the same: in between nobody looked.
+const UNREADABLE_GAP: Duration = Duration::from_secs(30);
+/// How long members are not asked again for a block that nobody had.
+const LOST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What became of damage that was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamageCounts {
+    /// Blocks that did not verify when they were read, here or at a member that a scrub asked.
+    pub found: u64,
+    /// Blocks that were written anew.
+    pub mended: u64,
+}
+
+/// A block of which no member has a copy that verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBlock {
+    /// Its group.
+    pub pg: PgId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// The 4 MiB piece of it.
+    pub object: u32,
+    /// The 4 KiB block of that.
+    pub block: u16,
+}
+
+/// How sure it is that nobody has a block, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Absence {
+    /// A member that did not answer may have it.
+    Unknown,
+    /// Every member answered, and a drive could not read what it has.
+    Unreadable,
+    /// No member has a copy that verifies.
+    Certain,
+}
+
+impl Absence {
+    pub(crate) fn of(status: Status) -> Absence {
+        match status {
+            Status::NotActive => Absence::Unknown,
+            Status::DeviceFailed => Absence::Unreadable,
+            _ => Absence::Certain,
+        }
+    }
+}
+
+/// A block that nobody had, and where this OSD's damaged copy lies.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    location: Location,
+    /// When members were asked last.
+    since: Instant,
+    /// When they were asked for it first, of the times that followed each other closely.
+    first_at: Instant,
+    absence: Absence,
+}
+
+impl Lost {
+    /// Whether no other time will show a sound copy.
+    fn is_for_good(&self) -> bool {
+        match self.absence {
+            Absence::Unknown => false,
+            Absence::Unreadable => self.since.since(self.first_at) >= UNREADABLE_FOR,
+            Absence::Certain => true,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Damage {
+    pub(crate) counts: DamageCounts,
+    /// Blocks of which no member had a sound copy.
+    lost: BTreeMap<(ObjectKey, u16), Lost>,
+}
+
+impl Damage {
+    /// Whether no member had a sound copy of a block when they were asked a moment ago.
+    pub(crate) fn is_lost(&mut self, disk: &mut Disk, now: Instant, key: ObjectKey, block: u16) -> bool {
+        let Some(known) = self.lost.get(&(key, block)).copied() else { return false };
+        if disk.location_of(key, block) != Some(known.location) {
+            // It was written anew, or moved.
+            self.lost.remove(&(key, block));
+            return false;
+        }
+        now.since(known.since) < LOST_PAUSE
+    }
+
+    /// Notes that nobody had the block that lies there. Answers whether that is new.
+    pub(crate) fn nobody_has(
+        &mut self,
+        now: Instant,
+        key: ObjectKey,
+        block: u16,
+        location: Location,
+        absence: Absence,
+    ) -> bool {
+        if self.lost.len() >= LOST_MAX {
+            self.lost.pop_first();
+        }
+        let is_same = |lost: &&Lost| lost.location == location && now.since(lost.since) < UNREADABLE_GAP;
+        let before = self.lost.get(&(key, block)).filter(is_same);
+        let first_at = before.map_or(now, |lost| lost.first_at);
+        self.lost.insert((key, block), Lost { location, since: now, first_at, absence }).is_none()
+    }
+
+    /// A block was read without damage.
+    pub(crate) fn is_sound(&mut self, key: ObjectKey, block: u16) {
+        self.lost.remove(&(key, block));
+    }
+
+    /// A new epoch begins: members may have come back with sound copies.
+    pub(crate) fn forget_lost(&mut self, pg: PgId) {
+        self.lost.retain(|(key, _), _| key.pg != pg);
+    }
+
+    /// Whether every member said that it has no sound copy of a block, or cannot read the one it has now.
+    pub(crate) fn cannot_be_read(&self, key: ObjectKey, block: u16) -> bool {
+        self.lost.get(&(key, block)).is_some_and(|lost| lost.absence > Absence::Unknown)
+    }
+
+    /// Whether no member has a sound copy of a block, nor one that its drive may read another time.
+    pub(crate) fn is_lost_for_good(&self, key: ObjectKey, block: u16) -> bool {
+        self.lost.get(&(key, block)).is_some_and(Lost::is_for_good)
+    }
+
+    /// The blocks of the groups this OSD is primary of that no member has a sound copy of, in order.
+    pub(crate) fn lost_blocks(&self, disk: &mut Disk) -> Vec<LostBlock> {
+        let mut lost = Vec::new();
+        for ((key, block), _) in self.lost.iter().filter(|((key, block), known)| {
+            known.is_for_good() && disk.location_of(*key, *block) == Some(known.location)
+        }) {
+            lost.push(LostBlock { pg: key.pg, volume: key.volume, object: key.object, block: *block });
+        }
+        lost.sort_unstable_by_key(|lost| (lost.volume, lost.object, lost.block));
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_that_does_not_read_for_a_minute_will_not_read_any_more() {
+        let mut damage = Damage::default();
+        let (key, place) = (ObjectKey::default(), Location(9));
+        let at = |seconds| Instant::default() + Duration::from_secs(seconds);
+        assert!(damage.nobody_has(at(0), key, 1, place, Absence::Unreadable));
+        assert!(damage.cannot_be_read(key, 1) && !damage.is_lost_for_good(key, 1));
+        for seconds in [25, 50] {
+            assert!(!damage.nobody_has(at(seconds), key, 1, place, Absence::Unreadable));
+        }
+        assert!(!damage.is_lost_for_good(key, 1));
+        damage.nobody_has(at(60), key, 1, place, Absence::Unreadable);
+        assert!(damage.is_lost_for_good(key, 1));
+        // Somewhere else it is another block, and after a long time another failure.
+        damage.nobody_has(at(61), key, 1, Location(10), Absence::Unreadable);
+        assert!(!damage.is_lost_for_good(key, 1));
+        damage.is_sound(key, 1);
+        assert!(!damage.cannot_be_read(key, 1));
+    }
+
+    #[test]
+    fn what_is_remembered_of_lost_blocks_is_bounded() {
+        let mut damage = Damage::default();
+        for object in 0..2 * LOST_MAX as u32 {
+            let key = ObjectKey { object, ..ObjectKey::default() };
+            damage.nobody_has(Instant::default(), key, 0, Location(1), Absence::Certain);
+        }
+        assert_eq!(damage.lost.len(), LOST_MAX);
+        damage.forget_lost(PgId::default());
+        assert!(damage.lost.is_empty());
+    }
+}

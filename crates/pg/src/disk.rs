@@ -1,0 +1,375 @@
+//! The store of an OSD, the memory it reads into, and what it wants of the drive.
+
+use crate::io::Io;
+use crate::operation::{Operation, OperationId, Part, Purpose};
+use base::{BLOCK_BYTES, Buffer, BufferPool, LinkId, Network, ObjectKey};
+use store::{Action, BatchId, DeviceError, Location, Store};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Blocks of a buffer of the small pool: whatever fits one.
+const SMALL_BLOCKS: usize = 1;
+/// Blocks of a buffer of the large pool: whatever a message has.
+const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
+
+// What a drive operation was for.
+const TOKEN_SHIFT: u32 = 56;
+const TOKEN_STORE_WRITE: u64 = 1;
+const TOKEN_STORE_FLUSH: u64 = 2;
+const TOKEN_STORE_READ: u64 = 3;
+const TOKEN_PART: u64 = 4;
+
+/// Whether a drive operation reads data for somebody, and not for the store itself.
+#[doc(hidden)]
+#[must_use]
+pub fn reads_data(token: u64) -> bool {
+    token >> TOKEN_SHIFT == TOKEN_PART
+}
+
+/// What the store tells the rest of the OSD.
+#[derive(Debug)]
+pub(crate) enum StoreEvent {
+    /// A batch will not change any more, and lies in this memory.
+    Sealed(BatchId, Buffer),
+    /// What was staged with this token is on stable media.
+    Durable(u64),
+    /// It never will be.
+    Lost(u64, String),
+    /// A shutdown that was begun is done.
+    ShutdownDone,
+}
+
+/// What ended on the drive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ended {
+    /// Something of the store's own.
+    OfStore,
+    /// The read of one part of an operation.
+    Part(PartToken),
+}
+
+/// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again
+/// while the drive still works for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartToken {
+    pub(crate) slot: u32,
+    pub(crate) serial_low: u32,
+    pub(crate) index: usize,
+}
+
+impl PartToken {
+    fn number(id: OperationId, index: usize) -> u64 {
+        TOKEN_PART << TOKEN_SHIFT
+            | u64::from(id.serial & 0xfff) << 44
+            | (index as u64) << 32
+            | u64::from(id.slot)
+    }
+
+    fn of(number: u64) -> PartToken {
+        PartToken {
+            slot: number as u32,
+            serial_low: (number >> 44 & 0xfff) as u32,
+            index: (number >> 32 & 0xfff) as usize,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) store: Store,
+    small: BufferPool,
+    large: BufferPool,
+    zeros: Buffer,
+    actions: Vec<Action>,
+    extents: Vec<store::Extent>,
+    checksums: Vec<u32>,
+}
+
+impl Disk {
+    pub(crate) fn new(store: Store, small_buffers: usize, large_buffers: usize) -> Disk {
+        Disk {
+            store,
+            small: BufferPool::new(small_buffers, SMALL_BLOCKS * BLOCK_BYTES),
+            large: BufferPool::new(large_buffers, LARGE_BLOCKS * BLOCK_BYTES),
+            zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
+            actions: Vec::new(),
+            extents: Vec::new(),
+            checksums: Vec::new(),
+        }
+    }
+
+    /// All memory that drives read and write.
+    pub(crate) fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
+        self.store.buffers_mut().chain(self.large.iter_mut()).chain(self.small.iter_mut())
+    }
+
+    /// Takes a buffer back into the pool that it is of; the store's batches come home by themselves.
+    pub(crate) fn put(&mut self, buffer: Buffer) {
+        if buffer.size() == self.small.buffer_bytes() {
+            self.small.put(buffer);
+        } else if buffer.size() == self.large.buffer_bytes() {
+            self.large.put(buffer);
+        }
+    }
+
+    /// Buffers of one block that are there.
+    pub(crate) fn small_available(&self) -> usize {
+        self.small.available()
+    }
+
+    /// Buffers for the largest message that are there.
+    pub(crate) fn large_available(&self) -> usize {
+        self.large.available()
+    }
+
+    pub(crate) fn take_large(&mut self) -> Option<Buffer> {
+        self.large.take()
+    }
+
+    /// Fills an operation's parts and checksums from the index, of its blocks.
+    pub(crate) fn look_up(&mut self, operation: &mut Operation) {
+        self.look_up_some(operation, operation.range.block_count);
+    }
+
+    /// As [`Self::look_up`], of at most `wanted` blocks from the operation's first, but only as far as all of them have
+    /// data or none has, and lie in at most `parts_max` places of the drive; so many the operation is about then.
+    /// Answers how many, and whether they are zeros.
+    pub(crate) fn look_up_run(
+        &mut self,
+        operation: &mut Operation,
+        wanted: u16,
+        parts_max: usize,
+    ) -> (u16, bool) {
+        self.look_up_some(operation, wanted);
+        let is_zeros = operation.parts[0].location.is_none();
+        let alike = operation.parts.iter().take_while(|part| part.location.is_none() == is_zeros);
+        let count = alike.take(parts_max).count();
+        operation.parts.truncate(count);
+        let found = operation.parts.iter().map(|part| part.block_count).sum();
+        operation.range.block_count = found;
+        operation.bytes = crate::operation::ByteRange::of(&operation.range);
+        operation.checksums.truncate(usize::from(found));
+        (found, is_zeros)
+    }
+
+    fn look_up_some(&mut self, operation: &mut Operation, block_count: u16) {
+        self.forget_scratch();
+        let (key, first_block) = (operation.range.key, operation.range.first_block);
+        self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
+        operation.checksums.clear();
+        operation.checksums.extend(self.checksums.iter().map(|checksum| U32::new(*checksum)));
+        self.take_parts(operation);
+    }
+
+    /// Fills the parts of an unaligned write with the blocks that it leaves something of: its first and last.
+    pub(crate) fn look_up_edges(&mut self, operation: &mut Operation) {
+        let (offset, length) = (operation.bytes.offset as usize, operation.bytes.length as usize);
+        let (first, last) = (operation.range.first_block, operation.range.blocks().end - 1);
+        let key = operation.range.key;
+        let head_is_partial = !offset.is_multiple_of(BLOCK_BYTES);
+        let tail_is_partial = !(offset + length).is_multiple_of(BLOCK_BYTES);
+        self.forget_scratch();
+        if head_is_partial {
+            self.store.lookup(&key, first, 1, &mut self.extents, &mut self.checksums);
+        }
+        if tail_is_partial && !(head_is_partial && first == last) {
+            self.store.lookup(&key, last, 1, &mut self.extents, &mut self.checksums);
+        }
+        self.take_parts(operation);
+        operation.edge_checksums = [0; 2];
+        operation.edge_checksums[..self.checksums.len()].copy_from_slice(&self.checksums);
+    }
+
+    fn forget_scratch(&mut self) {
+        self.extents.clear();
+        self.checksums.clear();
+    }
+
+    fn take_parts(&mut self, operation: &mut Operation) {
+        operation.parts.clear();
+        operation.parts.extend(self.extents.iter().map(|extent| Part {
+            first_block: extent.first_block,
+            block_count: extent.block_count,
+            location: extent.location,
+            buffer: None,
+        }));
+    }
+
+    /// Where a block lies, if it has data.
+    pub(crate) fn location_of(&mut self, key: ObjectKey, block: u16) -> Option<Location> {
+        self.forget_scratch();
+        self.store.lookup(&key, block, 1, &mut self.extents, &mut self.checksums);
+        self.extents.first().and_then(|extent| extent.location)
+    }
+
+    /// The objects of a group, in order.
+    pub(crate) fn objects_of(&self, pg: base::PgId) -> Vec<ObjectKey> {
+        let mut objects: Vec<ObjectKey> = self.store.objects().filter(|key| key.pg == pg).collect();
+        objects.sort_unstable_by_key(|key| (key.volume, key.object));
+        objects
+    }
+
+    /// Issues the reads of an operation's parts, of those that were not read yet. For what clients ask the memory was
+    /// checked to be there; whatever else is read leaves them half of it, and has other memory made.
+    pub(crate) fn read_parts(&mut self, id: OperationId, operation: &mut Operation, io: &mut impl Io) {
+        let is_for_client = matches!(operation.purpose, Purpose::Client(_));
+        let mut awaited = 0;
+        for (index, part) in operation.parts.iter().enumerate() {
+            let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
+            let length = usize::from(part.block_count) * BLOCK_BYTES;
+            let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
+            let lent = if is_for_client || pool.available() > pool.count() / 2 { pool.take() } else { None };
+            let buffer = lent.unwrap_or_else(|| spare_buffer(length));
+            self.store.pin(location);
+            awaited += 1;
+            let offset = u64::from(location.0) * BLOCK_BYTES as u64;
+            io.read(PartToken::number(id, index), offset, buffer, length);
+        }
+        operation.parts_awaited = awaited;
+    }
+
+    /// The drive answered one part of an operation: what it gave is kept there, if it gave something. Answers whether it was
+    /// the last that is awaited.
+    pub(crate) fn part_was_read(
+        &mut self,
+        operation: &mut Operation,
+        index: usize,
+        buffer: Option<Buffer>,
+        is_ok: bool,
+    ) -> bool {
+        let part = &mut operation.parts[index];
+        let location: Location = part.location.expect("only parts on the drive are read");
+        part.buffer = buffer.filter(|_| is_ok);
+        operation.parts_awaited -= 1;
+        self.store.unpin(location);
+        operation.parts_awaited == 0
+    }
+
+    /// Gives the buffers of an operation's parts back.
+    pub(crate) fn release_parts(&mut self, operation: &mut Operation) {
+        let mut parts = std::mem::take(&mut operation.parts);
+        for part in parts.drain(..) {
+            if let Some(buffer) = part.buffer {
+                self.put(buffer);
+            }
+        }
+        operation.parts = parts;
+    }
+
+    /// Sends what was read for an operation: the checksums, then the blocks.
+    pub(crate) fn send_content(&self, operation: &mut Operation, link: LinkId, network: &mut impl Network) {
+        network.send(link, operation.checksums.as_bytes());
+        for part in &mut operation.parts {
+            let length = usize::from(part.block_count) * BLOCK_BYTES;
+            let buffer = part.buffer.take().unwrap_or_else(|| self.zeros.clone());
+            network.send_shared(link, buffer, 0..length);
+        }
+    }
+
+    /// Has what is staged written, as far as it is time for that.
+    pub(crate) fn flush(&mut self) {
+        self.store.flush(&mut self.actions);
+    }
+
+    pub(crate) fn begin_shutdown(&mut self) {
+        self.store.begin_shutdown(&mut self.actions);
+    }
+
+    /// The drive is of no use any more.
+    pub(crate) fn fail(&mut self, reason: &str) {
+        self.store.fail(reason, &mut self.actions);
+    }
+
+    /// A drive operation ended: what is the store's own is handed to it.
+    pub(crate) fn ended(
+        &mut self,
+        token: u64,
+        buffer: Option<&Buffer>,
+        result: &Result<(), DeviceError>,
+    ) -> Ended {
+        let index = token as u32;
+        let result = result.clone();
+        match token >> TOKEN_SHIFT {
+            TOKEN_STORE_WRITE => self.store.handle_written(index, result, &mut self.actions),
+            TOKEN_STORE_FLUSH => self.store.handle_flushed(index, result, &mut self.actions),
+            TOKEN_STORE_READ => {
+                let length = (token >> 32 & 0xff_ffff) as usize * BLOCK_BYTES;
+                let buffer = buffer.expect("a read gives its buffer back");
+                let data = result.map(|()| &buffer.bytes()[..length]);
+                self.store.handle_read(index, data, &mut self.actions);
+            }
+            TOKEN_PART => return Ended::Part(PartToken::of(token)),
+            kind => unreachable!("no drive operation of kind {kind} is ever issued"),
+        }
+        Ended::OfStore
+    }
+
+    /// Takes what the store wants done, for [`Self::perform`]; to be given back by [`Self::give_back`].
+    pub(crate) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Gives the memory of a list back that was worked off. Answers whether the store wants more by now.
+    pub(crate) fn give_back(&mut self, worked_off: Vec<Action>) -> bool {
+        let again = std::mem::replace(&mut self.actions, worked_off);
+        self.actions.extend(again);
+        !self.actions.is_empty()
+    }
+
+    /// Issues what the store wants of the drive; answers what it tells instead.
+    pub(crate) fn perform(&mut self, action: Action, io: &mut impl Io) -> Option<StoreEvent> {
+        match action {
+            Action::Write { token, offset, buffer, length } => {
+                io.write(TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token), offset, buffer, length);
+            }
+            Action::Flush { token } => io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token)),
+            Action::Read { token, offset, length } => {
+                // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
+                let buffer = self.large.take().unwrap_or_else(|| spare_buffer(length));
+                let blocks = (length / BLOCK_BYTES) as u64;
+                let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
+                io.read(token, offset, buffer, length);
+            }
+            Action::Sealed { batch, buffer } => return Some(StoreEvent::Sealed(batch, buffer)),
+            Action::Durable { token } => return Some(StoreEvent::Durable(token)),
+            Action::Lost { token, reason } => return Some(StoreEvent::Lost(token, reason)),
+            Action::ShutdownDone => return Some(StoreEvent::ShutdownDone),
+        }
+        None
+    }
+}
+
+/// Memory for when a pool is empty. Of a size that no pool has, so that none takes it in.
+fn spare_buffer(bytes: usize) -> Buffer {
+    let is_pooled = |blocks: &usize| [SMALL_BLOCKS, LARGE_BLOCKS].contains(blocks);
+    let blocks = bytes.div_ceil(BLOCK_BYTES);
+    let blocks = (blocks..).find(|blocks| !is_pooled(blocks)).expect("two sizes are taken");
+    Buffer::new(blocks * BLOCK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pool_takes_in_spare_memory() {
+        for blocks in 1..=LARGE_BLOCKS {
+            let size = spare_buffer(blocks * BLOCK_BYTES).size();
+            assert!(size >= blocks * BLOCK_BYTES);
+            assert!(
+                size != SMALL_BLOCKS * BLOCK_BYTES && size != LARGE_BLOCKS * BLOCK_BYTES,
+                "{blocks} blocks"
+            );
+        }
+    }
+
+    #[test]
+    fn a_part_is_found_again_by_its_number() {
+        let id = OperationId { slot: 0xdead_beef, serial: 0x0012_3abc };
+        let token = PartToken::number(id, 0x123);
+        assert!(reads_data(token));
+        let part = PartToken::of(token);
+        assert_eq!((part.slot, part.serial_low, part.index), (0xdead_beef, 0xabc, 0x123));
+    }
+}

@@ -1,0 +1,340 @@
+//! What the members of a group may differ in, as their logs tell.
+//!
+//! Pure functions of where the members stand ([`MemberPosition`]).
+
+use crate::blocks::BlockRange;
+use crate::group::position::{Difference, MemberPosition};
+use base::log_entry::{NAME, REPAIR, UNDONE};
+use base::{Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+/// A member whose log does not reach into those of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    pub(crate) osd: OsdId,
+    pub(crate) last_sequence: Sequence,
+    pub(crate) window_start: Sequence,
+}
+
+/// Who of the members shall lead instead of the last of them, which would undo what its log lacks.
+///
+/// Where the end of a log rotted before its OSD started, the log just seems to end earlier. So who was in an epoch since
+/// it started knows better what was done than who was not. If nobody was, whose log goes furthest has lost least: by what
+/// was ordered while an epoch served, for who had that had all before it. The mark of an epoch that never served, or its
+/// first repairs, may have gone to a member that lacks the rest.
+pub(crate) fn who_lacks_less(members: &[MemberPosition]) -> Option<OsdId> {
+    let end = |member: &MemberPosition| {
+        let at = |entry: &LogEntry| (entry.epoch, entry.sequence);
+        let served = member.entries.iter().rev().find(|entry| tells_agreement(entry)).map(at);
+        let last = member.entries.last().map(at);
+        (!member.may_lack_tail, served, last.unwrap_or((Epoch(0), member.last_sequence)))
+    };
+    let (own, others) = members.split_last()?;
+    let best = others.iter().reduce(|best, other| if end(other) > end(best) { other } else { best })?;
+    let lacks_less = own.may_lack_tail && end(best) > end(own);
+    lacks_less.then_some(best.osd)
+}
+
+/// Whether an entry was ordered while its epoch served: when all members agreed on everything before it.
+fn tells_agreement(entry: &LogEntry) -> bool {
+    !entry.is_mark() && !entry.is_repair()
+}
+
+/// The newest entry that all members have and that tells that they agreed on everything before it. Members apply
+/// what they get in order and without a gap, so whoever has it had been in agreement.
+pub(crate) fn agreement(members: &[MemberPosition]) -> Option<Sequence> {
+    let (first, others) = members.split_first()?;
+    let names = |member: &MemberPosition| -> BTreeSet<(Sequence, Epoch)> {
+        member.entries.iter().map(|entry| (entry.sequence, entry.epoch)).collect()
+    };
+    let others: Vec<_> = others.iter().map(names).collect();
+    let is_common =
+        |entry: &&LogEntry| others.iter().all(|other| other.contains(&(entry.sequence, entry.epoch)));
+    let entries = first.entries.iter().rev();
+    entries.filter(|entry| tells_agreement(entry)).find(is_common).map(|entry| entry.sequence)
+}
+
+/// The repairs of a range that bring a member's content: a write that its log has is done, one that it lacks is undone.
+pub(crate) fn as_told_by(
+    member: &MemberPosition,
+    difference: Difference,
+) -> impl Iterator<Item = Difference> + use<> {
+    let Difference { range, tag } = difference;
+    let name = tag & NAME;
+    let runs = done_runs(member.entries.iter().copied(), &range, name);
+    runs.into_iter().map(move |(first_block, block_count, was_done)| {
+        let undone = if name != 0 && !was_done { UNDONE } else { 0 };
+        Difference { range: BlockRange { first_block, block_count, ..range }, tag: name | REPAIR | undone }
+    })
+}
+
+/// The blocks whose content members may disagree about: those touched by log entries that not all have. Entries from
+/// before a split may be of the other half: they tell of agreement, and of nothing to repair.
+///
+/// # Errors
+/// When a member's log ends before another's begins: its gap is larger than a log can tell.
+pub(crate) fn differences(
+    pg: PgId,
+    modulus: u32,
+    members: &[MemberPosition],
+) -> Result<VecDeque<Difference>, Behind> {
+    // Entries before this sequence are gone from some log; every member must reach up to it.
+    let logs_begin = members.iter().map(|member| member.log_begins).max().unwrap_or_default();
+    let window_start = agreement(members).map_or(logs_begin, Sequence::next);
+    if let Some(behind) = members.iter().find(|member| member.last_sequence.next() < window_start) {
+        let (osd, last_sequence) = (behind.osd, behind.last_sequence);
+        return Err(Behind { osd, last_sequence, window_start });
+    }
+    let mut holders: BTreeMap<(Sequence, Epoch), (LogEntry, usize)> = BTreeMap::new();
+    for member in members {
+        let mut seen = BTreeSet::new();
+        for entry in member.entries.iter().filter(|entry| entry.sequence >= window_start) {
+            if seen.insert((entry.sequence, entry.epoch)) {
+                holders.entry((entry.sequence, entry.epoch)).or_insert((*entry, 0)).1 += 1;
+            }
+        }
+    }
+    let ranges: BTreeSet<Difference> = holders
+        .into_values()
+        .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
+        .filter(|(entry, _)| pg.holds(modulus, entry.volume, entry.object))
+        .map(|(entry, _)| Difference {
+            range: BlockRange {
+                key: ObjectKey { pg, volume: entry.volume, object: entry.object },
+                first_block: entry.first_block,
+                block_count: entry.block_count,
+            },
+            tag: entry.origin & NAME,
+        })
+        .collect();
+    let words: Vec<Words> = members.iter().map(words_of).collect();
+    Ok(ranges.into_iter().flat_map(|range| unsettled(&words, range)).collect())
+}
+
+/// What a member's log says of each write that has a name, by volume, object and name, oldest first.
+type Words = BTreeMap<(VolumeId, u32, u64), Vec<LogEntry>>;
+
+fn words_of(member: &MemberPosition) -> Words {
+    let mut words = Words::new();
+    for entry in member.entries.iter().filter(|entry| !entry.is_mark()) {
+        words.entry((entry.volume, entry.object, entry.origin & NAME)).or_default().push(*entry);
+    }
+    words
+}
+
+/// The parts of a range on which the members' newest words of its write differ. Where all have the same, an epoch that
+/// began since made them agree: its repair brought everybody the same content, whatever they had before.
+fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
+    let Difference { range, tag } = difference;
+    let key = range.key;
+    if tag == 0 {
+        return vec![difference];
+    }
+    let words: Vec<&[LogEntry]> = words
+        .iter()
+        .map(|words| words.get(&(key.volume, key.object, tag)).map_or(&[][..], Vec::as_slice))
+        .collect();
+    let differ = |block: u16| {
+        let mut newest = words.iter().map(|words| {
+            let entry = words.iter().rev().find(|entry| entry.covers(block));
+            entry.map(|entry| (entry.sequence, entry.epoch))
+        });
+        let first = newest.next().flatten();
+        first.is_none() || newest.any(|other| other != first)
+    };
+    let runs = runs_alike(range.blocks(), differ).into_iter().filter(|(.., differs)| *differs);
+    runs.map(|(first_block, block_count, _)| Difference {
+        range: BlockRange { first_block, block_count, ..range },
+        tag,
+    })
+    .collect()
+}
+
+/// Whether a write that its client sends again was done by an earlier attempt, as a group's log tells, oldest entry
+/// first: then doing it again could undo what followed it. Nothing of it is in flight. A log is finite: what more than
+/// 1,024 writes of its group followed is not known any more.
+///
+/// Members agree on a write run by run, and whoever leads may change in between: so this is asked of each block. The
+/// answer is in runs: `(block, block count, was_done)`.
+pub(crate) fn done_runs(
+    log: impl DoubleEndedIterator<Item = LogEntry>,
+    range: &BlockRange,
+    tag: u64,
+) -> Vec<(u16, u16, bool)> {
+    let entries: Vec<LogEntry> = match tag {
+        0 => Vec::new(),
+        _ => log.rev().filter(|entry| entry.is_of(&range.key, tag)).collect(),
+    };
+    let was_done = |block: u16| {
+        entries.iter().find(|entry| entry.covers(block)).is_some_and(|entry| entry.origin & UNDONE == 0)
+    };
+    runs_alike(range.blocks(), was_done)
+}
+
+/// Blocks in runs of which the same is true: `(block, block count, is_so)`.
+fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16, bool)> {
+    let mut runs: Vec<(u16, u16, bool)> = Vec::new();
+    for block in blocks {
+        let is_so = is_so(block);
+        match runs.last_mut() {
+            Some((_, count, last)) if *last == is_so => *count += 1,
+            _ => runs.push((block, 1, is_so)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{PoolId, VolumeId};
+
+    fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
+        LogEntry {
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            volume: VolumeId(1),
+            object: 0,
+            first_block: block,
+            block_count: 1,
+            origin: 0,
+        }
+    }
+
+    fn member(osd: u32, is_whole: bool, entries: &[LogEntry]) -> MemberPosition {
+        let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
+        let first = entries.first().map_or(Sequence(0), |entry| entry.sequence);
+        MemberPosition {
+            osd: OsdId(osd),
+            last_sequence,
+            log_begins: if is_whole { Sequence(0) } else { first },
+            is_incomplete: false,
+            may_lack_tail: false,
+            entries: entries.to_vec(),
+        }
+    }
+
+    fn blocks(members: &[MemberPosition]) -> Result<Vec<u16>, Behind> {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        Ok(differences(pg, 1, members)?.into_iter().map(|difference| difference.range.first_block).collect())
+    }
+
+    #[test]
+    fn members_that_agree_need_no_repair() {
+        let log = [entry(1, 1, 10), entry(1, 2, 11)];
+        assert_eq!(blocks(&[member(0, true, &log), member(1, true, &log)]), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_one_lacks_and_what_one_has_beyond_are_both_repaired() {
+        let common = [entry(1, 1, 10)];
+        let ahead = [entry(1, 1, 10), entry(1, 2, 11)];
+        let diverged = [entry(1, 1, 10), entry(2, 2, 12)];
+        let members = [member(0, true, &common), member(1, true, &ahead), member(2, true, &diverged)];
+        assert_eq!(blocks(&members), Ok(vec![11, 12]));
+    }
+
+    #[test]
+    fn entries_that_left_a_log_are_not_taken_for_differences() {
+        let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
+        assert_eq!(blocks(&[member(0, false, &long[5..]), member(1, true, &long)]), Ok(vec![]));
+        assert_eq!(blocks(&[member(0, false, &long[5..19]), member(1, false, &long[8..])]), Ok(vec![20]));
+    }
+
+    #[test]
+    fn a_member_beyond_the_reach_of_the_log_stops_the_group() {
+        let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
+        let behind = blocks(&[member(0, false, &long[10..]), member(1, true, &[])]).unwrap_err();
+        assert_eq!((behind.osd, behind.window_start), (OsdId(1), Sequence(11)));
+    }
+
+    #[test]
+    fn what_an_epoch_made_the_same_everywhere_is_no_difference_any_more() {
+        // One member never had the write; an epoch began, and its repair was the same on both. Then came another write of
+        // the same block, which one has: that is all they differ in, and its repair tells of both content and write.
+        let first = LogEntry { origin: 7, ..entry(1, 2, 10) };
+        let repair = LogEntry { origin: 7 | REPAIR | UNDONE, ..entry(2, 4, 10) };
+        let second = LogEntry { origin: 8, ..entry(2, 5, 10) };
+        let had = [entry(1, 1, 9), first, repair, second];
+        let lacked = [entry(1, 1, 9), repair];
+        let members = [member(0, true, &had), member(1, true, &lacked)];
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let found = differences(pg, 1, &members).unwrap();
+        assert_eq!(
+            found.iter().map(|difference| (difference.range.first_block, difference.tag)).collect::<Vec<_>>(),
+            [(10, 8)]
+        );
+        // Before that repair was on both, the write was a difference. A part of it that only one repaired is one still.
+        let wide = LogEntry { block_count: 3, ..first };
+        let of_one = LogEntry { origin: 7 | REPAIR, ..entry(2, 5, 11) };
+        let members = [
+            member(0, true, &[entry(1, 1, 9), wide, repair, of_one]),
+            member(1, true, &[entry(1, 1, 9), repair]),
+        ];
+        let found = differences(pg, 1, &members).unwrap();
+        let parts: Vec<_> = found
+            .iter()
+            .map(|difference| (difference.range.first_block, difference.range.block_count))
+            .collect();
+        assert_eq!(parts, [(11, 2), (11, 1)]);
+    }
+
+    #[test]
+    fn a_repair_tells_what_the_log_of_the_content_tells() {
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let range = BlockRange { key, first_block: 10, block_count: 2 };
+        let told = |entries: &[LogEntry], tag| -> Vec<(u16, u64)> {
+            let parts = as_told_by(&member(0, true, entries), Difference { range, tag });
+            parts.map(|part| (part.range.first_block, part.tag)).collect()
+        };
+        let write = LogEntry { origin: 7, block_count: 2, ..entry(1, 1, 10) };
+        assert_eq!(told(&[write], 7), [(10, 7 | REPAIR)]);
+        assert_eq!(told(&[write], 8), [(10, 8 | REPAIR | UNDONE)]);
+        let undone = LogEntry { origin: 7 | REPAIR | UNDONE, ..entry(2, 2, 11) };
+        assert_eq!(told(&[write, undone], 7), [(10, 7 | REPAIR), (11, 7 | REPAIR | UNDONE)]);
+        assert_eq!(told(&[write], 0), [(10, REPAIR)], "a write without a name is never told undone");
+        // What was told before counts no more: another member's content is told by that one's log.
+        assert_eq!(told(&[write], 7 | REPAIR | UNDONE), [(10, 7 | REPAIR)]);
+    }
+
+    #[test]
+    fn whose_log_may_have_lost_its_end_lets_another_lead_that_knows_more() {
+        let log = [entry(1, 1, 10), entry(1, 2, 11)];
+        let restarted =
+            |osd, entries: &[LogEntry]| MemberPosition { may_lack_tail: true, ..member(osd, true, entries) };
+        let went_on = member(1, true, &log);
+        assert_eq!(who_lacks_less(&[went_on.clone(), restarted(0, &log[..1])]), Some(OsdId(1)));
+        // The later epoch began with what the one that went on has.
+        let marked = [entry(1, 1, 10), entry(2, 3, 12)];
+        assert_eq!(who_lacks_less(&[went_on.clone(), restarted(0, &marked)]), Some(OsdId(1)));
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log[..1])]), Some(OsdId(1)));
+        assert_eq!(
+            who_lacks_less(&[restarted(1, &log), restarted(2, &marked), restarted(0, &log)]),
+            Some(OsdId(2))
+        );
+        // The mark of an epoch that did not get far says nothing of what went before.
+        let mark = LogEntry { block_count: 0, ..entry(2, 3, 0) };
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 4, 10) };
+        let claimed = [log[0], mark, repair];
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &claimed)]), Some(OsdId(1)));
+        assert_eq!(who_lacks_less(&[restarted(1, &claimed), restarted(0, &log)]), None);
+        assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log)]), None);
+        assert_eq!(who_lacks_less(&[went_on, member(0, true, &log[..1])]), None);
+        assert_eq!(who_lacks_less(&[restarted(0, &log)]), None);
+    }
+
+    #[test]
+    fn a_common_entry_tells_agreement_unless_it_repaired_something() {
+        let common = [entry(1, 1, 10), entry(1, 2, 11)];
+        let forked: Vec<_> = common.iter().copied().chain([entry(1, 3, 12)]).collect();
+        let went_on: Vec<_> = common.iter().copied().chain([entry(2, 3, 13)]).collect();
+        let members = [member(0, true, &forked), member(1, true, &went_on)];
+        assert_eq!(agreement(&members), Some(Sequence(2)));
+        assert_eq!(blocks(&members), Ok(vec![12, 13]));
+        // The same numbers, and nothing in common: which writes went before cannot be told.
+        assert_eq!(agreement(&[member(0, false, &forked[2..]), member(1, false, &went_on[2..])]), None);
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 4, 14) };
+        assert_eq!(agreement(&[member(0, false, &[repair]), member(1, false, &[repair])]), None);
+    }
+}

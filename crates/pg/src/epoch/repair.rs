@@ -1,0 +1,191 @@
+//! Repairs: the mark of an epoch, and then what its members differ in, one after the other.
+
+use super::differences::as_told_by;
+use super::end_for_longer;
+use crate::blocks::BlockRange;
+use crate::context::{Context, Task};
+use crate::damage::Absence;
+use crate::group::LogTail;
+use crate::group::position::Difference;
+use crate::io::Io;
+use crate::journal::Milestone;
+use crate::operation::{Operation, OperationId, OperationKind, OperationState, Purpose};
+use crate::replication::order;
+use base::{BLOCK_BYTES, ObjectKey, OsdId};
+use store::StageError;
+use wire::encode;
+
+/// Blocks repaired at a time.
+const REPAIR_BLOCKS: u16 = 64;
+
+/// Stages the epoch's mark or the next repair; when nothing is left, the group serves.
+pub(crate) fn next(cx: &mut Context<'_, impl Io>, index: u32) {
+    let Some(repairing) = cx.groups[index].standing.repairing_mut() else { return };
+    if repairing.current.is_some() {
+        return;
+    }
+    if repairing.mark_is_due {
+        return stage_mark(cx, index);
+    }
+    let Some(Difference { range, tag }) = repairing.queue.pop_front() else { return serve(cx, index) };
+    let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, index, range);
+    let operation = cx.operations.live(id);
+    operation.attempt.tag = tag;
+    repairing.current = Some(id);
+    let wanted = range.block_count.min(REPAIR_BLOCKS);
+    let (block_count, is_zeros) = cx.disk.look_up_run(operation, wanted, 1);
+    requeue(cx, index, Difference { range: range.behind(block_count), tag });
+    let operation = cx.operations.live(id);
+    if !is_zeros {
+        operation.state = OperationState::Reading;
+        return cx.read_parts(id);
+    }
+    operation.kind = OperationKind::Zero;
+    if !order::zero(cx, id) {
+        must_come_again(cx, id);
+    }
+}
+
+/// No difference is left.
+fn serve(cx: &mut Context<'_, impl Io>, index: u32) {
+    let group = &mut cx.groups[index];
+    group.standing.serves();
+    group.tail = LogTail::IsKnown;
+    let (pg, epoch) = (group.pg, group.epoch);
+    for link in group.replicas(cx.me.id).filter_map(|osd| cx.links.ready(osd)) {
+        cx.io.send(link, &encode::serves(pg, epoch));
+    }
+    cx.damage.forget_lost(pg);
+}
+
+fn stage_mark(cx: &mut Context<'_, impl Io>, index: u32) {
+    let range = BlockRange {
+        key: ObjectKey { pg: cx.groups[index].pg, ..ObjectKey::default() },
+        ..BlockRange::default()
+    };
+    let id = cx.operations.add_for(OperationKind::Mark, Purpose::Repair, index, range);
+    match order::mark(cx, id) {
+        Ok(()) => {
+            if let Some(repairing) = cx.groups[index].standing.repairing_mut() {
+                (repairing.current, repairing.mark_is_due) = (Some(id), false);
+            }
+        }
+        Err(error) => {
+            cx.forget(id);
+            match error {
+                StageError::Busy => cx.turn.look_again(index),
+                error => failed(cx, index, &error),
+            }
+        }
+    }
+}
+
+/// The drive answered the read of a repair: its content goes to all members, unless it is damaged.
+pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let operation = cx.operations.live(id);
+    let damage = operation.first_damage();
+    let (index, range, tag) = (operation.group, operation.range, operation.attempt.tag);
+    if let Some((block, status)) = damage {
+        cx.release_parts(id);
+        if range.block_count == 1 {
+            // Another member may have the same content in a sound copy.
+            cx.met_damage(range.key, block);
+            cx.pass(Milestone::MendOfRepair);
+            return cx.then(Task::Fetch { id, absence: Absence::of(status) });
+        }
+        cx.forget(id);
+        for block in range.blocks().rev() {
+            requeue(cx, index, Difference { range: BlockRange::one(range.key, block), tag });
+        }
+        set_current(cx, index, None);
+        return next(cx, index);
+    }
+    let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
+    let is_ordered = order::write(cx, id, &buffer.bytes()[..usize::from(range.block_count) * BLOCK_BYTES]);
+    cx.disk.put(buffer);
+    if !is_ordered {
+        must_come_again(cx, id);
+    }
+}
+
+/// All members have the mark or a repair.
+pub(crate) fn done(cx: &mut Context<'_, impl Io>, index: u32) {
+    set_current(cx, index, None);
+    next(cx, index);
+}
+
+/// The store would not take a mark or a repair.
+pub(crate) fn failed(cx: &mut Context<'_, impl Io>, index: u32, error: &StageError) {
+    set_current(cx, index, None);
+    let reason = match error {
+        StageError::Full => format!("{} is full", cx.me.id),
+        StageError::Busy | StageError::Failed(_) => {
+            format!("the drive of {} failed; replace it", cx.me.id)
+        }
+    };
+    end_for_longer(cx, index, &reason);
+}
+
+/// No member has a sound copy of what the primary holds in a block on which they may differ. Where one has a sound copy
+/// of something else there, that becomes everybody's: the write that makes the difference was acknowledged to nobody,
+/// for not all in sync had it. Unless that one's log ends too early because its end rotted: so its word counts last, and
+/// only when the primary's own drive is out of the question for good. Where nobody has anything, the block stays as it
+/// is, and reads of it fail.
+pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, id: OperationId, asked: usize) {
+    let operation = cx.operations.live(id);
+    let (index, range) = (operation.group, operation.range);
+    let is_for_good = cx.damage.is_lost_for_good(range.key, range.first_block);
+    let Some(repairing) = cx.groups[index].standing.repairing() else { return };
+    let mut candidates = repairing.others.iter().enumerate().skip(asked);
+    if let Some((at, member)) = candidates.find(|(_, member)| is_for_good || !member.may_lack_tail) {
+        let osd = member.osd;
+        operation.purpose = Purpose::Adoption(osd);
+        return cx.then(Task::FetchFrom { id, osd, asked: at + 1, absence: Absence::Certain });
+    }
+    cx.forget(id);
+    set_current(cx, index, None);
+    if is_for_good {
+        return next(cx, index);
+    }
+    let reason =
+        format!("the drive of {} does not read what its members differ in; it tries again", cx.me.id);
+    end_for_longer(cx, index, &reason);
+}
+
+/// A block gets another member's content: whether the write on which they differ is done, that one's log tells.
+pub(crate) fn adopted(cx: &mut Context<'_, impl Io>, id: OperationId, osd: OsdId) {
+    cx.pass(Milestone::Adopted);
+    let operation = cx.operations.live(id);
+    let Some(repairing) = cx.groups[operation.group].standing.repairing() else { return };
+    let Some(member) = repairing.others.iter().find(|member| member.osd == osd) else { return };
+    let told = as_told_by(member, difference_of(operation));
+    operation.attempt.tag = told.map(|told| told.tag).next().unwrap_or(operation.attempt.tag);
+}
+
+/// The store has no room right now for a repair.
+pub(crate) fn must_come_again(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let operation = cx.operations.live(id);
+    let (index, difference) = (operation.group, difference_of(operation));
+    cx.forget(id);
+    requeue(cx, index, difference);
+    set_current(cx, index, None);
+    cx.turn.look_again(index);
+}
+
+fn difference_of(operation: &Operation) -> Difference {
+    Difference { range: operation.range, tag: operation.attempt.tag }
+}
+
+fn requeue(cx: &mut Context<'_, impl Io>, index: u32, difference: Difference) {
+    if let Some(repairing) = cx.groups[index].standing.repairing_mut()
+        && difference.range.block_count > 0
+    {
+        repairing.queue.push_front(difference);
+    }
+}
+
+fn set_current(cx: &mut Context<'_, impl Io>, index: u32, id: Option<OperationId>) {
+    if let Some(repairing) = cx.groups[index].standing.repairing_mut() {
+        repairing.current = id;
+    }
+}

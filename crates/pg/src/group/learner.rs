@@ -1,0 +1,150 @@
+//! Members that a primary brings up to date, and how far each is.
+
+use crate::blocks::BlockRange;
+use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
+use std::collections::VecDeque;
+
+/// What a learner is still to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// These blocks, whatever they hold.
+    Range(BlockRange),
+    /// The blocks of this object in which it differs.
+    Object(ObjectKey),
+}
+
+/// How far the comparison of a learner's objects is.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// The primary's objects that were not compared yet, in order.
+    pub(crate) own: VecDeque<ObjectKey>,
+    /// The learner's last object that was.
+    pub(crate) after: Option<(VolumeId, u32)>,
+    /// A page of the learner's objects is on its way.
+    pub(crate) is_awaited: bool,
+}
+
+/// A learner that receives every write from `from` on, and meanwhile what it lacks.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) from: Sequence,
+    /// It has the mark of its join on stable media.
+    pub(crate) has_mark: bool,
+    pub(crate) work: VecDeque<Work>,
+    pub(crate) comparison: Option<Comparison>,
+    /// The object whose checksums it was asked for.
+    pub(crate) blocks_awaited: Option<ObjectKey>,
+    /// Blocks that are being read for it, or that it does not have on stable media yet.
+    pub(crate) pushed: u32,
+}
+
+/// A member that is being brought up to date.
+#[derive(Debug)]
+pub(crate) struct Learner {
+    pub(crate) osd: OsdId,
+    pub(crate) link: LinkId,
+    /// Tells this attempt from earlier ones, whose messages may still be under way.
+    pub(crate) session: u32,
+    /// When it last answered.
+    pub(crate) heard_at: Instant,
+    /// `None` while it was only asked where it stands.
+    pub(crate) joined: Option<Joined>,
+}
+
+impl Learner {
+    /// Blocks that are being read for it, or that it does not have on stable media yet.
+    pub(crate) fn pushed(&self) -> u32 {
+        self.joined.as_ref().map_or(0, |joined| joined.pushed)
+    }
+
+    /// Whether it receives what is ordered with that sequence.
+    pub(crate) fn receives(&self, sequence: Sequence) -> bool {
+        self.joined.as_ref().is_some_and(|joined| sequence >= joined.from)
+    }
+
+    /// What it was not given yet: `(objects, bytes known)`.
+    pub(crate) fn left(&self) -> Option<(u64, u64)> {
+        let Joined { work, comparison, .. } = self.joined.as_ref()?;
+        let compared = comparison.as_ref().map_or(0, |comparison| comparison.own.len() as u64);
+        let bytes = work.iter().map(|work| match work {
+            Work::Range(range) => u64::from(range.block_count) * BLOCK_BYTES as u64,
+            Work::Object(_) => 0,
+        });
+        Some((compared + work.len() as u64, bytes.sum()))
+    }
+
+    /// Whether it has been asked for something.
+    pub(crate) fn is_owing(&self) -> bool {
+        let Some(Joined { has_mark, comparison, blocks_awaited, pushed, .. }) = &self.joined else {
+            return true;
+        };
+        let compares = comparison.as_ref().is_some_and(|comparison| comparison.is_awaited);
+        !has_mark || compares || blocks_awaited.is_some() || *pushed > 0
+    }
+}
+
+/// A learner that was sent everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Promotion {
+    pub(crate) osd: OsdId,
+    pub(crate) link: LinkId,
+    /// The ordinal of the last message that was sent to it.
+    pub(crate) through: u64,
+    pub(crate) since: Instant,
+}
+
+/// Whom a primary brings up to date.
+#[derive(Debug, Default)]
+pub(crate) struct Learning {
+    pub(crate) learners: Vec<Learner>,
+    /// Who was asked to be one in this epoch, whatever became of that.
+    pub(crate) asked: Vec<OsdId>,
+    /// Learners that had no room for what they lack. Until what they have too much is gone, nothing else is pushed.
+    pub(crate) cramped: Vec<OsdId>,
+    /// Not before then is a learner tried again.
+    pub(crate) after: Instant,
+}
+
+impl Learning {
+    pub(crate) fn of(&mut self, osd: OsdId) -> Option<&mut Learner> {
+        self.learners.iter_mut().find(|learner| learner.osd == osd)
+    }
+
+    pub(crate) fn of_session(&mut self, session: u32) -> Option<&mut Learner> {
+        self.learners.iter_mut().find(|learner| learner.session == session)
+    }
+
+    pub(crate) fn forget(&mut self, osd: OsdId) {
+        self.learners.retain(|learner| learner.osd != osd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learner(joined: Option<Joined>) -> Learner {
+        Learner { osd: OsdId(1), link: LinkId(1), session: 1, heard_at: Instant::default(), joined }
+    }
+
+    fn joined(has_mark: bool, work: VecDeque<Work>) -> Joined {
+        Joined { from: Sequence(5), has_mark, work, comparison: None, blocks_awaited: None, pushed: 0 }
+    }
+
+    #[test]
+    fn a_learner_owes_an_answer_until_it_has_its_mark_and_all_pushes() {
+        assert!(learner(None).is_owing());
+        assert!(learner(Some(joined(false, VecDeque::new()))).is_owing());
+        assert!(!learner(Some(joined(true, VecDeque::new()))).is_owing());
+        assert!(learner(Some(Joined { pushed: 1, ..joined(true, VecDeque::new()) })).is_owing());
+    }
+
+    #[test]
+    fn what_is_left_counts_ranges_by_their_bytes_and_objects_by_one() {
+        let key = ObjectKey::default();
+        let work = [Work::Range(BlockRange { key, first_block: 0, block_count: 3 }), Work::Object(key)];
+        let learner = learner(Some(joined(true, work.into())));
+        assert_eq!(learner.left(), Some((2, 3 * BLOCK_BYTES as u64)));
+        assert!(learner.receives(Sequence(5)) && !learner.receives(Sequence(4)));
+    }
+}

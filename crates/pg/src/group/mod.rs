@@ -1,0 +1,237 @@
+//! One placement group as one of its members sees it.
+
+pub(crate) mod learner;
+pub(crate) mod line;
+pub(crate) mod obedience;
+pub(crate) mod position;
+pub(crate) mod role;
+mod summary;
+
+pub use summary::GroupSummary;
+
+use base::figures::Traffic;
+use base::hash::Map;
+use base::map::PgConfig;
+use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId};
+use learner::{Learner, Learning};
+use line::Line;
+use role::{Following, Phase, Role, Standing, State};
+use std::ops::{Index, IndexMut};
+
+/// Who shall hold a group, as the map says.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// The preferred primary first.
+    pub(crate) target: Vec<OsdId>,
+    /// How many copies its pool wants, and how few of them in sync still take writes.
+    pub(crate) size: usize,
+    pub(crate) min_size: usize,
+}
+
+/// When what may be tried again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pauses {
+    /// Not before then does this OSD claim again.
+    pub(crate) claim_after: Instant,
+    /// When the configuration was first seen: its primary is given time to show itself.
+    pub(crate) config_seen_at: Instant,
+    /// When it was handed over last, and before when it is not again.
+    pub(crate) handed_over_at: Option<Instant>,
+    pub(crate) hand_over_after: Instant,
+}
+
+/// A query that waits until nothing is staged any more: only then is the log's end known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingQuery {
+    pub(crate) link: LinkId,
+    pub(crate) epoch: Epoch,
+}
+
+/// What is known of the end of a member's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogTail {
+    /// This OSD was in no epoch of the group since it started. Should the end of the log have rotted, it just seems to end
+    /// earlier: see `epoch::differences::who_lacks_less`.
+    MayHaveRotted,
+    /// It is what an epoch agreed on.
+    IsKnown,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) pg: PgId,
+    /// Which objects are its own: see [`PgId::holds`]. What is on the drive may be about to be split by it still.
+    pub(crate) modulus: u32,
+    pub(crate) config: PgConfig,
+    pub(crate) wanted: Wanted,
+    /// The newest epoch this member has obeyed; older primaries are refused.
+    pub(crate) epoch: Epoch,
+    /// Who began the epoch it obeys, if another OSD did.
+    pub(crate) leader: Option<OsdId>,
+    pub(crate) standing: Standing,
+    pub(crate) line: Line,
+    /// Staged in the store and not yet durable, in whatever role; and splits that are to be.
+    pub(crate) staged_count: u32,
+    pub(crate) query: Option<PendingQuery>,
+    pub(crate) tail: LogTail,
+    pub(crate) pauses: Pauses,
+    /// What clients were served of it here.
+    pub(crate) traffic: Traffic,
+}
+
+impl Group {
+    pub(crate) fn new(
+        pg: PgId,
+        modulus: u32,
+        config: PgConfig,
+        target: Vec<OsdId>,
+        is_primary: bool,
+        now: Instant,
+    ) -> Group {
+        Group {
+            pg,
+            modulus,
+            epoch: config.epoch,
+            config,
+            wanted: Wanted { target, ..Wanted::default() },
+            leader: None,
+            standing: Standing::new(is_primary),
+            line: Line::default(),
+            staged_count: 0,
+            query: None,
+            tail: LogTail::MayHaveRotted,
+            pauses: Pauses { config_seen_at: now, ..Pauses::default() },
+            traffic: Traffic::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.standing.state()
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.standing.phase(), Some(Phase::Active))
+    }
+
+    /// Whether enough members are in sync for writes.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.config.in_sync.len() >= self.wanted.min_size
+    }
+
+    pub(crate) fn is_claiming(&self) -> bool {
+        matches!(self.state(), State::Claiming | State::Candidate)
+    }
+
+    /// Whether this OSD acts as its primary, or is about to.
+    pub(crate) fn is_led_here(&self) -> bool {
+        matches!(self.standing.role(), Role::Primary(_))
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self.standing.role(), Role::Left { .. })
+    }
+
+    /// Whether this OSD applies what the primary of its epoch orders. A candidate does until it has an epoch of its own.
+    pub(crate) fn following(&self) -> Option<&Following> {
+        self.standing.following()
+    }
+
+    /// Everybody who holds a part of it, or shall.
+    pub(crate) fn members(&self) -> impl Iterator<Item = OsdId> + '_ {
+        self.config.in_sync.iter().chain(&self.config.learners).chain(&self.wanted.target).copied()
+    }
+
+    /// Whether an OSD holds a part of this group, or shall.
+    pub(crate) fn has_member(&self, osd: OsdId) -> bool {
+        self.members().any(|member| member == osd)
+    }
+
+    /// Whether an object is one of the group's.
+    pub(crate) fn holds(&self, key: &ObjectKey) -> bool {
+        self.pg == key.pg && self.pg.holds(self.modulus, key.volume, key.object)
+    }
+
+    pub(crate) fn replicas(&self, me: OsdId) -> impl Iterator<Item = OsdId> + '_ {
+        self.config.in_sync.iter().copied().filter(move |osd| *osd != me)
+    }
+
+    /// Members that are to be brought up to date.
+    pub(crate) fn wanted_learners(&self) -> impl Iterator<Item = OsdId> + '_ {
+        self.wanted.target.iter().copied().filter(|osd| !self.config.in_sync.contains(osd))
+    }
+
+    /// Members that are being brought up to date.
+    pub(crate) fn learners(&self) -> &[Learner] {
+        self.standing.primary().map_or(&[], |primary| &primary.learning.learners)
+    }
+
+    /// The same, to change: only a primary has any.
+    pub(crate) fn learning_mut(&mut self) -> Option<&mut Learning> {
+        self.standing.primary_mut().map(|primary| &mut primary.learning)
+    }
+
+    /// Of these members in sync, those that stay: with a whole target in sync, nobody else is needed.
+    pub(crate) fn needed_of(&self, in_sync: &[OsdId], also: OsdId) -> Vec<OsdId> {
+        let is_whole = self.is_whole_in(in_sync);
+        let is_needed = |osd: &OsdId| !is_whole || *osd == also || self.wanted.target.contains(osd);
+        in_sync.iter().copied().filter(is_needed).collect()
+    }
+
+    /// Whether the target has as many members as the pool wants, and all of them are among these.
+    pub(crate) fn is_whole_in(&self, in_sync: &[OsdId]) -> bool {
+        let Wanted { target, size, .. } = &self.wanted;
+        target.len() >= *size && target.iter().all(|osd| in_sync.contains(osd))
+    }
+}
+
+/// The groups of an OSD. Each keeps its index for as long as the process lives.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    list: Vec<Group>,
+    index: Map<PgId, u32>,
+}
+
+impl Groups {
+    pub(crate) fn find(&self, pg: PgId) -> Option<u32> {
+        self.index.get(&pg).copied()
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Group> {
+        self.list.get(index as usize)
+    }
+
+    pub(crate) fn add(&mut self, group: Group) -> u32 {
+        let index = self.list.len() as u32;
+        self.index.insert(group.pg, index);
+        self.list.push(group);
+        index
+    }
+
+    /// The indices of all that there are now.
+    pub(crate) fn indices(&self) -> std::ops::Range<u32> {
+        0..self.list.len() as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.list.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.list.iter_mut()
+    }
+}
+
+impl Index<u32> for Groups {
+    type Output = Group;
+
+    fn index(&self, index: u32) -> &Group {
+        &self.list[index as usize]
+    }
+}
+
+impl IndexMut<u32> for Groups {
+    fn index_mut(&mut self, index: u32) -> &mut Group {
+        &mut self.list[index as usize]
+    }
+}

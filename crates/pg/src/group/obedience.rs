@@ -1,0 +1,153 @@
+//! Who refuses a stale primary, and why that is enough.
+//!
+//! A primary is *stale* when the registry holds a later epoch of its group. It may not know that. What it then does changes
+//! nothing and is believed by nobody, for five reasons, of which the first three are the functions of this file:
+//!
+//! 1. *It orders nothing that counts.* A member takes an order only of the very epoch it obeys, from whoever began that
+//!    one, and only the next in sequence ([`may_order`], [`may_push`], [`may_activate`]). Of a member in sync, no
+//!    acknowledgement to a client can do without it.
+//! 2. *It gets no position.* A query of an older epoch than the one obeyed is not answered, nor one of the same epoch by
+//!    somebody else ([`may_ask`]). So of an epoch that was never begun none can be begun later.
+//! 3. *It obeys the later one as soon as it hears of it*, by a map, a query or a refused order: its epoch ends.
+//! 4. *It serves no reads and takes no writes without leases* of every member in sync (`links::lease`), and nobody claims
+//!    an epoch in its place before all it promised has run out (`epoch::claim`): so it need not hear of anything to stop.
+//! 5. *The registry takes no proposal but one that replaces the configuration it was made from*, by compare-and-swap.
+//!
+//! Why the first is enough for writes: a write is acknowledged when every member in sync of its epoch has it on stable
+//! media. Whoever began a later epoch is one of those, or was brought up to date by one, and had the others say where they
+//! stand; from then on they refuse the older epoch. So an acknowledgement of the older epoch was complete before that, and
+//! what it acknowledged is in the positions that the later epoch began from.
+
+use super::Group;
+use super::role::Role;
+use base::{Epoch, OsdId, Sequence};
+use wire::Status;
+
+/// Why a member takes no order of a primary, and the epoch it obeys.
+pub(crate) type Refusal = (Status, Epoch);
+
+/// Whether this member applies what the primary of that epoch ordered with that sequence.
+pub(crate) fn may_order(group: &Group, epoch: Epoch, sequence: Sequence) -> Result<(), Refusal> {
+    let expected = group.following().and_then(|following| following.expected);
+    if epoch == group.epoch && expected == Some(sequence) {
+        return Ok(());
+    }
+    Err((if epoch < group.epoch { Status::StaleEpoch } else { Status::NotActive }, group.epoch))
+}
+
+/// Whether this member is a learner of that epoch, and takes what its primary pushes beside the order.
+pub(crate) fn may_push(group: &Group, epoch: Epoch) -> bool {
+    group.epoch == epoch && matches!(group.standing.role(), Role::Learner(_))
+}
+
+/// Whether this member is in sync in that epoch, and takes its primary's word for the state of all.
+pub(crate) fn may_tell(group: &Group, epoch: Epoch) -> bool {
+    let expected = match group.standing.role() {
+        Role::Replica(following) => following.expected,
+        _ => None,
+    };
+    group.epoch == epoch && expected.is_some()
+}
+
+/// Whether whoever sent that may begin its epoch here, or let this member join as a learner.
+pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -> Result<(), Refusal> {
+    if group.epoch != epoch {
+        return Err((Status::StaleEpoch, group.epoch));
+    }
+    // One that left the group since it told that primary where it stands is to be asked anew: it knows no leader then.
+    let may_follow = matches!(group.standing.role(), Role::Replica(_) | Role::Learner(_));
+    if may_follow && group.leader == sender { Ok(()) } else { Err((Status::NotActive, epoch)) }
+}
+
+/// Whether a primary that claimed that epoch is told where this member stands, and obeyed from here on. One epoch has one
+/// primary, and a group that was split asks by its new modulus.
+pub(crate) fn may_ask(group: &Group, leader: OsdId, epoch: Epoch, modulus: u32) -> bool {
+    let is_its_leader = group.leader.is_none_or(|known| known == leader);
+    let is_asked_again = epoch == group.epoch && is_its_leader && !group.is_led_here();
+    (epoch > group.epoch || is_asked_again) && modulus == group.modulus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::PgConfig;
+    use base::{Instant, PgId};
+
+    const LEADER: OsdId = OsdId(1);
+    const EPOCH: Epoch = Epoch(5);
+
+    /// A member that obeys an epoch, and waits for its write 7.
+    fn member(is_learner: bool) -> Group {
+        let config =
+            PgConfig { epoch: EPOCH, primary: LEADER, in_sync: vec![LEADER, OsdId(0)], learners: vec![] };
+        let mut group = Group::new(PgId::default(), 1, config, vec![], false, Instant::default());
+        group.leader = Some(LEADER);
+        group.standing.was_activated(Sequence(7), is_learner);
+        group
+    }
+
+    #[test]
+    fn an_older_epoch_orders_nothing() {
+        let group = member(false);
+        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Ok(()));
+        assert_eq!(may_order(&group, Epoch(4), Sequence(7)), Err((Status::StaleEpoch, EPOCH)));
+        assert_eq!(may_order(&group, Epoch(6), Sequence(7)), Err((Status::NotActive, EPOCH)));
+    }
+
+    #[test]
+    fn an_order_with_a_gap_or_a_second_time_is_not_taken() {
+        for sequence in [6, 8] {
+            assert_eq!(may_order(&member(false), EPOCH, Sequence(sequence)), Err((Status::NotActive, EPOCH)));
+        }
+    }
+
+    #[test]
+    fn who_obeys_nobody_takes_orders_of_nobody() {
+        let mut group = member(false);
+        group.standing.obeys();
+        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
+        group.standing.claims();
+        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
+    }
+
+    #[test]
+    fn a_candidate_takes_orders_until_it_has_an_epoch_of_its_own() {
+        let mut group = member(false);
+        group.standing.claims();
+        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Ok(()));
+        assert!(may_activate(&group, Some(LEADER), EPOCH).is_err() && !may_push(&group, EPOCH));
+        group.standing.epoch_was_granted(Instant::default());
+        assert!(may_order(&group, EPOCH, Sequence(7)).is_err());
+    }
+
+    #[test]
+    fn only_a_learner_of_the_epoch_is_pushed_to() {
+        assert!(may_push(&member(true), EPOCH) && !may_push(&member(true), Epoch(4)));
+        assert!(!may_push(&member(false), EPOCH), "a member in sync has everything");
+        assert!(may_tell(&member(false), EPOCH) && !may_tell(&member(true), EPOCH));
+    }
+
+    #[test]
+    fn an_epoch_is_begun_by_whoever_asked_for_the_position() {
+        let mut group = member(false);
+        assert!(may_activate(&group, Some(LEADER), EPOCH).is_ok());
+        assert!(
+            may_activate(&group, Some(OsdId(2)), EPOCH).is_err()
+                && may_activate(&group, None, EPOCH).is_err()
+        );
+        assert_eq!(may_activate(&group, Some(LEADER), Epoch(4)), Err((Status::StaleEpoch, EPOCH)));
+        group.leader = None;
+        assert!(may_activate(&group, Some(LEADER), EPOCH).is_err(), "it left since it was asked");
+    }
+
+    #[test]
+    fn an_older_epoch_is_told_nothing_and_the_same_one_only_its_leader() {
+        let group = member(false);
+        assert!(may_ask(&group, LEADER, EPOCH, 1) && may_ask(&group, OsdId(2), Epoch(6), 1));
+        assert!(!may_ask(&group, OsdId(2), EPOCH, 1) && !may_ask(&group, LEADER, Epoch(4), 1));
+        assert!(!may_ask(&group, LEADER, Epoch(6), 2), "by another modulus it means other objects");
+        let mut led = member(false);
+        led.standing.must_wait("a test".to_owned());
+        assert!(!may_ask(&led, LEADER, EPOCH, 1) && may_ask(&led, LEADER, Epoch(6), 1));
+    }
+}

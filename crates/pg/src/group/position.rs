@@ -1,0 +1,48 @@
+//! Where members stand in a group's order, and what they may differ in.
+
+use crate::blocks::BlockRange;
+use base::{LogEntry, OsdId, Sequence};
+use wire::Position;
+
+/// Blocks whose content the members may disagree about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Difference {
+    pub(crate) range: BlockRange,
+    /// What the client calls the write that not all members have; 0 if it has no name.
+    pub(crate) tag: u64,
+}
+
+/// Where a member stands, as it told its primary.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberPosition {
+    pub(crate) osd: OsdId,
+    pub(crate) last_sequence: Sequence,
+    pub(crate) log_begins: Sequence,
+    pub(crate) is_incomplete: bool,
+    pub(crate) may_lack_tail: bool,
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+impl MemberPosition {
+    pub(crate) fn told(osd: OsdId, position: &Position<'_>) -> MemberPosition {
+        MemberPosition {
+            osd,
+            last_sequence: position.last_sequence,
+            log_begins: position.log_begins,
+            is_incomplete: position.is_incomplete,
+            may_lack_tail: position.may_lack_tail,
+            entries: position.entries().collect(),
+        }
+    }
+
+    /// Whether its log goes back to the group's first write.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.log_begins == Sequence(0)
+    }
+
+    /// Whether it started between what it was pushed last as a learner and its first epoch in sync: the end of its log may
+    /// be gone unnoticed, with pushes in it, of which no log tells.
+    pub(crate) fn may_lack_pushes(&self) -> bool {
+        self.is_incomplete && self.may_lack_tail
+    }
+}

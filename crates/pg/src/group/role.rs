@@ -1,0 +1,519 @@
+//! What this OSD does for a group, and how that may change.
+//!
+//! The states and all transitions between them stand in [`TRANSITIONS`], and are drawn in docs/protocol.md; any other is a
+//! bug of this program, and asserted. Each has a method of [`Standing`] that is named after what happened.
+
+use super::learner::{Learning, Promotion};
+use super::position::{Difference, MemberPosition};
+use crate::operation::OperationId;
+use base::{Instant, OsdId, Sequence};
+use std::collections::VecDeque;
+
+/// The state of a group here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// It applies what a primary orders, or waits for one.
+    Replica,
+    /// It is being brought up to date, and applies what a primary orders meanwhile.
+    Learner,
+    /// A replica that asked the registry for the primary role, and goes on as one until it has the answer.
+    Candidate,
+    /// The primary, which cannot serve now.
+    Waiting,
+    /// The primary, which cannot serve until somebody does something.
+    Stopped,
+    /// The primary asked the registry for an epoch.
+    Claiming,
+    /// The primary has asked the members where they stand.
+    Querying,
+    /// The primary brings the members to its own state.
+    Repairing,
+    /// The primary serves.
+    Active,
+    /// No member any more: it deletes what it holds.
+    Left,
+}
+
+/// How many states there are.
+const STATES: usize = 10;
+
+impl State {
+    const ALL: [State; STATES] = [
+        State::Replica,
+        State::Learner,
+        State::Candidate,
+        State::Waiting,
+        State::Stopped,
+        State::Claiming,
+        State::Querying,
+        State::Repairing,
+        State::Active,
+        State::Left,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            State::Replica => "replica",
+            State::Learner => "learner",
+            State::Candidate => "candidate",
+            State::Waiting => "waiting",
+            State::Stopped => "stopped",
+            State::Claiming => "claiming",
+            State::Querying => "querying",
+            State::Repairing => "repairing",
+            State::Active => "active",
+            State::Left => "left",
+        }
+    }
+}
+
+/// Every transition there is, and what brings it about.
+pub(crate) const TRANSITIONS: [(State, State, &str); 28] = [
+    (State::Replica, State::Learner, "the primary lets it join"),
+    (State::Replica, State::Candidate, "its primary is silent, or the map names it primary"),
+    (State::Replica, State::Waiting, "the map names it primary, and a member is missing"),
+    (State::Replica, State::Stopped, "the map names it primary, and its drive failed"),
+    (State::Replica, State::Left, "a configuration that is whole without it"),
+    (State::Learner, State::Replica, "a primary asks where it stands, or the group was split"),
+    (State::Learner, State::Candidate, "as a replica, when the map names it in sync"),
+    (State::Learner, State::Waiting, "as a replica, when the map names it in sync"),
+    (State::Learner, State::Stopped, "as a replica, when the map names it in sync"),
+    (State::Learner, State::Left, "a configuration that is whole without it"),
+    (State::Candidate, State::Replica, "the claim came to nothing"),
+    (
+        State::Candidate,
+        State::Waiting,
+        "another primary asks, or the claim came to nothing though the map names it primary",
+    ),
+    (State::Candidate, State::Querying, "the registry granted the epoch"),
+    (State::Waiting, State::Replica, "another OSD is primary"),
+    (State::Waiting, State::Stopped, "its drive failed"),
+    (State::Waiting, State::Claiming, "members are there again; or the group is handed over, or split"),
+    (State::Stopped, State::Waiting, "the configuration changed, or a member is missing"),
+    (State::Stopped, State::Claiming, "it tries again"),
+    (State::Claiming, State::Replica, "another OSD is primary, or none is known"),
+    (State::Claiming, State::Waiting, "the claim came to nothing, or the configuration changed"),
+    (State::Claiming, State::Querying, "the registry granted the epoch"),
+    (State::Querying, State::Waiting, "the epoch ended, or begins without a member"),
+    (
+        State::Querying,
+        State::Stopped,
+        "a log does not reach into those of the others, and too few are left without it",
+    ),
+    (State::Querying, State::Repairing, "every member said where it stands"),
+    (State::Repairing, State::Waiting, "the epoch ended"),
+    (State::Repairing, State::Active, "no difference is left"),
+    (State::Active, State::Waiting, "the epoch ended"),
+    (State::Left, State::Replica, "it is a member again, or a primary asks where it stands"),
+];
+
+/// One that applies what a primary orders.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Following {
+    /// The sequence of the next write, once an epoch was activated.
+    pub(crate) expected: Option<Sequence>,
+    /// Since when nothing binds it to the primary any more.
+    pub(crate) free_since: Option<Instant>,
+}
+
+/// How far a primary is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// It cannot serve for `reason`.
+    Waiting { reason: String },
+    /// It cannot serve until somebody does something.
+    Stopped { reason: String },
+    /// It asked the registry for an epoch.
+    Claiming,
+    /// It asked the members where they stand.
+    Querying { positions: Vec<MemberPosition>, since: Instant },
+    /// It brings the members to its own state.
+    Repairing(Repairing),
+    /// It serves.
+    Active,
+}
+
+/// What is left to do before an epoch serves: first its mark, then the differences.
+#[derive(Debug)]
+pub(crate) struct Repairing {
+    pub(crate) queue: VecDeque<Difference>,
+    pub(crate) current: Option<OperationId>,
+    pub(crate) mark_is_due: bool,
+    /// The other members, those first whose logs are surely whole to their ends.
+    pub(crate) others: Vec<MemberPosition>,
+}
+
+/// What the next epoch is to change, beside what the map and the members that answer make necessary.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Change {
+    #[default]
+    None,
+    /// A learner that was sent everything becomes a member in sync.
+    TakeIn(Promotion),
+    /// A member in sync whose log does not reach into those of the others becomes a learner.
+    LeaveOut(OsdId),
+}
+
+/// The primary of a group, or one that is to be.
+#[derive(Debug)]
+pub(crate) struct Primary {
+    phase: Phase,
+    /// The sequence of the next write.
+    pub(crate) next_sequence: Sequence,
+    /// Who is being brought up to date.
+    pub(crate) learning: Learning,
+    /// What the next epoch is to change.
+    pub(crate) change: Change,
+}
+
+impl Primary {
+    fn new(phase: Phase) -> Primary {
+        Primary { phase, next_sequence: Sequence(0), learning: Learning::default(), change: Change::None }
+    }
+
+    /// The learner that shall be taken in.
+    pub(crate) fn promotion(&self) -> Option<&Promotion> {
+        match &self.change {
+            Change::TakeIn(promotion) => Some(promotion),
+            Change::None | Change::LeaveOut(_) => None,
+        }
+    }
+
+    /// It is not taken in.
+    pub(crate) fn promotion_failed(&mut self) {
+        if self.promotion().is_some() {
+            self.change = Change::None;
+        }
+    }
+
+    /// The member that shall be left out.
+    pub(crate) fn unfit(&self) -> Option<OsdId> {
+        match self.change {
+            Change::LeaveOut(osd) => Some(osd),
+            Change::None | Change::TakeIn(_) => None,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Replica(Following),
+    Learner(Following),
+    Candidate(Following),
+    Primary(Primary),
+    /// First its log says so, then it `is_marked`.
+    Left {
+        is_marked: bool,
+    },
+}
+
+impl Role {
+    fn state(&self) -> State {
+        match self {
+            Role::Replica(_) => State::Replica,
+            Role::Learner(_) => State::Learner,
+            Role::Candidate(_) => State::Candidate,
+            Role::Left { .. } => State::Left,
+            Role::Primary(primary) => match primary.phase {
+                Phase::Waiting { .. } => State::Waiting,
+                Phase::Stopped { .. } => State::Stopped,
+                Phase::Claiming => State::Claiming,
+                Phase::Querying { .. } => State::Querying,
+                Phase::Repairing(_) => State::Repairing,
+                Phase::Active => State::Active,
+            },
+        }
+    }
+}
+
+/// The role of an OSD in a group, which changes by the transitions of [`TRANSITIONS`] alone.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    role: Role,
+    /// How often it went from one state to another.
+    counts: [[u32; STATES]; STATES],
+}
+
+impl Standing {
+    pub(crate) fn new(is_primary: bool) -> Standing {
+        let role = match is_primary {
+            true => Role::Primary(Primary::new(Phase::Waiting { reason: "just started".to_owned() })),
+            false => Role::Replica(Following::default()),
+        };
+        Standing { role, counts: [[0; STATES]; STATES] }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.role.state()
+    }
+
+    pub(crate) fn role(&self) -> &Role {
+        &self.role
+    }
+
+    pub(crate) fn phase(&self) -> Option<&Phase> {
+        self.primary().map(|primary| &primary.phase)
+    }
+
+    pub(crate) fn primary(&self) -> Option<&Primary> {
+        if let Role::Primary(primary) = &self.role { Some(primary) } else { None }
+    }
+
+    pub(crate) fn primary_mut(&mut self) -> Option<&mut Primary> {
+        if let Role::Primary(primary) = &mut self.role { Some(primary) } else { None }
+    }
+
+    /// What a replica, learner or candidate knows of the order it applies.
+    pub(crate) fn following(&self) -> Option<&Following> {
+        match &self.role {
+            Role::Replica(following) | Role::Learner(following) | Role::Candidate(following) => {
+                Some(following)
+            }
+            Role::Primary(_) | Role::Left { .. } => None,
+        }
+    }
+
+    pub(crate) fn following_mut(&mut self) -> Option<&mut Following> {
+        match &mut self.role {
+            Role::Replica(following) | Role::Learner(following) | Role::Candidate(following) => {
+                Some(following)
+            }
+            Role::Primary(_) | Role::Left { .. } => None,
+        }
+    }
+
+    /// Where the members that a primary asked stand, as far as they said.
+    pub(crate) fn positions_mut(&mut self) -> Option<&mut Vec<MemberPosition>> {
+        match &mut self.role {
+            Role::Primary(Primary { phase: Phase::Querying { positions, .. }, .. }) => Some(positions),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn repairing(&self) -> Option<&Repairing> {
+        if let Some(Phase::Repairing(repairing)) = self.phase() { Some(repairing) } else { None }
+    }
+
+    pub(crate) fn repairing_mut(&mut self) -> Option<&mut Repairing> {
+        match &mut self.role {
+            Role::Primary(Primary { phase: Phase::Repairing(repairing), .. }) => Some(repairing),
+            _ => None,
+        }
+    }
+
+    /// How often it went from one state to another: `(from, to, times)`.
+    pub(crate) fn transitions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+        State::ALL.iter().zip(&self.counts).flat_map(|(from, row)| {
+            State::ALL.iter().zip(row).map(|(to, times)| (from.name(), to.name(), u64::from(*times)))
+        })
+    }
+
+    // What can happen. Each is one or more rows of `TRANSITIONS`.
+
+    /// It cannot serve, and tries again by itself. What it did as the primary ends; answers the operation of the repair that
+    /// was under way.
+    pub(crate) fn must_wait(&mut self, reason: String) -> Option<OperationId> {
+        let current = self.repairing().and_then(|repairing| repairing.current);
+        self.go_on_as_primary(Phase::Waiting { reason });
+        current
+    }
+
+    /// It cannot serve until somebody does something.
+    pub(crate) fn must_stop(&mut self, reason: String) {
+        self.go_on_as_primary(Phase::Stopped { reason });
+    }
+
+    /// It asks the registry for an epoch. One that obeys a primary goes on doing so until the answer.
+    pub(crate) fn claims(&mut self) {
+        match self.role {
+            Role::Replica(following) | Role::Learner(following) => self.enter(Role::Candidate(following)),
+            _ => self.go_on_as_primary(Phase::Claiming),
+        }
+    }
+
+    /// The claim came to nothing, and another OSD is primary, or nobody.
+    pub(crate) fn claim_was_in_vain(&mut self) {
+        match self.role {
+            Role::Candidate(following) => self.enter(Role::Replica(following)),
+            _ => self.obeys(),
+        }
+    }
+
+    /// The registry granted the epoch: the members are asked where they stand.
+    pub(crate) fn epoch_was_granted(&mut self, now: Instant) {
+        self.go_on_as_primary(Phase::Querying { positions: Vec::new(), since: now });
+        let primary = self.primary_mut().expect("it was just made one");
+        primary.change = Change::None;
+        primary.learning.asked.clear();
+    }
+
+    /// Every member said where it stands.
+    pub(crate) fn differences_are_known(&mut self, next_sequence: Sequence, repairing: Repairing) {
+        self.go_on_as_primary(Phase::Repairing(repairing));
+        let primary = self.primary_mut().expect("it was just made one");
+        primary.next_sequence = next_sequence;
+    }
+
+    /// All members agree.
+    pub(crate) fn serves(&mut self) {
+        self.go_on_as_primary(Phase::Active);
+    }
+
+    /// It obeys whoever asks where it stands, and nothing from before.
+    pub(crate) fn obeys(&mut self) {
+        self.enter(Role::Replica(Following::default()));
+    }
+
+    /// An epoch begins here with its mark, or where a learner's stream begins.
+    pub(crate) fn was_activated(&mut self, next: Sequence, is_learner: bool) {
+        let mut following = *self.following().expect("only a replica or learner is activated");
+        following.expected = Some(next);
+        self.enter(if is_learner { Role::Learner(following) } else { Role::Replica(following) });
+    }
+
+    /// The group was split: what an epoch from before sends is not taken any more.
+    pub(crate) fn was_split(&mut self) {
+        if let Some(following) = self.following_mut() {
+            following.expected = None;
+        }
+        if let Role::Learner(following) = self.role {
+            self.enter(Role::Replica(following));
+        }
+    }
+
+    /// A configuration is whole without it.
+    pub(crate) fn left(&mut self) {
+        self.enter(Role::Left { is_marked: false });
+    }
+
+    /// Its log says that it left.
+    pub(crate) fn leaving_was_marked(&mut self) {
+        self.enter(Role::Left { is_marked: true });
+    }
+
+    fn go_on_as_primary(&mut self, phase: Phase) {
+        let (from, to) = (self.state(), state_of(&phase));
+        match &mut self.role {
+            Role::Primary(primary) => primary.phase = phase,
+            _ => self.role = Role::Primary(Primary::new(phase)),
+        }
+        self.count(from, to);
+    }
+
+    fn enter(&mut self, role: Role) {
+        let (from, to) = (self.state(), role.state());
+        self.role = role;
+        self.count(from, to);
+    }
+
+    fn count(&mut self, from: State, to: State) {
+        if from == to {
+            return;
+        }
+        let is_listed = TRANSITIONS.iter().any(|(one, other, _)| (*one, *other) == (from, to));
+        assert!(is_listed, "no group goes from {} to {}", from.name(), to.name());
+        self.counts[from as usize][to as usize] += 1;
+    }
+}
+
+fn state_of(phase: &Phase) -> State {
+    match phase {
+        Phase::Waiting { .. } => State::Waiting,
+        Phase::Stopped { .. } => State::Stopped,
+        Phase::Claiming => State::Claiming,
+        Phase::Querying { .. } => State::Querying,
+        Phase::Repairing(_) => State::Repairing,
+        Phase::Active => State::Active,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEXT: Sequence = Sequence(7);
+
+    fn replica() -> Standing {
+        let mut standing = Standing::new(false);
+        standing.was_activated(NEXT, false);
+        standing
+    }
+
+    #[test]
+    fn a_replica_that_claims_applies_what_its_primary_orders_until_it_has_the_epoch() {
+        let mut standing = replica();
+        standing.claims();
+        assert_eq!(standing.state(), State::Candidate);
+        assert_eq!(standing.following().and_then(|following| following.expected), Some(NEXT));
+        standing.epoch_was_granted(Instant::default());
+        assert!(standing.following().is_none() && standing.state() == State::Querying);
+    }
+
+    #[test]
+    fn a_primary_that_claims_obeys_nobody() {
+        let mut standing = Standing::new(true);
+        standing.claims();
+        assert!(standing.state() == State::Claiming && standing.following().is_none());
+        standing.claim_was_in_vain();
+        assert_eq!(standing.state(), State::Replica);
+    }
+
+    #[test]
+    fn a_claim_in_vain_leaves_a_replica_as_it_was() {
+        let mut standing = replica();
+        standing.claims();
+        standing.claim_was_in_vain();
+        assert_eq!(standing.state(), State::Replica);
+        assert_eq!(standing.following().and_then(|following| following.expected), Some(NEXT));
+    }
+
+    #[test]
+    fn a_split_ends_what_an_epoch_from_before_may_send() {
+        let mut standing = Standing::new(false);
+        standing.was_activated(NEXT, true);
+        assert_eq!(standing.state(), State::Learner);
+        standing.was_split();
+        assert_eq!(standing.state(), State::Replica);
+        assert_eq!(standing.following().and_then(|following| following.expected), None);
+        let mut standing = replica();
+        standing.claims();
+        standing.was_split();
+        assert_eq!(standing.state(), State::Candidate);
+        assert_eq!(standing.following().and_then(|following| following.expected), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "no group goes from waiting to active")]
+    fn what_the_table_does_not_list_is_refused() {
+        Standing::new(true).serves();
+    }
+
+    #[test]
+    fn what_an_epoch_was_to_change_is_forgotten_when_it_begins() {
+        let mut standing = Standing::new(true);
+        standing.primary_mut().expect("it is one").change = Change::LeaveOut(OsdId(3));
+        standing.claims();
+        assert_eq!(standing.primary().and_then(Primary::unfit), Some(OsdId(3)));
+        standing.epoch_was_granted(Instant::default());
+        assert_eq!(standing.primary().and_then(Primary::unfit), None);
+    }
+
+    #[test]
+    fn the_table_and_the_drawing_in_the_docs_are_the_same() {
+        let text = include_str!("../../../../docs/protocol.md");
+        let drawn: Vec<(&str, &str)> = text
+            .lines()
+            .filter_map(|line| {
+                let mut cells = line.strip_prefix("| `")?.split("` | `");
+                Some((cells.next()?, cells.next()?.split('`').next()?))
+            })
+            .filter(|(from, to)| {
+                [from, to].iter().all(|name| State::ALL.iter().any(|state| state.name() == **name))
+            })
+            .collect();
+        let listed: Vec<_> = TRANSITIONS.iter().map(|(from, to, _)| (from.name(), to.name())).collect();
+        assert_eq!(drawn, listed);
+    }
+}

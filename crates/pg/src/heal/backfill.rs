@@ -1,0 +1,694 @@
+//! How a learner is brought up to date while its group serves.
+//!
+//! A learner is asked where it stands, as a replica is. Then it *joins*: its log begins anew with a mark, and from
+//! there on it receives every write like a replica, in the same stream. What it lacks from before is *pushed* to
+//! it in that stream too, until it has everything; then the primary asks for a configuration in which it is in
+//! sync, and the epoch begins with it.
+//!
+//! What it lacks is known from the logs, if it was in sync until they part. Else its objects are compared with the
+//! primary's by digest, and those that differ block by block, by allocation and checksum. Writes that were under
+//! way when it joined are in neither, so their blocks are pushed in any case.
+//!
+//! # Why a push never undoes a newer write
+//! A push is an operation on its blocks like any other: it waits for those before it and holds back those behind
+//! it until the blocks were read and sent. So whatever is ordered later stands behind it in the stream.
+//!
+//! # Why a learner that fell behind is not taken for whole
+//! Its log begins at its join, and says durably that it is incomplete until an epoch begins in which it is in
+//! sync. Should it be a learner again before that, its log is not used. Nobody but the registry's configuration
+//! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
+
+use crate::blocks::BlockRange;
+use crate::broken::Sabotage;
+use crate::context::Context;
+use crate::epoch::differences::{agreement, differences};
+use crate::epoch::{self, claim, query};
+use crate::group::Group;
+use crate::group::learner::{Comparison, Joined, Learner, Promotion, Work};
+use crate::group::position::MemberPosition;
+use crate::group::role::Change;
+use crate::io::Io;
+use crate::journal::Milestone;
+use crate::links::Awaited;
+use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
+use crate::pace::PUSH_BLOCKS;
+use base::{BLOCK_BYTES, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use wire::{Blocks, Objects, Position, Replicate, Status, encode};
+use zerocopy::IntoBytes;
+
+use super::digest::digest_of;
+
+/// Blocks on their way to one learner.
+const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
+/// A push counts as so many blocks at least: each is a read, a message and an acknowledgement.
+const PUSHED_LEAST: u16 = 16;
+/// A push is from so many places of the drive at most: that many reads stand before what clients want read.
+const PUSH_PARTS_MAX: usize = 16;
+/// Learners that an OSD brings up to date at the same time.
+const LEARNERS_MAX: usize = 4;
+/// Replicated messages that a learner may leave unacknowledged before it is given up for now.
+const LEARNER_LAG_MAX: usize = 16_384;
+/// How long a learner may take to answer before it is given up for now.
+const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
+/// The pause after a learner was given up.
+const LEARN_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a learner that is full or whose primary is damaged is tried again.
+const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
+
+/// What a learner has on stable media.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Received {
+    /// The mark of its join.
+    Mark,
+    /// A push, and for how many blocks it counted.
+    Push { cost: u16 },
+}
+
+fn cost_of(block_count: u16) -> u16 {
+    block_count.max(PUSHED_LEAST)
+}
+
+/// Those that an OSD brings up to date, in the groups it leads.
+#[derive(Debug, Default)]
+pub(crate) struct Backfill {
+    /// Attempts at learners that were begun.
+    sessions: u32,
+    /// Groups that wait for a learner's last acknowledgements to take it in.
+    promotions: Vec<u32>,
+    /// Groups with members that are being brought up to date; some may have none any more.
+    learning: Vec<u32>,
+}
+
+impl Backfill {
+    /// Begins with learners that wait for it, those of the most degraded groups first.
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
+        for index in cx.groups.indices() {
+            let is_silent = |learner: &Learner| {
+                learner.is_owing() && cx.now.since(learner.heard_at) >= LEARNER_SILENCE_MAX
+            };
+            let mut lags = |learner: &Learner| match cx.links.osd_mut(learner.link) {
+                Some(peer) => peer.outstanding.len() > LEARNER_LAG_MAX || is_silent(learner),
+                None => true,
+            };
+            let group = &cx.groups[index];
+            let is_wanted = |learner: &Learner| group.wanted_learners().any(|osd| osd == learner.osd);
+            let behind = group.learners().iter().find(|learner| lags(learner) || !is_wanted(learner));
+            if let Some(osd) = behind.map(|learner| learner.osd) {
+                give_up(cx, index, osd, LEARN_PAUSE);
+            }
+        }
+        // Should whoever held the others back be gone, nothing else sets them going.
+        self.end_burst(cx);
+        self.recover_others(cx, u32::MAX);
+        let mut under_way: usize = cx.groups.iter().map(|group| group.learners().len()).sum();
+        for (_, index, osd) in waiting(cx) {
+            if under_way >= LEARNERS_MAX {
+                return;
+            }
+            let Some(link) = cx.links.ready(osd) else { continue };
+            let group = &mut cx.groups[index];
+            self.sessions += 1;
+            let (session, heard_at) = (self.sessions, cx.now);
+            let Some(learning) = group.learning_mut() else { continue };
+            if !learning.asked.contains(&osd) {
+                learning.asked.push(osd);
+            }
+            learning.learners.push(Learner { osd, link, session, heard_at, joined: None });
+            cx.io.send(link, &encode::query(group.pg, group.modulus, group.epoch));
+            if !self.learning.contains(&index) {
+                self.learning.push(index);
+            }
+            under_way += 1;
+        }
+    }
+
+    /// A learner says where it stands: it joins.
+    pub(crate) fn learner_stands(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        index: u32,
+        osd: OsdId,
+        position: &Position<'_>,
+    ) {
+        let group = &mut cx.groups[index];
+        let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
+        let is_active = group.is_active();
+        let Some(learning) = group.learning_mut() else { return };
+        let is_cramped = learning.cramped.contains(&osd);
+        let Some(learner) = learning.of(osd).filter(|learner| is_active && learner.joined.is_none()) else {
+            return;
+        };
+        let (link, session) = (learner.link, learner.session);
+        let own = query::own_position(cx, index);
+        let last_sequence = own.last_sequence;
+        let theirs = MemberPosition::told(osd, position);
+        // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
+        // first write are, and those that share an entry that members had only in agreement. The same numbers may
+        // stand for other writes.
+        let is_whole = own.is_whole() && theirs.is_whole();
+        let members = [own, theirs];
+        let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
+        let by_log = if tells && !is_cramped { differences(pg, modulus, &members).ok() } else { None };
+        cx.pass(match by_log {
+            Some(_) => Milestone::LearnerByLog,
+            None if is_cramped => Milestone::LearnerFrees,
+            None => Milestone::LearnerByDigest,
+        });
+        let [MemberPosition { entries, log_begins, .. }, _] = members;
+        let (mut work, mut comparison) = match by_log {
+            Some(found) => (found.into_iter().map(|found| Work::Range(found.range)).collect(), None),
+            None => (VecDeque::new(), Some(comparison(cx, pg))),
+        };
+        let under_way = under_way(cx, index, last_sequence, &mut work);
+        if cx.breaks(Sabotage::CountLearner) {
+            (work, comparison) = (VecDeque::new(), None);
+        }
+        let now = cx.now;
+        let primary = cx.groups[index].standing.primary_mut().expect("it has a learner");
+        let from = primary.next_sequence;
+        // Its log begins where this one does.
+        let mark = Sequence(log_begins.0.saturating_sub(1));
+        let learner = primary.learning.of(osd).expect("it was there a moment ago");
+        learner.heard_at = now;
+        let (has_mark, blocks_awaited, pushed) = (false, None, 0);
+        learner.joined = Some(Joined { from, has_mark, work, comparison, blocks_awaited, pushed });
+        let join = encode::join(pg, epoch, mark, from);
+        cx.send_replicated(link, Awaited::Join { group: index, session }, &join);
+        // Its log shall be as good as any member's: a client may ask it whether a write was done. What is under way
+        // is no part of this OSD's log yet.
+        for entry in entries.iter().chain(&under_way) {
+            let bytes = encode::push_entry(pg, epoch, entry);
+            cx.send_replicated(link, Awaited::Learning { group: index, session }, &bytes);
+        }
+        self.recover_next(cx, index, osd);
+    }
+
+    /// A learner did not apply a message.
+    pub(crate) fn learner_refused(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        index: u32,
+        session: u32,
+        osd: OsdId,
+        status: Status,
+    ) {
+        let group = &mut cx.groups[index];
+        let pg = group.pg;
+        let Some(primary) = group.standing.primary_mut() else { return };
+        if primary.promotion().is_some_and(|promotion| promotion.osd == osd) {
+            primary.promotion_failed();
+        }
+        let learning = &mut primary.learning;
+        if learning.of(osd).is_some_and(|learner| learner.session == session) {
+            cx.journal.pass(Milestone::LearnerRefused);
+            let mut pause = LEARN_PAUSE;
+            if status == Status::NoSpace {
+                pause = LEARN_PAUSE_LONG;
+                if !learning.cramped.contains(&osd) {
+                    learning.cramped.push(osd);
+                }
+            }
+            cx.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
+            give_up(cx, index, osd, pause);
+        }
+    }
+
+    /// A learner has a push, or the mark of its join, on stable media.
+    pub(crate) fn learner_has(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        index: u32,
+        session: u32,
+        what: Received,
+    ) {
+        let now = cx.now;
+        let learning = cx.groups[index].learning_mut();
+        let Some(learner) = learning.and_then(|learning| learning.of_session(session)) else { return };
+        learner.heard_at = now;
+        let osd = learner.osd;
+        let Some(joined) = &mut learner.joined else { return };
+        match what {
+            Received::Mark => joined.has_mark = true,
+            Received::Push { cost } => joined.pushed = joined.pushed.saturating_sub(u32::from(cost)),
+        }
+        self.end_burst(cx);
+        self.recover_next(cx, index, osd);
+        // What this one has on stable media makes room for another group's.
+        self.recover_others(cx, index);
+    }
+
+    /// Groups that waited for a learner's last acknowledgement begin their epochs, if it is there.
+    pub(crate) fn advance_promotions(&mut self, cx: &mut Context<'_, impl Io>) {
+        for group in std::mem::take(&mut self.promotions) {
+            claim::advance(cx, group);
+            let standing = &cx.groups[group].standing;
+            let is_promoted = standing.primary().is_some_and(|primary| primary.promotion().is_some());
+            if is_promoted && !cx.groups[group].is_claiming() {
+                self.promotions.push(group);
+            }
+        }
+    }
+
+    /// Goes on with the learners of other groups, one after the other in turn.
+    fn recover_others(&mut self, cx: &mut Context<'_, impl Io>, index: u32) {
+        self.learning.retain(|index| !cx.groups[*index].learners().is_empty());
+        if self.learning.is_empty() || !cx.pace.may_push(cx.now) {
+            return;
+        }
+        self.learning.sort_unstable_by_key(|other| (*other <= index, *other));
+        for other in self.learning.clone() {
+            for at in 0..cx.groups[other].learners().len() {
+                if let Some(osd) = cx.groups[other].learners().get(at).map(|learner| learner.osd) {
+                    self.recover_next(cx, other, osd);
+                }
+            }
+            if !cx.pace.may_push(cx.now) {
+                return;
+            }
+        }
+    }
+
+    /// Ends a burst when all of it is on stable media, or nobody waits for it any more.
+    fn end_burst(&mut self, cx: &mut Context<'_, impl Io>) {
+        let learners = self.learning.iter().flat_map(|index| cx.groups[*index].learners());
+        if learners.map(Learner::pushed).sum::<u32>() == 0 {
+            cx.pace.burst_ends(cx.now);
+        }
+    }
+
+    /// The pause between two bursts is over.
+    pub(crate) fn begin_burst(&mut self, cx: &mut Context<'_, impl Io>) {
+        cx.pace.pause_ends();
+        self.recover_others(cx, u32::MAX);
+    }
+
+    /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
+    fn recover_next(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
+        loop {
+            let group = &mut cx.groups[index];
+            // Where too few are in sync for writes, clients wait for nothing but this.
+            let (may_push, push_blocks) = match group.is_writable() {
+                true => (cx.pace.may_push(cx.now), cx.pace.push_blocks(cx.now)),
+                false => (true, PUSH_BLOCKS),
+            };
+            let (pg, epoch) = (group.pg, group.epoch);
+            let Some(learning) = group.learning_mut() else { return };
+            let Some(learner) = learning.of(osd) else { return };
+            let (link, session) = (learner.link, learner.session);
+            let Some(joined) = &mut learner.joined else { return };
+            // Until its log says that it is catching up, nothing of what it has may change.
+            if !joined.has_mark
+                || joined.blocks_awaited.is_some()
+                || joined.pushed >= PUSHED_MAX
+                || !may_push && !joined.work.is_empty()
+            {
+                return;
+            }
+            match (joined.work.pop_front(), &mut joined.comparison) {
+                (Some(Work::Range(range)), _) => {
+                    let block_count = range.block_count.min(push_blocks);
+                    let cost = u32::from(cost_of(block_count));
+                    joined.pushed += cost;
+                    cx.pace.push_begins(cx.now, cost);
+                    push(cx, index, osd, session, range, block_count);
+                }
+                (Some(Work::Object(key)), _) => {
+                    joined.blocks_awaited = Some(key);
+                    return cx.io.send(link, &encode::list_blocks(key, epoch));
+                }
+                (None, Some(comparison)) => {
+                    if !comparison.is_awaited {
+                        comparison.is_awaited = true;
+                        cx.io.send(link, &encode::list_objects(pg, epoch, comparison.after));
+                    }
+                    return;
+                }
+                (None, None) if joined.pushed > 0 => return,
+                (None, None) => {
+                    if !learning.cramped.contains(&osd) {
+                        return self.learner_is_whole(cx, index, osd);
+                    }
+                    // It has nothing too much any more: now for what it lacks.
+                    learning.cramped.retain(|other| *other != osd);
+                    let all = comparison(cx, pg);
+                    let learner = cx.groups[index].learning_mut().and_then(|learning| learning.of(osd));
+                    if let Some(joined) = learner.and_then(|learner| learner.joined.as_mut()) {
+                        joined.comparison = Some(all);
+                    }
+                }
+            }
+        }
+    }
+
+    fn learner_is_whole(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
+        let Some(link) = cx.links.ready(osd) else { return };
+        cx.pass(Milestone::LearnerIsWhole);
+        let group = &mut cx.groups[index];
+        let (pg, epoch) = (group.pg, group.epoch);
+        let learner = group.learning_mut().and_then(|learning| learning.of(osd));
+        if let Some(session) = learner.map(|learner| learner.session) {
+            cx.send_replicated(link, Awaited::Learning { group: index, session }, &encode::whole(pg, epoch));
+        }
+        epoch::end(cx, index, &format!("{osd} has caught up"));
+        // From here on nothing more is acknowledged. What was, it was sent.
+        let through = cx.links.osd_mut(link).map_or(0, |peer| peer.sent);
+        let group = &mut cx.groups[index];
+        if let Some(primary) = group.standing.primary_mut() {
+            primary.change = Change::TakeIn(Promotion { osd, link, through, since: cx.now });
+        }
+        // At once: nobody is served meanwhile.
+        group.pauses.claim_after = cx.now;
+        self.promotions.push(index);
+        cx.turn.next_tick = cx.now;
+    }
+
+    /// The drive answered the read of a push.
+    pub(crate) fn push_was_read(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
+        let operation = cx.operations.live(id);
+        let damage = operation.first_damage();
+        let index = operation.group;
+        cx.groups[index].line.ended(id);
+        match damage {
+            None => send_push(cx, id),
+            Some((block, _)) => {
+                cx.release_parts(id);
+                if cx.wait_for_mend(id, block) {
+                    return;
+                }
+                self.push_is_damaged(cx, id, block);
+            }
+        }
+        cx.then(crate::context::Task::StartWaiting { group: index });
+    }
+
+    /// A push met a block of which nobody who was asked has a sound copy.
+    fn push_is_damaged(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId, block: u16) {
+        let operation = cx.operations.live(id);
+        let (index, range, purpose) = (operation.group, operation.range, operation.purpose);
+        let Purpose::Backfill { learner: osd, session, cost } = purpose else { return cx.forget(id) };
+        if !cx.damage.is_lost_for_good(range.key, block) {
+            // A member that is away may have it, or a drive read it another time. Without it the learner would keep
+            // something old that looks sound.
+            cx.forget(id);
+            return give_up(cx, index, osd, LEARN_PAUSE_LONG);
+        }
+        if range.block_count == 1 {
+            // The learner shall fail reads of it as everybody does: it is no reason to have one copy less of the rest.
+            return send_push(cx, id);
+        }
+        cx.forget(id);
+        let Some(joined) = joined_in(&mut cx.groups[index], osd, Some(session)) else { return };
+        joined.pushed = joined.pushed.saturating_sub(u32::from(cost));
+        let (first_block, end) = (range.first_block, range.blocks().end);
+        for (from, to) in [(block + 1, end), (block, block + 1), (first_block, block)] {
+            if from < to {
+                let part = BlockRange { first_block: from, block_count: to - from, ..range };
+                joined.work.push_front(Work::Range(part));
+            }
+        }
+        self.recover_next(cx, index, osd);
+    }
+
+    /// A learner says which objects it has.
+    pub(crate) fn handle_objects(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        osd: OsdId,
+        objects: &Objects<'_>,
+    ) {
+        let now = cx.now;
+        let Some(index) = cx.groups.find(objects.pg) else { return };
+        let group = &mut cx.groups[index];
+        let pg = group.pg;
+        let is_current = group.epoch == objects.epoch;
+        let Some(learning) = group.learning_mut() else { return };
+        let is_cramped = learning.cramped.contains(&osd);
+        let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
+        let Some(joined) = &mut learner.joined else { return };
+        let Some(comparison) = joined.comparison.as_mut().filter(|one| one.is_awaited) else { return };
+        comparison.is_awaited = false;
+        learner.heard_at = now;
+        let theirs: BTreeMap<(VolumeId, u32), u64> =
+            objects.entries().map(|entry| ((entry.volume, entry.object), entry.digest)).collect();
+        // A page that is not the last goes as far as its last entry.
+        let end = if objects.is_last { None } else { theirs.keys().next_back().copied() };
+        let mut own: Vec<ObjectKey> = Vec::new();
+        while let Some(key) = comparison.own.front().copied() {
+            if end.is_some_and(|end| (key.volume, key.object) > end) {
+                break;
+            }
+            comparison.own.pop_front();
+            own.push(key);
+        }
+        comparison.after = end;
+        if objects.is_last {
+            joined.comparison = None;
+        }
+        for key in &own {
+            match theirs.get(&(key.volume, key.object)) {
+                None if is_cramped => {}
+                None => joined.work.push_back(Work::Range(BlockRange::whole(*key))),
+                Some(digest) if *digest != digest_of(&cx.disk.store, key).digest => {
+                    joined.work.push_back(Work::Object(*key));
+                }
+                Some(_) => {}
+            }
+        }
+        let known: BTreeSet<_> = own.iter().map(|key| (key.volume, key.object)).collect();
+        for (volume, object) in theirs.keys().filter(|key| !known.contains(key)) {
+            // The primary has nothing of it, unless it was made since: whatever it has is pushed.
+            let key = ObjectKey { pg, volume: *volume, object: *object };
+            joined.work.push_back(Work::Range(BlockRange::whole(key)));
+        }
+        self.recover_next(cx, index, osd);
+    }
+
+    /// A learner says what the blocks of an object hold: those that differ are pushed.
+    pub(crate) fn handle_blocks(&mut self, cx: &mut Context<'_, impl Io>, osd: OsdId, blocks: &Blocks<'_>) {
+        let now = cx.now;
+        let Some(index) = cx.groups.find(blocks.key.pg) else { return };
+        let group = &mut cx.groups[index];
+        let is_current = group.epoch == blocks.epoch;
+        let Some(learning) = group.learning_mut() else { return };
+        let is_cramped = learning.cramped.contains(&osd);
+        let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
+        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(blocks.key))
+        else {
+            return;
+        };
+        joined.blocks_awaited = None;
+        learner.heard_at = now;
+        let mut own = [None; OBJECT_BLOCKS];
+        cx.disk.store.for_each_block(&blocks.key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
+        let theirs = |block: usize| {
+            let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
+            is_there.then(|| blocks.checksums[block].get())
+        };
+        let is_wrong = |block: usize| own[block] != theirs(block) && (own[block].is_none() || !is_cramped);
+        let mut block = 0;
+        while block < OBJECT_BLOCKS {
+            let first = block;
+            while block < OBJECT_BLOCKS && is_wrong(block) {
+                block += 1;
+            }
+            if block > first {
+                let (first_block, block_count) = (first as u16, (block - first) as u16);
+                let range = BlockRange { key: blocks.key, first_block, block_count };
+                joined.work.push_back(Work::Range(range));
+            }
+            block += 1;
+        }
+        self.recover_next(cx, index, osd);
+    }
+}
+
+/// The learners that wait to be begun with: how many are in sync in their group, the group, and who.
+fn waiting(cx: &Context<'_, impl Io>) -> Vec<(usize, u32, OsdId)> {
+    let mut waiting = Vec::new();
+    for (index, group) in (0..).zip(cx.groups.iter()) {
+        let Some(primary) = group.standing.primary() else { continue };
+        if !group.is_active() || cx.now < primary.learning.after {
+            continue;
+        }
+        let waits = |osd: &OsdId| !group.learners().iter().any(|learner| learner.osd == *osd);
+        let waiting_here = group.wanted_learners().filter(waits).filter(|osd| cx.is_present(*osd));
+        waiting.extend(waiting_here.map(|osd| (group.config.in_sync.len(), index, osd)));
+    }
+    waiting.sort_unstable();
+    waiting
+}
+
+fn give_up(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, pause: Duration) {
+    cx.pass(Milestone::LearnerGivenUp);
+    if let Some(learning) = cx.groups[index].learning_mut() {
+        learning.forget(osd);
+        learning.after = cx.now + pause;
+    }
+}
+
+fn comparison(cx: &Context<'_, impl Io>, pg: PgId) -> Comparison {
+    Comparison { own: cx.disk.objects_of(pg).into(), after: None, is_awaited: false }
+}
+
+/// What is ordered and not yet durable here, which is neither in the log nor in the index: its blocks are work, whatever
+/// else is. Answers the entries that the log is yet to get, in order.
+fn under_way(
+    cx: &mut Context<'_, impl Io>,
+    index: u32,
+    last_sequence: Sequence,
+    work: &mut VecDeque<Work>,
+) -> Vec<LogEntry> {
+    let group = &cx.groups[index];
+    let mut entries: Vec<LogEntry> = Vec::new();
+    for id in &group.line.in_flight {
+        let Some(operation) = cx.operations.get(*id) else { continue };
+        if operation.state != OperationState::Replicating {
+            continue;
+        }
+        let range = operation.range;
+        if operation.order.sequence > last_sequence {
+            entries.push(LogEntry {
+                epoch: group.epoch,
+                sequence: operation.order.sequence,
+                volume: range.key.volume,
+                object: range.key.object,
+                first_block: range.first_block,
+                block_count: range.block_count,
+                origin: operation.attempt.tag,
+            });
+        }
+        work.push_back(Work::Range(range));
+    }
+    entries.sort_unstable_by_key(|entry| entry.sequence);
+    entries
+}
+
+/// A learner that joined, of this attempt.
+fn joined_in(group: &mut Group, osd: OsdId, session: Option<u32>) -> Option<&mut Joined> {
+    let learner = group.learning_mut()?.of(osd)?;
+    if session.is_some_and(|session| session != learner.session) {
+        return None;
+    }
+    learner.joined.as_mut()
+}
+
+/// Starts a push of a range's first blocks, or puts it behind what is under way on them.
+fn push(
+    cx: &mut Context<'_, impl Io>,
+    index: u32,
+    learner: OsdId,
+    session: u32,
+    range: BlockRange,
+    block_count: u16,
+) {
+    let purpose = Purpose::Backfill { learner, session, cost: cost_of(block_count) };
+    let pushed = BlockRange { block_count, ..range };
+    let must_wait = cx.must_wait(index, &pushed);
+    let id = cx.operations.add_for(OperationKind::Push, purpose, index, pushed);
+    requeue(cx, index, learner, range, block_count);
+    if must_wait {
+        cx.groups[index].line.waiting.push_back(id);
+    } else {
+        start_push(cx, id);
+    }
+}
+
+/// Puts what of a range lies behind its first blocks back to a learner's work.
+fn requeue(cx: &mut Context<'_, impl Io>, index: u32, learner: OsdId, range: BlockRange, done: u16) {
+    if let Some(joined) = joined_in(&mut cx.groups[index], learner, None)
+        && range.block_count > done
+    {
+        joined.work.push_front(Work::Range(range.behind(done)));
+    }
+}
+
+/// Reads what a push is to bring: its blocks are free.
+pub(crate) fn start_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let operation = cx.operations.live(id);
+    let (index, range, purpose) = (operation.group, operation.range, operation.purpose);
+    let (found, is_zeros) = cx.disk.look_up_run(operation, range.block_count, PUSH_PARTS_MAX);
+    if let Purpose::Backfill { learner, .. } = purpose {
+        requeue(cx, index, learner, range, found);
+    }
+    if is_zeros {
+        return send_push(cx, id);
+    }
+    cx.operations.live(id).state = OperationState::Reading;
+    if !cx.breaks(Sabotage::StalePush) {
+        cx.groups[index].line.in_flight.push_back(id);
+    }
+    cx.read_parts(id);
+}
+
+/// Sends what was read to the learner, and ends the operation.
+fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let operation = cx.operations.live(id);
+    let index = operation.group;
+    let group = &mut cx.groups[index];
+    let push = Replicate {
+        key: operation.range.key,
+        epoch: group.epoch,
+        sequence: Sequence(0),
+        first_block: operation.range.first_block,
+        block_count: operation.range.block_count,
+        origin: 0,
+    };
+    let purpose = operation.purpose;
+    // Of what is lost there is nothing: what was read was given back.
+    let (is_lost, is_zeros) = match operation.parts.first() {
+        None => (true, false),
+        Some(part) => (false, part.location.is_none()),
+    };
+    // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
+    let link = match purpose {
+        Purpose::Backfill { learner, session, cost } => {
+            let learner = group.learning_mut().and_then(|learning| learning.of(learner));
+            let learner = learner.filter(|learner| learner.session == session);
+            learner.map(|learner| (learner.link, session, cost))
+        }
+        _ => None,
+    };
+    if let Some((link, session, cost)) = link {
+        let header = if is_lost { encode::push_lost(&push) } else { encode::push(&push, is_zeros) };
+        cx.send_replicated(link, Awaited::Push { group: index, session, cost }, &header);
+        let operation = cx.operations.live(id);
+        if !is_zeros {
+            cx.io.send(link, operation.checksums.as_bytes());
+        }
+        if !is_zeros && !is_lost {
+            for part in &mut operation.parts {
+                let buffer = part.buffer.take().expect("it was read without damage");
+                cx.io.send_shared(link, buffer, 0..usize::from(part.block_count) * BLOCK_BYTES);
+            }
+            cx.journal.pushed_bytes += u64::from(operation.range.block_count) * BLOCK_BYTES as u64;
+        }
+    }
+    cx.release_parts(id);
+    cx.forget(id);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::Alone;
+
+    #[test]
+    fn the_most_degraded_groups_are_brought_up_to_date_first() {
+        let mut alone = Alone::with_groups(3);
+        for other in 1..4 {
+            alone.connect(OsdId(other));
+        }
+        for (group, in_sync) in alone.osd.shared.groups.iter_mut().zip([3, 1, 2]) {
+            group.wanted.target = (0..4).map(OsdId).collect();
+            group.config.in_sync = (0..in_sync).map(OsdId).collect();
+        }
+        alone.with(|router, cx| router.backfill.advance(cx));
+        let begun: Vec<usize> = alone.osd.shared.groups.iter().map(|group| group.learners().len()).collect();
+        // Four at a time: all three that the group of one copy lacks, one of the two of the next.
+        assert_eq!(begun, [0, 3, 1]);
+        assert_eq!(alone.osd.router.backfill.learning, [1, 2]);
+    }
+}

@@ -1,0 +1,395 @@
+//! How damage is repaired: a block that does not verify here is fetched from another member and written anew.
+//!
+//! Whoever meets damage while it reads (a client's read, the edges of an unaligned write, a push, a repair, a scrub)
+//! starts a *mend* of that block and waits behind it. A mend is an operation on its block, and first in line: it waits for
+//! what is under way there, and holds back all that waits. So no write is in flight on the block, every member in sync has
+//! the same content, and what another one answers is right if it matches the checksum in this OSD's index. It is ordered
+//! as a write to all members, which puts it at a new place of every drive.
+//!
+//! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
+//! While a member is away that may have one, they wait instead.
+
+use crate::blocks::BlockRange;
+use crate::broken::Sabotage;
+use crate::context::{Context, Task};
+use crate::damage::Absence;
+use crate::epoch::repair;
+use crate::io::Io;
+use crate::journal::Milestone;
+use crate::operation::{MendReason, Operation, OperationId, OperationKind, OperationState, Purpose};
+use crate::replication::order;
+use base::log_entry::REPAIR;
+use base::{BLOCK_BYTES, Instant, LinkId, OsdId, crc32c};
+use std::time::Duration;
+use wire::{Checksums, Inquiry, Status, encode};
+use zerocopy::little_endian::U32;
+
+/// How long a member may take to answer before the next one is asked.
+const FETCH_MAX: Duration = Duration::from_secs(2);
+
+/// A block that another member was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Fetching {
+    id: OperationId,
+    link: LinkId,
+    /// How many members were asked so far.
+    asked: usize,
+    /// What those and this OSD said.
+    absence: Absence,
+    since: Instant,
+}
+
+/// A member's answer to a fetch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetched<'a> {
+    pub(crate) inquiry: Inquiry,
+    pub(crate) status: Status,
+    pub(crate) checksums: Checksums<'a>,
+    pub(crate) data: &'a [u8],
+}
+
+/// The mends of an OSD, and what else it asks other members for block by block.
+#[derive(Debug, Default)]
+pub(crate) struct Mends {
+    fetching: Vec<Fetching>,
+}
+
+impl Mends {
+    /// Whether nothing is asked for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.fetching.is_empty()
+    }
+
+    /// Starts to mend a block, if that is not under way, or puts the mend before all that waits: whoever needs the block is
+    /// among them.
+    pub(crate) fn begin(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        group: u32,
+        range: BlockRange,
+        reason: MendReason,
+    ) {
+        let is_mend = |id: &OperationId| {
+            let is_it = |other: &Operation| other.kind == OperationKind::Mend && other.range.overlaps(&range);
+            cx.operations.get(*id).is_some_and(is_it)
+        };
+        let line = &mut cx.groups[group].line;
+        if line.in_flight.iter().any(is_mend) {
+            return;
+        }
+        if let Some(at) = line.waiting.iter().position(is_mend) {
+            let waiting = line.waiting.remove(at).expect("it was found there");
+            return line.waiting.push_front(waiting);
+        }
+        let has_conflict = line.has_conflict(cx.operations, &range, 0);
+        let id = cx.operations.add_for(OperationKind::Mend, Purpose::Mend(reason), group, range);
+        if has_conflict {
+            cx.groups[group].line.waiting.push_front(id);
+        } else {
+            self.start(cx, id);
+        }
+    }
+
+    /// Its block is free: looks at what is there now.
+    pub(crate) fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
+        let operation = cx.operations.live(id);
+        let (group, purpose) = (operation.group, operation.purpose);
+        operation.state = OperationState::Reading;
+        cx.disk.look_up(operation);
+        let is_hole = operation.is_hole();
+        cx.pass(match purpose {
+            Purpose::Mend(MendReason::Outvoted(_)) => Milestone::MendOutvoted,
+            Purpose::Mend(MendReason::OtherDamaged) => Milestone::MendOtherDamaged,
+            _ => Milestone::MendDamaged,
+        });
+        if !cx.breaks(Sabotage::StaleMend) {
+            cx.groups[group].line.in_flight.push_back(id);
+        }
+        match purpose {
+            Purpose::Mend(MendReason::Outvoted(osd)) => self.fetch_from(cx, id, osd, 0, Absence::Certain),
+            Purpose::Mend(MendReason::OtherDamaged) if is_hole => order_mended(cx, id, None),
+            // It was written anew since.
+            _ if is_hole => end(cx, id),
+            _ => cx.read_parts(id),
+        }
+    }
+
+    /// The drive answered.
+    pub(crate) fn was_read(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
+        let operation = cx.operations.live(id);
+        match (operation.first_damage(), operation.purpose) {
+            (Some((_, status)), _) => {
+                cx.release_parts(id);
+                self.fetch_next(cx, id, 0, Absence::of(status));
+            }
+            (None, Purpose::Mend(MendReason::OtherDamaged)) => {
+                let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
+                order_mended(cx, id, Some(&buffer.bytes()[..BLOCK_BYTES]));
+                cx.disk.put(buffer);
+            }
+            // It was written anew, or the drive thought better of it.
+            (None, _) => {
+                cx.damage.is_sound(operation.range.key, operation.range.first_block);
+                cx.release_parts(id);
+                end(cx, id);
+            }
+        }
+    }
+
+    /// Asks the next member for the one block that an operation needs.
+    pub(crate) fn fetch_next(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        id: OperationId,
+        asked: usize,
+        absence: Absence,
+    ) {
+        let me = cx.me.id;
+        let group = &cx.groups[cx.operations.live(id).group];
+        let mut members: Vec<OsdId> = group.replicas(me).collect();
+        // The copy of a learner, or of who was a member before, may be the last good one; whether it is the right one its
+        // checksum tells.
+        for osd in group.wanted_learners().chain(group.config.learners.iter().copied()) {
+            if osd != me && !members.contains(&osd) {
+                members.push(osd);
+            }
+        }
+        let is_there = |osd: &OsdId| cx.links.ready(*osd).is_some();
+        let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
+        let are_gone = skipped.clone().all(|osd| cx.volumes.is_gone(osd));
+        let absence = if are_gone { absence } else { Absence::Unknown };
+        let index = asked + skipped.count();
+        match members.get(index) {
+            Some(osd) => self.fetch_from(cx, id, *osd, index + 1, absence),
+            None => nobody_has(cx, id, absence),
+        }
+    }
+
+    /// Asks this member.
+    pub(crate) fn fetch_from(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        id: OperationId,
+        osd: OsdId,
+        asked: usize,
+        absence: Absence,
+    ) {
+        let Some(link) = cx.links.ready(osd) else {
+            return self.fetch_instead(cx, id, asked, Absence::Unknown);
+        };
+        let operation = cx.operations.live(id);
+        operation.state = OperationState::Fetching;
+        let inquiry = Inquiry {
+            request: id.number(),
+            key: operation.range.key,
+            epoch: cx.groups[operation.group].epoch,
+            first_block: operation.range.first_block,
+            block_count: 1,
+        };
+        self.fetching.push(Fetching { id, link, asked, absence, since: cx.now });
+        cx.io.send(link, &encode::fetch(&inquiry));
+    }
+
+    /// Gives up on members that do not answer.
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
+        let mut index = 0;
+        while let Some(fetching) = self.fetching.get(index).copied() {
+            let is_alive = cx.operations.get(fetching.id).is_some();
+            let is_late = cx.now.since(fetching.since) >= FETCH_MAX || cx.links.get(fetching.link).is_none();
+            if is_alive && !is_late {
+                index += 1;
+                continue;
+            }
+            self.fetching.swap_remove(index);
+            if is_alive {
+                cx.pass(Milestone::FetchLate);
+                self.fetch_instead(cx, fetching.id, fetching.asked, Absence::Unknown);
+            }
+        }
+    }
+
+    /// A member's answer to a fetch.
+    pub(crate) fn handle_fetched(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        fetched: &Fetched<'_>,
+    ) {
+        let Fetched { inquiry, status, checksums, data } = *fetched;
+        let is_meant = |fetching: &Fetching| fetching.id.number() == inquiry.request && fetching.link == link;
+        let Some(index) = self.fetching.iter().position(is_meant) else { return };
+        let fetching = self.fetching.swap_remove(index);
+        let id = fetching.id;
+        let Some(operation) = cx.operations.get(id) else { return };
+        // What this one has is taken for right, whatever this OSD has.
+        let is_trusted =
+            matches!(operation.purpose, Purpose::Mend(MendReason::Outvoted(_)) | Purpose::Adoption(_));
+        let expected = match (is_trusted, checksums.first()) {
+            (true, Some(theirs)) => theirs.get(),
+            _ => operation.checksums[0].get(),
+        };
+        let verifies =
+            data.len() == BLOCK_BYTES && (crc32c(data) == expected || cx.breaks(Sabotage::TrustFetched));
+        if status == Status::Ok {
+            let in_sync = &cx.groups[operation.group].config.in_sync;
+            let is_learner = cx.links.osd_at(link).is_some_and(|osd| !in_sync.contains(&osd));
+            if !verifies && !is_trusted {
+                cx.pass(Milestone::FetchedWrong);
+            } else if is_learner {
+                cx.pass(Milestone::FetchedFromLearner);
+            }
+        }
+        if status == Status::Ok && verifies {
+            order_mended(cx, id, Some(data));
+        } else if status == Status::Ok && data.is_empty() && is_trusted {
+            order_mended(cx, id, None);
+        } else {
+            self.fetch_instead(cx, id, fetching.asked, fetching.absence.min(Absence::of(status)));
+        }
+    }
+
+    /// A member that was asked has no sound copy.
+    fn fetch_instead(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        id: OperationId,
+        asked: usize,
+        absence: Absence,
+    ) {
+        match cx.operations.live(id).purpose {
+            // Only what that one has is taken for right; the next scrub asks again.
+            Purpose::Mend(MendReason::Outvoted(_)) => nobody_has(cx, id, absence),
+            Purpose::Adoption(_) => repair::adopt_next(cx, id, asked),
+            _ => self.fetch_next(cx, id, asked, absence),
+        }
+    }
+}
+
+/// Orders what a block shall hold as a write to all members, `None` for zeros.
+fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u8]>) {
+    let operation = cx.operations.live(id);
+    operation.state = OperationState::Reading;
+    match operation.purpose {
+        Purpose::Mend(_) => operation.attempt.tag = REPAIR,
+        Purpose::Adoption(osd) => {
+            operation.purpose = Purpose::Repair;
+            repair::adopted(cx, id, osd);
+        }
+        _ => {}
+    }
+    let operation = cx.operations.live(id);
+    let (group, purpose) = (operation.group, operation.purpose);
+    let is_ordered = match data {
+        Some(data) => {
+            operation.checksums.clear();
+            operation.checksums.push(U32::new(crc32c(data)));
+            order::write(cx, id, data)
+        }
+        None => {
+            operation.kind = OperationKind::Zero;
+            order::zero(cx, id)
+        }
+    };
+    if is_ordered {
+        return;
+    }
+    if purpose == Purpose::Repair {
+        return repair::must_come_again(cx, id);
+    }
+    // The store has no room right now: it begins anew, before what waits.
+    let operation = cx.operations.live(id);
+    (operation.kind, operation.state) = (OperationKind::Mend, OperationState::Waiting);
+    cx.groups[group].line.put_back(id);
+    cx.turn.look_again(group);
+}
+
+/// No member has a copy that verifies.
+fn nobody_has(cx: &mut Context<'_, impl Io>, id: OperationId, absence: Absence) {
+    let operation = cx.operations.live(id);
+    let (key, block, purpose) = (operation.range.key, operation.range.first_block, operation.purpose);
+    if let Some(location) = cx.disk.location_of(key, block)
+        && !matches!(purpose, Purpose::Mend(MendReason::Outvoted(_)))
+    {
+        cx.pass(match absence {
+            Absence::Certain => Milestone::LostCertain,
+            Absence::Unreadable => Milestone::LostUnreadable,
+            Absence::Unknown => Milestone::LostUncertain,
+        });
+        if cx.damage.nobody_has(cx.now, key, block, location, absence) {
+            cx.note(format!("no member that can be reached has a sound copy of block {block} of {key}"));
+        }
+    }
+    if purpose == Purpose::Repair { repair::adopt_next(cx, id, 0) } else { end(cx, id) }
+}
+
+fn end(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let group = cx.operations.live(id).group;
+    cx.groups[group].line.ended(id);
+    cx.forget(id);
+    cx.then(Task::StartWaiting { group });
+}
+
+/// An operation that answers what another OSD asks.
+pub(crate) fn add_inquiry(
+    cx: &mut Context<'_, impl Io>,
+    kind: OperationKind,
+    link: LinkId,
+    group: u32,
+    inquiry: &Inquiry,
+) -> OperationId {
+    let purpose = Purpose::Peer { link, request: inquiry.request };
+    let id = cx.operations.add_for(kind, purpose, group, range_of(inquiry));
+    let operation = cx.operations.live(id);
+    operation.epoch = inquiry.epoch;
+    operation.state = OperationState::Reading;
+    id
+}
+
+/// The blocks that an inquiry is about.
+pub(crate) fn range_of(inquiry: &Inquiry) -> BlockRange {
+    let Inquiry { key, first_block, block_count, .. } = *inquiry;
+    BlockRange { key, first_block, block_count }
+}
+
+/// The inquiry that such an operation answers, and whom.
+pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
+    let Purpose::Peer { link, request } = operation.purpose else { return None };
+    let BlockRange { key, first_block, block_count } = operation.range;
+    Some((link, Inquiry { request, key, epoch: operation.epoch, first_block, block_count }))
+}
+
+/// A primary asks what blocks hold here.
+pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry: &Inquiry) {
+    // Who was a member before does not hear of later epochs.
+    let is_obsolete = |index: u32| cx.groups[index].epoch > inquiry.epoch;
+    let Some(group) = cx.groups.find(inquiry.key.pg).filter(|index| !is_obsolete(*index)) else {
+        return cx.io.send(link, &encode::fetched(inquiry, Status::NotActive, false));
+    };
+    let id = add_inquiry(cx, OperationKind::Read, link, group, inquiry);
+    let operation = cx.operations.live(id);
+    cx.disk.look_up(operation);
+    if operation.is_hole() {
+        cx.io.send(link, &encode::fetched(inquiry, Status::Ok, false));
+        return cx.forget(id);
+    }
+    cx.read_parts(id);
+}
+
+/// The drive answered what a primary asked for.
+pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let operation = cx.operations.live(id);
+    let damage = operation.first_damage();
+    let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
+    match damage {
+        Some((_, status)) => {
+            cx.damage.counts.found += 1;
+            cx.io.send(link, &encode::fetched(&inquiry, status, false));
+        }
+        None => {
+            cx.io.send(link, &encode::fetched(&inquiry, Status::Ok, true));
+            cx.disk.send_content(operation, link, cx.io);
+        }
+    }
+    cx.release_parts(id);
+    cx.forget(id);
+}

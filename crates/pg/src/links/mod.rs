@@ -1,0 +1,338 @@
+//! The links of an OSD: who is at the other end of each, and what may be said on it.
+//!
+//! [`hello`] tells who somebody is, [`access`] what it may do, [`lease`] who may count on not being replaced, and
+//! [`presence`] who is there at all.
+
+pub(crate) mod access;
+pub(crate) mod hello;
+pub(crate) mod lease;
+pub(crate) mod presence;
+
+use crate::operation::OperationId;
+use access::{ClientLink, Credential};
+use base::hash::Map;
+use base::{ClusterId, Instant, LinkId, OsdId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use wire::WireError;
+
+/// Why a link is of no use any more: close it with this reason, and tell the peer.
+#[derive(thiserror::Error, Debug)]
+pub enum LinkError {
+    /// It sent what is no message.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It belongs elsewhere.
+    #[error("this is cluster {ours}, not {theirs}; use the address of an OSD of your cluster")]
+    OtherCluster {
+        /// This OSD's.
+        ours: ClusterId,
+        /// The peer's.
+        theirs: ClusterId,
+    },
+    /// It wanted another OSD.
+    #[error("this is {ours}, not {theirs}; the address in your map is out of date")]
+    OtherOsd {
+        /// This one.
+        ours: OsdId,
+        /// Whom the peer wanted.
+        theirs: OsdId,
+    },
+    /// It sent a message out of turn.
+    #[error("a message came out of turn: {0}")]
+    OutOfTurn(&'static str),
+    /// An OSD that this cluster's map does not show.
+    #[error("{0} is not an OSD of this cluster")]
+    UnknownOsd(OsdId),
+    /// Its key does not allow that.
+    #[error("the key {name} must not {what}; `millpond auth ls` shows what it may do")]
+    NotAllowed {
+        /// The key's name.
+        name: Arc<str>,
+        /// What it wanted to.
+        what: &'static str,
+    },
+    /// Its key has as many connections as one may.
+    #[error(
+        "the key {name} has {max} connections to this OSD already, as many as one key may; give each machine a key of its own \
+         (`millpond auth add`), or end some"
+    )]
+    TooMany {
+        /// The key's name.
+        name: Arc<str>,
+        /// How many.
+        max: usize,
+    },
+    /// Its key was removed, or replaced.
+    #[error("the key {0} was removed or replaced; `millpond auth ls` shows who has one")]
+    KeyRemoved(Arc<str>),
+    /// This OSD serves nothing more.
+    #[error("{0} stops, or its drive failed")]
+    Stopped(OsdId),
+    /// It refused us.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// What the acknowledgement of a replicated message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// A write, at a member in sync.
+    Write(OperationId),
+    /// A write of this group, at a learner: nobody waits for it.
+    Learning { group: u32, session: u32 },
+    /// What a learner of this group lacked.
+    Push { group: u32, session: u32, cost: u16 },
+    /// The mark of a learner's join.
+    Join { group: u32, session: u32 },
+}
+
+/// A replicated message that awaits its acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) ordinal: u64,
+    pub(crate) awaited: Awaited,
+}
+
+/// Who is at the other end of a link.
+#[derive(Debug)]
+pub(crate) enum Peer {
+    /// It connected and has not said yet.
+    Unknown(Option<Credential>),
+    Client(ClientLink),
+    Osd(OsdLink),
+}
+
+/// The link to another OSD. Carries replication in both directions.
+#[derive(Debug, Default)]
+pub(crate) struct OsdLink {
+    pub(crate) osd: OsdId,
+    /// Whose key is there, if that is checked.
+    pub(crate) credential: Option<Credential>,
+    pub(crate) is_ready: bool,
+    /// When it was dialled, or became ready.
+    pub(crate) since: Instant,
+    /// When something came on it.
+    pub(crate) heard_at: Instant,
+    /// Replicated messages sent on it.
+    pub(crate) sent: u64,
+    pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Replicated messages received on it.
+    pub(crate) received: u64,
+    /// How many of those are on stable media here.
+    pub(crate) durable: u64,
+    pub(crate) needs_ack: bool,
+    /// The peer is nearly full.
+    pub(crate) is_full: bool,
+}
+
+impl OsdLink {
+    pub(crate) fn new(osd: OsdId, is_ready: bool, now: Instant) -> OsdLink {
+        OsdLink { osd, is_ready, since: now, heard_at: now, ..OsdLink::default() }
+    }
+
+    /// Notes that one more replicated message is sent.
+    pub(crate) fn sends(&mut self, awaited: Awaited) {
+        self.sent += 1;
+        self.outstanding.push_back(Outstanding { ordinal: self.sent, awaited });
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    peers: Map<LinkId, Peer>,
+    osds: BTreeMap<OsdId, LinkId>,
+    redial_after: BTreeMap<OsdId, Instant>,
+    /// Links on which an acknowledgement is due.
+    to_ack: Vec<LinkId>,
+    /// Whether this OSD said last that it is nearly full.
+    was_full: bool,
+}
+
+impl Links {
+    pub(crate) fn get(&self, link: LinkId) -> Option<&Peer> {
+        self.peers.get(&link)
+    }
+
+    pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Peer> {
+        self.peers.get_mut(&link)
+    }
+
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (LinkId, &Peer)> {
+        self.peers.iter().map(|(link, peer)| (*link, peer))
+    }
+
+    /// The links to other OSDs, in the order of those.
+    pub(crate) fn osds(&self) -> impl Iterator<Item = (OsdId, LinkId)> + '_ {
+        self.osds.iter().map(|(osd, link)| (*osd, *link))
+    }
+
+    /// Notes who is at the end of a link.
+    pub(crate) fn insert(&mut self, link: LinkId, peer: Peer) {
+        self.peers.insert(link, peer);
+    }
+
+    /// Notes the link to an OSD. Answers the one that there was before, of which nothing is known any more.
+    pub(crate) fn insert_osd(&mut self, link: LinkId, peer: OsdLink) -> Option<LinkId> {
+        let older = self.osds.insert(peer.osd, link);
+        if let Some(older) = older {
+            self.peers.remove(&older);
+        }
+        self.peers.insert(link, Peer::Osd(peer));
+        older
+    }
+
+    /// Forgets a link without a word to anybody.
+    pub(crate) fn forget(&mut self, link: LinkId) {
+        self.peers.remove(&link);
+    }
+
+    /// A link ended. Answers which OSD cannot be reached any more; it is not dialled again before then.
+    pub(crate) fn ended(&mut self, link: LinkId, redial_after: Instant) -> Option<OsdId> {
+        let Some(Peer::Osd(peer)) = self.peers.remove(&link) else { return None };
+        if self.osds.get(&peer.osd) != Some(&link) {
+            return None;
+        }
+        self.osds.remove(&peer.osd);
+        self.redial_after.insert(peer.osd, redial_after);
+        Some(peer.osd)
+    }
+
+    /// The link to an OSD, whether it stands or not.
+    pub(crate) fn link_of(&self, osd: OsdId) -> Option<LinkId> {
+        self.osds.get(&osd).copied()
+    }
+
+    /// What is known of the link to an OSD.
+    pub(crate) fn to(&self, osd: OsdId) -> Option<&OsdLink> {
+        match self.peers.get(self.osds.get(&osd)?) {
+            Some(Peer::Osd(peer)) => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// The link to an OSD, if it stands.
+    pub(crate) fn ready(&self, osd: OsdId) -> Option<LinkId> {
+        self.to(osd).filter(|peer| peer.is_ready).and_then(|_| self.link_of(osd))
+    }
+
+    /// The OSD at the end of a link.
+    pub(crate) fn osd_mut(&mut self, link: LinkId) -> Option<&mut OsdLink> {
+        match self.peers.get_mut(&link) {
+            Some(Peer::Osd(peer)) => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Which OSD is at the end of a link.
+    pub(crate) fn osd_at(&self, link: LinkId) -> Option<OsdId> {
+        match self.peers.get(&link) {
+            Some(Peer::Osd(peer)) => Some(peer.osd),
+            _ => None,
+        }
+    }
+
+    /// Whether it is time to dial an OSD: there is no link to it.
+    pub(crate) fn may_dial(&self, osd: OsdId, now: Instant) -> bool {
+        let is_due = self.redial_after.get(&osd).is_none_or(|after| *after <= now);
+        !self.osds.contains_key(&osd) && is_due
+    }
+
+    /// Notes that something that came on a link is on stable media.
+    pub(crate) fn note_ack(&mut self, link: LinkId, ordinal: u64) {
+        let Some(Peer::Osd(peer)) = self.peers.get_mut(&link) else { return };
+        peer.durable = peer.durable.max(ordinal);
+        if !peer.needs_ack {
+            peer.needs_ack = true;
+            self.to_ack.push(link);
+        }
+    }
+
+    /// The OSD at the end of a link has everything up to a message on stable media: see [`Self::next_had`].
+    pub(crate) fn heard_ack(&mut self, link: LinkId, through: u64, is_full: bool) -> Result<(), LinkError> {
+        let peer = self.osd_mut(link).expect("only OSDs acknowledge");
+        if through > peer.sent {
+            return Err(LinkError::OutOfTurn("an acknowledgement of what was not sent"));
+        }
+        peer.is_full = is_full;
+        Ok(())
+    }
+
+    /// The oldest message up to there that was not noted as acknowledged, if the link is still there.
+    pub(crate) fn next_had(&mut self, link: LinkId, through: u64) -> Option<Awaited> {
+        let outstanding = &mut self.osd_mut(link)?.outstanding;
+        Some(outstanding.pop_front_if(|front| front.ordinal <= through)?.awaited)
+    }
+
+    /// The OSD at the end of a link did not apply a message: who, and what it was.
+    pub(crate) fn refused(&mut self, link: LinkId, ordinal: u64) -> Option<(OsdId, Awaited)> {
+        let peer = self.osd_mut(link)?;
+        let index =
+            peer.outstanding.binary_search_by_key(&ordinal, |outstanding| outstanding.ordinal).ok()?;
+        let refused = peer.outstanding.remove(index).expect("it was just found");
+        Some((peer.osd, refused.awaited))
+    }
+
+    /// Acknowledges what became durable since the last call; to everybody, if whether this OSD is full changed.
+    pub(crate) fn send_acks(&mut self, is_full: bool, network: &mut impl base::Network) {
+        if is_full != self.was_full {
+            self.was_full = is_full;
+            let links: Vec<_> = self.osds.values().copied().collect();
+            for link in links {
+                self.note_ack(link, 0);
+            }
+        }
+        let mut links = std::mem::take(&mut self.to_ack);
+        for link in links.drain(..) {
+            if let Some(peer) = self.osd_mut(link) {
+                peer.needs_ack = false;
+                network.send(link, &wire::encode::replicate_ack(peer.durable, is_full));
+            }
+        }
+        self.to_ack = links;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_was_replaced_ends_without_its_osd_being_lost() {
+        let mut links = Links::default();
+        let (osd, now) = (OsdId(3), Instant::default());
+        assert_eq!(links.insert_osd(LinkId(1), OsdLink::new(osd, true, now)), None);
+        assert_eq!(links.insert_osd(LinkId(2), OsdLink::new(osd, true, now)), Some(LinkId(1)));
+        assert_eq!(links.ended(LinkId(1), now), None);
+        assert_eq!(links.ready(osd), Some(LinkId(2)));
+        let later = now + std::time::Duration::from_secs(1);
+        assert_eq!(links.ended(LinkId(2), later), Some(osd));
+        assert!(!links.may_dial(osd, now) && links.may_dial(osd, later));
+    }
+
+    #[test]
+    fn acknowledgements_are_taken_in_order_and_not_of_what_was_not_sent() {
+        let mut links = Links::default();
+        let link = LinkId(1);
+        links.insert_osd(link, OsdLink::new(OsdId(3), true, Instant::default()));
+        let awaited = |group| Awaited::Learning { group, session: 0 };
+        for group in 0..4 {
+            links.osd_mut(link).expect("it is there").sends(awaited(group));
+        }
+        assert!(links.heard_ack(link, 5, false).is_err());
+        links.heard_ack(link, 2, true).expect("so much was sent");
+        assert_eq!([0, 1].map(|_| links.next_had(link, 2)), [0, 1].map(|group| Some(awaited(group))));
+        assert_eq!(links.next_had(link, 2), None);
+        assert_eq!(links.refused(link, 4), Some((OsdId(3), awaited(3))));
+        assert_eq!(links.refused(link, 4), None, "once");
+        assert!(links.to(OsdId(3)).is_some_and(|peer| peer.is_full));
+    }
+
+    #[test]
+    fn a_link_that_does_not_stand_yet_is_not_ready() {
+        let mut links = Links::default();
+        links.insert_osd(LinkId(1), OsdLink::new(OsdId(3), false, Instant::default()));
+        assert_eq!((links.ready(OsdId(3)), links.link_of(OsdId(3))), (None, Some(LinkId(1))));
+    }
+}

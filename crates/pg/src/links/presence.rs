@@ -1,0 +1,209 @@
+//! Who is there: connections to the other OSDs, and the leases that both sides ask for and grant.
+//!
+//! The rules of leases are in [`super::lease`]; here they meet connections and groups.
+
+use super::lease::{LEASE, Leases};
+use super::{Links, OsdLink, Peer};
+use crate::group::{Group, Groups};
+use base::map::ClusterMap;
+use base::{Instant, LinkId, Network, OsdId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use wire::encode;
+
+/// How long another OSD may take to greet back: a connection that was dialled into a partition would be tried again by
+/// TCP ever more rarely.
+const WELCOME_MAX: Duration = Duration::from_secs(1);
+/// A connection that brings nothing for so long, although the other end is asked for its lease, is cut.
+const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How long a member may be away before its groups go on without it: a process that is started anew is back
+/// sooner.
+const AWAY_MAX: Duration = Duration::from_millis(600);
+/// How recently the members must have been heard that a group goes on with: twice as long as leases are asked for.
+const HEARD_MAX: Duration = Duration::from_millis(500);
+/// How long after its own start an OSD waits for the others: nodes do not start at the same moment.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    pub(crate) leases: Leases,
+    /// Whom this OSD shares groups with, in order.
+    neighbours: Vec<OsdId>,
+    /// Since when one of them does not answer.
+    away_since: BTreeMap<OsdId, Instant>,
+}
+
+impl Presence {
+    pub(crate) fn new(leases: Leases) -> Presence {
+        Presence { leases, ..Presence::default() }
+    }
+
+    /// Connects to the OSDs this one shares groups with. Of two, the one with the lower id dials, so that there
+    /// is one link between them.
+    pub(crate) fn dial(
+        &self,
+        me: OsdId,
+        map: &ClusterMap,
+        links: &mut Links,
+        now: Instant,
+        network: &mut impl Network,
+    ) {
+        for &osd in &self.neighbours {
+            if osd < me || !links.may_dial(osd, now) {
+                continue;
+            }
+            let address = map.osds.get(&osd).and_then(|info| info.address);
+            if let Some(link) = address.and_then(|address| network.connect(address)) {
+                links.insert_osd(link, OsdLink::new(osd, false, now));
+            }
+        }
+    }
+
+    /// Whether an OSD answers: the connection stands, and it grants leases, or was not asked for long.
+    pub(crate) fn is_present(&self, links: &Links, osd: OsdId, now: Instant) -> bool {
+        let is_ready = |peer: &&OsdLink| peer.is_ready;
+        links
+            .to(osd)
+            .filter(is_ready)
+            .is_some_and(|peer| self.leases.holds(osd, now) || now.since(peer.since) < LEASE)
+    }
+
+    /// Whether an OSD has not answered for so long that its groups go on without it.
+    pub(crate) fn is_away(&self, osd: OsdId, now: Instant) -> bool {
+        self.away_since.get(&osd).is_some_and(|since| now.since(*since) >= AWAY_MAX)
+    }
+
+    /// Whether all whom this OSD shares groups with answer.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.away_since.is_empty()
+    }
+
+    /// Whether the leases of all of them last until then.
+    pub(crate) fn holds_all(&self, until: Instant) -> bool {
+        self.neighbours.iter().all(|osd| self.leases.holds(*osd, until))
+    }
+
+    /// Notes who answers and who does not, among those this OSD shares groups with.
+    pub(crate) fn look_around(&mut self, links: &Links, now: Instant) {
+        let patience_ends = self.leases.started() + (START_PATIENCE - AWAY_MAX);
+        for index in 0..self.neighbours.len() {
+            let osd = self.neighbours[index];
+            if self.is_present(links, osd, now) {
+                self.away_since.remove(&osd);
+            } else {
+                self.away_since.entry(osd).or_insert(now.max(patience_ends));
+            }
+        }
+    }
+
+    /// Finds out whom this OSD shares groups with.
+    pub(crate) fn find_neighbours(&mut self, me: OsdId, groups: &Groups) {
+        let own = groups.iter().filter(|group| group.has_member(me));
+        let mut osds: Vec<OsdId> = own.flat_map(Group::members).collect();
+        osds.sort_unstable();
+        osds.dedup();
+        osds.retain(|osd| *osd != me);
+        self.away_since.retain(|osd, _| osds.contains(osd));
+        self.neighbours = osds;
+    }
+
+    /// Asks for leases where they are due. Answers the connections that nothing comes through, to be cut.
+    pub(crate) fn renew(
+        &mut self,
+        links: &Links,
+        groups: &Groups,
+        is_busy: bool,
+        now: Instant,
+        network: &mut impl Network,
+    ) -> Vec<LinkId> {
+        // While somebody is away, whoever is left is to be heard often: see `was_heard`.
+        let is_busy =
+            is_busy || !self.is_complete() || groups.iter().any(|group| !group.learners().is_empty());
+        let mut silent = Vec::new();
+        for (osd, link) in links.osds() {
+            let Some(Peer::Osd(peer)) = links.get(link) else { continue };
+            let patience = if peer.is_ready { SILENCE_MAX } else { WELCOME_MAX };
+            if now.since(peer.heard_at) >= patience {
+                silent.push(link);
+            } else if peer.is_ready && self.leases.is_due(osd, now, is_busy) {
+                let lease = self.leases.ask(osd, now, is_busy);
+                network.send(link, &encode::lease(&lease));
+            }
+        }
+        silent
+    }
+
+    /// An OSD asks for a lease, or grants one. Answers what it is told.
+    pub(crate) fn handle_lease(
+        &mut self,
+        osd: OsdId,
+        lease: &wire::Lease,
+        is_busy: bool,
+        now: Instant,
+    ) -> Option<wire::Lease> {
+        if lease.granted_ttl_ms > 0 {
+            self.leases.granted(osd, lease);
+        }
+        if lease.ttl_ms == 0 {
+            return None;
+        }
+        self.leases.promise(osd, now, lease.ttl_ms);
+        // Asking in the same message, a little early, saves both sides a wake-up.
+        let own = if !is_busy && self.leases.is_nearly_due(osd, now) {
+            self.leases.ask(osd, now, is_busy)
+        } else {
+            wire::Lease::default()
+        };
+        Some(wire::Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..own })
+    }
+}
+
+impl Links {
+    /// Whether something came from an OSD a moment ago. Who loses one member after the other may be the one that is cut
+    /// off: before it goes on without the first it makes sure of the others.
+    pub(crate) fn was_heard(&self, osd: OsdId, now: Instant) -> bool {
+        self.to(osd).is_some_and(|peer| peer.is_ready && now.since(peer.heard_at) < HEARD_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: OsdId = OsdId(1);
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant { nanoseconds: milliseconds * 1_000_000 }
+    }
+
+    fn linked(is_ready: bool, now: Instant) -> Links {
+        let mut links = Links::default();
+        links.insert_osd(LinkId(1), OsdLink::new(OTHER, is_ready, now));
+        links
+    }
+
+    #[test]
+    fn who_connected_is_present_until_it_should_have_granted_a_lease() {
+        let presence = Presence::default();
+        assert!(!presence.is_present(&linked(false, at(1000)), OTHER, at(1000)));
+        let links = linked(true, at(1000));
+        assert!(
+            presence.is_present(&links, OTHER, at(1899)) && !presence.is_present(&links, OTHER, at(1900))
+        );
+        assert!(links.was_heard(OTHER, at(1499)) && !links.was_heard(OTHER, at(1500)));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_away_after_a_moment_and_not_right_after_a_start() {
+        let mut presence = Presence::default();
+        presence.leases.start(at(1000));
+        presence.neighbours = vec![OTHER];
+        let links = Links::default();
+        presence.look_around(&links, at(2000));
+        assert!(!presence.is_complete() && !presence.is_away(OTHER, at(5999)));
+        assert!(presence.is_away(OTHER, at(6000)), "nodes do not start at the same moment");
+        presence.look_around(&linked(true, at(7000)), at(7000));
+        assert!(presence.is_complete() && !presence.is_away(OTHER, at(9000)));
+    }
+}

@@ -1,0 +1,6 @@
+//! How a group comes to lie where its target says ([`placement`]), becomes two ([`split`]), and how what nobody needs any
+//! more goes ([`delete`]).
+
+pub(crate) mod delete;
+pub(crate) mod placement;
+pub(crate) mod split;

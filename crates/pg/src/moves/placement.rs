@@ -1,0 +1,189 @@
+//! How a group moves to where its target says.
+//!
+//! The map names for each group the OSDs that shall hold it. The primary brings those that are not in sync up to
+//! date like any learner ([`crate::recovery`]), without a new epoch for it. When all of them are in sync, the next
+//! configuration drops the others, and the primary role goes to the first of the target.
+//!
+//! # Why a move never costs a copy
+//! Who is to go stays in sync until those who come are. Who was dropped deletes what it holds only when a
+//! configuration without it has every member of the target in sync, and says so durably before the first block
+//! goes: its log then begins anew, and does not tell what it has.
+
+use super::delete::Deletions;
+use crate::broken::Sabotage;
+use crate::context::Context;
+use crate::epoch::{self, claim};
+use crate::group::role::State;
+use crate::group::{Group, Wanted};
+use crate::io::Io;
+use crate::journal::Milestone;
+use base::map::{ClusterMap, PgConfig};
+use base::{Epoch, OsdId, PgId};
+use std::time::Duration;
+
+/// How long a configuration lasts at least before the next step of a move: members that come and go shall not
+/// make the primary role go to and fro.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Who leads a group of which this OSD knows nobody.
+pub(crate) const NOBODY: OsdId = OsdId(u32::MAX);
+
+/// What an active group lacks of being where its target says.
+enum Step {
+    /// Members that are not in the target are dropped.
+    DropSurplus,
+    /// The first of the target becomes the primary.
+    HandOver,
+}
+
+fn next_step(group: &Group, me: OsdId) -> Option<Step> {
+    let Wanted { target, .. } = &group.wanted;
+    let preferred = *target.first()?;
+    let is_in_sync = |osd: &OsdId| group.config.in_sync.contains(osd);
+    let learning = &group.standing.primary()?.learning;
+    if !group.is_active() || !learning.learners.is_empty() || !target.iter().all(is_in_sync) {
+        return None;
+    }
+    if preferred != me {
+        return Some(Step::HandOver);
+    }
+    let has_surplus = group.needed_of(&group.config.in_sync, me).len() < group.config.in_sync.len();
+    // All that shall be in sync is: who is still named a learner, or was asked to be one, is none any more, and deletes
+    // what it has when a later epoch tells it so.
+    let is_done_with = |osd: &OsdId| !group.config.in_sync.contains(osd);
+    let has_learners = !group.config.learners.is_empty() || learning.asked.iter().any(is_done_with);
+    (has_surplus || has_learners).then_some(Step::DropSurplus)
+}
+
+/// Where a group shall lie: as the map says, else where it does.
+pub(crate) fn target_of(map: &ClusterMap, pg: PgId, config: &PgConfig) -> Vec<OsdId> {
+    match map.targets.get(&pg) {
+        Some(target) if !target.is_empty() => target.clone(),
+        _ => {
+            let others = config.in_sync.iter().chain(&config.learners).filter(|osd| **osd != config.primary);
+            std::iter::once(config.primary).chain(others.copied()).collect()
+        }
+    }
+}
+
+/// Whether a group is not yet where it shall be, and this OSD can do something about it.
+pub(crate) fn has_work(cx: &Context<'_, impl Io>, group: &Group) -> bool {
+    group.config.primary == cx.me.id
+        && match next_step(group, cx.me.id) {
+            Some(Step::HandOver) => {
+                let target = &group.wanted.target;
+                let heir = cx.volumes.map.osds.get(&target[0]);
+                // Who has no address there does not hear from the registry.
+                heir.is_some_and(|info| info.address.is_some())
+                    && target.iter().all(|osd| *osd == cx.me.id || cx.is_present(*osd))
+            }
+            Some(Step::DropSurplus) => true,
+            None => false,
+        }
+}
+
+/// Takes the next step of one group's move. One at a time: each is a short pause for the group's clients.
+pub(crate) fn advance(cx: &mut Context<'_, impl Io>) {
+    for index in cx.groups.indices() {
+        let group = &cx.groups[index];
+        let pauses = &group.pauses;
+        let is_early = cx.now.since(pauses.config_seen_at) < SETTLE || cx.now < pauses.hand_over_after;
+        if is_early || !has_work(cx, group) {
+            continue;
+        }
+        match next_step(group, cx.me.id) {
+            Some(Step::HandOver) => hand_over(cx, index),
+            Some(Step::DropSurplus) => {
+                epoch::end(cx, index, "members that are not in its target go");
+                cx.groups[index].pauses.claim_after = cx.now;
+                claim::advance(cx, index);
+            }
+            None => {}
+        }
+        return;
+    }
+}
+
+fn hand_over(cx: &mut Context<'_, impl Io>, index: u32) {
+    let group = &mut cx.groups[index];
+    group.pauses.handed_over_at = Some(cx.now);
+    let heir = group.wanted.target[0];
+    let in_sync = group.needed_of(&group.config.in_sync, heir);
+    cx.pass(Milestone::ClaimHandOver);
+    claim::propose_primary(cx, index, heir, in_sync);
+}
+
+/// Takes over what a newer map says of groups. Those that this OSD holds something of are known from here on.
+pub(crate) fn heed(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
+    let me = cx.me.id;
+    for (pg, config) in &map.pgs {
+        let target = target_of(map, *pg, config);
+        if let Some(index) = cx.groups.find(*pg) {
+            cx.groups[index].wanted.target = target;
+            claim::handle_config(cx, index, config);
+            continue;
+        }
+        let modulus = cx.disk.store.pg_modulus(*pg).or_else(|| map.modulus_of(*pg)).unwrap_or_default();
+        let group = Group::new(*pg, modulus, config.clone(), target, config.primary == me, cx.now);
+        // What it held in an earlier life is to be deleted, when it is no member any more.
+        if group.has_member(me) || cx.disk.store.pg_position(*pg).is_some() {
+            cx.groups.add(group);
+        }
+    }
+}
+
+/// Looks whether this OSD left groups whose data it still has.
+pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions) {
+    let leaves_early = cx.breaks(Sabotage::LeaveEarly);
+    for group in cx.groups.iter_mut() {
+        let is_member = group.has_member(cx.me.id);
+        match group.state() {
+            State::Left if is_member => {
+                group.standing.obeys();
+                cx.journal.pass(Milestone::LeftGroupReturns);
+            }
+            State::Replica | State::Learner
+                if !is_member && (group.is_whole_in(&group.config.in_sync) || leaves_early) =>
+            {
+                // Who was activated in an epoch may be a learner of it that this map does not show yet: only a
+                // later epoch without it tells that it is none.
+                let expected = group.following().and_then(|following| following.expected);
+                let is_over = group.config.epoch > group.epoch
+                    || group.config.epoch == group.epoch && expected.is_none();
+                // A store that knows a later epoch than the registry: that was set back, and what it says of who holds
+                // the group may be long over.
+                let position = cx.disk.store.pg_position(group.pg);
+                let is_known = position.is_none_or(|(epoch, _)| epoch <= group.config.epoch);
+                if is_over && is_known && group.query.is_none() {
+                    group.standing.left();
+                    // What it may have told a primary of what it holds will not be true any more.
+                    group.leader = None;
+                    cx.journal.pass(Milestone::LeftGroup);
+                    deletions.are_due = true;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted. A pool is removed
+/// when none of its volumes is left. One that is gone before that was not removed: the registry was set back to a time
+/// before the pool was made, and what may be all there is of its volumes stays on the drive.
+pub(crate) fn end_removed(cx: &mut Context<'_, impl Io>) {
+    for index in cx.groups.indices() {
+        let group = &mut cx.groups[index];
+        let pool = group.pg.pool;
+        if cx.volumes.map.pools.contains_key(&pool)
+            || group.config.primary == NOBODY
+            || cx.volumes.iter().any(|(_, volume)| volume.pool == pool && !volume.is_removed)
+        {
+            continue;
+        }
+        group.wanted.target.clear();
+        // An epoch that this map does not show may have begun before the pool was removed.
+        let epoch = Epoch(group.config.epoch.max(group.epoch).0 + 1);
+        let over = PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() };
+        claim::handle_config(cx, index, &over);
+    }
+}

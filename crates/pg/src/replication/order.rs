@@ -1,0 +1,201 @@
+//! How a write is ordered, replicated and acknowledged.
+//!
+//! The primary gives it the group's next sequence, stages it in its own store's open batch, and when the batch
+//! is sealed sends it from there to every replica. [`member_has`] counts who has it on stable media; the
+//! last one's word is the acknowledgement.
+
+use crate::broken::Sabotage;
+use crate::codec::{Payload, copies};
+use crate::context::{Context, Task};
+use crate::io::Io;
+use crate::ledger::StagedRecord;
+use crate::links::Awaited;
+use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
+use base::{Buffer, Sequence};
+use store::{BatchId, StageError, WriteRecord};
+use wire::{Replicate, Status, encode};
+
+/// A replica that lags by more gets copies of what it must write.
+const SHARE_LIMIT_BYTES: usize = 512 << 10;
+
+/// Orders a write of whole blocks. `false` when the store has no room right now; otherwise it is under way,
+/// or refused and gone.
+pub(crate) fn write(cx: &mut Context<'_, impl Io>, id: OperationId, data: &[u8]) -> bool {
+    let record = record(cx, id);
+    let operation = cx.operations.live(id);
+    match cx.disk.store.stage_write(&record, &operation.checksums, data) {
+        Ok(staged) => {
+            operation.payload = Payload::Staged(staged.batch, staged.offset);
+            ordered(cx, id);
+            true
+        }
+        Err(error) => not_staged(cx, id, error),
+    }
+}
+
+/// Orders a zeroing, as [`write`].
+pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+    let record = record(cx, id);
+    match cx.disk.store.stage_zero(&record) {
+        Ok(()) => {
+            ordered(cx, id);
+            true
+        }
+        Err(error) => not_staged(cx, id, error),
+    }
+}
+
+/// Orders the mark that begins an epoch.
+pub(crate) fn mark(cx: &mut Context<'_, impl Io>, id: OperationId) -> Result<(), StageError> {
+    let group = &cx.groups[cx.operations.live(id).group];
+    let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
+    let sequence = next_sequence(cx, id);
+    cx.disk.store.stage_mark(pg, modulus, epoch, sequence, cx.ledger.next_token())?;
+    ordered(cx, id);
+    Ok(())
+}
+
+/// The group's next sequence, which the operation is about to get.
+fn next_sequence(cx: &mut Context<'_, impl Io>, id: OperationId) -> Sequence {
+    let group = cx.operations.live(id).group;
+    cx.groups[group].standing.primary().expect("only a primary orders").next_sequence
+}
+
+fn record(cx: &mut Context<'_, impl Io>, id: OperationId) -> WriteRecord {
+    let sequence = next_sequence(cx, id);
+    let operation = cx.operations.get(id).expect("an operation being ordered is alive");
+    let role = match operation.purpose {
+        Purpose::Client(_) => store::Role::Primary,
+        _ => store::Role::Housekeeping,
+    };
+    WriteRecord {
+        key: operation.range.key,
+        epoch: cx.recorded_epoch(cx.groups[operation.group].epoch),
+        sequence,
+        origin: operation.attempt.tag,
+        first_block: operation.range.first_block,
+        block_count: operation.range.block_count,
+        token: cx.ledger.next_token(),
+        role,
+    }
+}
+
+fn not_staged(cx: &mut Context<'_, impl Io>, id: OperationId, error: StageError) -> bool {
+    let status = match error {
+        StageError::Busy => return false,
+        StageError::Full => Status::NoSpace,
+        StageError::Failed(_) => Status::DeviceFailed,
+    };
+    let operation = cx.operations.live(id);
+    let (purpose, group) = (operation.purpose, operation.group);
+    cx.refuse(purpose, status);
+    cx.groups[group].line.ended(id);
+    cx.forget(id);
+    if purpose == Purpose::Repair {
+        cx.then(Task::RepairFailed { group, error });
+    }
+    true
+}
+
+/// It has its place in the group's order and in the store's open batch.
+fn ordered(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let is_early = cx.breaks(Sabotage::AcknowledgeEarly);
+    let operation = cx.operations.live(id);
+    let group_index = operation.group;
+    let group = &mut cx.groups[group_index];
+    let was_in_flight = operation.state == OperationState::Reading;
+    operation.state = OperationState::Replicating;
+    operation.order.at = cx.now;
+    operation.order.members_awaited = if is_early { 1 } else { group.config.in_sync.len() as u8 };
+    let primary = group.standing.primary_mut().expect("only a primary orders");
+    operation.order.sequence = primary.next_sequence;
+    primary.next_sequence = primary.next_sequence.next();
+    if !was_in_flight || operation.purpose == Purpose::Repair {
+        group.line.in_flight.push_back(id);
+    }
+    cx.note_staged(StagedRecord::Own { group: group_index, operation: id });
+    cx.ledger.outgoing.push_back(id);
+}
+
+/// A batch will not change any more: what was ordered in it goes to the replicas, from its memory.
+pub(crate) fn send_sealed(cx: &mut Context<'_, impl Io>, batch: BatchId, memory: &Buffer) {
+    while let Some(&id) = cx.ledger.outgoing.front() {
+        if let Some(operation) = cx.operations.get(id) {
+            if operation.payload.batch().is_some_and(|staged| staged != batch) {
+                return;
+            }
+            send_to_members(cx, id, memory);
+        }
+        cx.ledger.outgoing.pop_front();
+    }
+}
+
+fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buffer) {
+    let operation = cx.operations.get(id).expect("the caller looked");
+    let group_index = operation.group;
+    let group = &cx.groups[group_index];
+    let (me, sequence) = (cx.me.id, operation.order.sequence);
+    let header = match operation.kind {
+        OperationKind::Mark => encode::activate(group.pg, group.epoch, sequence),
+        kind => {
+            let message = Replicate {
+                key: operation.range.key,
+                epoch: group.epoch,
+                sequence,
+                first_block: operation.range.first_block,
+                block_count: operation.range.block_count,
+                origin: operation.attempt.tag,
+            };
+            encode::replicate(&message, kind == OperationKind::Zero)
+        }
+    };
+    let replicas = group.replicas(me).map(|osd| (osd, None, Awaited::Write(id)));
+    // Learners have everything from their join on; nobody waits for them.
+    let learners = group.learners().iter().filter(|learner| learner.receives(sequence)).map(|learner| {
+        let awaited = Awaited::Learning { group: group_index, session: learner.session };
+        (learner.osd, Some(learner.link), awaited)
+    });
+    for (osd, link, awaited) in replicas.chain(learners) {
+        let Some(link) = link.or_else(|| cx.links.link_of(osd)) else { continue };
+        let Some(peer) = cx.links.osd_mut(link) else { continue };
+        peer.sends(awaited);
+        // A slow replica must not keep the store's batches: two that wait for each other would stop.
+        let is_shared = cx.io.unsent_bytes(link) <= SHARE_LIMIT_BYTES;
+        cx.io.send(link, &header);
+        if let Some(piece) = copies::piece(&operation.payload, &operation.checksums, memory) {
+            piece.send(link, is_shared, cx.io);
+        }
+    }
+}
+
+/// One more member has a write on stable media. With the last one it is acknowledged.
+pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let Some(operation) = cx.operations.get_mut(id) else { return };
+    operation.order.members_awaited -= 1;
+    if operation.order.members_awaited > 0 {
+        return;
+    }
+    let (purpose, group, is_narrowed) = (operation.purpose, operation.group, operation.attempt.is_narrowed);
+    let ordered_at = operation.order.at;
+    if let Purpose::Client(asked) = purpose {
+        cx.pace.write_ended(cx.now, cx.now.since(ordered_at));
+        // The acknowledgement of a write: every in-sync member has it.
+        match is_narrowed {
+            false => {
+                cx.io.send(asked.link, &encode::reply(asked.request, Status::Ok, 0));
+                cx.count_done(&asked, group);
+            }
+            true => cx.refuse(purpose, Status::NotActive),
+        }
+    }
+    cx.groups[group].line.ended(id);
+    cx.forget(id);
+    if let Purpose::Mend(_) = purpose {
+        cx.damage.counts.mended += 1;
+    }
+    if purpose == Purpose::Repair {
+        cx.then(Task::RepairDone { group });
+    } else if !cx.groups[group].line.waiting.is_empty() {
+        cx.then(Task::StartWaiting { group });
+    }
+}

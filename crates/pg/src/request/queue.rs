@@ -1,0 +1,34 @@
+//! The queue before admission: which requests are taken up now, and which stay with their clients for the moment.
+//!
+//! A request that is not taken up stays where it came in, and what its client sent after it stays behind it: the link
+//! presents it again after the next turn. So the line of each client is bounded by what its connection holds, and no memory
+//! of this OSD is tied up by who waits. What clients may have, and in which shares, is to be decided here and nowhere else.
+
+use crate::disk::Disk;
+use crate::group::Group;
+use crate::group::line::IN_FLIGHT_MAX;
+use wire::Request;
+
+/// The most bytes a client may leave unread before no more of its requests are taken up.
+const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
+
+/// Whether more of a client's requests are taken up, of whose answers it left so many bytes unread.
+pub(crate) fn takes_client(unsent_bytes: usize) -> bool {
+    unsent_bytes <= CLIENT_UNSENT_BYTES_MAX
+}
+
+/// Whether there is memory for a read: it holds at least one buffer at most for each of its blocks.
+pub(crate) fn takes_read(disk: &Disk, request: &Request) -> bool {
+    let (_, block_count) = request.blocks();
+    disk.small_available() >= usize::from(block_count) && disk.large_available() > 0
+}
+
+/// Whether a group takes a zeroing. What waits counts too: it holds nothing back but its place.
+pub(crate) fn takes_zero(group: &Group) -> bool {
+    group.line.in_flight.len() + group.line.waiting.len() < IN_FLIGHT_MAX
+}
+
+/// Whether a group takes a write, and there is memory to hold its bytes, should it have to wait.
+pub(crate) fn takes_write(disk: &Disk, group: &Group) -> bool {
+    !group.line.is_full() && disk.large_available() > 0
+}

@@ -1,0 +1,170 @@
+//! Writes and zeroings of clients, until they are ordered ([`crate::replication::order`]).
+
+use super::{admit, edges, queue};
+use crate::codec::{Payload, payload_verifies};
+use crate::context::{Context, Handled};
+use crate::io::Io;
+use crate::operation::{OperationId, OperationKind, Purpose};
+use crate::replication::order;
+use base::figures::RequestKind;
+use base::{BLOCK_BYTES, LinkId};
+use wire::{Checksums, Request, Status};
+
+pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) -> Handled {
+    let asked = admit::asked(cx, link, request, RequestKind::Zero);
+    let admitted = admit::admit_change(cx, request);
+    let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
+    if !queue::takes_zero(&cx.groups[group]) {
+        return Handled::Stalled;
+    }
+    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
+    if !has_conflict && admit::is_done_already(cx, id) {
+        return Handled::Done;
+    }
+    if has_conflict || !order::zero(cx, id) {
+        admit::wait(cx, id);
+    }
+    Handled::Done
+}
+
+pub(crate) fn handle_write(
+    cx: &mut Context<'_, impl Io>,
+    link: LinkId,
+    request: &Request,
+    checksums: Checksums<'_>,
+    data: &[u8],
+) -> Handled {
+    let asked = admit::asked(cx, link, request, RequestKind::Write);
+    let admitted = admit::admit_change(cx, request);
+    let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
+    if cx.disk.store.is_full() || admit::is_member_full(cx, group) {
+        cx.refuse(Purpose::Client(asked), Status::NoSpace);
+        return Handled::Done;
+    }
+    if !queue::takes_write(cx.disk, &cx.groups[group]) {
+        return Handled::Stalled;
+    }
+    if !payload_verifies(request.offset, checksums, data) {
+        cx.refuse(Purpose::Client(asked), Status::CorruptPayload);
+        return Handled::Done;
+    }
+    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let id = admit::add_operation(cx, asked, request, group, OperationKind::Write);
+    cx.operations.live(id).checksums.extend_from_slice(checksums);
+    let must_wait = has_conflict || admit::is_done_in_part(cx, id);
+    if !must_wait && admit::is_done_already(cx, id) {
+        return Handled::Done;
+    }
+    if !must_wait && request.is_aligned() && order::write(cx, id, data) {
+        return Handled::Done;
+    }
+    if cx.operations.get(id).is_none() {
+        return Handled::Done;
+    }
+    hold(cx, id, request, data);
+    if must_wait || !start(cx, id) {
+        admit::wait(cx, id);
+    }
+    Handled::Done
+}
+
+/// The slow way: a write's bytes are kept until the blocks are free, their edges read, or the store has room.
+fn hold(cx: &mut Context<'_, impl Io>, id: OperationId, request: &Request, data: &[u8]) {
+    let mut held = cx.disk.take_large().expect("one was there a moment ago");
+    let start = request.offset as usize % BLOCK_BYTES;
+    held.bytes_mut().expect("a buffer from the pool is unique")[start..start + data.len()]
+        .copy_from_slice(data);
+    cx.operations.live(id).payload = Payload::Held(held);
+}
+
+/// Starts a write whose bytes are held: orders it, or first reads the edges it leaves. `false` when there
+/// is no room.
+pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+    if cx.operations.live(id).is_aligned() { edges::order_held(cx, id) } else { edges::start(cx, id) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::links::Peer;
+    use crate::links::access::ClientLink;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::figures::{RequestFigures, Traffic};
+    use base::log_entry::REPAIR;
+    use base::{ClientId, Epoch, Generation, ObjectKey, crc32c};
+    use wire::Message;
+
+    #[test]
+    fn a_write_that_was_done_in_part_is_done_where_it_was_not() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        // Members had agreed on the second of three blocks when another one began to lead, which lacks the others.
+        let name = 5;
+        alone.order(key, 11, 1, REPAIR | name);
+        let newest = |alone: &Alone| alone.osd.shared.disk.store.pg_log(PG).next_back().unwrap();
+        let mut expected = [(10, 1), (12, 1), (12, 1)].into_iter();
+        for status in [Status::NotActive, Status::NotActive, Status::Ok] {
+            let sequence = newest(&alone).sequence;
+            alone.io.sent.clear();
+            alone.send_again(key, 10, 3, name);
+            let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+                panic!("the client is answered")
+            };
+            assert_eq!(reply.status, status);
+            assert_eq!(newest(&alone).sequence > sequence, status != Status::Ok);
+            assert_eq!((newest(&alone).first_block, newest(&alone).block_count), expected.next().unwrap());
+        }
+        // Each block has what was meant for it.
+        let mut checksums = Vec::new();
+        alone.osd.shared.disk.store.lookup(&key, 10, 3, &mut Vec::new(), &mut checksums);
+        assert_eq!(checksums, [10, 11, 12].map(|byte| crc32c(&[byte; BLOCK_BYTES])));
+    }
+
+    #[test]
+    fn what_clients_ask_is_counted_when_it_is_answered() {
+        let mut alone = Alone::new();
+        let link = LinkId(7);
+        alone.osd.shared.links.insert(link, Peer::Client(ClientLink::new(ClientId(9), None)));
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.send_again(key, 0, 2, 5);
+        // Again: it is done already, and answered all the same.
+        alone.send_again(key, 0, 2, 5);
+        let request = wire::Request {
+            request: 2,
+            key,
+            offset: 0,
+            length: 4 * BLOCK_BYTES as u32,
+            epoch: alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        };
+        alone.with(|router, cx| router.reads.handle_read(cx, link, &request));
+        // Of nothing: it is answered without the drive.
+        let hole = wire::Request { key: ObjectKey { object: 4, ..key }, ..request };
+        alone.with(|router, cx| router.reads.handle_read(cx, link, &hole));
+        alone.with(|router, cx| router.reads.handle_allocated(cx, link, &hole));
+        alone.with(|_, cx| handle_zero(cx, link, &hole));
+        let stale = wire::Request { epoch: Epoch(0), ..request };
+        alone.with(|router, cx| router.reads.handle_read(cx, link, &stale));
+        let fenced = wire::Request { generation: Generation(0), ..request };
+        alone.with(|router, cx| router.reads.handle_read(cx, link, &fenced));
+        alone.run();
+        let figures = alone.osd.view().figures();
+        let counted = |of: &RequestFigures| (of.latencies.count(), of.bytes, of.errors, of.redirected);
+        let blocks = |count: u64| count * BLOCK_BYTES as u64;
+        assert_eq!(counted(&figures.write), (2, blocks(4), 0, 0));
+        assert_eq!(counted(&figures.read), (2, blocks(8), 1, 1));
+        assert_eq!(counted(&figures.zero), (1, blocks(4), 0, 0));
+        assert_eq!(figures.allocated.latencies.count(), 1);
+        // The drive answers a turn later, which is 50 ms here; the second write was answered at once.
+        assert_eq!(figures.write.latencies.sum_ns % 50_000_000, 0);
+        assert!(figures.write.latencies.sum_ns > 0);
+        let traffic = Traffic { reads: 2, read_bytes: blocks(8), writes: 3, written_bytes: blocks(4) };
+        assert_eq!(alone.osd.view().pool_traffic().into_iter().collect::<Vec<_>>(), [(PG.pool, traffic)]);
+        assert_eq!(alone.osd.view().volume_traffic().collect::<Vec<_>>(), [(VOLUME, traffic)]);
+        assert_eq!(alone.osd.view().client_traffic().collect::<Vec<_>>(), [(ClientId(9), traffic)]);
+    }
+}

@@ -1,0 +1,636 @@
+//! Who handles what: every input goes to the mechanism that it concerns, and what that has done by others is carried out.
+
+use crate::context::{Context, Handled, Task};
+use crate::disk::{Ended, PartToken, StoreEvent};
+use crate::epoch::{self, claim, query, repair};
+use crate::fence::{self, Fences};
+use crate::group::Group;
+use crate::heal::backfill::{self, Backfill, Received};
+use crate::heal::digest;
+use crate::heal::mend::{self, Fetched, Mends};
+use crate::heal::renewal::Renewals;
+use crate::heal::scrub::{self, Scrubs};
+use crate::io::Io;
+use crate::journal::Milestone;
+use crate::ledger::StagedRecord;
+use crate::links::hello::{Admitted, Host};
+use crate::links::{Awaited, LinkError, Peer};
+use crate::moves::delete::Deletions;
+use crate::moves::placement;
+use crate::moves::split::{self, Splits};
+use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
+use crate::replication::{order, replica};
+use crate::request::read::{self, Reads};
+use crate::request::{admit, edges, write};
+use base::map::ClusterMap;
+use base::{Buffer, Epoch, LinkId};
+use std::sync::Arc;
+use std::time::Duration;
+use store::DeviceError;
+use wire::encode::{self, RefusalDetails};
+use wire::{Hello, Message, Status};
+
+/// How often the slow things are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// The same when none of them is under way: an idle OSD hardly wakes.
+const TICK_AT_REST: Duration = Duration::from_secs(2);
+
+/// The mechanisms of an OSD, and the way of every input to them.
+#[derive(Debug, Default)]
+pub(crate) struct Router {
+    pub(crate) reads: Reads,
+    pub(crate) backfill: Backfill,
+    pub(crate) mends: Mends,
+    pub(crate) scrubs: Scrubs,
+    pub(crate) splits: Splits,
+    pub(crate) deletions: Deletions,
+    pub(crate) fences: Fences,
+    renewals: Renewals,
+    /// Memory for a list of groups.
+    scratch: Vec<u32>,
+}
+
+impl Router {
+    // Messages.
+
+    /// Handles a message, and all that follows from it.
+    pub(crate) fn message(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        message: Message<'_>,
+    ) -> Result<Handled, LinkError> {
+        let handled = self.route(cx, link, message);
+        self.carry_out(cx, 0);
+        handled
+    }
+
+    fn route(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        message: Message<'_>,
+    ) -> Result<Handled, LinkError> {
+        match cx.links.get_mut(link).ok_or(LinkError::OutOfTurn("the link is closed"))? {
+            Peer::Osd(peer) => {
+                peer.heard_at = cx.now;
+                self.message_of_osd(cx, link, message)
+            }
+            Peer::Client(client) => {
+                if let Some((request, status)) = client.lacks_right(&message, cx.volumes) {
+                    cx.pass(Milestone::refused(status));
+                    cx.io.send(link, &encode::reply_refused(request, status, RefusalDetails::default()));
+                    return Ok(Handled::Done);
+                }
+                if !cx.turn.is_busy(cx.now) {
+                    cx.turn.next_tick = cx.now;
+                }
+                cx.turn.active_at = cx.now;
+                cx.pace.client_came(cx.now);
+                self.message_of_client(cx, link, message)
+            }
+            Peer::Unknown(credential) => {
+                let Message::Hello(hello) = message else {
+                    return Err(LinkError::OutOfTurn("the first message is not a hello"));
+                };
+                let credential = credential.take();
+                self.hello(cx, link, &hello, credential)
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        hello: &Hello,
+        credential: Option<crate::links::access::Credential>,
+    ) -> Result<Handled, LinkError> {
+        let host = Host {
+            id: cx.me.id,
+            cluster: cx.me.cluster,
+            map: &cx.volumes.map,
+            is_leaving: is_leaving(cx),
+            now: cx.now,
+        };
+        match cx.links.greet(&host, link, hello, credential, cx.io)? {
+            Admitted::Client => cx.io.send(link, &encode::welcome()),
+            Admitted::Osd { osd, is_anew } => {
+                if is_anew {
+                    epoch::lost_member(cx, osd, &format!("{osd} connected anew"));
+                }
+                cx.turn.next_tick = cx.now;
+                cx.io.send(link, &encode::welcome());
+                fence::tell_all(cx, link);
+            }
+        }
+        Ok(Handled::Done)
+    }
+
+    fn message_of_client(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        message: Message<'_>,
+    ) -> Result<Handled, LinkError> {
+        match message {
+            Message::Read(request) => Ok(self.reads.handle_read(cx, link, &request)),
+            Message::Allocated(request) => Ok(self.reads.handle_allocated(cx, link, &request)),
+            Message::Write(request, checksums, data) => {
+                Ok(write::handle_write(cx, link, &request, checksums, data))
+            }
+            Message::Zero(request) => Ok(write::handle_zero(cx, link, &request)),
+            Message::Fence(fence) => {
+                cx.links.may_fence(link, fence.volume, cx.volumes)?;
+                self.fences.handle_client_fence(cx, link, &fence);
+                Ok(Handled::Done)
+            }
+            _ => Err(LinkError::OutOfTurn("a client sent a message of OSDs")),
+        }
+    }
+
+    /// What may have to come again.
+    fn message_of_osd(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        message: Message<'_>,
+    ) -> Result<Handled, LinkError> {
+        use crate::replication::replica::Pushed;
+        Ok(match message {
+            Message::ReplicateWrite(write, checksums, data) => {
+                replica::apply_write(cx, link, &write, Some((checksums, data)))
+            }
+            Message::ReplicateZero(zeroing) => replica::apply_write(cx, link, &zeroing, None),
+            Message::Activate { pg, epoch, mark, join } => replica::activate(cx, link, pg, epoch, mark, join),
+            Message::Whole { pg, epoch } => replica::apply_whole(cx, link, pg, epoch),
+            Message::PushEntry { pg, epoch, entry } => replica::apply_entry(cx, link, pg, epoch, &entry),
+            Message::PushWrite(push, checksums, data) => {
+                replica::apply_push(cx, link, &push, Pushed::Data(checksums, data))
+            }
+            Message::PushZero(push) => replica::apply_push(cx, link, &push, Pushed::Zeros),
+            Message::PushLost(push, checksum) => replica::apply_push(cx, link, &push, Pushed::Lost(checksum)),
+            message => {
+                self.word_of_osd(cx, link, message)?;
+                Handled::Done
+            }
+        })
+    }
+
+    /// What is handled whenever it comes.
+    fn word_of_osd(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        message: Message<'_>,
+    ) -> Result<(), LinkError> {
+        let osd = cx.links.osd_at(link).expect("the caller looked");
+        match message {
+            Message::Welcome => {
+                let peer = cx.links.osd_mut(link).expect("the caller looked");
+                (peer.is_ready, peer.since) = (true, cx.now);
+                cx.turn.next_tick = cx.now;
+                fence::tell_all(cx, link);
+            }
+            Message::Refused(reason) => return Err(LinkError::Refused(reason.to_owned())),
+            Message::Fence(fence) => fence::handle_peer_fence(cx, link, &fence),
+            Message::FenceDone(fence) => self.fences.handle_done(cx, link, &fence),
+            Message::Lease(lease) => {
+                let is_busy = cx.turn.is_busy(cx.now);
+                if let Some(answer) = cx.presence.handle_lease(osd, &lease, is_busy, cx.now) {
+                    cx.io.send(link, &encode::lease(&answer));
+                }
+            }
+            Message::ReplicateAck { through, is_full } => self.acknowledged(cx, link, through, is_full)?,
+            Message::ReplicateRefused { ordinal, status, epoch } => {
+                self.refused(cx, link, ordinal, status, epoch);
+            }
+            Message::Query { pg, modulus, epoch } => {
+                self.splits.by_query(cx, pg, modulus);
+                query::handle_query(cx, link, pg, modulus, epoch);
+            }
+            Message::Position(position) => {
+                if let Some(group) = query::handle_position(cx, osd, &position) {
+                    self.backfill.learner_stands(cx, group, osd, &position);
+                }
+            }
+            Message::Serves { pg, epoch } => replica::epoch_serves(cx, pg, epoch),
+            Message::ListObjects { pg, epoch, after } => digest::list_objects(cx, link, pg, epoch, after),
+            Message::Objects(objects) => {
+                if !self.scrubs.handle_objects(cx, osd, &objects) {
+                    self.backfill.handle_objects(cx, osd, &objects);
+                }
+            }
+            Message::ListBlocks { key, epoch } => digest::list_blocks(cx, link, key, epoch),
+            Message::Blocks(blocks) => self.backfill.handle_blocks(cx, osd, &blocks),
+            Message::Fetch(inquiry) => mend::handle_fetch(cx, link, &inquiry),
+            Message::Fetched(inquiry, status, checksums, data) => {
+                self.mends.handle_fetched(cx, link, &Fetched { inquiry, status, checksums, data });
+            }
+            Message::Check { inquiry, is_deep } => self.scrubs.handle_check(cx, link, &inquiry, is_deep),
+            Message::Checked(inquiry, findings) => {
+                self.scrubs.was_answered(cx, osd, inquiry.request, findings);
+            }
+            _ => return Err(LinkError::OutOfTurn("an OSD sent a message of clients")),
+        }
+        Ok(())
+    }
+
+    /// A replica has everything up to a message on stable media.
+    fn acknowledged(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        through: u64,
+        is_full: bool,
+    ) -> Result<(), LinkError> {
+        cx.links.heard_ack(link, through, is_full)?;
+        while let Some(awaited) = cx.links.next_had(link, through) {
+            match awaited {
+                Awaited::Write(operation) => order::member_has(cx, operation),
+                Awaited::Learning { .. } => {}
+                Awaited::Push { group, session, cost } => {
+                    self.backfill.learner_has(cx, group, session, Received::Push { cost });
+                }
+                Awaited::Join { group, session } => {
+                    self.backfill.learner_has(cx, group, session, Received::Mark);
+                }
+            }
+            self.carry_out(cx, 0);
+        }
+        self.backfill.advance_promotions(cx);
+        Ok(())
+    }
+
+    /// A replica did not apply a message: the group begins anew, which brings the replica into line.
+    fn refused(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        ordinal: u64,
+        status: Status,
+        epoch: Epoch,
+    ) {
+        let Some((osd, awaited)) = cx.links.refused(link, ordinal) else { return };
+        match awaited {
+            Awaited::Write(operation) => {
+                let Some(operation) = cx.operations.get(operation) else { return };
+                let group = operation.group;
+                let pg = cx.groups[group].pg;
+                cx.note(format!("{osd} refused a write of pg {pg}: {status:?} ({epoch})"));
+                // What made it refuse may last: each claim is a commit of the registry.
+                epoch::end_for_longer(cx, group, &format!("{osd} refused a write: {status:?}"));
+            }
+            Awaited::Learning { group, session }
+            | Awaited::Push { group, session, .. }
+            | Awaited::Join { group, session } => {
+                self.backfill.learner_refused(cx, group, session, osd, status);
+            }
+        }
+    }
+
+    // The drive.
+
+    /// A drive operation ended.
+    pub(crate) fn drive_ended(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        token: u64,
+        buffer: Option<Buffer>,
+        result: Result<(), String>,
+    ) {
+        let result = result.map_err(DeviceError);
+        if let Ended::Part(part) = cx.disk.ended(token, buffer.as_ref(), &result) {
+            self.part_was_read(cx, part, buffer.clone(), result);
+            self.carry_out(cx, 0);
+        }
+        if let Some(buffer) = buffer {
+            cx.disk.put(buffer);
+        }
+        self.perform(cx);
+    }
+
+    /// The drive answered one part of an operation.
+    fn part_was_read(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        part: PartToken,
+        buffer: Option<Buffer>,
+        result: Result<(), DeviceError>,
+    ) {
+        let id = cx.operations.reading(part.slot, part.serial_low);
+        let operation = cx.operations.live(id);
+        let is_last = cx.disk.part_was_read(operation, part.index, buffer, result.is_ok());
+        if let Err(error) = result {
+            cx.journal.note(format!("a read of the drive failed: {error}"));
+        }
+        if !is_last {
+            return;
+        }
+        if operation.state == OperationState::Abandoned {
+            cx.release_parts(id);
+            return cx.forget(id);
+        }
+        // A repair is divided by whoever orders it.
+        if operation.purpose != Purpose::Repair && operation.divide_failed() {
+            cx.journal.pass(Milestone::ReadDivided);
+            return cx.read_parts(id);
+        }
+        match (operation.kind, operation.purpose) {
+            (OperationKind::Read, Purpose::Peer { .. }) => mend::fetch_was_read(cx, id),
+            (OperationKind::Read, _) => read::was_read(cx, id),
+            (OperationKind::Push, _) => self.backfill.push_was_read(cx, id),
+            (OperationKind::Mend, _) => self.mends.was_read(cx, id),
+            (OperationKind::Check, _) => self.scrubs.was_read(cx, id),
+            (_, Purpose::Repair) => repair::was_read(cx, id),
+            _ => edges::were_read(cx, id),
+        }
+    }
+
+    /// Does what the store wants, until it wants nothing more.
+    pub(crate) fn perform(&mut self, cx: &mut Context<'_, impl Io>) {
+        loop {
+            let mut actions = cx.disk.take_actions();
+            for action in actions.drain(..) {
+                let Some(event) = cx.disk.perform(action, cx.io) else { continue };
+                match event {
+                    StoreEvent::Sealed(batch, memory) => order::send_sealed(cx, batch, &memory),
+                    StoreEvent::Durable(token) => self.became_durable(cx, token),
+                    StoreEvent::Lost(token, reason) => was_lost(cx, token, &reason),
+                    StoreEvent::ShutdownDone => cx.turn.is_shut_down = true,
+                }
+                self.carry_out(cx, 0);
+            }
+            // Handling an event may have made the store act again.
+            if !cx.disk.give_back(actions) {
+                return;
+            }
+        }
+    }
+
+    fn became_durable(&mut self, cx: &mut Context<'_, impl Io>, token: u64) {
+        let record = cx.ledger.settle(token, cx.groups);
+        match record {
+            StagedRecord::Own { operation, .. } => order::member_has(cx, operation),
+            StagedRecord::Replica { link, ordinal, write, .. } => {
+                cx.links.note_ack(link, ordinal);
+                cx.count_replicated(write);
+            }
+            StagedRecord::Left { .. } => {}
+            StagedRecord::Split { child, .. } => {
+                cx.groups[child].staged_count -= 1;
+                nothing_is_staged(cx, child);
+            }
+        }
+        self.carry_out(cx, 0);
+        nothing_is_staged(cx, record.group());
+    }
+
+    // What mechanisms have done by each other.
+
+    /// Carries out the tasks above `floor`: the oldest first, and before the next one whatever follows from it.
+    fn carry_out(&mut self, cx: &mut Context<'_, impl Io>, floor: usize) {
+        let mut asked_before = floor;
+        while cx.turn.tasks.len() > floor {
+            cx.turn.tasks[asked_before..].reverse();
+            let Some(task) = cx.turn.tasks.pop() else { return };
+            asked_before = cx.turn.tasks.len();
+            match task {
+                Task::StartWaiting { group } => self.start_waiting(cx, group),
+                Task::Mend { group, range, reason } => self.mends.begin(cx, group, range, reason),
+                Task::Fetch { id, absence } => self.mends.fetch_next(cx, id, 0, absence),
+                Task::FetchFrom { id, osd, asked, absence } => {
+                    self.mends.fetch_from(cx, id, osd, asked, absence);
+                }
+                Task::EndCheck { id, group } => scrub::end_check(cx, id, group),
+                Task::RepairDone { group } => repair::done(cx, group),
+                Task::RepairFailed { group, error } => repair::failed(cx, group, &error),
+            }
+        }
+    }
+
+    /// Carries out all that mechanisms asked for.
+    pub(crate) fn settle(&mut self, cx: &mut Context<'_, impl Io>) {
+        self.carry_out(cx, 0);
+    }
+
+    /// Starts whatever of a group's waiting operations can start.
+    fn start_waiting(&mut self, cx: &mut Context<'_, impl Io>, group: u32) {
+        let floor = cx.turn.tasks.len();
+        let mut index = 0;
+        while let Some(&id) = cx.groups[group].line.waiting.get(index) {
+            let line = &mut cx.groups[group].line;
+            if line.is_full() {
+                return;
+            }
+            let range = cx.operations.live(id).range;
+            if line.has_conflict(cx.operations, &range, index) {
+                index += 1;
+                continue;
+            }
+            line.waiting.remove(index);
+            if admit::is_done_already(cx, id) {
+                continue;
+            }
+            let is_started = self.start(cx, id);
+            if !is_started {
+                cx.groups[group].line.waiting.insert(index, id);
+                cx.turn.look_again(group);
+            }
+            self.carry_out(cx, floor);
+            if !is_started {
+                return;
+            }
+        }
+    }
+
+    /// Starts an operation whose blocks are free. `false` when there is no room for it.
+    fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+        let operation = cx.operations.live(id);
+        match operation.kind {
+            // Whatever the pools have: the writes behind it may hold all they lend.
+            OperationKind::Read => self.reads.start(cx, id),
+            OperationKind::Zero => return order::zero(cx, id),
+            OperationKind::Write => return !operation.payload.is_held() || write::start(cx, id),
+            OperationKind::Push => backfill::start_push(cx, id),
+            OperationKind::Mend => self.mends.start(cx, id),
+            OperationKind::Check => self.scrubs.start(cx, id),
+            OperationKind::Mark => unreachable!("a mark never waits"),
+        }
+        true
+    }
+
+    // The turn.
+
+    /// The end of a turn: what waited for it, what is due, then batches go to the drive, and acknowledgements to the
+    /// primaries.
+    pub(crate) fn end_turn(&mut self, cx: &mut Context<'_, impl Io>) {
+        // Looked up before the clock was read: what is looked up from here on waits for the next turn.
+        self.reads.send_deferred(cx);
+        // Whoever is still blocked is noted anew, in the other vector.
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut blocked = std::mem::replace(&mut cx.turn.blocked, scratch);
+        for group in blocked.drain(..) {
+            self.start_waiting(cx, group);
+            repair::next(cx, group);
+            self.carry_out(cx, 0);
+        }
+        self.scratch = blocked;
+        if cx.now >= cx.turn.next_tick {
+            cx.turn.next_tick = cx.now + TICK;
+            self.tick(cx);
+            if self.is_at_rest(cx) {
+                cx.turn.next_tick = cx.now + TICK_AT_REST;
+            }
+        } else if self.scrubs.next_at.is_some_and(|at| cx.now >= at) {
+            self.scrubs.advance(cx);
+        }
+        self.carry_out(cx, 0);
+        if cx.pace.next_at.is_some_and(|at| cx.now >= at) {
+            self.backfill.begin_burst(cx);
+            self.carry_out(cx, 0);
+        }
+        self.splits.stage(cx);
+        cx.disk.flush();
+        self.perform(cx);
+        let is_full = cx.disk.store.is_full();
+        cx.links.send_acks(is_full, cx.io);
+    }
+
+    /// Looks at the slow things.
+    fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
+        if is_leaving(cx) {
+            // The others are to notice that soon.
+            return leave(cx);
+        }
+        cx.presence.dial(cx.me.id, &cx.volumes.map, cx.links, cx.now, cx.io);
+        let is_busy = cx.turn.is_busy(cx.now);
+        for link in cx.presence.renew(cx.links, cx.groups, is_busy, cx.now, cx.io) {
+            cx.io.close(link, "the OSD is silent");
+            epoch::link_ended(cx, link, "it is silent");
+        }
+        cx.presence.look_around(cx.links, cx.now);
+        for group in cx.groups.indices() {
+            claim::advance(cx, group);
+            self.carry_out(cx, 0);
+        }
+        self.fences.advance(cx);
+        self.renewals.advance(cx);
+        self.mends.advance(cx);
+        self.carry_out(cx, 0);
+        self.scrubs.advance(cx);
+        self.carry_out(cx, 0);
+        self.backfill.advance(cx);
+        self.carry_out(cx, 0);
+        placement::advance(cx);
+        self.splits.advance(cx);
+        self.carry_out(cx, 0);
+        self.deletions.look(cx);
+        // What is staged before a split is what is split.
+        if self.splits.is_idle() {
+            self.deletions.advance(cx);
+        }
+    }
+
+    /// Whether nothing but requests and messages can change anything.
+    fn is_at_rest(&self, cx: &Context<'_, impl Io>) -> bool {
+        // A primary that serves everybody it should, or a replica whose primary shows itself.
+        let is_group_at_rest = |group: &Group| {
+            if group.config.primary == cx.me.id {
+                group.is_active()
+                    && !group.wanted_learners().any(|osd| cx.is_present(osd))
+                    && !placement::has_work(cx, group)
+                    && !split::is_to_be_split(cx, group)
+            } else {
+                !group.config.in_sync.contains(&cx.me.id)
+                    || !cx.presence.leases.is_free_of(group.config.primary, cx.now)
+            }
+        };
+        !cx.turn.is_busy(cx.now)
+            // Leases must last until the next look.
+            && cx.presence.holds_all(cx.now + TICK_AT_REST)
+            && cx.presence.is_complete()
+            && self.deletions.is_idle()
+            && self.mends.is_idle()
+            && self.fences.is_idle()
+            && self.scrubs.is_idle()
+            && cx.groups.iter().all(is_group_at_rest)
+            && cx.links.osds().all(|(osd, _)| cx.links.ready(osd).is_some())
+    }
+
+    /// A newer map.
+    pub(crate) fn map(&mut self, cx: &mut Context<'_, impl Io>, map: &Arc<ClusterMap>) {
+        if map.revision < cx.volumes.map.revision {
+            // It was overtaken by one that brought the answer to a proposal.
+            return;
+        }
+        cx.presence.leases.start(cx.now);
+        self.deletions.are_due |= cx.volumes.heed(map);
+        placement::heed(cx, map);
+        cx.volumes.map = map.clone();
+        placement::end_removed(cx);
+        self.splits.by_map(cx);
+        for group in cx.groups.iter_mut() {
+            let pool = map.pools.get(&group.pg.pool);
+            (group.wanted.size, group.wanted.min_size) =
+                pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
+        }
+        cx.links.heed_principals(map, cx.io);
+        placement::find_left(cx, &mut self.deletions);
+        cx.presence.find_neighbours(cx.me.id, cx.groups);
+        cx.turn.next_tick = cx.now;
+        self.carry_out(cx, 0);
+    }
+}
+
+/// Whether an OSD serves nothing more: its drive failed, or it is being shut down.
+fn is_leaving(cx: &Context<'_, impl Io>) -> bool {
+    cx.disk.store.failure().is_some() || cx.turn.is_shutting_down
+}
+
+/// Ends the connections to the other OSDs.
+fn leave(cx: &mut Context<'_, impl Io>) {
+    let links: Vec<LinkId> = cx.links.osds().map(|(_, link)| link).collect();
+    for link in links {
+        cx.io.close(link, "the OSD stops");
+        epoch::link_ended(cx, link, "this OSD stops");
+    }
+    for group in cx.groups.indices() {
+        claim::advance(cx, group);
+    }
+}
+
+/// If nothing of a group is on its way to the drive any more, what waited for that goes on.
+fn nothing_is_staged(cx: &mut Context<'_, impl Io>, group: u32) {
+    if cx.groups[group].staged_count > 0 {
+        return;
+    }
+    query::answer_pending(cx, group);
+    query::begin_epoch(cx, group);
+    if cx.groups[group].state() == crate::group::role::State::Waiting {
+        claim::advance(cx, group);
+    }
+}
+
+/// What was staged will never be durable: the drive failed.
+fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
+    match cx.ledger.settle(token, cx.groups) {
+        StagedRecord::Own { group, operation: id } => {
+            if let Some(operation) = cx.operations.get(id) {
+                let purpose = operation.purpose;
+                // Another member may do it.
+                let has_others = cx.groups[group].config.in_sync.len() > 1;
+                cx.refuse(purpose, if has_others { Status::NotActive } else { Status::DeviceFailed });
+                cx.forget(id);
+            }
+            epoch::end(cx, group, &format!("the drive of {} failed: {reason}", cx.me.id));
+        }
+        StagedRecord::Replica { link, ordinal, group, .. } => {
+            let epoch = cx.groups[group].epoch;
+            cx.io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
+        }
+        // Both halves wait for ever, as long as this process lives: its drive is of no use any more.
+        StagedRecord::Left { .. } | StagedRecord::Split { .. } => {}
+    }
+    cx.note(format!("the drive failed: {reason}"));
+}
