@@ -1,9 +1,6 @@
-//! The front doors: the protocols by which programs that know nothing of Millpond reach its volumes.
+//! The doors: the protocols by which programs that know nothing of Millpond reach its volumes.
 //!
 //! Each door is a module. Its protocol is a state machine without I/O, so that it can be fed byte by
 //! byte, fuzzed, and replayed; what connects it to sockets and volumes stands beside it.
 
 pub mod nbd;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
-pub mod volume;

@@ -8,10 +8,10 @@ use crate::generator::Generator;
 use crate::histogram::{Latency, LatencySummary};
 use crate::plan::{Job, Mode, PlanError, TargetName};
 use crate::volume::VolumeTarget;
-use doors::volume::ClusterAccess;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use volume::ClusterAccess;
 
 /// Operations in flight.
 pub const DEPTH: u32 = 16;
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn the_load_goes_on_until_it_is_told_to_end() {
         let directory = tempfile::tempdir().unwrap();
-        let cluster = doors::testing::TestCluster::start(directory.path());
+        let cluster = volume::testing::TestCluster::start(directory.path());
         cluster.create_volume("disk", 16 << 20);
         let enough = AtomicBool::new(false);
         let timeline = std::thread::scope(|scope| {

@@ -3,9 +3,9 @@
 use crate::engine::{Completion, Kind, Operation, Target, TargetError};
 use base::Buffer;
 use client::{Outcome, VolumeHandle};
-use doors::volume::{ClusterAccess, SessionOptions, VolumeLoop};
 use ring::{Event, ReactorOptions};
 use std::time::Duration;
+use volume::{ClusterAccess, SessionOptions, VolumeLoop};
 
 /// What [`Target::wait`] allows a turn.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -131,8 +131,8 @@ mod tests {
     use crate::cpu::Monitor;
     use crate::engine::run;
     use crate::plan::{Job, Mode, TargetName};
-    use doors::testing::{Faults, TestCluster};
     use std::ops::ControlFlow;
+    use volume::testing::{Faults, TestCluster};
 
     fn cluster() -> (tempfile::TempDir, TestCluster) {
         let directory = tempfile::tempdir().unwrap();

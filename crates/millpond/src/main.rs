@@ -1,61 +1,26 @@
 //! The `millpond` command: starts a cluster, shows it, changes it, serves it, measures it.
 //!
-//! Each subcommand is a module with its arguments and its `run`. An error that reaches `main` is
-//! printed for a person: what happened, to what, and what to do next. Exit codes: 0 done, 1 failed,
-//! 2 called wrongly.
+//! - [`args`]: what the command line accepts.
+//! - [`commands`]: each subcommand, a module with its arguments and its `run`; [`top`], the live view, has a folder of its own.
+//! - [`host`]: what runs and finds a cluster on this machine: its directory, settings, drives and processes.
+//! - [`output`]: what is printed, and where logs go.
+//!
+//! An error that reaches `main` is printed for a person: what happened, to what, and what to do next. Exit codes: 0 done,
+//! 1 failed, 2 called wrongly.
 
-mod access;
-mod arguments;
-mod auth;
-mod bench;
-mod client;
-mod cluster;
-mod config;
-mod configuration;
-mod demo;
-mod detach;
-mod device;
-mod directory;
-mod etcd_arguments;
-mod home;
+mod args;
+mod commands;
 mod host;
-mod inquiry;
-mod local_cluster;
-mod log;
-mod logging;
-mod membership;
-mod migrate;
-mod monitor;
-mod mounts;
-mod nbd;
-mod network_namespaces;
-mod node;
-mod node_process;
-mod osd;
 mod output;
-mod pg;
-mod placement;
-mod pool;
-mod progress;
-mod readiness;
-mod scrape_targets;
-mod scrub;
-mod settings;
-mod signature;
-mod simulation;
-mod status;
-mod stop;
-mod supervisor;
-mod table;
-mod token;
 mod top;
-mod up;
-mod verdict;
-mod volume;
 
 use api::log::ProcessLog;
-use arguments::{Arguments, Command};
+use args::{Arguments, Command};
 use clap::{CommandFactory, Parser};
+use commands::{
+    auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, nbd, node, node_process, osd,
+    pg, placement, pool, scrub, status, up, verdict, volume,
+};
 use std::process::ExitCode;
 
 /// A command that was called wrongly: exit code 2, as for a flag that does not exist.
@@ -72,7 +37,7 @@ impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let log = logging::start();
+    let log = output::logging::start();
     match run(&arguments, &log) {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,

@@ -28,7 +28,6 @@ use super::in_flight::PieceId;
 use super::protocol::ErrorCode;
 use super::server::Connection;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
-use crate::volume::{AttachError, ClusterAccess, LoopError, SessionOptions, VolumeLoop};
 use base::{BLOCK_BYTES, Buffer, Instant};
 use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
@@ -40,6 +39,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use volume::{AttachError, ClusterAccess, LoopError, SessionOptions, VolumeLoop};
 use work::{Kind, Work, Works, failure};
 
 /// Connections at the same time, those to OSDs included.

@@ -24,11 +24,11 @@ use crate::jobs::{self, JobError};
 use crate::plan::{Job, Mode, TargetName};
 use crate::steady::{self, LoadError, Timeline};
 use crate::testbed::{Cluster, LoopDevice, PgFigures, Testbed, TestbedError, free_bytes};
-use doors::volume::ClusterAccess;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use volume::ClusterAccess;
 
 const REPLICAS: usize = 3;
 /// One is free for the OSD that comes new.

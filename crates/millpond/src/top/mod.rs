@@ -5,8 +5,9 @@ mod scrape;
 mod screen;
 mod table;
 
-use crate::inquiry::Inquiry;
-use crate::{access, output};
+use crate::host::access;
+use crate::host::inquiry::Inquiry;
+use crate::output;
 use anyhow::bail;
 use base::ClientId;
 use clap::{Args, ValueEnum};

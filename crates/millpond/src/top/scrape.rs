@@ -1,6 +1,6 @@
 //! What the processes of all nodes count: each is asked at its node's address, with the key that the manager is asked with.
 
-use crate::inquiry::Inquiry;
+use crate::host::inquiry::Inquiry;
 use anyhow::{Context, bail};
 use api::figures::NodeFigures;
 use api::http::FIGURES_PATH;

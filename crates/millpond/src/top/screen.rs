@@ -2,8 +2,8 @@
 
 use super::rates::{Reading, Sample};
 use super::{Order, View, table};
-use crate::inquiry::Inquiry;
-use crate::stop::StopSignals;
+use crate::host::inquiry::Inquiry;
+use crate::host::stop::StopSignals;
 use anyhow::Context;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};

@@ -2,7 +2,7 @@
 
 use super::rates::{OsdRate, Sample, TrafficRate};
 use super::{Order, View};
-use crate::table::Table;
+use crate::output::table::Table;
 use base::units::ByteSize;
 
 /// The headings of OSDs; `>` aligns to the right.

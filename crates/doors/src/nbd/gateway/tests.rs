@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::nbd::{Client, ClientEvent};
-use crate::testing::{Faults, TestCluster};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
 const DISK_BYTES: u64 = 64 << 20;

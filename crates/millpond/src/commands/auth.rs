@@ -1,0 +1,280 @@
+//! `millpond auth`: who may connect, and what they may do then.
+
+use crate::Usage;
+use crate::host::access;
+use crate::host::token::ClientToken;
+use crate::output;
+use crate::output::table::Table;
+use ::auth::SecretKey;
+use anyhow::{Context, bail};
+use base::map::ClusterMap;
+use base::{Access, Permission, Principal, PublicKey};
+use clap::{Args, Subcommand};
+use registry::Endpoints;
+use registry::cluster::{Cluster, ClusterError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Say who may connect: keys of clients, and what they may do.
+#[derive(Args, Clone, Debug)]
+pub struct AuthArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: AuthCommand,
+}
+
+/// What can be done with keys.
+#[derive(Subcommand, Clone, Debug)]
+pub enum AuthCommand {
+    /// Make a key for a client, in a file that is to be handed to it
+    #[command(after_help = "Examples:\n  millpond auth add vm-host-1 --pool default --rw\n  \
+                            millpond auth add backup --pool default --pool archive --ro --out backup.key\n  \
+                            millpond auth add alice --admin\n  millpond auth add prometheus --monitor\n\n\
+                            Whoever has the file can act as that client: hand it over on a safe way.\n\
+                            `millpond nbd disk --key vm-host-1.key` uses it on a host of the cluster; `millpond auth \
+                            token vm-host-1.key` prints what another machine needs.")]
+    Add {
+        /// The client's name, unique in the cluster
+        name: String,
+        /// A pool whose volumes it may use; repeat it for more
+        #[arg(
+            long = "pool",
+            value_name = "POOL",
+            required_unless_present_any = ["admin", "monitor"],
+            conflicts_with_all = ["admin", "monitor"]
+        )]
+        pools: Vec<String>,
+        /// It may read and write them
+        #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin", "monitor"])]
+        rw: bool,
+        /// It may only read them
+        #[arg(long)]
+        ro: bool,
+        /// It may do everything
+        #[arg(long, conflicts_with_all = ["rw", "ro"])]
+        admin: bool,
+        /// It may ask how the cluster is, and do nothing
+        #[arg(long, conflicts_with_all = ["rw", "ro", "admin"])]
+        monitor: bool,
+        /// The file to write the secret key to [default: NAME.key]
+        #[arg(long, value_name = "PATH")]
+        out: Option<PathBuf>,
+        /// Print the new key's public half and access as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the token with which a machine becomes a client, from its key
+    #[command(
+        after_help = "Examples:\n  millpond auth token vm-host-1.key\n\nWhoever has it can act as that client. It \
+                            leads to the nodes of the cluster, not to its etcd.\n`millpond client join` takes it on the \
+                            other machine."
+    )]
+    Token {
+        /// The file of the key, as `millpond auth add` makes it
+        #[arg(value_name = "KEY")]
+        key: PathBuf,
+    },
+    /// List who may connect
+    #[command(after_help = "Examples:\n  millpond auth ls\n  millpond auth ls --json")]
+    Ls {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a key's access away; its connections end at once
+    #[command(after_help = "Examples:\n  millpond auth rm vm-host-1")]
+    Rm {
+        /// Whose
+        name: String,
+    },
+}
+
+/// Somebody who may connect: `auth ls --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PrincipalView {
+    /// Its name.
+    pub name: String,
+    /// Its public key.
+    pub public_key: PublicKey,
+    /// `node`, `admin`, `monitor` or `pools`.
+    pub role: &'static str,
+    /// What it may do with the volumes of which pools, by name, if its role is `pools`.
+    pub pools: BTreeMap<String, Permission>,
+}
+
+impl PrincipalView {
+    fn new(name: &str, principal: &Principal, map: &ClusterMap) -> PrincipalView {
+        let (role, pools) = match &principal.access {
+            Access::Node(_) => ("node", BTreeMap::new()),
+            Access::Admin => ("admin", BTreeMap::new()),
+            Access::Monitor => ("monitor", BTreeMap::new()),
+            Access::Pools(pools) => {
+                let named = pools.iter().map(|(id, permission)| {
+                    let pool = map.pools.get(id).map(|pool| pool.name.clone());
+                    (pool.unwrap_or_else(|| format!("{id} (removed)")), *permission)
+                });
+                ("pools", named.collect())
+            }
+        };
+        PrincipalView { name: name.to_owned(), public_key: principal.public_key, role, pools }
+    }
+
+    /// What it may do, in words.
+    fn access(&self) -> String {
+        match self.role {
+            "node" => "is a node".to_owned(),
+            "admin" => "everything".to_owned(),
+            "monitor" => "ask how the cluster is".to_owned(),
+            _ => {
+                let words = self.pools.iter().map(|(pool, permission)| match permission {
+                    Permission::Read => format!("read {pool}"),
+                    Permission::ReadWrite => format!("read and write {pool}"),
+                });
+                words.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+}
+
+/// Performs an `auth` command.
+pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
+    match &arguments.command {
+        AuthCommand::Add { name, pools, ro, admin, monitor, out, json, .. } => {
+            let out = out.clone().unwrap_or_else(|| format!("{name}.key").into());
+            let permission = if *ro { Permission::Read } else { Permission::ReadWrite };
+            let wanted = match (admin, monitor) {
+                (true, _) => Wanted::Everything,
+                (_, true) => Wanted::ToMonitor,
+                _ => Wanted::Pools(pools, permission),
+            };
+            let view =
+                access::with_cluster(directory, async |cluster| add(cluster, name, wanted, &out).await)?;
+            if *json {
+                return output::print_json(&view);
+            }
+            output::print_line(&format!(
+                "{name} may connect: {}. Its secret key is in {}; whoever has that file can act as {name}.",
+                view.access(),
+                out.display()
+            ))
+        }
+        AuthCommand::Token { key } => {
+            let token = access::with_cluster(directory, async |cluster| token(cluster, key).await)?;
+            output::print_line(&token.to_string())
+        }
+        AuthCommand::Ls { json } => {
+            let views = access::with_cluster(directory, async |cluster| list(cluster).await)?;
+            if *json { output::print_json(&views) } else { output::print(&table(&views)) }
+        }
+        AuthCommand::Rm { name } => {
+            access::with_cluster(directory, async |cluster| remove(cluster, name).await)?;
+            output::print_line(&format!("{name} may not connect any more; its connections end now"))
+        }
+    }
+}
+
+/// What a new client shall be allowed.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Everything,
+    ToMonitor,
+    /// The volumes of pools of these names.
+    Pools(&'a [String], Permission),
+}
+
+/// Lets in a new client.
+async fn add(cluster: &Cluster, name: &str, wanted: Wanted<'_>, out: &Path) -> anyhow::Result<PrincipalView> {
+    let map = cluster.map().await?;
+    let access = match wanted {
+        Wanted::Everything => Access::Admin,
+        Wanted::ToMonitor => Access::Monitor,
+        Wanted::Pools(pools, permission) => {
+            let named = pools.iter().map(|name| match map.pool_named(name) {
+                Some((id, _)) => Ok((id, permission)),
+                None => Err(ClusterError::NoSuchPool { name: name.clone() }),
+            });
+            Access::Pools(named.collect::<Result<_, _>>()?)
+        }
+    };
+    let key = SecretKey::generate()?;
+    let principal = Principal { public_key: key.public(), access };
+    // The file first: a client whose key nobody has could only be removed again.
+    key.save(out, name).context("the key was not made; name another file with --out")?;
+    if let Err(error) = cluster.add_principal(name, &principal).await {
+        // Nothing knows this key.
+        let _ = std::fs::remove_file(out);
+        return Err(error.into());
+    }
+    Ok(PrincipalView::new(name, &principal, &map))
+}
+
+async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
+    let key = SecretKey::load(path)?;
+    let map = cluster.map().await?;
+    let shown = path.display();
+    match map.principal_of(&key.public()).map(|(_, principal)| &principal.access) {
+        None => bail!("{shown}: the cluster does not know this key; `millpond auth ls` shows whose it knows"),
+        Some(Access::Node(node)) => {
+            bail!("{shown}: is the key of {node}; give a client one of its own, from `millpond auth add`")
+        }
+        Some(Access::Admin | Access::Pools(_) | Access::Monitor) => {}
+    }
+    let endpoints = Endpoints::new(::node::endpoints(&map)).context(
+        "no node of this cluster serves clients of other machines; those do that joined with `millpond node join`, unless \
+         their node.client_port is 0",
+    )?;
+    let key = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    Ok(ClientToken { registry: endpoints.to_string(), cluster: map.cluster, key })
+}
+
+async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PrincipalView>> {
+    let map = cluster.map().await?;
+    Ok(map.principals.iter().map(|(name, principal)| PrincipalView::new(name, principal, &map)).collect())
+}
+
+async fn remove(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    match cluster.principals().await?.get(name).map(|principal| &principal.access) {
+        None => bail!("there is no key {name}; `millpond auth ls` lists them"),
+        Some(Access::Node(_)) => {
+            bail!(Usage(format!(
+                "{name} is a node of the cluster: it would serve nobody any more; take its OSDs out first"
+            )))
+        }
+        Some(_) => {}
+    }
+    cluster.remove_principal(name).await?;
+    Ok(())
+}
+
+fn table(views: &[PrincipalView]) -> String {
+    let mut table = Table::new(&["NAME", "MAY", "PUBLIC KEY"]);
+    for view in views {
+        table.row(vec![view.name.clone(), view.access(), view.public_key.to_string()]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::PoolInfo;
+    use base::{NodeId, PoolId};
+
+    #[test]
+    fn an_access_is_told_in_words() {
+        let mut map = ClusterMap::default();
+        let pool =
+            PoolInfo { name: "fast".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
+        map.pools.insert(PoolId(1), pool);
+        let may = |access| {
+            let principal = Principal { public_key: PublicKey([1; 32]), access };
+            PrincipalView::new("x", &principal, &map).access()
+        };
+        assert_eq!(may(Access::Admin), "everything");
+        assert_eq!(may(Access::Monitor), "ask how the cluster is");
+        assert_eq!(may(Access::Node(NodeId(1))), "is a node");
+        let pools = BTreeMap::from([(PoolId(1), Permission::Read), (PoolId(9), Permission::ReadWrite)]);
+        assert_eq!(may(Access::Pools(pools)), "read fast, read and write pool.9 (removed)");
+    }
+}

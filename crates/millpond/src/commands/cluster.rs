@@ -1,0 +1,170 @@
+//! `millpond cluster`: a cluster whose registry is an etcd, for nodes on many hosts.
+
+use crate::args::etcd::EtcdArguments;
+use crate::host::access;
+use crate::host::directory::Directory;
+use crate::host::settings::Settings;
+use crate::host::token::Token;
+use crate::output;
+use anyhow::{Context, bail};
+use base::{Access, ClusterId, Encryption};
+use clap::{Args, Subcommand};
+use registry::cluster::{Cluster, ClusterError};
+use serde::Serialize;
+use std::path::Path;
+
+/// Make a cluster of nodes on many hosts, let hosts join it, and set what holds for all of a cluster.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+/// What can be done with a cluster as a whole.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ClusterCommand {
+    /// Make a cluster in an etcd, and print the token with which hosts join it
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(InitArguments),
+    /// Print the token with which hosts join
+    #[command(
+        after_help = "Examples:\n  millpond cluster token\n\nWhoever has it owns the cluster: it holds what \
+                            etcd wants to see."
+    )]
+    Token,
+    /// Have the traffic of the cluster encrypted, or not any more; without a word, say how it is
+    #[command(after_help = ENCRYPTION_HELP)]
+    Encryption {
+        /// on or off
+        #[arg(value_name = "on|off")]
+        encryption: Option<Encryption>,
+    },
+}
+
+const ENCRYPTION_HELP: &str = "\
+Examples:
+  millpond cluster encryption on
+  millpond cluster encryption
+
+It concerns what goes between clients and OSDs, and among OSDs; both prove their keys either way. It can be switched while
+everything runs: connections are made anew within seconds, and what was under way on them is done again. What it costs is
+in docs/performance.md. Nodes and clients must all be of a version that knows it.";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  millpond cluster init --registry etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+  millpond cluster init --registry etcds://etcd.example:2379/pond/ --etcd-ca ca.pem --etcd-certificate pond.pem \\
+      --etcd-key pond.key
+
+This machine can then be used to manage the cluster; `millpond node join` makes it a node too.";
+
+/// How a cluster is made.
+#[derive(Args, Clone, Debug)]
+pub struct InitArguments {
+    /// The etcd that is to keep the cluster's state: etcd://HOST:PORT,HOST:PORT/NAME/, or etcds:// where it wants TLS
+    #[arg(long, value_name = "URL")]
+    pub registry: String,
+
+    /// How etcd is asked.
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
+
+    /// Have all traffic encrypted from the start; `millpond cluster encryption` changes it later
+    #[arg(long)]
+    pub encryption: bool,
+
+    /// Print the cluster's id and token as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A new cluster: `cluster init --json`.
+#[derive(Clone, Debug, Serialize)]
+struct Made {
+    cluster: ClusterId,
+    token: String,
+}
+
+/// Performs a `cluster` command.
+pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
+    let directory = Directory::new(path)?;
+    match &arguments.command {
+        ClusterCommand::Init(init) => {
+            let made = make(init, &directory)?;
+            if init.json {
+                return output::print_json(&made);
+            }
+            output::print(&format!(
+                "Cluster {} is made; {} says how this machine reaches it.\n\nOn each host that is to have drives in \
+                 it:\n  millpond node join {} --device /dev/nvme0n1 --listen ADDRESS\n\nWhoever has this token owns the \
+                 cluster. `millpond cluster token` prints it again.\n",
+                made.cluster,
+                directory.settings_file().display(),
+                made.token
+            ))
+        }
+        ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
+        ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
+    }
+}
+
+fn switch_encryption(encryption: Option<Encryption>, path: &Path) -> anyhow::Result<()> {
+    let (is_change, now) = access::with_cluster(path, async |cluster| {
+        let is_change = match encryption {
+            Some(encryption) => cluster.set_encryption(encryption).await?,
+            None => false,
+        };
+        Ok((is_change, cluster.map().await?.encryption))
+    })?;
+    output::print_line(&match (now, is_change) {
+        (Encryption::On, true) => "The traffic of the cluster is encrypted from now on: within seconds its connections are \
+                                   made anew, and none is made in plain any more."
+            .to_owned(),
+        (Encryption::Off, true) => {
+            "The traffic of the cluster goes in plain from now on: within seconds its connections are made anew.".to_owned()
+        }
+        (now, false) => format!("Encryption of the cluster's traffic is {now}."),
+    })
+}
+
+fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {
+    if directory.has_cluster() {
+        bail!(
+            "`millpond up` runs the cluster in {}; make another one with another --dir, or have other hosts join this one: \
+             `millpond registry migrate` moves it into an etcd",
+            directory.given()
+        );
+    }
+    directory.prepare()?;
+    let _lock = directory.lock()?;
+    let mut settings = Settings::load(directory)?;
+    let id = match settings.cluster()? {
+        // Begun before, and perhaps not done.
+        Some(id) if settings.registry_url() == Some(&arguments.registry) => id,
+        Some(id) => {
+            bail!("{} is of cluster {id} already; make another one with another --dir", directory.given())
+        }
+        None => ClusterId(uuid::Uuid::new_v4()),
+    };
+    settings.set_registry(&arguments.registry, id);
+    settings.set_etcd(&arguments.etcd.paths()?);
+    // From here on it is known which cluster this is to be, whatever comes between.
+    settings.store()?;
+    access::block_on(async {
+        let registry = settings.registry()?.context("the registry was just named")?.connect().await?;
+        let cluster = Cluster::new(registry);
+        match cluster.create(id).await {
+            Err(ClusterError::OtherCluster { found, .. }) => bail!(
+                "there is a cluster in this registry already, {found}; `millpond node join` with its token joins it, another \
+                 NAME in etcd://HOST/NAME/ makes room for a second one"
+            ),
+            created => created?,
+        }
+        if arguments.encryption {
+            cluster.set_encryption(Encryption::On).await?;
+        }
+        access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await
+    })?;
+    Ok(Made { cluster: id, token: Token::of(&settings)?.to_string() })
+}

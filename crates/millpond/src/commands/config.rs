@@ -1,0 +1,64 @@
+//! `millpond config`: what this machine is told by `DIR/millpond.toml` and the environment.
+
+use crate::host::directory::Directory;
+use crate::host::settings::{Origin, Settings, Shown};
+use crate::output;
+use crate::output::table::Table;
+use clap::{Args, Subcommand};
+use std::path::Path;
+
+/// Show what this machine is told by its settings.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What can be done with settings.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Print every key with its value and what it is for
+    #[command(
+        after_help = "The file is millpond.toml in --dir. A variable of the environment goes before it: \
+                            MILLPOND_NODE_LISTEN before node.listen, and so on.\n\n\
+                            Examples:\n  millpond config show\n  millpond config show --origin"
+    )]
+    Show {
+        /// Say of each value where it comes from
+        #[arg(long)]
+        origin: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Performs a `config` command.
+pub fn run(arguments: &ConfigArguments, path: &Path) -> anyhow::Result<()> {
+    let ConfigCommand::Show { origin, json } = &arguments.command;
+    let shown = Settings::load(&Directory::new(path)?)?.show();
+    if *json { output::print_json(&shown) } else { output::print(&table(&shown, *origin)) }
+}
+
+fn table(shown: &[Shown], with_origin: bool) -> String {
+    let mut headings = vec!["KEY", "VALUE"];
+    if with_origin {
+        headings.push("ORIGIN");
+    }
+    headings.push("WHAT IT IS FOR");
+    let mut table = Table::new(&headings);
+    for one in shown {
+        let mut row = vec![one.key.to_owned(), one.value.clone()];
+        if with_origin {
+            row.push(match one.origin {
+                Origin::Default => "default".to_owned(),
+                Origin::File => "file".to_owned(),
+                Origin::Environment => "environment".to_owned(),
+            });
+        }
+        row.push(one.explanation.to_owned());
+        table.row(row);
+    }
+    table.render()
+}

@@ -1,0 +1,292 @@
+//! `millpond nbd`: volumes for NBD clients.
+
+use crate::Usage;
+use crate::commands::node_process;
+use crate::host::access;
+use crate::host::directory::Directory;
+use crate::host::stop;
+use crate::output;
+use anyhow::bail;
+use clap::Args;
+use doors::nbd::gateway::{self, Gateway, GatewayOptions};
+use doors::nbd::{NbdAddress, NbdUri};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The port of NBD (IANA).
+const NBD_PORT: u16 = 10_809;
+
+/// The shortest time limit of operations: as long as a failover under load.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond nbd disk                                    on the socket nbd.sock in the cluster's directory
+  millpond nbd disk --listen unix:/run/disk.sock
+  millpond nbd disk other --listen tcp:127.0.0.1       two exports on port 10809
+  millpond nbd archive --read-only
+  millpond nbd disk --timeout 60s                      an operation that takes longer fails with EIO
+
+Clients then use, for example:
+  nbdinfo 'nbd+unix:///disk?socket=./data/nbd.sock'
+  qemu-img info 'nbd+unix:///disk?socket=./data/nbd.sock'
+  nbd-client -unix ./data/nbd.sock -N disk /dev/nbd0
+
+NBD over TCP has neither passwords nor encryption: whoever reaches the port reads and writes the
+volumes. Listen on an address that only trusted machines reach.";
+
+/// Serve volumes over NBD, until Ctrl-C.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct NbdArguments {
+    /// The volumes; each is an export of that name, and if there is one only it is the default export too
+    #[arg(required = true, value_name = "VOLUME")]
+    pub volumes: Vec<String>,
+
+    /// Where to listen: unix:PATH, or tcp:ADDRESS with or without :PORT [default: unix:DIR/nbd.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
+
+    /// Let other clients attach the volumes at the same time, if they ask for it too
+    #[arg(long)]
+    pub shared: bool,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// How long an operation may take before it fails with EIO, for example 30s [default: it waits for ever].
+    /// A write that failed so may still take effect
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
+    pub timeout: Option<Duration>,
+
+    /// The file of the key to act with, as `millpond auth add` makes it [default: that of the cluster's owner]
+    #[arg(long, env = "MILLPOND_KEY", value_name = "PATH")]
+    pub key: Option<PathBuf>,
+
+    /// The process to end with.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub parent: Option<u32>,
+}
+
+/// Where NBD clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let wrong = || {
+            format!("{text:?} is no address; write unix:PATH, tcp:127.0.0.1 or tcp:[::1]:10809, for example")
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Listen::Unix(path.into())) };
+        }
+        let address = text.strip_prefix("tcp:").ok_or_else(wrong)?;
+        let alone = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address);
+        if let Ok(ip) = alone.parse::<IpAddr>() {
+            return Ok(Listen::Tcp(SocketAddr::new(ip, NBD_PORT)));
+        }
+        address.parse().map(Listen::Tcp).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+            Listen::Tcp(address) => write!(formatter, "tcp:{address}"),
+        }
+    }
+}
+
+/// Exports to serve, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The volumes, in the order in which they were named.
+    pub volumes: Vec<String>,
+    /// Where clients connect to.
+    pub listen: Listen,
+    /// Whether others may attach the volumes too.
+    pub shared: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// How long an operation may take.
+    pub timeout: Option<Duration>,
+    /// The file of the key to act with, if not that of the cluster's owner.
+    pub key: Option<PathBuf>,
+}
+
+/// Serves volumes until someone wishes it to stop.
+pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
+    if let Some(parent) = arguments.parent {
+        node_process::end_with(parent)?;
+    }
+    let directory = Directory::new(path)?;
+    let plan = plan(arguments, &directory)?;
+    access::require_up(&directory)?;
+    serve(&plan, &directory)
+}
+
+fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan> {
+    for (index, name) in arguments.volumes.iter().enumerate() {
+        if arguments.volumes[..index].contains(name) {
+            bail!(Usage(format!("volume {name} is named twice; name each volume once")));
+        }
+    }
+    Ok(Plan {
+        volumes: arguments.volumes.clone(),
+        listen: arguments.listen.clone().unwrap_or_else(|| Listen::Unix(directory.nbd_socket())),
+        shared: arguments.shared,
+        read_only: arguments.read_only,
+        timeout: arguments.timeout,
+        key: arguments.key.clone(),
+    })
+}
+
+/// A time limit of operations, as people write it: `30s`, `500ms`, `2m`, or seconds alone.
+pub fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write for example 30s, 2m or 1500ms");
+    let trimmed = text.trim();
+    let split = trimmed.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let scale = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
+    let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if timeout < TIMEOUT_MIN {
+        return Err(format!(
+            "{text:?} is less than {} s, which the cluster may need to go on without a node; allow more",
+            TIMEOUT_MIN.as_secs()
+        ));
+    }
+    Ok(timeout)
+}
+
+fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
+    let listen = match &plan.listen {
+        // Clients may stand elsewhere when they read the path.
+        Listen::Unix(path) => gateway::Listen::Unix(std::path::absolute(path)?),
+        Listen::Tcp(address) => gateway::Listen::Tcp(*address),
+    };
+    let options = GatewayOptions {
+        cluster: directory.access(plan.key.as_deref())?,
+        volumes: plan.volumes.clone(),
+        listen,
+        shared: plan.shared,
+        read_only: plan.read_only,
+        timeout: plan.timeout,
+    };
+    let mut gateway = Gateway::open(&options)?;
+    let stopper = gateway.stopper();
+    stop::on_wish(move || stopper.stop())?;
+    output::print(&how_to_connect(plan, gateway.place()))?;
+    gateway.run()?;
+    output::notice("stopping");
+    Ok(())
+}
+
+fn how_to_connect(plan: &Plan, place: &gateway::Listen) -> String {
+    let mut text = format!("Serving {} on {place}", plan.volumes.join(", "));
+    text.push_str(if plan.read_only { ", read-only. Connect to:\n\n" } else { ". Connect to:\n\n" });
+    for volume in &plan.volumes {
+        let address = match place {
+            gateway::Listen::Unix(path) => NbdAddress::Unix(path.clone()),
+            gateway::Listen::Tcp(address) => {
+                NbdAddress::Tcp { host: address.ip().to_string(), port: address.port() }
+            }
+        };
+        text.push_str(&format!("  {}\n", NbdUri { address, export: volume.clone() }));
+    }
+    let volume = &plan.volumes[0];
+    let kernel = match place {
+        gateway::Listen::Unix(path) => format!("nbd-client -unix {} -N {volume} /dev/nbd0", path.display()),
+        gateway::Listen::Tcp(address) => {
+            format!("nbd-client {} {} -N {volume} /dev/nbd0", address.ip(), address.port())
+        }
+    };
+    text.push_str(&format!("\nAs a block device of this machine, as root: {kernel}\nCtrl-C stops it.\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_people_write_them() {
+        for (text, expected) in [
+            ("unix:/run/x.sock", "unix:/run/x.sock"),
+            ("tcp:127.0.0.1", "tcp:127.0.0.1:10809"),
+            ("tcp:0.0.0.0:9", "tcp:0.0.0.0:9"),
+            ("tcp:::1", "tcp:[::1]:10809"),
+            ("tcp:[::1]", "tcp:[::1]:10809"),
+            ("tcp:[::1]:7", "tcp:[::1]:7"),
+        ] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), expected);
+        }
+        for wrong in ["", "unix:", "tcp:", "tcp:host:99999", "/run/x.sock", "udp:1.2.3.4"] {
+            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_invitation_holds_an_address_for_each_volume() {
+        let plan = Plan {
+            volumes: vec!["a".into(), "b".into()],
+            listen: Listen::Unix("x.sock".into()),
+            shared: false,
+            read_only: false,
+            timeout: None,
+            key: None,
+        };
+        let text = how_to_connect(&plan, &gateway::Listen::Unix("/run/x.sock".into()));
+        assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
+        let text = how_to_connect(&plan, &gateway::Listen::Tcp("[::1]:7".parse().unwrap()));
+        assert!(text.contains("nbd://[::1]:7/a"), "{text}");
+    }
+
+    #[test]
+    fn time_limits_read_as_people_write_them() {
+        for (text, milliseconds) in
+            [("30", 30_000), ("1.5s", 1500), ("2500ms", 2500), ("2m", 120_000), ("1 h", 3_600_000)]
+        {
+            assert_eq!(parse_timeout(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for wrong in ["", "s", "0", "0.5s", "999ms", "-3", "nan", "inf", "1e300", "3 weeks"] {
+            assert!(parse_timeout(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_volume_named_twice_is_refused() {
+        let directory = Directory::new(Path::new("/pond")).unwrap();
+        let arguments = |volumes: &[&str]| NbdArguments {
+            volumes: volumes.iter().map(|name| (*name).to_owned()).collect(),
+            listen: None,
+            shared: false,
+            read_only: true,
+            timeout: None,
+            key: None,
+            parent: None,
+        };
+        let refusal = plan(&arguments(&["a", "b", "a"]), &directory).unwrap_err().to_string();
+        assert!(refusal.contains("volume a"), "{refusal}");
+        let plan = plan(&arguments(&["a", "b"]), &directory).unwrap();
+        assert_eq!(plan.listen, Listen::Unix("/pond/nbd.sock".into()));
+    }
+}

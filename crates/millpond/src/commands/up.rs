@@ -1,0 +1,171 @@
+//! `millpond up`: a whole cluster on this machine, until Ctrl-C.
+
+use crate::commands::detach;
+use crate::host::configuration::{NODES_MAX, REPLICAS_MAX, Request};
+use crate::host::directory::{Directory, DirectoryLock};
+use crate::host::local_cluster::{LocalCluster, Started, run_cluster};
+use crate::host::network_namespaces::NetworkNamespaces;
+use crate::host::stop::StopSignals;
+use crate::output;
+use anyhow::Context;
+use api::duration::Limit;
+use base::units::ByteSize;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond up                                    three nodes on files of 8GiB in ./data, until Ctrl-C
+  millpond up --detach --dir /srv/pond           the same in the background; `millpond down` ends it
+  millpond up --osd-size 2GiB --nodes 4          smaller files, one node more
+  millpond up --device /dev/nvme0n1 --device /dev/nvme1n1 --device /dev/nvme2n1
+  millpond up --osd-out-after never              a lost OSD's data is placed on others by hand only
+
+A later `up` on the same directory needs no flags: it continues with what is there.
+Ctrl-C (or SIGTERM) ends it cleanly; a second one kills.";
+
+/// Start a whole cluster on this machine, or start it again where it left off.
+#[derive(Args, Clone, Debug, Default)]
+#[command(after_help = EXAMPLES)]
+pub struct UpArguments {
+    /// Node processes [default: 3, or the number of devices when fewer]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    pub nodes: Option<u32>,
+
+    /// The size of each OSD's file [default: 8GiB]
+    #[arg(long, value_name = "SIZE", conflicts_with = "devices")]
+    pub osd_size: Option<ByteSize>,
+
+    /// A block device, or a file that serves as one, for an OSD; repeat it for more. Dealt to the nodes in turn
+    #[arg(long = "device", value_name = "PATH")]
+    pub devices: Vec<PathBuf>,
+
+    /// Copies of each object [default: 3, or the number of OSDs when fewer]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
+    pub replicas: Option<u32>,
+
+    /// Whether the drives lose what they did not flush with power; false only with power-loss protection
+    /// [default: what the kernel says]
+    #[arg(long, value_name = "BOOL")]
+    pub volatile_cache: Option<bool>,
+
+    /// How long an OSD may be down before its data is placed on others, for example 30min, or never; remembered
+    /// [default: 10min]
+    #[arg(long, value_name = "DURATION")]
+    pub osd_out_after: Option<Limit>,
+
+    /// Have the traffic between clients and OSDs, and among OSDs, encrypted; remembered. `millpond cluster encryption off`
+    /// takes it back
+    #[arg(long)]
+    pub encryption: bool,
+
+    /// Run in the background; return when the cluster serves
+    #[arg(long)]
+    pub detach: bool,
+
+    /// Leave a node down when it ends, instead of starting it again
+    #[arg(long)]
+    pub no_restart: bool,
+
+    /// For tests of partitions: each node runs in a network namespace of its own, which somebody else made.
+    #[arg(long, hide = true, value_name = "PREFIX@IP")]
+    pub network_namespaces: Option<NetworkNamespaces>,
+
+    /// This is the background process of `--detach`.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
+}
+
+impl UpArguments {
+    fn request(&self) -> Request {
+        Request {
+            nodes: self.nodes,
+            osd_size: self.osd_size,
+            devices: self.devices.clone(),
+            replicas: self.replicas,
+            volatile_cache: self.volatile_cache,
+            osd_out_after: self.osd_out_after,
+            encryption: self.encryption,
+        }
+    }
+}
+
+/// Runs a cluster until someone wishes it to stop, or starts a process that does.
+pub fn run(arguments: &UpArguments, path: &Path) -> anyhow::Result<()> {
+    let directory = Directory::new(path)?;
+    if arguments.detach {
+        return detach::start(arguments, &directory);
+    }
+    if arguments.detached {
+        nix::unistd::setsid().context("cannot leave the terminal's session")?;
+    }
+    run_cluster(serve(arguments, directory))
+}
+
+async fn serve(
+    arguments: &UpArguments,
+    directory: Directory,
+) -> anyhow::Result<(anyhow::Result<()>, DirectoryLock)> {
+    let mut stop = StopSignals::install()?;
+    let mut local =
+        LocalCluster::open(directory.clone(), &arguments.request(), !arguments.no_restart).await?;
+    local.use_network_namespaces(arguments.network_namespaces.clone());
+    let outcome = match local.become_ready(&mut stop).await {
+        Ok(Started::Interrupted) => Ok(()),
+        Ok(started) => {
+            if let Err(error) = tell(&local, &directory, &started, arguments.detached) {
+                // Nobody reads the summary; the cluster runs all the same.
+                output::warning(&format!("{error:#}"));
+            }
+            match local.announce(&started) {
+                Ok(()) => local.run(&mut stop).await,
+                Err(error) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    };
+    output::notice("stopping");
+    Ok((outcome, local.stop(&mut stop).await))
+}
+
+fn tell(
+    local: &LocalCluster,
+    directory: &Directory,
+    started: &Started,
+    detached: bool,
+) -> anyhow::Result<()> {
+    output::print(&summary(local, directory, started, detached))?;
+    if let Started::Partly(problem) = started {
+        output::warning(&format!(
+            "not everything serves: {problem}\n  `millpond status --dir {}` says what to do",
+            directory.given()
+        ));
+    }
+    Ok(())
+}
+
+fn summary(local: &LocalCluster, directory: &Directory, started: &Started, detached: bool) -> String {
+    let configuration = local.configuration();
+    let dir = directory.given();
+    let flag = if dir.to_string() == "./data" { String::new() } else { format!(" --dir {dir}") };
+    let mut text = format!(
+        "Cluster {} is {} in {dir}: {} nodes, {} OSDs, {} in the pool default.\n\n",
+        local.id(),
+        if *started == Started::Fully { "up" } else { "partly up" },
+        local.node_count(),
+        local.drives().len(),
+        match configuration.replicas {
+            1 => "1 copy (no redundancy)".to_owned(),
+            copies => format!("{copies} copies"),
+        },
+    );
+    text.push_str(&format!(
+        "Next:\n  millpond status{flag}\n  millpond volume create disk 4GiB{flag}\n  millpond nbd disk{flag}\n\n"
+    ));
+    text.push_str(&if detached {
+        format!("It runs in the background (log: {dir}/up.log). `millpond down{flag}` stops it.\n")
+    } else {
+        "Ctrl-C stops it; the next `millpond up` continues with its data.\n".to_owned()
+    });
+    text
+}

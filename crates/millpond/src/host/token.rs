@@ -1,0 +1,181 @@
+//! Tokens: one line that holds all that a machine needs to know.
+//!
+//! With that of a cluster a host joins it: it leads to the registry, so whoever has it owns the cluster. With that of a client a
+//! machine may use some volumes: it holds the client's key and leads to the nodes that serve clients.
+
+use crate::host::settings::{EtcdFiles, Settings};
+use anyhow::{Context, bail};
+use base::ClusterId;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What a cluster's token begins with, so that it is recognised, and another version of it refused.
+const PREFIX: &str = "millpond1.";
+/// What a client's token begins with.
+const CLIENT_PREFIX: &str = "millpond-client1.";
+/// A token is much shorter than this, in characters.
+const CHARACTERS_MAX: usize = 256 << 10;
+
+/// The token of a cluster.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// The registry's URL.
+    pub registry: String,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// What etcd wants to see.
+    #[serde(flatten)]
+    pub etcd: EtcdFiles,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without its secrets.
+        formatter.debug_struct("Token").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// The token of the cluster that this machine takes part in.
+    pub fn of(settings: &Settings) -> anyhow::Result<Token> {
+        if settings.are_of_client() {
+            bail!("this machine is a client of its cluster; a host that takes part has the token");
+        }
+        let registry = settings.registry_url().context("the settings name no registry")?.to_owned();
+        let cluster = settings.cluster()?.context("the settings name no cluster")?;
+        Ok(Token { registry, cluster, etcd: settings.etcd_files()? })
+    }
+}
+
+/// The token of a client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientToken {
+    /// The URL of the nodes that serve it.
+    pub registry: String,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its secret key, in PEM.
+    pub key: String,
+}
+
+impl fmt::Debug for ClientToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without its secret.
+        formatter.debug_struct("ClientToken").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// A token as somebody gave it: `-` stands for what comes on stdin.
+pub fn given<T: FromStr<Err = anyhow::Error>>(text: &str) -> anyhow::Result<T> {
+    match text {
+        "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse(),
+        token => token.parse(),
+    }
+}
+
+fn encode(prefix: &str, token: &impl Serialize, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = serde_json::to_vec(token).map_err(|_| fmt::Error)?;
+    write!(formatter, "{prefix}{}", URL_SAFE_NO_PAD.encode(text))
+}
+
+fn decode<T: DeserializeOwned>(prefix: &str, text: &str, wrong: &'static str) -> anyhow::Result<T> {
+    let Some(encoded) = text.trim().strip_prefix(prefix) else { bail!(wrong) };
+    if encoded.len() > CHARACTERS_MAX {
+        bail!(wrong);
+    }
+    let text = URL_SAFE_NO_PAD.decode(encoded).context(wrong)?;
+    serde_json::from_slice(&text).context(wrong)
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        encode(PREFIX, self, formatter)
+    }
+}
+
+impl FromStr for Token {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Token> {
+        if text.trim().starts_with(CLIENT_PREFIX) {
+            bail!(
+                "this is the token of a client, and does not let a host have drives in the cluster; `millpond client join` takes \
+                 it, `millpond cluster token` prints the other kind"
+            );
+        }
+        let wrong =
+            "this is no token of a cluster; `millpond cluster token` prints it on a host that takes part";
+        decode(PREFIX, text, wrong)
+    }
+}
+
+impl fmt::Display for ClientToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        encode(CLIENT_PREFIX, self, formatter)
+    }
+}
+
+impl FromStr for ClientToken {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<ClientToken> {
+        if text.trim().starts_with(PREFIX) {
+            bail!(
+                "this token lets a host take part in the cluster, and whoever has it owns that; give a client its own, which \
+                 `millpond auth token` prints"
+            );
+        }
+        let wrong =
+            "this is no token of a client; `millpond auth token KEY` prints it on a host that takes part";
+        decode(CLIENT_PREFIX, text, wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_reads_back_what_it_prints_and_shows_nobody_what_is_in_it() {
+        let token = Token {
+            registry: "etcds://a:1/x/".into(),
+            cluster: ClusterId::default(),
+            etcd: EtcdFiles {
+                password: Some("secret".into()),
+                user: Some("u".into()),
+                ..EtcdFiles::default()
+            },
+        };
+        let text = token.to_string();
+        assert!(text.starts_with(PREFIX) && !text.contains("secret") && !text.contains([' ', '=', '/', '+']));
+        assert!(!format!("{token:?}").contains("secret"));
+        assert_eq!(text.parse::<Token>().unwrap(), token);
+        for wrong in ["", "millpond1.", "millpond2.e30", "millpond1.e30", &text[..text.len() - 2]] {
+            let refusal = wrong.parse::<Token>().unwrap_err().to_string();
+            assert!(refusal.contains("cluster token"), "{wrong}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_client_s_token_is_none_of_a_cluster_and_the_other_way_round() {
+        let token = ClientToken {
+            registry: "millpond://x".into(),
+            cluster: ClusterId::default(),
+            key: "secret".into(),
+        };
+        let text = token.to_string();
+        assert_eq!(text.parse::<ClientToken>().unwrap(), token);
+        assert!(!format!("{token:?}").contains("secret"));
+        let refusal = text.parse::<Token>().unwrap_err().to_string();
+        assert!(refusal.contains("client join"), "{refusal}");
+        let cluster =
+            Token { registry: "etcd://a".into(), cluster: token.cluster, etcd: EtcdFiles::default() };
+        let refusal = cluster.to_string().parse::<ClientToken>().unwrap_err().to_string();
+        assert!(refusal.contains("auth token"), "{refusal}");
+        assert!("x".parse::<ClientToken>().unwrap_err().to_string().contains("auth token"));
+    }
+}

@@ -1,0 +1,27 @@
+//! Attached volumes: what every door and the benchmark work on.
+//!
+//! Two sides meet in a bounded queue. The control side, [`VolumeSession`], is a thread of its own with
+//! ordinary asynchronous code: it talks to the registry, holds the lease under which the volumes are
+//! attached, watches the cluster map, and makes the connections to OSDs. The data side, [`VolumeLoop`], belongs to the thread that
+//! made it: a reactor and a [`client::Client`], turned by whoever serves or measures the volumes.
+//!
+//! Invariant: the data side sends requests only under an attachment that the session believes to live.
+//! Where that belief is late, the generation in each request lets the OSDs refuse it; an attachment that follows one that
+//! did not end well begins with making them do so ([`fence`]).
+//!
+//! When things fail: an unreachable registry stops nothing, the session tries on and the data side works
+//! by the last map. A lease that ended is taken up again if nobody attached meanwhile. Else that is the end:
+//! [`SessionEvent::Lost`] is told once, the links to all OSDs are cut, and every turn after that fails with the reason.
+//! A primary that is away is waited for by the client, which connects again by itself.
+
+mod dialler;
+mod fence;
+mod session;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod volume_loop;
+
+pub use session::{AttachError, ClusterAccess, SessionEvent, SessionOptions, VolumeSession};
+pub use volume_loop::{AttachedVolume, LoopError, VolumeLoop};
