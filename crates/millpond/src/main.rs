@@ -1,7 +1,7 @@
 //! The `millpond` command: starts a cluster, shows it, changes it, serves it, measures it.
 //!
-//! - [`args`]: what the command line accepts.
-//! - [`commands`]: each subcommand, a module with its arguments and its `run`; [`top`], the live view, has a folder of its own.
+//! - [`commands`]: what the command line accepts, and each subcommand, a module with its arguments and its `run`; [`top`], the live view, has a folder of its own.
+//! - [`args`]: flags that several of them share.
 //! - [`host`]: what runs and finds a cluster on this machine: its directory, settings, drives and processes.
 //! - [`output`]: what is printed, and where logs go.
 //!
@@ -15,8 +15,8 @@ mod output;
 mod top;
 
 use api::log::ProcessLog;
-use args::{Arguments, Command};
 use clap::{CommandFactory, Parser};
+use commands::arguments::{Arguments, Command};
 use commands::{
     auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, nbd, node, node_process, osd,
     pg, placement, pool, scrub, status, up, verdict, volume,

@@ -1,5 +1,6 @@
 //! The subcommands: each a module with its arguments and its `run`.
 
+pub mod arguments;
 pub mod auth;
 pub mod bench;
 pub mod client;

@@ -344,7 +344,7 @@ fn spread_row(what: &str, spread: Spread) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Arguments, Command};
+    use crate::commands::arguments::{Arguments, Command};
     use crate::commands::placement::PlacementCommand;
     use clap::Parser;
 
