@@ -428,8 +428,8 @@ mod tests {
     use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
     use base::status::{OsdStatus, PgState, PgStatus, RecoveryProgress};
     use base::{Epoch, PgId, PoolId};
+    use cluster::Away;
     use registry::RegistryTrouble;
-    use registry::cluster::Away;
 
     type Statuses = BTreeMap<OsdId, OsdStatus>;
 

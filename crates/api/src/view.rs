@@ -6,8 +6,8 @@ use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, Osd
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::units::ByteSize;
 use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use cluster::{Away, Cluster, ClusterError};
 use registry::RegistryTrouble;
-use registry::cluster::{Away, Cluster, ClusterError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

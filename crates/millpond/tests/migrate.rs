@@ -2,19 +2,19 @@
 //! the way, and a person is told where it is.
 
 mod common;
-#[path = "../../registry/tests/common/mod.rs"]
-mod etcd;
 
+use cluster::{Migration, Presence};
 use common::pieces::{check, write};
 use common::pond::Pond;
 use common::tools::installed;
 use common::{command, names, path, wait_until};
-use etcd::Etcd;
-use registry::cluster::{Migration, Presence};
-use registry::{EmbeddedRegistry, EtcdOptions, EtcdRegistry, Operation, Registry, Txn};
+use registry::{Operation, Registry, Txn};
+use registry_embedded::EmbeddedRegistry;
+use registry_etcd::{EtcdOptions, EtcdRegistry};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
+use testkit::Etcd;
 
 /// A cluster that does not run, with a first round of pieces on its volume `disk`.
 fn pond_that_is_down() -> Pond {

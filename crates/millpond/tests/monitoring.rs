@@ -8,6 +8,7 @@ use common::pond::Pond;
 use common::{command, path, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use registry::Connect;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -237,7 +238,7 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
 fn revision(pond: &Pond) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let location = registry::Location::Socket(pond.dir().join("registry.sock"));
+        let location = node::Location::Socket(pond.dir().join("registry.sock"));
         location.connect().await.unwrap().range("millpond/manager").await.unwrap().revision.0
     })
 }

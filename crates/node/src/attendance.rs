@@ -12,7 +12,7 @@ use api::log::ProcessLog;
 use auth::Identity;
 use base::NodeId;
 use base::map::ClusterMap;
-use registry::cluster::Cluster;
+use cluster::Cluster;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::watch;

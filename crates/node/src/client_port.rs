@@ -3,11 +3,14 @@
 //! thread and over a link to the registry that are for nothing else: leases and handshakes of OSDs do not wait for clients.
 
 use crate::entrance::{Entrance, accept_all};
+use crate::location::Location;
 use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{Access, Encryption, NodeId, Principal, PublicKey};
-use registry::cluster::{Cluster, ConfinedRegistry, Pace};
-use registry::{ConnectionLimits, Endpoint, Location, Registry, serve_stream};
+use cluster::{Cluster, ConfinedRegistry, Pace};
+use registry::Connect;
+use registry::{Endpoint, Registry};
+use registry_remote::{ConnectionLimits, serve_stream};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;

@@ -4,6 +4,7 @@
 use crate::attendance::Attendance;
 use crate::client_port::ClientService;
 use crate::device::{Drive, DriveError};
+use crate::location::Location;
 use crate::refusals::Refusals;
 use crate::scrubbing::{self, Schedule};
 use crate::shard::{self, Command, Report, ShardConfig};
@@ -14,8 +15,9 @@ use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
 use base::status::OsdStatus;
 use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
-use registry::cluster::{Cluster, ClusterError, ScrubWishes};
-use registry::{LeaseId, Location, RegistryError};
+use cluster::{Cluster, ClusterError, ScrubWishes};
+use registry::Connect;
+use registry::{LeaseId, RegistryError};
 use ring::Waker;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -651,7 +653,7 @@ fn propose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use registry::EmbeddedRegistry;
+    use registry_embedded::EmbeddedRegistry;
 
     #[tokio::test]
     async fn an_epoch_that_was_claimed_begins_only_with_a_map_that_shows_it() {

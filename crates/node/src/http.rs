@@ -7,10 +7,10 @@
 use crate::control::{KEEP_ALIVE, LEASE_TTL};
 use api::http::{Source, router};
 use base::NodeId;
+use cluster::{Cluster, ClusterError, HttpRecord};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use registry::cluster::{Cluster, ClusterError, HttpRecord};
 use registry::{LeaseId, RegistryError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

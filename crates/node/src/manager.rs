@@ -14,7 +14,7 @@ use crate::control::{KEEP_ALIVE, LEASE_TTL};
 use api::collector::Collector;
 use base::NodeId;
 use base::map::ClusterMap;
-use registry::cluster::{
+use cluster::{
     Cluster, ClusterError, HistoryBounds, Known, Management, ManagerRecord, Moment, Settings, target_changes,
 };
 use registry::{LeaseId, RegistryError};
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use base::map::{Admission, DeviceClass};
     use base::{OsdId, OsdUuid};
-    use registry::cluster::Away;
+    use cluster::Away;
 
     async fn see(maps: &mut Maps, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
         let waiting = tokio::time::timeout(Duration::from_secs(30), maps.wait_for(|map| condition(map)));
@@ -242,7 +242,8 @@ mod tests {
     async fn who_stays_away_is_taken_out_and_in_again_and_a_manager_that_ends_is_followed_by_another() {
         let scratch = tempfile::tempdir().unwrap();
         let id = base::ClusterId(uuid::Uuid::from_u128(1));
-        let registry = registry::EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
+        let registry =
+            registry_embedded::EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
         let cluster = Cluster::new(Arc::new(registry));
         cluster.create(id).await.unwrap();
         cluster.change_settings(|settings| settings.osd_out_after_seconds = 1).await.unwrap();

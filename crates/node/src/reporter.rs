@@ -10,7 +10,7 @@ use api::log::{LogReport, ProcessLog};
 use api::reports::{Report, Telling};
 use axum::http::StatusCode;
 use base::NodeId;
-use registry::cluster::{Cluster, Known, ManagerRecord};
+use cluster::{Cluster, Known, ManagerRecord};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -6,8 +6,8 @@
 use base::PgId;
 use base::hash::mix;
 use base::status::{OsdStatus, PgState};
+use cluster::{Cluster, ScrubResult, ScrubState, ScrubWish};
 use pg::ScrubReport;
-use registry::cluster::{Cluster, ScrubResult, ScrubState, ScrubWish};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
@@ -111,7 +111,7 @@ fn what_is_due(pg: PgId, state: &ScrubState, started_ms: u64, now_ms: u64) -> Op
 mod tests {
     use super::*;
     use base::PoolId;
-    use registry::cluster::ScrubRecord;
+    use cluster::ScrubRecord;
 
     const HOUR_MS: u64 = 3_600_000;
     const START: u64 = 1_000_000 * HOUR_MS;

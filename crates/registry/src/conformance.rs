@@ -4,11 +4,11 @@
 //! may give the same registry, with other content, every time: nothing assumes a first revision or an
 //! empty key space. Waits are bounded generously and never assert that something was fast.
 
-use crate::error::RegistryError;
-use crate::interface::{
+use crate::contract::{
     BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LeaseId, OPERATIONS_PER_TXN_MAX, Operation,
     OperationResult, Registry, Revision, Txn, VALUE_BYTES_MAX, Watch, WatchBatch,
 };
+use crate::error::RegistryError;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;

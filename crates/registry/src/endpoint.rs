@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// What the URL of a registry begins with that nodes serve.
-pub(crate) const SCHEME: &str = "millpond://";
+pub const SCHEME: &str = "millpond://";
 
 /// Where a node serves the registry to clients, and the key that it proves there. Its text is KEY@ADDRESS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

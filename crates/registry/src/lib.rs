@@ -1,11 +1,9 @@
 //! The registry: what the cluster must agree on, kept with etcd's semantics.
 //!
-//! [`Registry`] is the contract: keys with revisions, atomic transactions, leases, watches. Two
-//! implementations that people use live here, [`EmbeddedRegistry`] on a file of this process, and [`RemoteRegistry`],
-//! which reaches any registry that a [`SocketServer`] exposes on a Unix socket; [`MemoryRegistry`] is the first without
-//! its file and its clock. [`conformance`] is the
-//! contract as tests; an implementation is one that passes it unchanged. [`cluster`] is the schema that
-//! Millpond keeps in a registry, with a type for each operation on it.
+//! [`Registry`] is the contract: keys with revisions, atomic transactions, leases, watches. [`MemoryRegistry`] is a twin in
+//! memory, with a clock that whoever holds it sets. [`conformance`] is the contract as tests; an implementation is one that
+//! passes it unchanged. Those that people use are leaves: `registry-embedded` on a file of its process, `registry-etcd`, and
+//! `registry-remote`, which reaches any of them over a connection. What is kept in it is the crate `cluster`'s business.
 //!
 //! Invariants:
 //! - One revision counts every modifying transaction; it never goes back and is never reused.
@@ -18,27 +16,38 @@
 //! that loses its server reconnects by itself, resumes its watches, and reports a transaction whose
 //! answer was lost as [`RegistryError::OutcomeUnknown`], never as a success or a plain failure.
 
-pub mod cluster;
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-mod embedded;
+mod contract;
 mod endpoint;
 mod error;
-mod etcd;
-mod interface;
-mod location;
+mod memory;
 mod request;
-mod socket;
 mod value;
 
-pub use embedded::{EmbeddedRegistry, MemoryRegistry, OpenError};
+pub use contract::{
+    BYTES_PER_TXN_MAX, Compare, Connect, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease,
+    LeaseId, OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, RegistryTrouble, Revision,
+    Txn, TxnResult, VALUE_BYTES_MAX, Watch, WatchBatch,
+};
 pub use endpoint::{Endpoint, Endpoints};
 pub use error::RegistryError;
-pub use etcd::{EtcdOptions, EtcdRegistry, EtcdTls, EtcdUrlError, EtcdUser};
-pub use interface::{
-    BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease, LeaseId,
-    OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, RegistryTrouble, Revision, Txn,
-    TxnResult, VALUE_BYTES_MAX, Watch, WatchBatch,
-};
-pub use location::Location;
-pub use socket::{ConnectionLimits, DEFAULT_TIMEOUT, RemoteRegistry, ServeError, SocketServer, serve_stream};
+pub use memory::MemoryRegistry;
+pub use request::RawErrand;
 pub use value::Value;
+
+/// How long an operation may take before its registry counts as unreachable, if nothing else is said.
+pub const DEFAULT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What implementations of the contract share; nobody else needs it.
+pub mod implement {
+    pub use crate::contract::{check_key, check_prefix, check_ttl};
+    pub use crate::endpoint::SCHEME;
+    pub use crate::memory::history::{self, History};
+    pub use crate::memory::state::{Changes, State, Write};
+    pub use crate::memory::table::Table;
+    pub use crate::request::{Answer, Caller, Request, perform};
+
+    /// A key that everybody may read, whoever it is: whoever does sees that the registry answers.
+    pub const PROBE: &str = "millpond";
+}

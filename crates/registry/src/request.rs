@@ -1,19 +1,43 @@
 //! Operations as data: what the embedded registry's thread is handed and what goes over the socket.
 
-use crate::cluster::{Errand, Outcome};
-use crate::error::RegistryError;
-use crate::interface::{
+use crate::contract::{
     KeyValue, Lease, LeaseId, Range, Registry, RegistryTrouble, Revision, Txn, TxnResult, Watch, check_key,
     check_prefix, check_ttl,
 };
+use crate::error::RegistryError;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use std::time::Duration;
+
+/// Something that whoever serves a registry is to do for a client that may not write to it. What it is, is known to both
+/// ends, and nothing to the registry. Its text is the JSON alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Json", into = "Json")]
+pub struct RawErrand {
+    /// What is to be done.
+    pub body: Json,
+    /// Whether doing it twice is as good as once. Only who sends it knows.
+    pub is_repeatable: bool,
+}
+
+impl From<Json> for RawErrand {
+    fn from(body: Json) -> RawErrand {
+        RawErrand { body, is_repeatable: false }
+    }
+}
+
+impl From<RawErrand> for Json {
+    fn from(errand: RawErrand) -> Json {
+        errand.body
+    }
+}
 
 /// One operation of a [`Registry`], watches apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
+#[allow(missing_docs, reason = "the operations of a registry say what these are")]
+pub enum Request {
     Get { key: String },
     Range { prefix: String },
     Txn(Txn),
@@ -21,12 +45,12 @@ pub(crate) enum Request {
     LeaseKeepAlive { lease: LeaseId },
     LeaseRevoke { lease: LeaseId },
     Compact { revision: Revision },
-    Errand(Errand),
+    Errand(RawErrand),
 }
 
 impl Request {
     /// Whether it keeps the limits; checked before it is queued or sent, and again at the server.
-    pub(crate) fn check(&self) -> Result<(), RegistryError> {
+    pub fn check(&self) -> Result<(), RegistryError> {
         match self {
             Request::Get { key } => check_key(key),
             Request::Range { prefix } => check_prefix(prefix),
@@ -40,7 +64,7 @@ impl Request {
     }
 
     /// Whether doing it twice is as good as once. A second grant leaves a lease that ends by itself.
-    pub(crate) fn repeatable(&self) -> bool {
+    pub fn repeatable(&self) -> bool {
         match self {
             Request::Txn(txn) => {
                 let reads = |operation: &crate::Operation| {
@@ -48,7 +72,7 @@ impl Request {
                 };
                 txn.then.iter().chain(&txn.otherwise).all(reads)
             }
-            Request::Errand(errand) => errand.is_repeatable(),
+            Request::Errand(errand) => errand.is_repeatable,
             _ => true,
         }
     }
@@ -57,7 +81,8 @@ impl Request {
 /// What a [`Request`] is answered with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+#[allow(missing_docs, reason = "the operations of a registry say what these are")]
+pub enum Answer {
     Got(Option<KeyValue>),
     Range(Range),
     Txn(TxnResult),
@@ -70,12 +95,12 @@ pub(crate) enum Answer {
         position: Revision,
     },
     /// Of an errand; none where the client does it by itself.
-    Errand(Option<Outcome>),
+    Errand(Option<Json>),
 }
 
 impl Answer {
     /// The error of a peer that answers something else than it was asked.
-    pub(crate) fn unexpected(&self, registry: &str) -> RegistryError {
+    pub fn unexpected(&self, registry: &str) -> RegistryError {
         let kind = match self {
             Answer::Got(_) => "a key",
             Answer::Range(_) => "a range",
@@ -91,7 +116,7 @@ impl Answer {
 
 /// A registry that takes its operations as data. It is a [`Registry`] by that.
 #[async_trait]
-pub(crate) trait Caller: Send + Sync + 'static {
+pub trait Caller: Send + Sync + 'static {
     /// Where it is, for errors.
     fn place(&self) -> String;
     /// Performs one request.
@@ -99,7 +124,7 @@ pub(crate) trait Caller: Send + Sync + 'static {
     /// Starts a watch.
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError>;
     /// Has whoever serves it do something, where its client may not.
-    async fn send_on_errand(&self, errand: Errand) -> Result<Option<Outcome>, RegistryError> {
+    async fn send_on_errand(&self, errand: RawErrand) -> Result<Option<Json>, RegistryError> {
         let _ = errand;
         Ok(None)
     }
@@ -157,7 +182,7 @@ impl<T: Caller> Registry for T {
         done(self, Request::Compact { revision }).await
     }
 
-    async fn run_errand(&self, errand: Errand) -> Result<Option<Outcome>, RegistryError> {
+    async fn run_errand(&self, errand: RawErrand) -> Result<Option<Json>, RegistryError> {
         self.send_on_errand(errand).await
     }
 
@@ -174,7 +199,7 @@ async fn done<T: Caller>(caller: &T, request: Request) -> Result<(), RegistryErr
 }
 
 /// Performs a request on any registry.
-pub(crate) async fn perform(registry: &dyn Registry, request: Request) -> Result<Answer, RegistryError> {
+pub async fn perform(registry: &dyn Registry, request: Request) -> Result<Answer, RegistryError> {
     request.check()?;
     match request {
         Request::Get { key } => registry.get(&key).await.map(Answer::Got),

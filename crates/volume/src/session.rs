@@ -5,8 +5,10 @@ use super::fence::{self, FENCE_LIMIT, Order};
 use auth::{Identity, KeyError, SecretKey};
 use base::map::ClusterMap;
 use base::{ClientId, Generation, VolumeId};
-use registry::cluster::{Attachment, Cluster, ClusterError};
-use registry::{LeaseId, Location, RegistryError};
+use cluster::{Attachment, Cluster, ClusterError};
+use registry::Connect;
+use registry::{LeaseId, RegistryError};
+use registry_remote::RemotePlace;
 use ring::{ConnectionId, Waker};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -37,7 +39,7 @@ const DETACH_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub struct ClusterAccess {
     /// Where its registry is.
-    pub registry: Location,
+    pub registry: Arc<dyn Connect>,
     /// The client's key.
     pub identity: Identity,
 }
@@ -54,7 +56,7 @@ impl ClusterAccess {
     /// When the key cannot be read.
     pub fn local(directory: &Path) -> Result<ClusterAccess, KeyError> {
         let key = SecretKey::load(&directory.join(ClusterAccess::KEY))?;
-        let registry = Location::Socket(directory.join(ClusterAccess::SOCKET));
+        let registry = Arc::new(RemotePlace::Socket(directory.join(ClusterAccess::SOCKET)));
         Ok(ClusterAccess { registry, identity: Identity::new(&key) })
     }
 }

@@ -12,8 +12,11 @@ use base::{
     Access, BLOCK_BYTES, ClientId, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid,
     Principal, VolumeId, crc32c,
 };
-use registry::cluster::{Cluster, ClusterError};
-use registry::{EmbeddedRegistry, Location, Registry, SocketServer};
+use cluster::{Cluster, ClusterError};
+use registry::Registry;
+use registry_embedded::EmbeddedRegistry;
+use registry_remote::RemotePlace;
+use registry_remote::SocketServer;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -80,8 +83,10 @@ impl TestCluster {
             ("node.0", Principal { public_key: node.public(), access: Access::Node(NodeId(0)) }),
             ("admin", Principal { public_key: admin.public(), access: Access::Admin }),
         ];
-        let access =
-            ClusterAccess { registry: Location::Socket(socket.clone()), identity: Identity::new(&admin) };
+        let access = ClusterAccess {
+            registry: Arc::new(RemotePlace::Socket(socket.clone())),
+            identity: Identity::new(&admin),
+        };
         let stored = Arc::new(Mutex::new(Stored::default()));
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = listener.local_addr().unwrap();

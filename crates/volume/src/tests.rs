@@ -165,10 +165,7 @@ fn a_lease_that_ended_is_taken_up_again_if_nobody_else_attached() {
     // Nobody was fenced meanwhile, and others are kept out again.
     volumes.write(disk, 1, 0, 4096, filled(4096));
     assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
-    assert!(matches!(
-        pond.attach(false),
-        Err(AttachError::Cluster(registry::cluster::ClusterError::Attached { .. }))
-    ));
+    assert!(matches!(pond.attach(false), Err(AttachError::Cluster(cluster::ClusterError::Attached { .. }))));
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub use summary::Summary;
 use crate::testbed::{Cluster, LoopDevice, Testbed, TestbedError};
 use etcd::Etcd;
 use fleet::Size;
-use registry::Location;
+use node::Location;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use watching::Watching;

@@ -9,8 +9,10 @@ use anyhow::{Context, bail};
 use auth::{Identity, SecretKey};
 use base::{Access, Permission};
 use clap::{Args, Subcommand};
-use registry::cluster::Cluster;
-use registry::{Endpoints, Location};
+use cluster::Cluster;
+use node::Location;
+use registry::Connect;
+use registry::Endpoints;
 use std::path::Path;
 
 /// Machines that use volumes of a cluster: let this one be such.

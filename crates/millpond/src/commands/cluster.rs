@@ -9,7 +9,8 @@ use crate::output;
 use anyhow::{Context, bail};
 use base::{Access, ClusterId, Encryption};
 use clap::{Args, Subcommand};
-use registry::cluster::{Cluster, ClusterError};
+use cluster::{Cluster, ClusterError};
+use registry::Connect;
 use serde::Serialize;
 use std::path::Path;
 

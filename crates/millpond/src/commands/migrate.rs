@@ -1,5 +1,5 @@
 //! `millpond registry migrate`: moves the cluster of this machine from the registry in `millpond up` to an etcd, so that
-//! other hosts can join it, and back. How that is done without ever having it in both: [`registry::cluster::Migration`].
+//! other hosts can join it, and back. How that is done without ever having it in both: [`cluster::Migration`].
 //!
 //! Nobody may use the cluster meanwhile. The directory's lock and that of the registry's file keep `up` away; that no
 //! drive is open and no lease lives tells that no process is left which `up` did not take along.
@@ -15,11 +15,12 @@ use anyhow::{Context, bail};
 use base::units::ByteSize;
 use base::{ClusterId, NodeId};
 use clap::{Args, Subcommand};
+use cluster::{Cluster, ClusterError, Migrated, Migration, MigrationError, Presence, leased, reclaim};
 use node::device::{Drive, DriveError};
-use registry::cluster::{
-    Cluster, ClusterError, Migrated, Migration, MigrationError, Presence, leased, reclaim,
-};
-use registry::{EmbeddedRegistry, EtcdOptions, Registry};
+use registry::Connect;
+use registry::Registry;
+use registry_embedded::EmbeddedRegistry;
+use registry_etcd::EtcdOptions;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;

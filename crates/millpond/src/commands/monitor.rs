@@ -22,7 +22,7 @@ use axum::{Json, Router};
 use base::NodeId;
 use base::map::ClusterMap;
 use clap::Args;
-use registry::cluster::{Cluster, HttpRecord};
+use cluster::{Cluster, HttpRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use auth::{Identity, SecretKey};
 use base::NodeId;
 use clap::Args;
 use nix::sys::signal::Signal;
-use registry::Location;
+use node::Location;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -10,7 +10,8 @@ use anyhow::{Context, bail};
 use api::view::{self, PoolView};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
 use clap::{Args, Subcommand, ValueEnum};
-use registry::cluster::{Candidate, Cluster, PG_COUNT_MAX, recommended_pg_count};
+use cluster::Cluster;
+use placement::{Candidate, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
 
 /// Create, change, list and remove pools.

@@ -10,7 +10,7 @@ use api::duration::about;
 use base::PgId;
 use base::map::PgConfig;
 use clap::{Args, Subcommand};
-use registry::cluster::{Cluster, ScrubState, ScrubWish};
+use cluster::{Cluster, ScrubState, ScrubWish};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -11,9 +11,7 @@ use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule};
 use base::units::ByteSize;
 use base::{OsdId, PoolId};
 use clap::Args;
-use registry::cluster::{
-    Candidate, PG_COUNT_MAX, Place, Spread, Survey, fair_replicas, moved, place, retarget,
-};
+use placement::{Candidate, PG_COUNT_MAX, Place, Spread, Survey, fair_replicas, moved, place, retarget};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

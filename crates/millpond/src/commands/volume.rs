@@ -8,7 +8,7 @@ use anyhow::Context;
 use api::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
-use registry::cluster::Cluster;
+use cluster::Cluster;
 use std::path::Path;
 
 /// Create, list, resize and remove volumes.

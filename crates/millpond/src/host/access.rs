@@ -6,7 +6,8 @@ use crate::host::settings::Settings;
 use anyhow::{Context, bail};
 use auth::SecretKey;
 use base::{Access, Principal};
-use registry::cluster::Cluster;
+use cluster::Cluster;
+use registry::Connect;
 use std::path::Path;
 
 /// Runs `work` with the cluster that is up in the directory at `path`.

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use api::duration::Limit;
 use base::NodeId;
 use base::units::ByteSize;
-use registry::cluster::Cluster;
+use cluster::Cluster;
 use registry::{Compare, KeyValue, Operation, Registry, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use crate::host::settings::{CLIENT_KEY, Settings};
 use anyhow::{Context, anyhow, bail};
 use auth::{Identity, SecretKey};
 use nix::fcntl::{Flock, FlockArg};
-use registry::Location;
+use node::Location;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -97,7 +97,7 @@ impl Directory {
             Location::Nodes { endpoints, .. } => Location::Nodes { endpoints, identity: identity.clone() },
             other => other,
         };
-        Ok(ClusterAccess { registry, identity })
+        Ok(ClusterAccess { registry: std::sync::Arc::new(registry), identity })
     }
 
     /// The socket on which NBD is served unless another is asked for.

@@ -9,7 +9,7 @@ use api::status::{Overview, Picture};
 use api::view::{self, OsdView, PgHealth, PgView, Reports};
 use base::map::{ClusterMap, OsdInfo};
 use base::{NodeId, OsdId};
-use registry::cluster::Cluster;
+use cluster::Cluster;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

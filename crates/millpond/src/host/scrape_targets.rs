@@ -4,8 +4,8 @@
 use anyhow::Context;
 use api::view;
 use base::NodeId;
+use cluster::{Cluster, HttpRecord};
 use registry::Revision;
-use registry::cluster::{Cluster, HttpRecord};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn write(path: &Path, groups: &[TargetGroup]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use base::ClusterId;
-    use registry::EmbeddedRegistry;
+    use registry_embedded::EmbeddedRegistry;
     use std::sync::Arc;
 
     fn content(path: &Path) -> Vec<String> {

@@ -6,7 +6,7 @@ use api::figures::NodeFigures;
 use api::http::FIGURES_PATH;
 use auth::Identity;
 use base::map::ClusterMap;
-use registry::cluster::HttpRecord;
+use cluster::HttpRecord;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;

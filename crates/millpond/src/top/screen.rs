@@ -5,13 +5,13 @@ use super::{Order, View, table};
 use crate::host::inquiry::Inquiry;
 use crate::host::stop::StopSignals;
 use anyhow::Context;
+use cluster::Cluster;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::Stylize;
 use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
-use registry::cluster::Cluster;
 use std::time::Duration;
 use tokio::sync::mpsc;
 

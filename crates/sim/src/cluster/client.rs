@@ -11,7 +11,7 @@ use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LinkId, Network, VolumeId};
 use client::{Client, ClientError, Outcome, VolumeHandle};
-use registry::cluster::Attachment;
+use cluster::Attachment;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;

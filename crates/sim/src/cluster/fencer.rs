@@ -6,7 +6,7 @@ use super::world::{Input, MILLISECOND, Process, SECOND, World};
 use base::map::ClusterMap;
 use base::{ClientId, LinkId, Network, OsdId};
 use client::Fencing;
-use registry::cluster::Attachment;
+use cluster::Attachment;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{Fence, Hello, Message, Role, encode};

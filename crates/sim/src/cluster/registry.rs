@@ -8,10 +8,11 @@ use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::random::Random;
 use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo};
 use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
-use registry::cluster::{
-    Attachment, Candidate, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, Survey,
-    TargetChange, target_changes,
+use cluster::{
+    Attachment, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, TargetChange,
+    target_changes,
 };
+use placement::{Candidate, Survey};
 use registry::{LeaseId, MemoryRegistry, RegistryError, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;

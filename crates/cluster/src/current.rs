@@ -1,0 +1,279 @@
+//! The cluster map, and single entries, read at once and kept current by what a watch shows.
+
+use super::keys::{self, MapKey};
+use super::osds::{OsdRecord, OsdUp};
+use super::{ClusterError, decode};
+use base::access::Principal;
+use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
+use registry::RegistryError;
+use registry::Value;
+use registry::{Event, Registry, Revision, Watch};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The pause before the map is read again after the registry failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Changes that wait to be looked at and become one map: a large one takes longer to put together than to change.
+const CHANGES_AT_ONCE_MAX: usize = 256;
+
+/// The entries of which a map is put together.
+#[derive(Default)]
+pub(super) struct MapParts {
+    revision: Revision,
+    cluster: Option<ClusterId>,
+    nodes: BTreeMap<NodeId, NodeInfo>,
+    osds: BTreeMap<OsdId, OsdRecord>,
+    up: BTreeMap<OsdId, OsdUp>,
+    pools: BTreeMap<PoolId, PoolInfo>,
+    pgs: BTreeMap<PgId, PgConfig>,
+    targets: BTreeMap<PgId, Vec<OsdId>>,
+    volumes: BTreeMap<VolumeId, VolumeInfo>,
+    principals: BTreeMap<String, Principal>,
+    encryption: Encryption,
+}
+
+impl MapParts {
+    /// All entries as of one revision.
+    pub(super) async fn read(registry: &dyn Registry) -> Result<MapParts, ClusterError> {
+        let range = registry.range(keys::MAP).await?;
+        let mut parts = MapParts { revision: range.revision, ..MapParts::default() };
+        for entry in range.entries {
+            parts.put(&entry.key, &entry.value)?;
+        }
+        Ok(parts)
+    }
+
+    /// Takes over an entry. One that cannot be read leaves what was there.
+    fn put(&mut self, key: &str, value: &Value) -> Result<(), ClusterError> {
+        match MapKey::parse(key) {
+            Some(MapKey::Cluster) => self.cluster = Some(decode(key, value)?),
+            Some(MapKey::Node(id)) => drop(self.nodes.insert(id, decode(key, value)?)),
+            Some(MapKey::Osd(id)) => drop(self.osds.insert(id, decode(key, value)?)),
+            Some(MapKey::Up(id)) => drop(self.up.insert(id, decode(key, value)?)),
+            Some(MapKey::Pool(id)) => drop(self.pools.insert(id, decode(key, value)?)),
+            Some(MapKey::Pg(id)) => drop(self.pgs.insert(id, decode(key, value)?)),
+            Some(MapKey::Target(id)) => drop(self.targets.insert(id, decode(key, value)?)),
+            Some(MapKey::Volume(id)) => drop(self.volumes.insert(id, decode(key, value)?)),
+            Some(MapKey::Principal(name)) => {
+                drop(self.principals.insert(name.to_owned(), decode(key, value)?))
+            }
+            Some(MapKey::Encryption) => self.encryption = decode(key, value)?,
+            // Written by a later version, which does without this one's understanding.
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &str) {
+        match MapKey::parse(key) {
+            Some(MapKey::Cluster) => self.cluster = None,
+            Some(MapKey::Node(id)) => drop(self.nodes.remove(&id)),
+            Some(MapKey::Osd(id)) => drop(self.osds.remove(&id)),
+            Some(MapKey::Up(id)) => drop(self.up.remove(&id)),
+            Some(MapKey::Pool(id)) => drop(self.pools.remove(&id)),
+            Some(MapKey::Pg(id)) => drop(self.pgs.remove(&id)),
+            Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
+            Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
+            Some(MapKey::Principal(name)) => drop(self.principals.remove(name)),
+            Some(MapKey::Encryption) => self.encryption = Encryption::Off,
+            None => {}
+        }
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), ClusterError> {
+        match event {
+            Event::Put(entry) => self.put(&entry.key, &entry.value),
+            Event::Delete { key, .. } => {
+                self.delete(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// The map, if there is a cluster. Placement groups and volumes without a pool are left out: their
+    /// pool is being made or removed.
+    pub(super) fn to_map(&self) -> Option<ClusterMap> {
+        let osd = |(&id, record): (&OsdId, &OsdRecord)| {
+            let info = OsdInfo {
+                uuid: record.uuid,
+                node: record.node,
+                bytes: record.bytes,
+                address: self.up.get(&id).map(|up| up.address),
+                incarnation: record.incarnation,
+                admission: record.admission,
+                device_class: record.device_class(),
+                reweight: record.reweight,
+            };
+            (id, info)
+        };
+        let pgs = self.pgs.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
+        let targets = self.targets.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
+        let volumes = self.volumes.iter().filter(|(_, volume)| self.pools.contains_key(&volume.pool));
+        Some(ClusterMap {
+            revision: self.revision.0,
+            cluster: self.cluster?,
+            nodes: self.nodes.clone(),
+            osds: self.osds.iter().map(osd).collect(),
+            pools: self.pools.clone(),
+            pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
+            targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
+            volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
+            principals: self.principals.clone(),
+            encryption: self.encryption,
+        })
+    }
+}
+
+/// Starts a task that keeps the map current until nobody looks any more.
+pub(super) fn keep(registry: Arc<dyn Registry>) -> watch::Receiver<Arc<ClusterMap>> {
+    let (sender, receiver) = watch::channel(Arc::new(ClusterMap::default()));
+    tokio::spawn(async move {
+        follow_again_and_again("the cluster map", &sender, || follow(&*registry, &sender)).await;
+    });
+    receiver
+}
+
+enum Never {}
+
+/// Follows something, and begins anew when that fails, until nobody looks any more.
+async fn follow_again_and_again<T, F>(what: &str, sender: &watch::Sender<T>, follow: impl Fn() -> F)
+where
+    F: Future<Output = Result<Never, ClusterError>>,
+{
+    loop {
+        let Err(error) = tokio::select! {
+            () = sender.closed() => return,
+            followed = follow() => followed,
+        };
+        match error {
+            // Too far behind: what a new reading shows has all of it.
+            ClusterError::Registry(RegistryError::Compacted { .. }) => continue,
+            error => tracing::warn!(%error, "{what} is not current; reading it again"),
+        }
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(RETRY_PAUSE) => {}
+        }
+    }
+}
+
+/// The map, kept current by what a watch shows.
+pub struct MapFollower {
+    parts: MapParts,
+    changes: Box<dyn Watch>,
+}
+
+impl MapFollower {
+    /// Reads the map.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that makes no sense.
+    pub async fn begin(registry: &dyn Registry) -> Result<MapFollower, ClusterError> {
+        let parts = MapParts::read(registry).await?;
+        let changes = registry.watch(keys::MAP, parts.revision.next()).await?;
+        Ok(MapFollower { parts, changes })
+    }
+
+    /// The map as it was seen last, if there is a cluster.
+    #[must_use]
+    pub fn map(&self) -> Option<ClusterMap> {
+        self.parts.to_map()
+    }
+
+    /// Waits for changes, of one or more whole transactions.
+    ///
+    /// # Errors
+    /// Those of the registry: begin anew.
+    pub async fn next(&mut self) -> Result<(), ClusterError> {
+        let batch = self.changes.next().await?;
+        for event in &batch.events {
+            if let Err(error) = self.parts.apply(event) {
+                // The rest of the map is better than none; who needs this entry sees the older one.
+                tracing::error!(%error, "a change of the cluster map is passed over");
+            }
+        }
+        self.parts.revision = batch.revision;
+        Ok(())
+    }
+}
+
+/// Reads the map and follows its changes until the registry fails.
+async fn follow(
+    registry: &dyn Registry,
+    sender: &watch::Sender<Arc<ClusterMap>>,
+) -> Result<Never, ClusterError> {
+    let mut follower = MapFollower::begin(registry).await?;
+    loop {
+        if let Some(map) = follower.map() {
+            sender.send_replace(Arc::new(map));
+        }
+        follower.next().await?;
+        for _ in 0..CHANGES_AT_ONCE_MAX {
+            tokio::select! {
+                biased;
+                next = follower.next() => next?,
+                () = std::future::ready(()) => break,
+            }
+        }
+    }
+}
+
+/// What is known of an entry that is being followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// Nothing: it was not read yet.
+    NotYet,
+    /// It is not there.
+    Absent,
+    /// Its value.
+    Is(T),
+}
+
+/// Starts a task that keeps one entry current until nobody looks any more.
+pub(super) fn keep_entry<T>(registry: Arc<dyn Registry>, key: &'static str) -> watch::Receiver<Known<T>>
+where
+    T: DeserializeOwned + PartialEq + Send + Sync + 'static,
+{
+    let (sender, receiver) = watch::channel(Known::NotYet);
+    tokio::spawn(async move {
+        follow_again_and_again(key, &sender, || follow_entry(&*registry, key, &sender)).await;
+    });
+    receiver
+}
+
+async fn follow_entry<T: DeserializeOwned + PartialEq>(
+    registry: &dyn Registry,
+    key: &str,
+    sender: &watch::Sender<Known<T>>,
+) -> Result<Never, ClusterError> {
+    let publish = |value: Option<&Value>| -> Result<(), ClusterError> {
+        let known = match value {
+            None => Known::Absent,
+            Some(value) => Known::Is(decode(key, value)?),
+        };
+        sender.send_if_modified(|before| {
+            let is_new = *before != known;
+            *before = known;
+            is_new
+        });
+        Ok(())
+    };
+    let range = registry.range(key).await?;
+    // Other keys may begin with this one.
+    let entry = range.entries.iter().find(|entry| entry.key == key);
+    publish(entry.map(|entry| &entry.value))?;
+    let mut changes = registry.watch(key, range.revision.next()).await?;
+    loop {
+        for event in changes.next().await?.events.iter().filter(|event| event.key() == key) {
+            publish(match event {
+                Event::Put(entry) => Some(&entry.value),
+                Event::Delete { .. } => None,
+            })?;
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Why an operation on the cluster's state was refused.
+
+use super::presence::MoveRecord;
+use base::map::{DeviceClass, FailureDomain};
+use base::units::ByteSize;
+use base::{ClusterId, Epoch, NodeId, OsdId, PgId, VolumeId};
+use registry::RegistryError;
+
+/// Why an operation on the cluster's state was refused. Unless it is the registry that failed, nothing
+/// was changed.
+#[derive(thiserror::Error, Debug)]
+pub enum ClusterError {
+    /// The registry failed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The node that was to do it refused, in its words.
+    #[error("{reason}")]
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The registry is empty.
+    #[error("there is no cluster in this registry yet; start one with `millpond up`")]
+    NoCluster,
+    /// The registry is another cluster's.
+    #[error(
+        "this registry belongs to cluster {found}, not {expected}; use the directory of cluster {expected}"
+    )]
+    OtherCluster {
+        /// Whose it is.
+        found: ClusterId,
+        /// Whose it should be.
+        expected: ClusterId,
+    },
+    /// It is being moved into this registry.
+    #[error(
+        "cluster {} is being moved into this registry from {}; run `millpond registry migrate` again where that was begun: \
+         it goes on from where it is", record.cluster, record.source
+    )]
+    MovingIn {
+        /// The move.
+        record: Box<MoveRecord>,
+    },
+    /// It was moved to another registry.
+    #[error(
+        "cluster {} was moved from this registry to {}; if `millpond registry migrate` broke off, run it again as it was: it \
+         goes on from where it is. Else use the directory or the token of where the cluster is now", record.cluster,
+        record.target
+    )]
+    Moved {
+        /// The move.
+        record: Box<MoveRecord>,
+    },
+    /// An entry is not what this version writes.
+    #[error(
+        "the registry's key {key:?} cannot be read ({reason}); was it written by another version of millpond?"
+    )]
+    Unreadable {
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        reason: String,
+    },
+    /// Others kept changing what was to be changed.
+    #[error("{what} is being changed by others all the time; try again")]
+    Contended {
+        /// What was to be changed.
+        what: String,
+    },
+    /// No node has that id.
+    #[error("there is no {node}; `millpond osd tree` lists them")]
+    NoSuchNode {
+        /// The id.
+        node: NodeId,
+    },
+    /// A name breaks the rules.
+    #[error(
+        "{name:?} cannot be the name of a {what}: it {reason}; use 1 to 100 of the characters A-Z a-z 0-9 . _ -"
+    )]
+    NameInvalid {
+        /// What it was to name.
+        what: &'static str,
+        /// The name, shortened.
+        name: String,
+        /// Which rule.
+        reason: &'static str,
+    },
+    /// No OSD has that id.
+    #[error("there is no {osd}; `millpond osd tree` lists them")]
+    NoSuchOsd {
+        /// The id.
+        osd: OsdId,
+    },
+    /// It runs OSDs.
+    #[error("{node} still has {osd}; empty it with `millpond node drain {}`, then remove its OSDs with `millpond osd rm`", node.0)]
+    NodeInUse {
+        /// The node.
+        node: NodeId,
+        /// One of its OSDs.
+        osd: OsdId,
+    },
+    /// Data is placed on it.
+    #[error("{osd} is in, so data may be placed on it; take it out first with `millpond osd out {}`", osd.0)]
+    OsdIn {
+        /// The OSD.
+        osd: OsdId,
+    },
+    /// It holds, or shall hold, placement groups.
+    #[error(
+        "{osd} cannot be removed yet: {what}; `millpond status` shows what is still to be moved off it, and what \
+         that waits for"
+    )]
+    OsdInUse {
+        /// The OSD.
+        osd: OsdId,
+        /// How many groups of how many, and one of them.
+        what: String,
+    },
+    /// No pool has that name.
+    #[error("there is no pool {name}; `millpond pool ls` lists them, `millpond pool create {name}` makes it")]
+    NoSuchPool {
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a pool {name} already; choose another name")]
+    PoolExists {
+        /// The name.
+        name: String,
+    },
+    /// Such a pool cannot be.
+    #[error("the pool {name} cannot be like that: {reason}")]
+    PoolInvalid {
+        /// The name.
+        name: String,
+        /// Why, and what is possible.
+        reason: String,
+    },
+    /// There are fewer OSDs than copies.
+    #[error(
+        "the pool {name} wants {size} copies of everything, but only {osds} OSDs are in; add OSDs with \
+         `millpond osd add`, take some in with `millpond osd in`, or lower the size"
+    )]
+    TooFewOsds {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// OSDs that could hold one.
+        osds: usize,
+    },
+    /// There are fewer OSDs on such drives than copies.
+    #[error(
+        "the pool {name} wants {size} copies of everything on {class} drives, and only {osds} OSDs on such are in; `millpond \
+         osd tree` shows the classes, `millpond osd class ID {class}` corrects one"
+    )]
+    TooFewOfClass {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// The class.
+        class: DeviceClass,
+        /// OSDs that could hold one.
+        osds: usize,
+    },
+    /// There are fewer failure domains than copies.
+    #[error(
+        "the pool {name} wants its {size} copies in distinct {domain}s, and OSDs are in only {domains} {domain}s that have a \
+         name; say where nodes stand with `millpond placement locate`, or choose --failure-domain host"
+    )]
+    TooFewDomains {
+        /// The pool.
+        name: String,
+        /// Copies.
+        size: u32,
+        /// What was asked to be distinct.
+        domain: FailureDomain,
+        /// How many there are.
+        domains: usize,
+    },
+    /// The pool still has volumes.
+    #[error(
+        "the pool {name} still holds {volumes} volumes, {example} among them; remove them first with `millpond volume rm`"
+    )]
+    PoolInUse {
+        /// The pool.
+        name: String,
+        /// How many.
+        volumes: usize,
+        /// The name of one.
+        example: String,
+    },
+    /// No volume has that name.
+    #[error(
+        "there is no volume {name}; `millpond volume ls` lists them, `millpond volume create {name} SIZE` makes it"
+    )]
+    NoSuchVolume {
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a volume {name} already; choose another name")]
+    VolumeExists {
+        /// The name.
+        name: String,
+    },
+    /// No volume can have that size.
+    #[error("the volume {name} cannot have {bytes} bytes; a volume has 1 byte to 64TiB")]
+    VolumeSizeInvalid {
+        /// The volume.
+        name: String,
+        /// The size.
+        bytes: u64,
+    },
+    /// It would become smaller.
+    #[error(
+        "the volume {name} has {from}, {to} is less and would lose what lies beyond; if that is meant, say --allow-shrink"
+    )]
+    WouldShrink {
+        /// The volume.
+        name: String,
+        /// Its size.
+        from: ByteSize,
+        /// The size asked for.
+        to: ByteSize,
+    },
+    /// Somebody is attached who does not share.
+    #[error("the volume {name} is attached by {holder}; {next}")]
+    Attached {
+        /// The volume.
+        name: String,
+        /// Who, as it described itself.
+        holder: String,
+        /// What can be done.
+        next: &'static str,
+    },
+    /// The name of a key is taken.
+    #[error(
+        "there is a key {name} already; choose another name, or remove that one with `millpond auth rm {name}`"
+    )]
+    PrincipalExists {
+        /// The name.
+        name: String,
+    },
+    /// Nobody can have such an access.
+    #[error("such an access cannot be given: {reason}; `millpond pool ls` lists the pools")]
+    AccessInvalid {
+        /// Why.
+        reason: String,
+    },
+    /// There is no such placement group.
+    #[error("there is no placement group {pg}; `millpond pg dump` lists them")]
+    NoSuchPg {
+        /// The group.
+        pg: PgId,
+    },
+    /// A configuration that cannot be.
+    #[error("the placement group {pg} cannot go from {expected} to this configuration: {reason}")]
+    PgInvalid {
+        /// The group.
+        pg: PgId,
+        /// The epoch it was to follow.
+        expected: Epoch,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+    /// A volume's name leads to no volume.
+    #[error("the name {name} leads to {volume}, which is not there; was the registry changed by hand?")]
+    DanglingName {
+        /// The name.
+        name: String,
+        /// Where it leads.
+        volume: VolumeId,
+    },
+}
+
+const NAME_BYTES_MAX: usize = 100;
+
+/// Whether a name keeps the rules for names of pools, volumes and keys.
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let reason = if name.is_empty() {
+        "is empty"
+    } else if !name.bytes().all(allowed) {
+        "has another character than those allowed"
+    } else if name.len() > NAME_BYTES_MAX {
+        "is longer than 100 characters"
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::NameInvalid { what, name: name.chars().take(NAME_BYTES_MAX).collect(), reason })
+}

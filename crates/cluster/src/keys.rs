@@ -1,0 +1,183 @@
+//! The names of the keys. Their layout is in the module's documentation.
+
+use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use registry::LeaseId;
+
+pub(super) const MAP: &str = "millpond/map/";
+pub(super) const CLUSTER: &str = "millpond/map/cluster";
+pub(super) const MOVING_IN: &str = "millpond/moving-in";
+pub(super) const MOVED: &str = "millpond/moved";
+pub(super) const ENCRYPTION: &str = "millpond/map/encryption";
+pub(super) const NEXT_NODE: &str = "millpond/next/node";
+pub(super) const NEXT_OSD: &str = "millpond/next/osd";
+pub(super) const NEXT_POOL: &str = "millpond/next/pool";
+pub(super) const NEXT_VOLUME: &str = "millpond/next/volume";
+pub(super) const OSDS_REMOVED: &str = "millpond/osds-removed";
+pub(super) const MANAGER: &str = "millpond/manager";
+pub(super) const SETTINGS: &str = "millpond/settings";
+pub(super) const DRIVES: &str = "millpond/drive/";
+pub(super) const PGS: &str = "millpond/map/pg/";
+pub(super) const TARGETS: &str = "millpond/map/target/";
+pub(super) const VOLUMES: &str = "millpond/map/volume/";
+pub(super) const SCRUBS: &str = "millpond/scrub/";
+pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
+pub(super) const HTTP: &str = "millpond/http/";
+pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
+pub(super) const ATTACHED: &str = "millpond/attached/";
+pub(super) const VOLUME_NAMES: &str = "millpond/volume-name/";
+
+/// A key below [`MAP`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapKey<'a> {
+    Cluster,
+    Node(NodeId),
+    Osd(OsdId),
+    Up(OsdId),
+    Pool(PoolId),
+    Pg(PgId),
+    Target(PgId),
+    Volume(VolumeId),
+    Principal(&'a str),
+    Encryption,
+}
+
+impl MapKey<'_> {
+    /// What a key says, or `None` for one that this version does not know.
+    pub(super) fn parse(key: &str) -> Option<MapKey<'_>> {
+        let name = key.strip_prefix(MAP)?;
+        let Some((kind, id)) = name.split_once('/') else {
+            return match name {
+                "cluster" => Some(MapKey::Cluster),
+                "encryption" => Some(MapKey::Encryption),
+                _ => None,
+            };
+        };
+        match kind {
+            "node" => id.parse().ok().map(|id| MapKey::Node(NodeId(id))),
+            "osd" => id.parse().ok().map(|id| MapKey::Osd(OsdId(id))),
+            "up" => id.parse().ok().map(|id| MapKey::Up(OsdId(id))),
+            "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
+            "pg" => id.parse().ok().map(MapKey::Pg),
+            "target" => id.parse().ok().map(MapKey::Target),
+            "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
+            "principal" => Some(MapKey::Principal(id)),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn node(id: NodeId) -> String {
+    format!("{MAP}node/{}", id.0)
+}
+
+pub(super) fn osd(id: OsdId) -> String {
+    format!("{MAP}osd/{}", id.0)
+}
+
+pub(super) fn up(id: OsdId) -> String {
+    format!("{MAP}up/{}", id.0)
+}
+
+pub(super) fn pool(id: PoolId) -> String {
+    format!("{MAP}pool/{}", id.0)
+}
+
+pub(super) fn pg(id: PgId) -> String {
+    format!("{PGS}{id}")
+}
+
+pub(super) fn pgs_of(pool: PoolId) -> String {
+    format!("{PGS}{}.", pool.0)
+}
+
+pub(super) fn target(id: PgId) -> String {
+    format!("{TARGETS}{id}")
+}
+
+pub(super) fn targets_of(pool: PoolId) -> String {
+    format!("{TARGETS}{}.", pool.0)
+}
+
+pub(super) fn volume(id: VolumeId) -> String {
+    format!("{VOLUMES}{}", id.0)
+}
+
+pub(super) fn principal(name: &str) -> String {
+    format!("{PRINCIPALS}{name}")
+}
+
+pub(super) fn uuid(uuid: OsdUuid) -> String {
+    format!("millpond/uuid/{uuid}")
+}
+
+pub(super) fn pool_name(name: &str) -> String {
+    format!("millpond/pool-name/{name}")
+}
+
+pub(super) fn volume_name(name: &str) -> String {
+    format!("{VOLUME_NAMES}{name}")
+}
+
+pub(super) fn attached_to(volume: VolumeId) -> String {
+    format!("{ATTACHED}{}/", volume.0)
+}
+
+pub(super) fn attached(volume: VolumeId, client: ClientId) -> String {
+    format!("{ATTACHED}{}/{:016x}", volume.0, client.0)
+}
+
+pub(super) fn holders_of(volume: VolumeId) -> String {
+    format!("millpond/holder/{}/", volume.0)
+}
+
+pub(super) fn holder(volume: VolumeId, client: ClientId) -> String {
+    format!("millpond/holder/{}/{:016x}", volume.0, client.0)
+}
+
+pub(super) fn attach_guard(volume: VolumeId) -> String {
+    format!("millpond/attach-guard/{}", volume.0)
+}
+
+pub(super) fn client_lease(lease: LeaseId) -> String {
+    format!("millpond/client-lease/{:016x}", lease.0)
+}
+
+pub(super) fn scrub(id: PgId) -> String {
+    format!("{SCRUBS}{id}")
+}
+
+pub(super) fn scrub_wish(id: PgId) -> String {
+    format!("{SCRUB_WISHES}{id}")
+}
+
+pub(super) fn drive(id: OsdId) -> String {
+    format!("{DRIVES}{}", id.0)
+}
+
+pub(super) fn http(node: NodeId, pid: u32) -> String {
+    format!("{HTTP}{}-{pid}", node.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_the_map_reads_back_what_it_names() {
+        let pg = PgId { pool: PoolId(3), index: 17 };
+        assert_eq!(MapKey::parse(CLUSTER), Some(MapKey::Cluster));
+        assert_eq!(MapKey::parse(&node(NodeId(3))), Some(MapKey::Node(NodeId(3))));
+        assert_eq!(MapKey::parse(&osd(OsdId(3))), Some(MapKey::Osd(OsdId(3))));
+        assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));
+        assert_eq!(MapKey::parse(&pool(PoolId(3))), Some(MapKey::Pool(PoolId(3))));
+        assert_eq!(MapKey::parse(&self::pg(pg)), Some(MapKey::Pg(pg)));
+        assert_eq!(MapKey::parse(&target(pg)), Some(MapKey::Target(pg)));
+        assert!(target(pg).starts_with(&targets_of(PoolId(3))));
+        assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
+        assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
+        assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
+        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/drive/1"] {
+            assert_eq!(MapKey::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Nodes: which host each runs on, and where that stands.
+
+use super::error::check_name;
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use base::NodeId;
+use base::map::NodeInfo;
+use registry::{Compare, Operation, Txn};
+
+impl Cluster {
+    /// Makes a new node known. Its number was never used before.
+    ///
+    /// # Errors
+    /// [`ClusterError::NameInvalid`]; those of the registry.
+    pub async fn new_node(&self, info: &NodeInfo) -> Result<NodeId> {
+        check_names(info)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let map = self.map().await?;
+            let known = map.nodes.keys().copied().chain(map.osds.values().map(|osd| osd.node));
+            let first = known.max().map_or(0, |node| u64::from(node.0) + 1);
+            let next: Read<u64> = self.read(keys::NEXT_NODE).await?;
+            // Of a cluster on one machine whoever starts a node chooses its number.
+            let number = next.value.unwrap_or(0).max(first);
+            let used = Operation::put(&next.key, encode(&(number + 1)));
+            let node = NodeId(u32::try_from(number).map_err(|_| ClusterError::Unreadable {
+                key: keys::NEXT_NODE.to_owned(),
+                reason: format!("{number} is no number of a node"),
+            })?);
+            let key = keys::node(node);
+            let txn = Txn::new()
+                .when(next.unchanged())
+                .when(Compare::Absent(key.clone()))
+                .then(used)
+                .then(Operation::put(&key, encode(info)));
+            if self.commit(txn).await? {
+                return Ok(node);
+            }
+        }
+        Err(ClusterError::Contended { what: "the list of nodes".to_owned() })
+    }
+
+    /// Forgets a node that runs no OSD, and its key. Says whether there was one.
+    ///
+    /// # Errors
+    /// [`ClusterError::NodeInUse`]; those of the registry.
+    pub async fn remove_node(&self, node: NodeId) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<NodeInfo> = self.read(&keys::node(node)).await?;
+            let map = self.map().await?;
+            if let Some((osd, _)) = map.osds.iter().find(|(_, info)| info.node == node) {
+                return Err(ClusterError::NodeInUse { node, osd: *osd });
+            }
+            let is_its = |principal: &base::Principal| principal.access == base::Access::Node(node);
+            let keys = map.principals.iter().filter(|(_, principal)| is_its(principal)).map(|(name, _)| name);
+            let mut txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
+            let mut is_known = read.value.is_some();
+            for name in keys {
+                is_known = true;
+                txn = txn.then(Operation::delete(keys::principal(name)));
+            }
+            if !is_known {
+                return Ok(false);
+            }
+            if self.commit(txn).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: node.to_string() })
+    }
+
+    /// Changes what is known of a node: its host, and where that stands. Answers what is known now.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchNode`] if it runs no OSD and was never heard of; [`ClusterError::NameInvalid`]; those of the
+    /// registry.
+    pub async fn change_node(&self, node: NodeId, change: impl Fn(&mut NodeInfo)) -> Result<NodeInfo> {
+        let is_known = self.map().await?.osds.values().any(|info| info.node == node);
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<NodeInfo> = self.read(&keys::node(node)).await?;
+            if read.value.is_none() && !is_known {
+                return Err(ClusterError::NoSuchNode { node });
+            }
+            let before = read.value.clone().unwrap_or_default();
+            let mut info = before.clone();
+            change(&mut info);
+            check_names(&info)?;
+            if info == before {
+                return Ok(info);
+            }
+            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&info)));
+            if self.commit(txn).await? {
+                return Ok(info);
+            }
+        }
+        Err(ClusterError::Contended { what: node.to_string() })
+    }
+}
+
+fn check_names(info: &NodeInfo) -> Result<()> {
+    let location = &info.location;
+    let host = Some(&info.host).filter(|host| !host.is_empty());
+    let names = [
+        ("host", host),
+        ("region", location.region.as_ref()),
+        ("zone", location.zone.as_ref()),
+        ("rack", location.rack.as_ref()),
+    ];
+    names.into_iter().try_for_each(|(what, name)| name.map_or(Ok(()), |name| check_name(what, name)))
+}

@@ -1,0 +1,266 @@
+//! Pools and the configurations of their placement groups.
+
+use super::error::check_name;
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
+use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
+use placement::{Candidate, PG_COUNT_MAX, place};
+use registry::{Compare, Operation, Txn};
+
+/// Copies of an object, at most.
+const SIZE_MAX: u32 = 16;
+
+impl Cluster {
+    /// Makes a pool whose replicas lie on distinct hosts, on drives of any class: see [`Self::create_pool_by`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn create_pool(&self, name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<PoolId> {
+        let rule = PlacementRule::default();
+        let name = name.to_owned();
+        self.create_pool_by(&PoolInfo { name, size, min_size, pg_count, rule, ..PoolInfo::default() }).await
+    }
+
+    /// Makes a pool over the OSDs that are in now and that its rule allows, whether they are up or not. Replicas lie in
+    /// distinct failure domains where there are enough, else they are spread over them as far as possible; for racks and
+    /// what is larger there must be enough.
+    ///
+    /// # Errors
+    /// [`ClusterError::PoolExists`], [`ClusterError::PoolInvalid`], [`ClusterError::TooFewOsds`],
+    /// [`ClusterError::TooFewOfClass`], [`ClusterError::TooFewDomains`], [`ClusterError::NameInvalid`]; those of the
+    /// registry.
+    pub async fn create_pool_by(&self, info: &PoolInfo) -> Result<PoolId> {
+        let PoolInfo { name, size, min_size, pg_count, rule, .. } = info;
+        let (name, size, pg_count) = (name.as_str(), *size, *pg_count);
+        check_name("pool", name)?;
+        check_pool(name, size, *min_size, pg_count)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+            if named.value.is_some() {
+                return Err(ClusterError::PoolExists { name: name.to_owned() });
+            }
+            // Read before the OSDs are, and written with the pool: whichever of the two comes second, this or
+            // the removal of an OSD, finds it changed.
+            let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+            let map = self.map().await?;
+            check_enough(&map, info)?;
+            let candidates = Candidate::of_rule(&map, rule);
+            let id = self.take_pool_id().await?;
+            let groups = place(id, pg_count, size, rule.failure_domain, &candidates);
+            let configurations = (0..).zip(groups).flat_map(|(index, in_sync): (u32, Vec<OsdId>)| {
+                let pg = PgId { pool: id, index };
+                let target = Operation::put(keys::target(pg), encode(&in_sync));
+                let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+                [target, Operation::put(keys::pg(pg), encode(&config))]
+            });
+            for txn in Txn::split(configurations) {
+                self.registry.txn(txn).await?;
+            }
+            let last = Txn::new()
+                .when(named.unchanged())
+                .when(removed.unchanged())
+                .then(Operation::put(&removed.key, encode(&removed.value.unwrap_or(0))))
+                .then(Operation::put(&named.key, encode(&id)))
+                .then(Operation::put(keys::pool(id), encode(info)));
+            if self.commit(last).await? {
+                return Ok(id);
+            }
+            self.delete_pgs(id).await?;
+        }
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Changes how many copies a pool keeps, and below how many in sync its groups take no writes; `None` leaves it as it
+    /// is. Where the copies shall lie from then on the manager says. Answers what the pool is now.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInvalid`]; [`ClusterError::TooFewOsds`],
+    /// [`ClusterError::TooFewOfClass`] or [`ClusterError::TooFewDomains`] if it shall have more copies than there is room
+    /// for; those of the registry.
+    pub async fn change_pool(
+        &self,
+        name: &str,
+        size: Option<u32>,
+        min_size: Option<u32>,
+    ) -> Result<PoolInfo> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, is_named) = self.find_pool(name).await?;
+            let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+            let map = self.map().await?;
+            let read: Read<PoolInfo> = self.read(&keys::pool(id)).await?;
+            // It was removed since its name was looked up.
+            let Some(before) = read.value.clone() else { continue };
+            let mut info = before.clone();
+            info.size = size.unwrap_or(before.size);
+            info.min_size = min_size.unwrap_or(before.min_size);
+            check_pool(name, info.size, info.min_size, info.pg_count)?;
+            if info.size > before.size {
+                check_enough(&map, &info)?;
+            }
+            if info == before {
+                return Ok(info);
+            }
+            let txn = Txn::new()
+                .when(is_named)
+                .when(removed.unchanged())
+                .when(read.unchanged())
+                .then(Operation::put(&read.key, encode(&info)));
+            if self.commit(txn).await? {
+                return Ok(info);
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Removes a pool that holds no volumes.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`]; those of the registry.
+    pub async fn remove_pool(&self, name: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+            let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+            // Read before the volumes are: one that is made afterwards moves it.
+            let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
+            let volumes: Vec<(String, VolumeInfo)> = self.read_all(keys::VOLUMES).await?;
+            let (removed, living): (Vec<_>, Vec<_>) = volumes
+                .into_iter()
+                .filter(|(_, volume)| volume.pool == id)
+                .partition(|(_, volume)| volume.removed);
+            if let Some((_, example)) = living.first() {
+                return Err(ClusterError::PoolInUse {
+                    name: name.to_owned(),
+                    volumes: living.len(),
+                    example: example.name.clone(),
+                });
+            }
+            let txn = Txn::new()
+                .when(named.unchanged())
+                .when(next.unchanged())
+                .then(Operation::delete(&named.key))
+                .then(Operation::delete(keys::pool(id)));
+            if self.commit(txn).await? {
+                // Without its pool none of this is part of the map; what a failure leaves here is harmless.
+                self.delete_pgs(id).await?;
+                return self.delete_all(removed.into_iter().map(|(key, _)| key)).await;
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Replaces the configuration of a placement group, if its epoch is `expected` still. Says whether.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchPg`]; [`ClusterError::PgInvalid`] for a configuration that breaks the rules;
+    /// those of the registry.
+    pub async fn change_pg(&self, pg: PgId, expected: Epoch, new: PgConfig) -> Result<bool> {
+        check_pg(pg, expected, &new)?;
+        let read: Read<PgConfig> = self.read(&keys::pg(pg)).await?;
+        let present = read.value.as_ref().ok_or(ClusterError::NoSuchPg { pg })?;
+        if present.epoch != expected {
+            return Ok(false);
+        }
+        let mut txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&new)));
+        // Whoever becomes in sync must not have been removed meanwhile: nobody would find what it holds.
+        for osd in new.in_sync.iter().filter(|osd| !present.in_sync.contains(osd)) {
+            txn = txn.when(Compare::Exists(keys::osd(*osd)));
+        }
+        self.commit(txn).await
+    }
+
+    async fn take_pool_id(&self) -> Result<PoolId> {
+        for _ in 0..ATTEMPTS_MAX {
+            let next: Read<u64> = self.read(keys::NEXT_POOL).await?;
+            let (number, used) = next.take(1);
+            let id = u32::try_from(number).map_err(|_| ClusterError::Unreadable {
+                key: keys::NEXT_POOL.to_owned(),
+                reason: format!("{number} is no id of a pool"),
+            })?;
+            if self.commit(Txn::new().when(next.unchanged()).then(used)).await? {
+                return Ok(PoolId(id));
+            }
+        }
+        Err(ClusterError::Contended { what: "the list of pools".to_owned() })
+    }
+
+    async fn delete_pgs(&self, pool: PoolId) -> Result<()> {
+        let scrubs = [keys::SCRUBS, keys::SCRUB_WISHES].map(|prefix| format!("{prefix}{}.", pool.0));
+        for prefix in [keys::pgs_of(pool), keys::targets_of(pool)].into_iter().chain(scrubs) {
+            let entries = self.registry.range(&prefix).await?.entries;
+            self.delete_all(entries.into_iter().map(|entry| entry.key)).await?;
+        }
+        Ok(())
+    }
+
+    /// The pool of a name, and the condition that it is there still.
+    pub(super) async fn find_pool(&self, name: &str) -> Result<(PoolId, Compare)> {
+        let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
+        let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+        Ok((id, named.unchanged()))
+    }
+
+    /// The volume of a name as it was read.
+    pub(super) async fn find_volume(&self, name: &str) -> Result<(VolumeId, Read<VolumeInfo>, VolumeInfo)> {
+        let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
+        let id = named.value.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?;
+        let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
+        match read.value.clone() {
+            Some(info) if !info.removed => Ok((id, read, info)),
+            // Removed between the two readings.
+            Some(_) => Err(ClusterError::NoSuchVolume { name: name.to_owned() }),
+            None => Err(ClusterError::DanglingName { name: name.to_owned(), volume: id }),
+        }
+    }
+}
+
+/// Whether there are OSDs and failure domains enough for the copies of a pool.
+fn check_enough(map: &ClusterMap, pool: &PoolInfo) -> Result<()> {
+    let PoolInfo { name, size, rule, .. } = pool;
+    let (name, size, domain) = (name.clone(), *size, rule.failure_domain);
+    let candidates = Candidate::of_rule(map, rule);
+    if candidates.len() < size as usize {
+        let osds = candidates.len();
+        return Err(match rule.device_class {
+            None => ClusterError::TooFewOsds { name, size, osds },
+            Some(class) => ClusterError::TooFewOfClass { name, size, class, osds },
+        });
+    }
+    // A person who runs one machine has one host, and knows it; racks that are asked for are meant to be there.
+    let domains = Candidate::named_domains(&candidates, domain);
+    if domain > FailureDomain::Host && domains < size as usize {
+        return Err(ClusterError::TooFewDomains { name, size, domain, domains });
+    }
+    Ok(())
+}
+
+fn check_pool(name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<()> {
+    let reason = if !(1..=SIZE_MAX).contains(&size) {
+        format!("it cannot have {size} copies; choose 1 to {SIZE_MAX}")
+    } else if !(1..=size).contains(&min_size) {
+        format!("min-size {min_size} does not fit {size} copies; choose 1 to {size}")
+    } else if !(1..=PG_COUNT_MAX).contains(&pg_count) {
+        format!("it cannot have {pg_count} placement groups; choose 1 to {PG_COUNT_MAX}")
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::PoolInvalid { name: name.to_owned(), reason })
+}
+
+/// Checks what may follow a configuration of epoch `expected`.
+///
+/// # Errors
+/// [`ClusterError::PgInvalid`] says which rule it breaks.
+pub fn check_pg(pg: PgId, expected: Epoch, new: &PgConfig) -> Result<()> {
+    let mut members: Vec<OsdId> = new.in_sync.iter().chain(&new.learners).copied().collect();
+    members.sort_unstable();
+    let reason = if expected.0.checked_add(1) != Some(new.epoch.0) {
+        "its epoch is not the next one"
+    } else if !new.in_sync.contains(&new.primary) {
+        "its primary is not in sync"
+    } else if members.windows(2).any(|pair| pair[0] == pair[1]) {
+        "it names an OSD twice"
+    } else {
+        return Ok(());
+    };
+    Err(ClusterError::PgInvalid { pg, expected, reason })
+}

@@ -1,0 +1,72 @@
+//! What people set for the whole cluster.
+
+use super::current::{self, Known};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use registry::{Operation, Txn};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long an OSD may be down before its data is placed elsewhere, unless something else is set.
+const OSD_OUT_AFTER_SECONDS: u64 = 600;
+
+/// What people set for the whole cluster. What they did not set is as if it were the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// How long an OSD may be down before it is taken out, in seconds. 0: for ever.
+    pub osd_out_after_seconds: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { osd_out_after_seconds: OSD_OUT_AFTER_SECONDS }
+    }
+}
+
+impl Settings {
+    /// How long an OSD may be down before it is taken out. None: for ever.
+    #[must_use]
+    pub fn osd_out_after(&self) -> Option<Duration> {
+        (self.osd_out_after_seconds > 0).then(|| Duration::from_secs(self.osd_out_after_seconds))
+    }
+}
+
+impl Cluster {
+    /// The settings.
+    ///
+    /// # Errors
+    /// Those of the registry, or settings that cannot be read.
+    pub async fn settings(&self) -> Result<Settings> {
+        Ok(self.read(keys::SETTINGS).await?.value.unwrap_or_default())
+    }
+
+    /// Changes the settings.
+    ///
+    /// # Errors
+    /// Those of the registry, or settings that cannot be read.
+    pub async fn change_settings(&self, change: impl Fn(&mut Settings)) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Settings> = self.read(keys::SETTINGS).await?;
+            let before = read.value.unwrap_or_default();
+            let mut settings = before;
+            change(&mut settings);
+            if settings == before {
+                return Ok(());
+            }
+            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&settings)));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: "the cluster's settings".to_owned() })
+    }
+
+    /// The settings, kept current by a task of its own for as long as a receiver lives.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn watch_settings(&self) -> tokio::sync::watch::Receiver<Known<Settings>> {
+        current::keep_entry(self.registry.clone(), keys::SETTINGS)
+    }
+}
