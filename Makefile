@@ -8,11 +8,10 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
             etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime
 
-# Tests need neither optimisation across crates nor a debugger's tables, and build in half the time without.
-TEST_ENVIRONMENT := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-TEST := $(TEST_ENVIRONMENT) $(CARGO) test --release --locked --workspace --no-fail-fast
+TEST := $(CARGO) test --profile quick --locked --workspace --no-fail-fast
+LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D warnings
 
-.PHONY: help deps build run test test-units test-programs test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
+.PHONY: help deps build run check test test-units test-programs test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,9 +42,14 @@ build: deps ## build the command, optimised
 run: build ## start a cluster in ./data, run the 10K challenge on it, show how to attach a client
 	./$(MILLPOND) demo --dir ./data
 
+check: deps ## format, lint and unit tests: what to run after each change
+	$(CARGO) fmt --all --check
+	$(LINT)
+	$(TEST) --lib --bins
+
 test: deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(CARGO) fmt --all --check
-	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(LINT)
 	$(TEST) --no-run
 	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-units test-programs test-hosts
 
@@ -61,7 +65,7 @@ test-hosts: deps ## the part of test that has many hosts and an etcd (as root: i
 	$(TEST) --test machines
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
-	$(TEST_ENVIRONMENT) $(CARGO) run --release --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
+	$(CARGO) run --profile quick --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
 
 # JSON=FILE also writes the figures to FILE; CEPH_CONF=FILE also compares with that Ceph cluster, on its image rbd/test.
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
@@ -87,7 +91,7 @@ fmt: ## format the code
 	$(CARGO) fmt --all
 
 lint: ## lint, and check licences and advisories where cargo-deny is installed
-	$(TEST_ENVIRONMENT) $(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(LINT)
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --workspace check; \
 	else \
