@@ -122,3 +122,43 @@ pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
         cx.io.send(link, &encode::fence(&Fence { request: 0, volume, generation }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Pair, VOLUME};
+    use base::Generation;
+
+    #[test]
+    fn a_client_hears_that_its_fence_stands_when_every_other_osd_knows_it() {
+        let mut pair = Pair::new();
+        let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
+        let client = LinkId(98);
+        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, client, &fence));
+        assert!(pair.alone.osd.router.fences.is_idle(), "who is gone is not waited for");
+        let peer = crate::links::access::ClientLink::new(base::ClientId(4), None);
+        pair.alone.osd.shared.links.insert(client, crate::links::Peer::Client(peer));
+        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, client, &fence));
+        pair.turn();
+        assert!(pair.heard.iter().any(|message| message.starts_with("Fence(")), "{:?}", pair.heard);
+        assert!(!pair.alone.io.to.contains_key(&client), "the other OSD has not said that it knows it");
+        let done = encode::fence_done(&Fence { request: 1, ..fence });
+        pair.hears(&done);
+        assert!(pair.alone.io.to.contains_key(&client) && pair.alone.osd.router.fences.is_idle());
+        assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));
+    }
+
+    #[test]
+    fn whoever_connects_is_told_every_generation() {
+        let mut pair = Pair::new();
+        pair.alone.io.to.clear();
+        let link = pair.link;
+        pair.alone.with(|_, cx| tell_all(cx, link));
+        let told = pair.alone.io.to.remove(&link).unwrap();
+        assert!(matches!(
+            wire::parse(&told).unwrap().unwrap().0,
+            wire::Message::Fence(Fence { request: 0, volume: VOLUME, generation: Generation(1) })
+        ));
+    }
+}

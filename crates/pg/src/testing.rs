@@ -6,7 +6,8 @@ use crate::context::Context;
 use crate::epoch::query;
 use crate::group::Group;
 use crate::io::Io;
-use crate::links::OsdLink;
+use crate::links::access::ClientLink;
+use crate::links::{OsdLink, Peer};
 use crate::operation::{OperationKind, Purpose};
 use crate::osd::{Osd, OsdOptions};
 use crate::replication::order;
@@ -14,11 +15,13 @@ use crate::request::write;
 use crate::router::Router;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{
-    BLOCK_BYTES, Buffer, ClusterId, Epoch, Generation, Instant, LinkId, Network, ObjectKey, OsdId, OsdUuid,
-    PgId, PoolId, VolumeId, crc32c,
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, LogEntry, Network,
+    ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use wire::{Message, Status, encode};
 use zerocopy::little_endian::U32;
 
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -48,7 +51,10 @@ impl store::Device for Memory {
 /// agrees to everything.
 #[derive(Default)]
 pub(crate) struct Surroundings {
+    /// What was copied to links, whichever.
     pub(crate) sent: Vec<u8>,
+    /// All that was sent on each link and not looked at yet.
+    pub(crate) to: BTreeMap<LinkId, Vec<u8>>,
     pub(crate) closed: Vec<LinkId>,
     pub(crate) disk: Vec<u8>,
     pub(crate) bad: Option<u64>,
@@ -62,10 +68,13 @@ impl Network for Surroundings {
     fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
         None
     }
-    fn send(&mut self, _: LinkId, bytes: &[u8]) {
+    fn send(&mut self, link: LinkId, bytes: &[u8]) {
         self.sent.extend_from_slice(bytes);
+        self.to.entry(link).or_default().extend_from_slice(bytes);
     }
-    fn send_shared(&mut self, _: LinkId, _: Buffer, _: std::ops::Range<usize>) {}
+    fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: std::ops::Range<usize>) {
+        self.to.entry(link).or_default().extend_from_slice(&buffer.bytes()[range]);
+    }
     fn unsent_bytes(&self, _: LinkId) -> usize {
         0
     }
@@ -208,6 +217,169 @@ impl Alone {
 
     pub(crate) fn holds(&self, key: ObjectKey) -> bool {
         self.osd.shared.disk.store.objects().any(|held| held == key)
+    }
+}
+
+/// The OSD with a replica, which a test speaks for: OSD 1, in sync with it in the one group that it leads.
+pub(crate) struct Pair {
+    pub(crate) alone: Alone,
+    /// To the replica.
+    pub(crate) link: LinkId,
+    /// Replicated messages that the replica was sent.
+    pub(crate) received: u64,
+    /// Whether the replica acknowledges them.
+    pub(crate) acknowledges: bool,
+    /// What the replica says that its log has, as the last of it.
+    pub(crate) entries: Vec<LogEntry>,
+    /// What the replica answers when it is asked for a block.
+    pub(crate) block: Option<Vec<u8>>,
+    /// What the replica was sent that it has no answer to, in words.
+    pub(crate) heard: Vec<String>,
+}
+
+pub(crate) const REPLICA: OsdId = OsdId(1);
+
+impl Pair {
+    /// A group that serves.
+    pub(crate) fn new() -> Pair {
+        let mut pair = Pair::before(Vec::new());
+        pair.run();
+        assert!(pair.alone.osd.shared.groups[0].is_active(), "{:?}", pair.alone.osd.shared.groups[0]);
+        pair
+    }
+
+    /// A group whose primary was just told of its replica, which has these entries in its log.
+    pub(crate) fn before(entries: Vec<LogEntry>) -> Pair {
+        let mut alone = Alone::new();
+        let mut map = map(1);
+        map.revision = 2;
+        let info = OsdInfo { uuid: OsdUuid::from_bytes([3; 16]), bytes: 1 << 30, ..OsdInfo::default() };
+        map.osds.insert(REPLICA, info);
+        let pool = map.pools.get_mut(&PG.pool).unwrap();
+        (pool.size, pool.min_size) = (2, 2);
+        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        let in_sync = vec![OsdId(0), REPLICA];
+        map.targets.insert(PG, in_sync.clone());
+        map.pgs.insert(PG, PgConfig { epoch, primary: OsdId(0), in_sync, learners: Vec::new() });
+        let link = alone.connect(REPLICA);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let (received, acknowledges, block, heard) = (0, true, None, Vec::new());
+        Pair { alone, link, received, acknowledges, entries, block, heard }
+    }
+
+    /// Some seconds pass.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..40 {
+            self.turn();
+        }
+    }
+
+    /// A moment passes: the drive and the registry do what they were asked, and the replica answers.
+    pub(crate) fn turn(&mut self) {
+        let Alone { osd, io, now } = &mut self.alone;
+        *now = *now + Duration::from_millis(20);
+        for (token, buffer, result) in std::mem::take(&mut io.drive) {
+            osd.handle_file(*now, token, buffer, result, io);
+        }
+        for (pg, config) in std::mem::take(&mut io.proposals) {
+            osd.handle_proposal(*now, pg, Some(config), io);
+        }
+        osd.end_turn(*now, io);
+        let bytes = io.to.remove(&self.link).unwrap_or_default();
+        let answer = self.answer(&bytes);
+        self.hears(&answer);
+    }
+
+    /// The OSD gets these bytes from its replica.
+    pub(crate) fn hears(&mut self, bytes: &[u8]) {
+        let Alone { osd, io, now } = &mut self.alone;
+        osd.handle_bytes(*now, self.link, bytes, io).unwrap();
+    }
+
+    /// What the replica says to all that.
+    fn answer(&mut self, mut bytes: &[u8]) -> Vec<u8> {
+        let mut answer: Vec<u8> = Vec::new();
+        let before = self.received;
+        while let Some((message, size)) = wire::parse(bytes).unwrap() {
+            match message {
+                Message::Query { pg, epoch, .. } => {
+                    let log = encode::LogState {
+                        last_sequence: self.entries.last().map_or(Sequence(0), |entry| entry.sequence),
+                        log_begins: Sequence(0),
+                        is_incomplete: false,
+                        may_lack_tail: false,
+                    };
+                    let entries = self.entries.iter().copied();
+                    encode::position(&mut answer, pg, epoch, log, entries);
+                }
+                Message::Activate { .. } | Message::ReplicateWrite(..) | Message::ReplicateZero(_) => {
+                    self.received += 1;
+                }
+                Message::Lease(lease) if lease.ttl_ms > 0 => {
+                    let grant =
+                        wire::Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..lease };
+                    answer.extend(encode::lease(&wire::Lease { ttl_ms: 0, ..grant }));
+                }
+                Message::Fetch(inquiry) => match &self.block {
+                    Some(block) => {
+                        answer.extend(encode::fetched(&inquiry, Status::Ok, true));
+                        answer.extend(crc32c(block).to_le_bytes());
+                        answer.extend_from_slice(block);
+                    }
+                    None => answer.extend(encode::fetched(&inquiry, Status::Damaged, false)),
+                },
+                other => self.heard.push(format!("{other:?}")),
+            }
+            bytes = &bytes[size..];
+        }
+        if self.acknowledges && self.received > before {
+            answer.extend(encode::replicate_ack(self.received, false));
+        }
+        answer
+    }
+
+    /// A client asks for that; answers the status that it was told by now, if any.
+    pub(crate) fn ask(&mut self, bytes: &[u8]) -> Option<Status> {
+        let client = LinkId(99);
+        let Alone { osd, io, now } = &mut self.alone;
+        osd.shared.links.insert(client, Peer::Client(ClientLink::new(ClientId(9), None)));
+        io.to.remove(&client);
+        osd.handle_bytes(*now, client, bytes, io).unwrap();
+        self.told()
+    }
+
+    /// The status that the client was told last.
+    pub(crate) fn told(&self) -> Option<Status> {
+        let told = self.alone.io.to.get(&LinkId(99))?;
+        match wire::parse(told).unwrap()?.0 {
+            Message::Reply(reply) => Some(reply.status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A write of one block of the volume, as a client sends it.
+    pub(crate) fn write_of(&self, block: u16, content: u8) -> Vec<u8> {
+        let data = vec![content; BLOCK_BYTES];
+        let checksums = [U32::new(crc32c(&data))];
+        let request = self.request(block);
+        let mut bytes = encode::write(&request, &checksums).to_vec();
+        bytes.extend_from_slice(zerocopy::IntoBytes::as_bytes(&checksums[..]));
+        bytes.extend_from_slice(&data);
+        bytes
+    }
+
+    /// A request for one block.
+    pub(crate) fn request(&self, block: u16) -> wire::Request {
+        wire::Request {
+            request: 1,
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            offset: u32::from(block) * BLOCK_BYTES as u32,
+            length: BLOCK_BYTES as u32,
+            epoch: self.alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        }
     }
 }
 

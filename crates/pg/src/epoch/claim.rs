@@ -324,3 +324,52 @@ pub(crate) fn handle_config(cx: &mut Context<'_, impl Io>, index: u32, config: &
         cx.groups[index].standing.obeys();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{PG, Pair, REPLICA};
+
+    #[test]
+    fn a_group_that_lacks_a_member_says_whom_it_waits_for() {
+        let mut pair = Pair::new();
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        pair.run();
+        let trouble = pair.alone.osd.view().summaries().next().and_then(|summary| summary.trouble);
+        let trouble = trouble.expect("it does not serve");
+        assert!(trouble.contains(&REPLICA.to_string()) && trouble.contains("start its node"), "{trouble}");
+        assert!(pair.alone.io.proposals.is_empty(), "too few are left for an epoch without it");
+    }
+
+    #[test]
+    fn a_claim_that_comes_to_nothing_is_not_made_again_at_once() {
+        let mut pair = Pair::new();
+        pair.alone.with(|_, cx| {
+            end(cx, 0, "a test");
+            cx.groups[0].pauses.claim_after = cx.now;
+            advance(cx, 0);
+        });
+        assert_eq!(pair.alone.io.proposals.len(), 1);
+        let now = pair.alone.now;
+        pair.alone.osd.handle_proposal(now, PG, None, &mut pair.alone.io);
+        pair.alone.io.proposals.clear();
+        pair.alone.with(|_, cx| advance(cx, 0));
+        assert!(pair.alone.io.proposals.is_empty());
+        assert_eq!(pair.alone.osd.shared.groups[0].state(), State::Waiting);
+        let pause = pair.alone.osd.shared.groups[0].pauses.claim_after.since(now);
+        assert_eq!(pause, CLAIM_PAUSE_LONG);
+    }
+
+    #[test]
+    fn who_shut_down_claims_nothing() {
+        let mut pair = Pair::new();
+        pair.alone.osd.begin_shutdown(&mut pair.alone.io);
+        pair.alone.with(|_, cx| {
+            cx.groups[0].pauses.claim_after = cx.now;
+            advance(cx, 0);
+        });
+        assert!(pair.alone.io.proposals.is_empty());
+    }
+}

@@ -206,3 +206,55 @@ fn do_without(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, reason: Str
     }
     group.pauses.claim_after = cx.now + CLAIM_PAUSE;
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Alone, PG};
+    use wire::Message;
+
+    fn positions(alone: &mut Alone, link: LinkId) -> usize {
+        let sent = alone.io.to.remove(&link).unwrap_or_default();
+        let (mut rest, mut count) = (&sent[..], 0);
+        while let Some((message, size)) = wire::parse(rest).unwrap() {
+            count += usize::from(matches!(message, Message::Position(_)));
+            rest = &rest[size..];
+        }
+        count
+    }
+
+    #[test]
+    fn a_primary_of_a_later_epoch_is_told_where_this_member_stands_and_obeyed() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        alone.query(link, PG, 1, epoch);
+        assert_eq!(positions(&mut alone, link), 1);
+        let group = &alone.osd.shared.groups[0];
+        assert!(!group.is_led_here() && group.epoch == epoch && group.leader == Some(OsdId(1)));
+    }
+
+    #[test]
+    fn a_query_of_an_older_epoch_gets_no_answer_and_changes_nothing() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let epoch = alone.osd.shared.groups[0].epoch;
+        alone.query(link, PG, 1, epoch);
+        assert_eq!(positions(&mut alone, link), 0);
+        assert!(alone.osd.shared.groups[0].is_active(), "it leads that epoch itself");
+    }
+
+    #[test]
+    fn a_position_is_told_when_nothing_is_on_its_way_to_the_drive_any_more() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        alone.osd.shared.groups[0].staged_count += 1;
+        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        alone.query(link, PG, 1, epoch);
+        assert_eq!(positions(&mut alone, link), 0);
+        alone.osd.shared.groups[0].staged_count -= 1;
+        alone.with(|_, cx| answer_pending(cx, 0));
+        assert_eq!(positions(&mut alone, link), 1);
+    }
+}

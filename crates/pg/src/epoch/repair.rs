@@ -189,3 +189,43 @@ fn set_current(cx: &mut Context<'_, impl Io>, index: u32, id: Option<OperationId
         repairing.current = id;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use crate::testing::{PG, Pair, VOLUME};
+    use base::log_entry::{REPAIR, UNDONE};
+    use base::{Epoch, LogEntry, Sequence};
+
+    #[test]
+    fn what_only_a_replica_has_is_replaced_everywhere_before_the_epoch_serves() {
+        let mut pair = Pair::before(Vec::new());
+        // The replica has the whole log of this OSD, and one write more.
+        let log: Vec<LogEntry> = pair.alone.osd.store().pg_log(PG).collect();
+        let last = log.last().map_or(Sequence(0), |entry| entry.sequence);
+        let epoch = log.last().map_or(Epoch(1), |entry| entry.epoch);
+        let more = LogEntry {
+            epoch,
+            sequence: last.next(),
+            volume: VOLUME,
+            object: 3,
+            first_block: 10,
+            block_count: 2,
+            origin: 5,
+        };
+        pair.entries = log.into_iter().chain([more]).collect();
+        pair.run();
+        assert!(pair.alone.osd.shared.groups[0].is_active());
+        let repaired: Vec<LogEntry> = pair.alone.osd.store().pg_log(PG).filter(LogEntry::is_repair).collect();
+        assert_eq!(repaired.len(), 1);
+        assert_eq!((repaired[0].first_block, repaired[0].block_count), (10, 2));
+        assert_eq!(repaired[0].origin, 5 | REPAIR | UNDONE, "whoever wrote it is told that it was not done");
+    }
+
+    #[test]
+    fn members_that_agree_serve_after_the_mark() {
+        let pair = Pair::new();
+        assert_eq!(pair.received, 1, "the mark alone");
+        assert!(pair.heard.iter().any(|message| message.starts_with("Serves")), "{:?}", pair.heard);
+    }
+}

@@ -393,3 +393,62 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     cx.release_parts(id);
     cx.forget(id);
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::Pair;
+
+    /// A pair whose primary has one block, on a place of its drive that gives back something else.
+    fn damaged() -> Pair {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        let key = pair.request(10).key;
+        let place = pair.alone.osd.shared.disk.location_of(key, 10).unwrap();
+        pair.alone.io.disk[place.0 as usize * BLOCK_BYTES] ^= 1;
+        pair
+    }
+
+    #[test]
+    fn a_block_that_does_not_verify_is_read_from_a_sound_copy_and_written_anew() {
+        let mut pair = damaged();
+        pair.block = Some(vec![7; BLOCK_BYTES]);
+        let read = encode::read(&pair.request(10));
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        let damage = pair.alone.osd.view().damage();
+        assert_eq!((damage.found, damage.mended), (1, 1));
+        assert!(pair.alone.osd.router.mends.is_idle());
+    }
+
+    #[test]
+    fn what_a_member_answers_in_its_place_counts_only_if_it_matches_the_index() {
+        let mut pair = damaged();
+        pair.block = Some(vec![8; BLOCK_BYTES]);
+        let read = encode::read(&pair.request(10));
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Damaged));
+        assert_eq!(pair.alone.osd.view().damage().mended, 0);
+    }
+
+    #[test]
+    fn a_block_that_nobody_has_is_lost_until_it_is_written_anew() {
+        let mut pair = damaged();
+        let read = encode::read(&pair.request(10));
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Damaged));
+        assert_eq!(pair.alone.osd.lost_blocks().len(), 1);
+        let write = pair.write_of(10, 9);
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert!(pair.alone.osd.lost_blocks().is_empty());
+    }
+}

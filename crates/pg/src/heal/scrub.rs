@@ -484,3 +484,64 @@ pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u
     }
     cx.then(Task::StartWaiting { group });
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{PG, Pair};
+
+    #[test]
+    fn a_scrub_asks_every_member_and_ends_with_a_report() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        assert!(pair.alone.osd.begin_scrub(PG, false));
+        pair.turn();
+        assert!(pair.heard.iter().any(|message| message.starts_with("ListObjects")), "{:?}", pair.heard);
+        // The replica has no object that this OSD has not, and says the same of the one that both have.
+        let epoch = pair.alone.osd.shared.groups[0].epoch;
+        let mut objects = Vec::new();
+        encode::objects(&mut objects, PG, epoch, &[], true);
+        pair.hears(&objects);
+        let checking =
+            pair.alone.osd.router.scrubs.current.as_ref().and_then(|scrub| scrub.checking.as_ref());
+        let checking = checking.expect("it checks what there is");
+        let inquiry = Inquiry {
+            request: checking.id.number(),
+            key: checking.run.range.key,
+            epoch,
+            first_block: 0,
+            block_count: checking.run.range.block_count,
+        };
+        let findings = look_into_index(pair.alone.osd.store(), &inquiry);
+        let mut checked = Vec::new();
+        encode::checked(&mut checked, &inquiry, &findings);
+        pair.hears(&checked);
+        pair.run();
+        let reports = pair.alone.osd.take_scrub_reports();
+        assert_eq!(reports.len(), 1);
+        assert_eq!((reports[0].objects, reports[0].found), (1, 0));
+        assert!(pair.alone.osd.view().scrub_is_over());
+    }
+
+    #[test]
+    fn a_scrub_that_is_asked_for_twice_is_done_once_and_as_deep_as_the_deeper() {
+        let mut scrubs = Scrubs::default();
+        assert!(scrubs.enqueue(PG, false) && scrubs.enqueue(PG, true) && scrubs.enqueue(PG, false));
+        assert_eq!(scrubs.queue, [(PG, true)]);
+    }
+
+    #[test]
+    fn a_scrub_ends_with_the_epoch() {
+        let mut pair = Pair::new();
+        assert!(pair.alone.osd.begin_scrub(PG, true));
+        pair.turn();
+        assert!(!pair.alone.osd.view().scrub_is_over());
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        pair.run();
+        assert!(pair.alone.osd.view().scrub_is_over() && pair.alone.osd.take_scrub_reports().is_empty());
+    }
+}

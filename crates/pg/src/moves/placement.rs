@@ -187,3 +187,34 @@ pub(crate) fn end_removed(cx: &mut Context<'_, impl Io>) {
         claim::handle_config(cx, index, &over);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Pair, REPLICA};
+
+    #[test]
+    fn who_is_not_in_the_target_goes_when_the_whole_target_is_in_sync() {
+        let mut pair = Pair::new();
+        let group = &mut pair.alone.osd.shared.groups[0];
+        (group.wanted.target, group.wanted.size, group.wanted.min_size) = (vec![OsdId(0)], 1, 1);
+        assert!(matches!(next_step(&pair.alone.osd.shared.groups[0], OsdId(0)), Some(Step::DropSurplus)));
+        // A configuration lasts for some seconds first.
+        for _ in 0..4 {
+            pair.run();
+        }
+        assert_eq!(pair.alone.osd.shared.groups[0].config.in_sync, [OsdId(0)]);
+    }
+
+    #[test]
+    fn a_group_is_handed_over_to_the_first_of_its_target_and_not_while_somebody_catches_up() {
+        let mut pair = Pair::new();
+        let me = OsdId(0);
+        let group = &mut pair.alone.osd.shared.groups[0];
+        group.wanted.target = vec![REPLICA, me];
+        assert!(matches!(next_step(group, me), Some(Step::HandOver)));
+        group.wanted.target = vec![REPLICA, me, OsdId(2)];
+        assert!(next_step(group, me).is_none(), "one of the target is not in sync");
+    }
+}

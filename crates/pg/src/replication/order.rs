@@ -199,3 +199,55 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
         cx.then(Task::StartWaiting { group });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::Pair;
+
+    #[test]
+    fn a_write_is_acknowledged_when_every_member_has_it_and_not_before() {
+        let mut pair = Pair::new();
+        pair.acknowledges = false;
+        let write = pair.write_of(10, 7);
+        assert_eq!(pair.ask(&write), None);
+        for _ in 0..5 {
+            pair.turn();
+        }
+        assert!(pair.alone.io.drive.is_empty(), "it is on stable media here");
+        assert_eq!(pair.told(), None, "the replica has not said that it has it");
+        let ack = encode::replicate_ack(pair.received, false);
+        pair.hears(&ack);
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
+    }
+
+    #[test]
+    fn a_replica_that_has_it_first_is_not_enough_either() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        let crate::testing::Alone { osd, io, now } = &mut pair.alone;
+        osd.end_turn(*now, io);
+        let ack = encode::replicate_ack(pair.received + 1, false);
+        pair.hears(&ack);
+        assert_eq!(pair.told(), None, "the drive has not written it");
+        pair.received += 1;
+        pair.alone.io.to.remove(&pair.link);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn a_write_under_way_when_the_epoch_ends_is_neither_done_nor_failed() {
+        let mut pair = Pair::new();
+        pair.acknowledges = false;
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.turn();
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        assert_eq!(pair.told(), Some(Status::NotActive));
+    }
+}

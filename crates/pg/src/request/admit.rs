@@ -159,3 +159,73 @@ pub(crate) fn wait(cx: &mut Context<'_, impl Io>, id: OperationId) {
 pub(crate) fn is_member_full(cx: &Context<'_, impl Io>, group: u32) -> bool {
     cx.groups[group].replicas(cx.me.id).any(|osd| cx.links.to(osd).is_some_and(|peer| peer.is_full))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, VolumeId};
+
+    fn request(alone: &Alone) -> Request {
+        Request {
+            request: 1,
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            offset: 0,
+            length: BLOCK_BYTES as u32,
+            epoch: alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        }
+    }
+
+    fn refused(alone: &mut Alone, request: &Request) -> Option<Status> {
+        alone.with(|_, cx| admit(cx, request).err().map(|(status, _)| status))
+    }
+
+    #[test]
+    fn a_request_is_admitted_by_volume_generation_group_and_epoch() {
+        let mut alone = Alone::new();
+        let wanted = request(&alone);
+        assert_eq!(refused(&mut alone, &wanted), None);
+        let of = |key: ObjectKey| Request { key, ..wanted };
+        let unknown = of(ObjectKey { volume: VolumeId(9), ..wanted.key });
+        assert_eq!(refused(&mut alone, &unknown), Some(Status::NotActive), "its map may be on its way");
+        let elsewhere = of(ObjectKey { pg: PgId { index: 9, ..PG }, ..wanted.key });
+        assert_eq!(refused(&mut alone, &elsewhere), Some(Status::NotPrimary));
+        let beyond = of(ObjectKey { object: u32::MAX, ..wanted.key });
+        assert_eq!(refused(&mut alone, &beyond), Some(Status::NotPrimary));
+        let stale = Request { epoch: Epoch(0), ..wanted };
+        assert_eq!(refused(&mut alone, &stale), Some(Status::StaleEpoch));
+    }
+
+    #[test]
+    fn a_newer_attach_fences_the_older_ones() {
+        let mut alone = Alone::new();
+        let older = request(&alone);
+        let newer = Request { generation: Generation(2), ..older };
+        assert_eq!(refused(&mut alone, &newer), None);
+        assert_eq!(refused(&mut alone, &older), Some(Status::Fenced));
+    }
+
+    #[test]
+    fn too_few_members_in_sync_take_reads_and_no_writes() {
+        let mut alone = Alone::new();
+        let wanted = request(&alone);
+        alone.osd.shared.groups[0].wanted.min_size = 2;
+        assert_eq!(refused(&mut alone, &wanted), None);
+        let change = alone.with(|_, cx| admit_change(cx, &wanted).err().map(|(status, _)| status));
+        assert_eq!(change, Some(Status::NotActive));
+    }
+
+    #[test]
+    fn nobody_changes_anything_where_a_member_may_be_led_by_another() {
+        let mut alone = Alone::new();
+        let wanted = request(&alone);
+        // A member whose lease this OSD does not hold.
+        alone.osd.shared.groups[0].config.in_sync.push(OsdId(1));
+        let change = alone.with(|_, cx| admit_change(cx, &wanted).err().map(|(status, _)| status));
+        assert_eq!(change, Some(Status::NotActive));
+    }
+}

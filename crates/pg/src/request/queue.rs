@@ -32,3 +32,46 @@ pub(crate) fn takes_zero(group: &Group) -> bool {
 pub(crate) fn takes_write(disk: &Disk, group: &Group) -> bool {
     !group.line.is_full() && disk.large_available() > 0
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey};
+
+    #[test]
+    fn a_client_that_does_not_read_its_answers_gets_no_more() {
+        assert!(takes_client(CLIENT_UNSENT_BYTES_MAX) && !takes_client(CLIENT_UNSENT_BYTES_MAX + 1));
+    }
+
+    #[test]
+    fn a_read_waits_for_memory_for_each_of_its_blocks() {
+        let alone = Alone::new();
+        let read = |blocks: u32| Request {
+            request: 1,
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 0 },
+            offset: 0,
+            length: blocks * BLOCK_BYTES as u32,
+            epoch: Epoch(1),
+            generation: Generation(1),
+            origin: 0,
+            is_again: false,
+        };
+        let disk = &alone.osd.shared.disk;
+        let there = disk.small_available() as u32;
+        assert!(takes_read(disk, &read(there)) && !takes_read(disk, &read(there + 1)));
+    }
+
+    #[test]
+    fn a_group_takes_no_more_than_its_log_can_tell_of() {
+        let mut alone = Alone::new();
+        assert!(takes_zero(&alone.osd.shared.groups[0]));
+        alone.with(|_, cx| {
+            let (id, _) = cx.operations.add();
+            cx.groups[0].line.in_flight.extend([id; IN_FLIGHT_MAX]);
+            assert!(!takes_zero(&cx.groups[0]) && !takes_write(cx.disk, &cx.groups[0]));
+            cx.groups[0].line.in_flight.clear();
+        });
+    }
+}
