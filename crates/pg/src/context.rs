@@ -100,6 +100,22 @@ impl Turn {
     }
 }
 
+/// What several mechanisms need, as an OSD holds it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) turn: Turn,
+    pub(crate) disk: Disk,
+    pub(crate) ledger: Ledger,
+    pub(crate) links: Links,
+    pub(crate) presence: Presence,
+    pub(crate) groups: Groups,
+    pub(crate) operations: Operations,
+    pub(crate) volumes: Volumes,
+    pub(crate) damage: Damage,
+    pub(crate) pace: Pace,
+    pub(crate) journal: Journal,
+}
+
 /// See the module's documentation.
 pub(crate) struct Context<'a, I> {
     pub(crate) me: Me,

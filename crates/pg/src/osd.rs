@@ -3,7 +3,7 @@
 use crate::broken::Broken;
 #[cfg(feature = "broken")]
 use crate::broken::Sabotage;
-use crate::context::{Context, Handled, Me, Turn};
+use crate::context::{Context, Handled, Me, Shared, Turn};
 use crate::damage::{Damage, LostBlock};
 use crate::disk::Disk;
 use crate::epoch::{self, claim};
@@ -69,22 +69,6 @@ pub struct Progress {
     pub consumed: usize,
     /// A message is there and cannot be handled yet: present the rest again after the next turn.
     pub is_stalled: bool,
-}
-
-/// What several mechanisms need: see [`Context`].
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) turn: Turn,
-    pub(crate) disk: Disk,
-    pub(crate) ledger: Ledger,
-    pub(crate) links: Links,
-    pub(crate) presence: Presence,
-    pub(crate) groups: Groups,
-    pub(crate) operations: Operations,
-    pub(crate) volumes: Volumes,
-    pub(crate) damage: Damage,
-    pub(crate) pace: Pace,
-    pub(crate) journal: Journal,
 }
 
 /// An OSD. See the crate's documentation.
@@ -180,7 +164,7 @@ impl Osd {
     /// What it is like, for operators and tests.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View::of(self)
+        View { me: self.me, shared: &self.shared, router: &self.router }
     }
 
     /// All memory that drives read and write, to be registered before work starts.
