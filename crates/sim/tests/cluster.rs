@@ -12,7 +12,7 @@ const FRESH_SEEDS: u64 = 30;
 
 /// What the protocol does when things break, and how often at least in the lives of the fixed seeds: a third of what was
 /// seen, for each change of the simulator makes other lives of them.
-const TRANSITIONS: [(&str, u64); 39] = [
+const TRANSITIONS: [(&str, u64); 42] = [
     ("claim: a member is removed", 30),
     ("claim: a member is taken in", 50),
     ("claim: came to nothing", 6),
@@ -43,13 +43,16 @@ const TRANSITIONS: [(&str, u64); 39] = [
     ("split: what is held here is split", 400),
     ("sent again: was not done", 300),
     ("state: active to waiting", 150),
-    ("state: claiming to replica", 2),
+    ("state: candidate to querying", 40),
+    ("state: candidate to replica", 2),
     ("state: claiming to waiting", 50),
+    ("state: learner to replica", 60),
     ("state: left to replica", 3),
     ("state: querying to waiting", 9),
     ("state: repairing to active", 250),
     ("state: repairing to waiting", 4),
-    ("state: replica to claiming", 40),
+    ("state: replica to candidate", 40),
+    ("state: replica to learner", 60),
     ("state: replica to left", 15),
     ("state: waiting to replica", 15),
 ];
