@@ -5,5 +5,6 @@
 #![allow(clippy::missing_panics_doc, reason = "a test that cannot go on ends by panicking")]
 
 mod etcd;
+pub mod prerequisites;
 
 pub use etcd::Etcd;

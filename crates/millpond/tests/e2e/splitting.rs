@@ -1,12 +1,10 @@
 //! A pool gets twice as many placement groups, and again, under load: clients see neither an error nor anything old, and
 //! then all replicas are the same.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::pond::Pond;
-use common::whole::{becomes_whole, groups, node_of, signal};
-use common::{names, within};
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::pond::Pond;
+use crate::common::whole::{becomes_whole, groups, node_of, signal};
+use crate::common::{names, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::Duration;

@@ -1,11 +1,9 @@
 //! What an operator's tools see of a cluster: Prometheus' own checker, probes, `millpond health` and `top`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
-mod common;
-
-use common::http::get;
-use common::pond::Pond;
-use common::{command, path, wait_until};
+use crate::common::http::get;
+use crate::common::pond::Pond;
+use crate::common::{command, path, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use registry::Connect;
@@ -45,7 +43,7 @@ fn promtool(arguments: &[&str], input: &str) {
         .unwrap_or_else(|error| panic!("promtool: {error}; run make deps"));
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "promtool {arguments:?}: {}\n{input}", common::text(&output));
+    assert!(output.status.success(), "promtool {arguments:?}: {}\n{input}", crate::common::text(&output));
 }
 
 /// The names of metrics in a text, without what a histogram or a recording adds.
@@ -173,7 +171,7 @@ fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
     }
     assert_eq!(sample["osds"].as_array().unwrap().len(), 3);
     assert_eq!(sample["volumes"][0]["name"], "disk");
-    common::names(&table, &["osd.0", "total", "disk", "default", "operations/s"]);
+    crate::common::names(&table, &["osd.0", "total", "disk", "default", "operations/s"]);
 }
 
 #[test]
@@ -229,7 +227,7 @@ fn a_lost_node_is_told_by_its_code_and_slow_scrapers_hold_nobody_up() {
     assert_eq!(sum(&text, "millpond_health_level", &[]), 2.0, "{text}");
     assert_eq!(sum(&text, "millpond_osds", &["state=\"down\""]), 2.0, "{text}");
     let printed = pond.run(&["status"]);
-    common::names(&printed, &["- OSD_DOWN: osd.1", "next: "]);
+    crate::common::names(&printed, &["- OSD_DOWN: osd.1", "next: "]);
     pond.down();
     assert!(pond.http_addresses().is_empty(), "nothing is up, and nothing is to be scraped");
 }
@@ -273,7 +271,7 @@ fn how_osds_are_is_not_written_to_the_registry_and_known_again_when_the_manager_
         status["health"]["level"] == "ok" && osds.iter().all(|osd| osd["used_bytes"].is_u64())
     });
     let text = pond.run(&["status"]);
-    common::names(&text, &["manager  node.", "what it was told is"]);
+    crate::common::names(&text, &["manager  node.", "what it was told is"]);
 
     // No process can manage it, and the registry is there: what it knows is shown, and that more is not known.
     let stopped: Vec<Pid> = pond.node_pids().into_iter().map(Pid::from_raw).collect();
@@ -282,10 +280,10 @@ fn how_osds_are_is_not_written_to_the_registry_and_known_again_when_the_manager_
     let (has_log, _, why_not) = pond.attempt(&["log"]);
     stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
     assert!(worked, "{complaint}");
-    common::names(&printed, &["MANAGER_SILENT", "manager  silent", "space    unavailable"]);
-    common::names(&complaint, &["shown is what the registry knows"]);
+    crate::common::names(&printed, &["MANAGER_SILENT", "manager  silent", "space    unavailable"]);
+    crate::common::names(&complaint, &["shown is what the registry knows"]);
     assert!(!has_log);
-    common::names(&why_not, &["node.N.log in its directory"]);
+    crate::common::names(&why_not, &["node.N.log in its directory"]);
     wait_until("all is well at last", || health(&pond).1["level"] == "ok");
 }
 
@@ -318,7 +316,7 @@ fn what_the_nodes_log_is_shown_in_one_place() {
     assert!(own.len() == 3 && own.iter().all(|line| line["node"].as_u64() == Some(victim as u64)), "{own:?}");
     assert!(logged(&["--level", "error"]).is_empty());
     let text = pond.run(&["log"]);
-    common::names(&text, &["Z  INFO node.", "node::shard: the store is open osd=osd.0"]);
+    crate::common::names(&text, &["Z  INFO node.", "node::shard: the store is open osd=osd.0"]);
     // Logs name addresses and keys: whoever merely reaches a process's port is not told.
     wait_until("the addresses are those of now", || {
         pond.http_addresses().iter().all(|address| TcpStream::connect(address.as_str()).is_ok())

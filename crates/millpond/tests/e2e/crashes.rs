@@ -1,12 +1,10 @@
 //! Processes killed at any moment: what was acknowledged is there afterwards, whole, and nothing older.
 
-mod common;
-
-use common::door::Door;
-use common::nbd::{NbdClient, command};
-use common::pond::Pond;
-use common::random::Random;
-use common::{PATIENCE, wait_until};
+use crate::common::door::Door;
+use crate::common::nbd::{NbdClient, command};
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::{PATIENCE, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::HashMap;

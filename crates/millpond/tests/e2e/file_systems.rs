@@ -1,12 +1,10 @@
 //! The kernel's file systems on a volume, across a restart of the whole cluster: a FUSE file of `nbdfuse`, a
 //! loop device on it, a file system on that.
 
-mod common;
-
-use common::pond::Pond;
-use common::random::Random;
-use common::tools::{attempt, have_own_mounts, installed, run};
-use common::{path, wait_until};
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::tools::{attempt, have_own_mounts, installed, run};
+use crate::common::{path, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,11 @@
 //! Drives and files that give back other bytes than were written, or no room for more.
 
-mod common;
-
-use common::nbd::error;
-use common::pond::Pond;
-use common::random::Random;
-use common::replicas::replicas_are_equal;
-use common::whole::{Frozen, becomes_whole, becomes_whole_within, groups, node_of};
-use common::{names, path, wait_until};
+use crate::common::nbd::error;
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::replicas::replicas_are_equal;
+use crate::common::whole::{Frozen, becomes_whole, becomes_whole_within, groups, node_of};
+use crate::common::{names, path, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

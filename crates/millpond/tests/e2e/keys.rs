@@ -1,9 +1,7 @@
 //! Keys: what each opens, and that it opens nothing once it is removed.
 
-mod common;
-
-use common::pond::Pond;
-use common::{names, path, wait_until};
+use crate::common::pond::Pond;
+use crate::common::{names, path, wait_until};
 use std::os::unix::fs::PermissionsExt;
 
 /// What NBD says where something is not permitted.

@@ -1,12 +1,10 @@
 //! Drives that are lost, OSDs that are drained, removed and added under load: clients see neither an error nor anything
 //! old, the data is where it shall be, and then all replicas are the same.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::pond::{Pond, runs};
-use common::whole::{becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal};
-use common::{names, path, wait_until, within};
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::pond::{Pond, runs};
+use crate::common::whole::{becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal};
+use crate::common::{names, path, wait_until, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::File;
@@ -117,7 +115,7 @@ fn an_osd_that_stays_away_is_replaced_by_the_others_without_a_hand_and_comes_bac
 
 #[test]
 fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
-    let scratch = common::scratch();
+    let scratch = crate::common::scratch();
     let drives: Vec<_> = (0..5).map(|index| scratch.path().join(format!("drive.{index}"))).collect();
     for drive in &drives {
         let file = File::create(drive).expect("a file can be made");
@@ -131,7 +129,7 @@ fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
     pond.volume("v", "64MiB");
     let door = pond.serve("v");
     let mut client = door.client();
-    let data = common::random_bytes(1, 4 << 20);
+    let data = crate::common::random_bytes(1, 4 << 20);
     client.write(0, &data).expect("it can be written");
 
     // Of node.0, on the drives 0 and 2.

@@ -1,15 +1,13 @@
 //! Nodes that are killed or stand still under load: clients see neither an error nor anything old, the cluster becomes
 //! whole again by itself, and then all replicas are the same.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::nbd::{NbdClient, command};
-use common::pond::Pond;
-use common::random::Random;
-use common::replicas::replicas_are_equal;
-use common::wait_until;
-use common::whole::{
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::nbd::{NbdClient, command};
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::replicas::replicas_are_equal;
+use crate::common::wait_until;
+use crate::common::whole::{
     BLOCK, Frozen, OSDS, becomes_whole, epochs, every_epoch_ends, groups, node_of, signal, some_epoch_ends,
 };
 use nix::sys::signal::Signal;

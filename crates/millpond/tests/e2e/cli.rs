@@ -1,8 +1,6 @@
 //! The command as a new user meets it: help, wrong calls, wrong devices, directories without a cluster.
 
-mod common;
-
-use common::{PATIENCE, command, millpond, names, path};
+use crate::common::{PATIENCE, command, millpond, names, path};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -160,7 +158,7 @@ fn without_a_cluster_every_command_says_how_to_get_one() {
         let mut arguments = command.to_vec();
         arguments.extend(["--dir", dir]);
         names(&refused(1, &arguments), &["no cluster in", dir, "millpond up --dir"]);
-        let by_environment = common::command(command).env("MILLPOND_DIR", dir).output().unwrap();
+        let by_environment = crate::common::command(command).env("MILLPOND_DIR", dir).output().unwrap();
         names(&String::from_utf8_lossy(&by_environment.stderr), &["no cluster in", dir]);
     }
 }

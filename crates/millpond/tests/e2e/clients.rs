@@ -1,10 +1,8 @@
 //! Programs that nobody here wrote, on a volume over NBD: fio, libnbd, QEMU, the kernel's file systems.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
-mod common;
-
-use common::tools::have_own_mounts;
-use common::{Cluster, random_bytes, run, shown, within};
+use crate::common::tools::have_own_mounts;
+use crate::common::{Cluster, random_bytes, run, shown, within};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -1,13 +1,11 @@
 //! What an export says of itself, and what it does with every kind of request, by programs that nobody here
 //! wrote. `clients.rs` has whole volumes copied and filled by them.
 
-mod common;
-
-use common::door::Door;
-use common::pond::Pond;
-use common::random::Random;
-use common::tools::{attempt, installed, run};
-use common::{names, path};
+use crate::common::door::Door;
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::tools::{attempt, installed, run};
+use crate::common::{names, path};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,13 +1,11 @@
 //! Drives that are cut short or overwritten under running nodes: clients see neither an error nor anything wrong, what
 //! happened is told, and with no more than the documented steps all replicas are the same again.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::pond::Pond;
-use common::random::Random;
-use common::whole::{becomes_whole, becomes_whole_within, is_removed, node_of, osd_view, signal};
-use common::{names, path, wait_until, within};
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::whole::{becomes_whole, becomes_whole_within, is_removed, node_of, osd_view, signal};
+use crate::common::{names, path, wait_until, within};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,13 +1,11 @@
 //! A cluster that moves from the registry of `millpond up` to an etcd, and back: its data comes along, whatever breaks off on
 //! the way, and a person is told where it is.
 
-mod common;
-
 use cluster::{Migration, Presence};
-use common::pieces::{check, write};
-use common::pond::Pond;
-use common::tools::installed;
-use common::{command, names, path, wait_until};
+use crate::common::pieces::{check, write};
+use crate::common::pond::Pond;
+use crate::common::tools::installed;
+use crate::common::{command, names, path, wait_until};
 use registry::{Operation, Registry, Txn};
 use registry_embedded::EmbeddedRegistry;
 use registry_etcd::{EtcdOptions, EtcdRegistry};
@@ -151,9 +149,9 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
     pond.refused(&["up"], &["was moved from this registry", "registry migrate", &url]);
     let other = pond.scratch().join("other");
     let init = ["cluster", "init", "--registry", &url, "--dir", path(&other)];
-    let output = common::millpond(&init);
+    let output = crate::common::millpond(&init);
     assert!(!output.status.success());
-    names(&common::text(&output), &["is being moved into this registry", "registry migrate"]);
+    names(&crate::common::text(&output), &["is being moved into this registry", "registry migrate"]);
     let elsewhere = format!("{url}/other");
     pond.refused(&["registry", "migrate", "--to", &elsewhere], &["to finish that move, name that one"]);
     // Back.

@@ -2,15 +2,13 @@
 //!
 //! As root: it listens on the loopback interface.
 
-mod common;
-
-use common::fio::fio_notices_nothing_of;
-use common::names;
-use common::nbd::NbdClient;
-use common::pond::Pond;
-use common::random::Random;
-use common::wait_until;
-use common::whole::becomes_whole;
+use crate::common::fio::fio_notices_nothing_of;
+use crate::common::names;
+use crate::common::nbd::NbdClient;
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::wait_until;
+use crate::common::whole::becomes_whole;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };

@@ -1,13 +1,11 @@
 //! Operations that cannot be done: with a time limit they fail in time and say why, without one they wait until they can.
 
-mod common;
-
-use common::names;
-use common::nbd::{NbdClient, command, error};
-use common::pond::Pond;
-use common::tools::attempt;
-use common::wait_until;
-use common::whole::{BLOCK, Frozen, becomes_whole, node_of};
+use crate::common::names;
+use crate::common::nbd::{NbdClient, command, error};
+use crate::common::pond::Pond;
+use crate::common::tools::attempt;
+use crate::common::wait_until;
+use crate::common::whole::{BLOCK, Frozen, becomes_whole, node_of};
 use std::time::{Duration, Instant};
 
 /// What is written lies in so many groups.

@@ -1,12 +1,10 @@
 //! Garbage, half messages and thousands of idle connections on every socket, while a client works.
 
-mod common;
-
-use common::door::Door;
-use common::nbd::NbdClient;
-use common::pond::{Pond, runs};
-use common::random::Random;
-use common::wait_until;
+use crate::common::door::Door;
+use crate::common::nbd::NbdClient;
+use crate::common::pond::{Pond, runs};
+use crate::common::random::Random;
+use crate::common::wait_until;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,11 +1,9 @@
 //! Racks, classes and weights on a real cluster: what a person says of nodes and OSDs shows, is kept to by new pools, and
 //! moves the data of old ones.
 
-mod common;
-
-use common::pond::Pond;
-use common::whole::{becomes_whole, groups, osd_view};
-use common::{names, wait_until};
+use crate::common::pond::Pond;
+use crate::common::whole::{becomes_whole, groups, osd_view};
+use crate::common::{names, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 

@@ -1,0 +1,9 @@
+//! Clusters over many machines, which are network namespaces here: how hosts join, what they stand, and links between nodes
+//! that are cut. Needs root.
+
+mod certificates;
+mod clients;
+mod grow;
+mod join;
+mod partitions;
+mod trouble;

@@ -1,0 +1,25 @@
+//! The command before whole clusters of real processes: what users see and what happens to their data.
+//!
+//! One program, so that all of it is linked once. Each file is about one promise; [`machines`] has those that need hosts
+//! with a network of their own.
+
+mod common;
+
+mod cli;
+mod clients;
+mod crashes;
+mod damage;
+mod drives;
+mod encryption;
+mod exports;
+mod failover;
+mod file_systems;
+mod hostile;
+mod keys;
+mod machines;
+mod migrate;
+mod monitoring;
+mod placement;
+mod replace;
+mod splitting;
+mod time_limits;
