@@ -23,7 +23,11 @@ impl Output {
     pub fn date(&self) -> anyhow::Result<String> {
         let date = match &self.date {
             Some(date) => date.clone(),
-            None => lab::command::run("date", &["--utc", "+%Y-%m-%d %H:%M UTC"], Duration::from_secs(10))?,
+            None => lab::testbed::command::run(
+                "date",
+                &["--utc", "+%Y-%m-%d %H:%M UTC"],
+                Duration::from_secs(10),
+            )?,
         };
         Ok(date.trim().to_owned())
     }

@@ -6,8 +6,9 @@ mod common;
 use anyhow::Context;
 use base::units::ByteSize;
 use clap::Parser;
-use lab::plan::parse_seconds;
-use lab::{cleanup, encryption};
+use lab::engine::plan::parse_seconds;
+use lab::scenarios::encryption;
+use lab::testbed::cleanup;
 use std::path::PathBuf;
 use std::time::Duration;
 

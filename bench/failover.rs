@@ -7,7 +7,8 @@ mod common;
 use anyhow::Context;
 use base::units::ByteSize;
 use clap::Parser;
-use lab::{cleanup, failover};
+use lab::scenarios::failover;
+use lab::testbed::cleanup;
 use std::path::PathBuf;
 
 /// Measure how long clients wait when a node is lost, how fast a new OSD is filled, and what a scrub costs

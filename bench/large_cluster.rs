@@ -5,8 +5,9 @@ mod common;
 
 use anyhow::Context;
 use clap::Parser;
-use lab::large::fleet::Size;
-use lab::{cleanup, large};
+use lab::scenarios::large;
+use lab::scenarios::large::fleet::Size;
+use lab::testbed::cleanup;
 use std::path::PathBuf;
 
 /// Measure what a cluster of thousands of OSDs costs to look at, and what it writes to its registry

@@ -11,13 +11,13 @@ use crate::output::progress::Progress;
 use anyhow::{Context, anyhow, bail};
 use base::units::ByteSize;
 use clap::Args;
-use lab::cpu::{Monitor, Watched};
+use lab::engine::cpu::{Monitor, Watched};
+use lab::engine::plan::{Job, Mode, TargetName, parse_seconds};
 use lab::engine::{self, Live};
-use lab::nbd::NbdTarget;
-use lab::plan::{Job, Mode, TargetName, parse_seconds};
-use lab::raw::RawTarget;
 use lab::report::{Report, live_line};
-use lab::volume::VolumeTarget;
+use lab::targets::nbd::NbdTarget;
+use lab::targets::raw::RawTarget;
+use lab::targets::volume::VolumeTarget;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -253,7 +253,7 @@ pub struct Challenge {
 pub fn challenge(challenge: &Challenge) -> anyhow::Result<()> {
     let target = TargetName::Volume(challenge.volume.clone());
     fill(challenge, &target)?;
-    let job = lab::challenge::job(target, challenge.runtime);
+    let job = lab::report::challenge::job(target, challenge.runtime);
     let watched =
         challenge.processes.iter().map(|process| Watched { label: process.name.clone(), pid: process.pid });
     let monitor = Monitor::new(watched.collect());
@@ -266,7 +266,7 @@ pub fn challenge(challenge: &Challenge) -> anyhow::Result<()> {
     let measured = engine::run(&mut volume, &job, &monitor, live)?;
     line.clear();
     let report = Report::new(&job, &measured);
-    output::print(&format!("\n{}", lab::challenge::table(&report)))?;
+    output::print(&format!("\n{}", lab::report::challenge::table(&report)))?;
     fail_if_any_failed(&report)
 }
 

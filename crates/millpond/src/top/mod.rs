@@ -12,7 +12,7 @@ use anyhow::bail;
 use base::ClientId;
 use clap::{Args, ValueEnum};
 use cluster::Cluster;
-use lab::plan::parse_seconds;
+use lab::engine::plan::parse_seconds;
 use rates::{Reading, Sample};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

@@ -1,0 +1,130 @@
+//! What a job measured, as people read it.
+
+use super::json::Report;
+use crate::engine::Live;
+use base::units::ByteSize;
+use std::fmt;
+
+/// `1234567` as `1,234,567`.
+#[must_use]
+pub fn grouped(number: f64) -> String {
+    let digits = format!("{:.0}", number.max(0.0));
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Microseconds with as many digits as matter, or `unavailable`.
+#[must_use]
+pub fn microseconds(value: Option<f64>) -> String {
+    match value {
+        None => "unavailable".to_owned(),
+        Some(us) if us < 100.0 => format!("{us:.1}"),
+        Some(us) => grouped(us),
+    }
+}
+
+/// One line for a terminal, without its end: how a job goes now.
+#[must_use]
+pub fn live_line(live: &Live) -> String {
+    let mut line = format!("{:>4} s", live.elapsed.as_secs());
+    if let Some(total) = live.bytes_total.filter(|&total| total > 0) {
+        line += &format!("  {:>3.0} %", (live.bytes_done as f64 / total as f64 * 100.0).min(100.0));
+    }
+    for (name, iops, mean_us) in
+        [("read", live.read_iops, live.read_mean_us), ("write", live.write_iops, live.write_mean_us)]
+    {
+        if let Some(mean_us) = mean_us {
+            line += &format!("  {name} {:>9} IOPS {:>7} µs", grouped(iops), microseconds(Some(mean_us)));
+        }
+    }
+    if live.read_mean_us.is_none() && live.write_mean_us.is_none() {
+        line += &format!("  nothing completed, {} in flight", live.in_flight);
+    }
+    if live.ramping {
+        line += "  (ramp, not measured)";
+    }
+    line
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = &self.job;
+        write!(formatter, "{} on {}, bs {}, iodepth {}", job.mode, job.target, job.block, job.depth)?;
+        if !matches!(job.read_percent(), 0 | 100) {
+            write!(formatter, ", {} % reads", job.read_percent())?;
+        }
+        writeln!(formatter, ", {:.1} s", self.seconds)?;
+        writeln!(
+            formatter,
+            "{:<6}{:>10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+            "", "IOPS", "MiB/s", "avg µs", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max"
+        )?;
+        for (name, side) in [("read", &self.read), ("write", &self.write)] {
+            let Some(side) = side else { continue };
+            let latency = &side.latency;
+            write!(formatter, "{name:<6}{:>10}{:>9.1}", grouped(side.iops), side.mib_per_second)?;
+            for us in [
+                latency.mean_us,
+                latency.p50_us,
+                latency.p90_us,
+                latency.p95_us,
+                latency.p99_us,
+                latency.p99_9_us,
+                latency.p99_99_us,
+                latency.max_us,
+            ] {
+                write!(formatter, "{:>9}", microseconds(Some(us)))?;
+            }
+            writeln!(formatter)?;
+        }
+        if self.read.is_none() && self.write.is_none() {
+            writeln!(formatter, "no operation was measured")?;
+        }
+        self.write_cpu(formatter)?;
+        if self.stopped_early {
+            writeln!(formatter, "stopped before its end")?;
+        }
+        if self.errors > 0 {
+            let first = self.first_error.as_deref().unwrap_or("no reason given");
+            writeln!(formatter, "{} operations failed and ended the job; the first: {first}", self.errors)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn write_cpu(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpu = &self.cpu;
+        write!(
+            formatter,
+            "CPU µs per operation: machine {}, client {}",
+            microseconds(cpu.machine_us_per_operation),
+            microseconds(cpu.client.us_per_operation)
+        )?;
+        for node in &cpu.nodes {
+            write!(formatter, ", {} {}", node.label, microseconds(node.us_per_operation))?;
+        }
+        writeln!(formatter)?;
+        let memory = |bytes: Option<u64>| {
+            bytes.map_or_else(|| "unavailable".to_owned(), |bytes| ByteSize(bytes).to_string())
+        };
+        write!(formatter, "Memory: client {}", memory(cpu.client.resident_bytes))?;
+        for node in &cpu.nodes {
+            write!(formatter, ", {} {}", node.label, memory(node.resident_bytes))?;
+        }
+        writeln!(formatter)?;
+        if let Some(steal) = cpu.steal_seconds.filter(|&steal| steal > 0.01 * self.seconds) {
+            writeln!(
+                formatter,
+                "The hypervisor took {steal:.1} s of CPU away: repeat this run on a quieter machine"
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,324 @@
+//! Jobs as processes of their own, so that each begins clean and its CPU is its own: `millpond bench`, and fio
+//! as the witness that our engine does to a device what others do.
+
+use crate::engine::cpu::Monitor;
+use crate::engine::histogram::LatencySummary;
+use crate::engine::plan::Job;
+use crate::report::Report;
+use crate::testbed::command::{self, CommandError};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a job may take beyond its own time before it counts as stuck.
+const GRACE: Duration = Duration::from_secs(60);
+/// A job that ends with its bytes is given time for so many of them a second.
+const BYTES_PER_SECOND_MIN: u64 = 4 << 20;
+
+/// Why a job has no figures.
+#[derive(thiserror::Error, Debug)]
+pub enum JobError {
+    /// Its program failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// Its program printed something else than a report.
+    #[error("{program} printed no report ({error}); are the suite and {program} of one build?")]
+    Output {
+        /// The program.
+        program: &'static str,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// Operations failed.
+    #[error("{errors} operations of {mode} on {target} failed, the first: {first}")]
+    Operations {
+        /// How many.
+        errors: u64,
+        /// fio's name of the mode.
+        mode: &'static str,
+        /// The target.
+        target: String,
+        /// What the first said.
+        first: String,
+    },
+}
+
+/// The figures of one run that are compared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Operations a second.
+    pub iops: f64,
+    /// MiB a second.
+    pub mib_per_second: f64,
+    /// Average latency over all operations, in microseconds.
+    pub mean_us: Option<f64>,
+    /// Latencies of the reads.
+    pub read: Option<LatencySummary>,
+    /// Latencies of the writes.
+    pub write: Option<LatencySummary>,
+    /// CPU of the whole machine per operation, in microseconds.
+    pub machine_us_per_operation: Option<f64>,
+    /// CPU of the client per operation, in microseconds.
+    pub client_us_per_operation: Option<f64>,
+    /// CPU of all nodes per operation, in microseconds.
+    pub nodes_us_per_operation: Option<f64>,
+    /// CPU time that the hypervisor gave to others, in seconds.
+    pub steal_seconds: Option<f64>,
+}
+
+impl From<&Report> for Sample {
+    fn from(report: &Report) -> Sample {
+        Sample {
+            iops: report.iops(),
+            mib_per_second: report.mib_per_second(),
+            mean_us: report.mean_us(),
+            read: report.read.map(|side| side.latency),
+            write: report.write.map(|side| side.latency),
+            machine_us_per_operation: report.cpu.machine_us_per_operation,
+            client_us_per_operation: report.cpu.client.us_per_operation,
+            nodes_us_per_operation: report.cpu.nodes_us_per_operation,
+            steal_seconds: report.cpu.steal_seconds,
+        }
+    }
+}
+
+/// The command line of `millpond` that runs `job` on the cluster in `cluster`.
+#[must_use]
+pub fn bench_arguments(job: &Job, cluster: &Path) -> Vec<String> {
+    let mut arguments = vec!["--dir".to_owned(), cluster.display().to_string(), "bench".to_owned()];
+    arguments.extend(job.arguments());
+    arguments.push("--json".to_owned());
+    arguments
+}
+
+/// Runs `job` as `millpond bench`.
+///
+/// # Errors
+/// It failed, or operations of it did.
+pub fn bench(millpond: &Path, cluster: &Path, job: &Job) -> Result<Sample, JobError> {
+    let output = command::run(millpond, &bench_arguments(job, cluster), limit(job))?;
+    parse_report(&output)
+}
+
+/// Runs several jobs as `millpond bench` at the same time.
+///
+/// # Errors
+/// One of them failed, or operations of it did.
+pub fn bench_together(millpond: &Path, cluster: &Path, jobs: &[Job]) -> Result<Vec<Sample>, JobError> {
+    let arguments: Vec<_> = jobs.iter().map(|job| bench_arguments(job, cluster)).collect();
+    let limit = jobs.iter().map(limit).max().unwrap_or(GRACE);
+    let outputs = command::run_together(millpond, &arguments, limit)?;
+    outputs.iter().map(|output| parse_report(output)).collect()
+}
+
+fn parse_report(output: &str) -> Result<Sample, JobError> {
+    let report: Report = serde_json::from_str(output)
+        .map_err(|error| JobError::Output { program: "millpond bench", error: error.to_string() })?;
+    if report.errors > 0 {
+        return Err(JobError::Operations {
+            errors: report.errors,
+            mode: report.job.mode.name(),
+            target: report.job.target.to_string(),
+            first: report.first_error.unwrap_or_else(|| "no reason given".to_owned()),
+        });
+    }
+    Ok(Sample::from(&report))
+}
+
+fn limit(job: &Job) -> Duration {
+    let bytes = Duration::from_secs(job.io_size.unwrap_or(0) / BYTES_PER_SECOND_MIN);
+    GRACE + job.ramp + job.runtime.unwrap_or(bytes)
+}
+
+/// What fio measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FioTarget {
+    /// A device, as our engine does it: registered buffers and files, whatever has completed reaped at once.
+    Device(PathBuf),
+    /// An NBD export.
+    Nbd {
+        /// Its address.
+        uri: String,
+    },
+    /// An image of a Ceph cluster.
+    Rbd {
+        /// The cluster's configuration.
+        configuration: PathBuf,
+        /// The pool.
+        pool: String,
+        /// The image in it.
+        image: String,
+    },
+}
+
+impl FioTarget {
+    fn arguments(&self, depth: u32) -> Vec<String> {
+        match self {
+            FioTarget::Device(path) => vec![
+                "--ioengine=io_uring".to_owned(),
+                "--direct=1".to_owned(),
+                "--registerfiles=1".to_owned(),
+                "--fixedbufs=1".to_owned(),
+                // By itself fio makes a system call for each operation, which costs more and keeps the drive
+                // busier.
+                format!("--iodepth_batch_submit={}", (depth / 4).max(1)),
+                "--iodepth_batch_complete_min=1".to_owned(),
+                format!("--iodepth_batch_complete_max={depth}"),
+                // fio takes a colon in a name for the end of it.
+                format!("--filename={}", path.display().to_string().replace(':', "\\:")),
+            ],
+            FioTarget::Nbd { uri } => vec!["--ioengine=nbd".to_owned(), format!("--uri={uri}")],
+            FioTarget::Rbd { pool, image, .. } => vec![
+                "--ioengine=rbd".to_owned(),
+                "--clientname=admin".to_owned(),
+                format!("--pool={pool}"),
+                format!("--rbdname={image}"),
+            ],
+        }
+    }
+}
+
+/// The command line of fio that does to `target` what `job` does to its own.
+#[must_use]
+pub fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["--name=witness", "--norandommap=1", "--randrepeat=0", "--output-format=json"]
+            .map(str::to_owned)
+            .into();
+    arguments.extend(target.arguments(job.depth));
+    arguments.extend([
+        format!("--rw={}", job.mode),
+        format!("--bs={}", job.block.0),
+        format!("--iodepth={}", job.depth),
+        format!("--rwmixread={}", job.mix_read_percent),
+        format!("--ramp_time={}ms", job.ramp.as_millis()),
+        format!("--offset={}", job.offset),
+    ]);
+    if let Some(runtime) = job.runtime {
+        arguments.extend(["--time_based=1".to_owned(), format!("--runtime={}ms", runtime.as_millis())]);
+    }
+    arguments.extend(job.size.map(|size| format!("--size={size}")));
+    arguments
+}
+
+/// Runs `job` as fio, on `target`.
+///
+/// # Errors
+/// fio failed or is not there.
+pub fn fio(target: &FioTarget, job: &Job) -> Result<Sample, JobError> {
+    let arguments = fio_arguments(target, job);
+    let monitor = Monitor::new(Vec::new());
+    let before = monitor.snapshot();
+    let output = match target {
+        FioTarget::Rbd { configuration, .. } => {
+            let environment = format!("CEPH_CONF={}", configuration.display());
+            let words = [vec![environment, "fio".to_owned()], arguments].concat();
+            command::run("env", &words, limit(job))?
+        }
+        _ => command::run("fio", &arguments, limit(job))?,
+    };
+    let usage = monitor.usage(&before, &monitor.snapshot());
+    let mut sample = parse_fio(&output)?;
+    sample.steal_seconds = usage.steal_us.map(|us| us / 1e6);
+    Ok(sample)
+}
+
+/// Reads fio's JSON, which warnings may precede.
+fn parse_fio(output: &str) -> Result<Sample, JobError> {
+    let wrong = |error: String| JobError::Output { program: "fio", error };
+    let from = output.find('{').ok_or_else(|| wrong("no JSON".to_owned()))?;
+    let value: serde_json::Value =
+        serde_json::from_str(&output[from..]).map_err(|error| wrong(error.to_string()))?;
+    let job = value.pointer("/jobs/0").ok_or_else(|| wrong("no job in it".to_owned()))?;
+    let number = |path: &str| {
+        job.pointer(path).and_then(serde_json::Value::as_f64).ok_or_else(|| wrong(format!("no {path} in it")))
+    };
+    if number("/error")? != 0.0 {
+        return Err(wrong(format!("it reports error {}", number("/error")?)));
+    }
+    let (reads, writes) = (number("/read/total_ios")?, number("/write/total_ios")?);
+    let total_ns = number("/read/lat_ns/mean")? * reads + number("/write/lat_ns/mean")? * writes;
+    Ok(Sample {
+        iops: number("/read/iops")? + number("/write/iops")?,
+        // fio's `bw` is in KiB.
+        mib_per_second: (number("/read/bw")? + number("/write/bw")?) / 1024.0,
+        mean_us: (reads + writes > 0.0).then(|| total_ns / (reads + writes) / 1000.0),
+        ..Sample::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::plan::{Mode, TargetName};
+    use crate::report::tests::sample;
+
+    #[test]
+    fn a_report_read_back_from_json_keeps_the_compared_figures() {
+        let report = sample(false);
+        let read = parse_report(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(read, Sample::from(&report));
+        assert_eq!((read.iops, read.mean_us), (20_000.0, Some(150.0)));
+        assert_eq!(read.nodes_us_per_operation, None);
+    }
+
+    #[test]
+    fn a_report_with_failed_operations_is_no_sample() {
+        let mut report = sample(true);
+        (report.errors, report.first_error) = (1, Some("osd.2 is full".into()));
+        let error = parse_report(&serde_json::to_string(&report).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("randrw on volume:demo") && error.contains("osd.2 is full"), "{error}");
+        assert!(matches!(parse_report("what?"), Err(JobError::Output { .. })));
+    }
+
+    #[test]
+    fn fio_is_told_the_same_as_our_engine() {
+        let mut job = Job::new(TargetName::Raw("/dev/loop0".into()), Mode::RandomReadWrite);
+        (job.depth, job.size) = (64, Some(1 << 30));
+        let device = FioTarget::Device("/dev/loop0".into());
+        let line = fio_arguments(&device, &job).join(" ");
+        for expected in ["--filename=/dev/loop0", "--rw=randrw", "--iodepth=64", "--size=1073741824"] {
+            assert!(line.contains(expected), "{line}");
+        }
+        assert!(
+            line.contains("--registerfiles=1 --fixedbufs=1") && line.contains("--runtime=20000ms"),
+            "{line}"
+        );
+        let nbd = FioTarget::Nbd { uri: "nbd://host/disk".into() };
+        let line = fio_arguments(&nbd, &job).join(" ");
+        assert!(
+            line.contains("--ioengine=nbd --uri=nbd://host/disk") && !line.contains("fixedbufs"),
+            "{line}"
+        );
+        job.runtime = None;
+        assert!(!fio_arguments(&nbd, &job).join(" ").contains("time_based"));
+    }
+
+    #[test]
+    fn the_json_of_fio_is_read_as_captured() {
+        let captured = r#"fio: warning about something
+            {"fio version": "fio-3.33", "jobs": [{"jobname": "witness", "error": 0,
+             "read": {"total_ios": 300, "iops": 150.0, "bw": 600, "lat_ns": {"mean": 100000.0}},
+             "write": {"total_ios": 100, "iops": 50.0, "bw": 200, "lat_ns": {"mean": 300000.0}}}]}"#;
+        let sample = parse_fio(captured).unwrap();
+        assert_eq!((sample.iops, sample.mib_per_second), (200.0, 800.0 / 1024.0));
+        assert_eq!(sample.mean_us, Some(150.0));
+        assert_eq!(sample.machine_us_per_operation, None);
+        assert!(parse_fio(&captured.replace("\"error\": 0", "\"error\": 5")).is_err());
+        assert!(parse_fio("fio: no such engine").is_err());
+    }
+
+    #[test]
+    fn fio_itself_agrees_with_its_parser() {
+        let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        file.as_file().set_len(4 << 20).unwrap();
+        let mut job = Job::new(TargetName::Raw(file.path().into()), Mode::RandomRead);
+        job.runtime = Some(Duration::from_millis(200));
+        match fio(&FioTarget::Device(file.path().into()), &job) {
+            Ok(sample) => assert!(sample.iops > 0.0 && sample.mean_us.unwrap() > 0.0, "{sample:?}"),
+            // Where io_uring or direct I/O is refused, fio must be told apart from a wrong parser.
+            Err(JobError::Command(error)) => eprintln!("not tested: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
