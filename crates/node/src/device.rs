@@ -5,39 +5,15 @@ use base::BLOCK_BYTES;
 use base::Buffer;
 use base::map::DeviceClass;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+use ring::{FREE_WITHIN, when_free};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use store::{Device, DeviceError};
 
 /// How many operations a file takes at the same time. Its file system has its own queue.
 const FILE_DEPTH: usize = 256;
-
-/// How long a drive may stay locked by a process that has ended: the kernel takes an io_uring down, and lets go of the files
-/// it held, some time after the process has exited, and later when the machine is busy.
-pub const FREE_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is tried meanwhile.
-const TRY_EVERY: Duration = Duration::from_millis(50);
-
-/// Tries something again that fails because a drive is in use, for as long as `limit`.
-///
-/// # Errors
-/// Those of the last attempt.
-pub fn when_free<T, E>(
-    limit: Duration,
-    is_in_use: impl Fn(&E) -> bool,
-    mut attempt: impl FnMut() -> Result<T, E>,
-) -> Result<T, E> {
-    let started = std::time::Instant::now();
-    loop {
-        match attempt() {
-            Err(error) if is_in_use(&error) && started.elapsed() < limit => std::thread::sleep(TRY_EVERY),
-            outcome => return outcome,
-        }
-    }
-}
 
 /// Why a drive cannot be used.
 #[derive(thiserror::Error, Debug)]

@@ -19,12 +19,14 @@ mod connection;
 pub mod counting;
 mod encryption;
 mod reactor;
+mod release;
 mod setup;
 mod stream;
 mod wake;
 
 pub use connection::Inbox;
 pub use reactor::{ConnectionId, Event, FileId, ListenerId, Reactor, ReactorOptions};
+pub use release::{FREE_WITHIN, when_free};
 pub use setup::SetupError;
 pub use stream::Stream;
 pub use wake::Waker;

@@ -33,7 +33,7 @@ use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
 use memory::{Memory, PIECE_BYTES_MAX};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ring::{ConnectionId, Event, Inbox, Reactor, ReactorOptions, Waker};
+use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, Waker, when_free};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -164,7 +164,8 @@ impl Gateway {
     /// When a volume is not there or attached elsewhere, or nobody can connect to that place.
     pub fn open(options: &GatewayOptions) -> Result<Gateway, GatewayError> {
         // First, so that a socket in use is told of without an attach that fences somebody.
-        let mut listener = Listener::bind(&options.listen)?;
+        let is_in_use = |error: &ListenError| matches!(error, ListenError::InUse(_));
+        let mut listener = when_free(FREE_WITHIN, is_in_use, || Listener::bind(&options.listen))?;
         let reactor = ReactorOptions {
             connections_max: connections_max(),
             inbox_bytes: INBOX_BYTES_MIN,

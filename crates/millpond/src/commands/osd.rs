@@ -13,7 +13,7 @@ use base::{NodeId, OsdId};
 use clap::{Args, Subcommand};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use node::device::{FREE_WITHIN, when_free};
+use ring::{FREE_WITHIN, when_free};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;

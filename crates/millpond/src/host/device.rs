@@ -5,7 +5,7 @@ use crate::host::signature;
 use crate::output;
 use anyhow::{Context, bail};
 use base::units::ByteSize;
-use node::device::{FREE_WITHIN, when_free};
+use ring::{FREE_WITHIN, when_free};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
