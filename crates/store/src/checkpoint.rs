@@ -145,7 +145,7 @@ impl Store {
             }
             let has_news = self.durable.sequence > self.superblock.covers.get();
             let is_wanted = self.checkpoint.is_renewal || self.checkpoint.is_wanted && has_news;
-            if !(is_due || is_wanted || is_last) {
+            if !(is_due || is_wanted || is_last || self.needs_room_of_pages()) {
                 return;
             }
             self.begin_checkpoint();

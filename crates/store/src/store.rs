@@ -646,9 +646,21 @@ impl Store {
         if let Some(reason) = &self.failure {
             return Err(StageError::Failed(reason.clone()));
         }
+        if self.has_room(role, blocks, self.pages_blocks) { Ok(()) } else { Err(StageError::Full) }
+    }
+
+    fn has_room(&self, role: Role, blocks: u64, pages_blocks: u64) -> bool {
         // A checkpoint's pages are there twice while the next one is being written.
-        let used = self.index.block_count + self.staged_blocks + 2 * self.pages_blocks;
-        if used + blocks > self.blocks_max(role) { Err(StageError::Full) } else { Ok(()) }
+        let used = self.index.block_count + self.staged_blocks + 2 * pages_blocks;
+        used + blocks <= self.blocks_max(role)
+    }
+
+    /// Whether clients' writes are refused for no other reason than pages that the next checkpoint gives back: on a small
+    /// drive that was emptied, nobody may write any more so that one becomes due.
+    pub(crate) fn needs_room_of_pages(&self) -> bool {
+        let replaced = || self.checkpoint.replaced().map(|(_, blocks)| u64::from(blocks)).sum::<u64>();
+        let has_room = |pages_blocks| self.has_room(Role::Primary, WRITE_BLOCKS_MAX, pages_blocks);
+        !has_room(self.pages_blocks) && has_room(self.pages_blocks - replaced())
     }
 
     fn stage_small(&mut self, record: &Record, kind: RecordKind, token: u64) -> Result<(), StageError> {
