@@ -4,6 +4,7 @@
 
 pub mod challenge;
 mod json;
+pub mod statistics;
 mod text;
 
 pub use json::{Cpu, ProcessCpu, Report, Side};

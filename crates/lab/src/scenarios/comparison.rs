@@ -9,6 +9,7 @@ use crate::scenarios::jobs::{self, FioTarget, JobError, Sample};
 use crate::scenarios::suite::{
     Case, Figures, Setup, Subject, Summary, engine_by_fio, measure, overwrite_amplification, ratios,
 };
+use crate::scenarios::{DRIVE_PER_VOLUME, REPLICAS, Run, VOLUME};
 use crate::testbed::command::CommandError;
 use crate::testbed::{Cluster, LoopDevice, STATUS_DELAY, Testbed, TestbedError, free_bytes};
 use base::BLOCK_BYTES;
@@ -17,10 +18,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Copies of each block, each on a node of its own.
-const REPLICAS: usize = 3;
-/// A drive is so many times the volume: half full.
-const DRIVE_PER_VOLUME: u64 = 2;
 /// All of these in units of the volume: the raw device and the drives.
 const PARTS: u64 = 1 + DRIVE_PER_VOLUME * REPLICAS as u64;
 const VOLUME_BYTES_MIN: u64 = 256 * MIB;
@@ -28,7 +25,6 @@ const VOLUME_BYTES_MAX: u64 = 4096 * MIB;
 /// How full the drives are while write amplification is measured, in percent of what data may take.
 const AGED_PERCENT: u64 = 80;
 const IDLE_TIME: Duration = Duration::from_secs(10);
-const VOLUME: &str = "bench";
 /// How much of the volume, and of a peer's image, the two are compared on.
 const PEER_BYTES: u64 = 1 << 30;
 /// What is on an OSD when it is killed.
@@ -51,12 +47,8 @@ pub enum SuiteError {
 /// How the suite is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The `millpond` to measure.
-    pub millpond: PathBuf,
-    /// A tmpfs for the drives.
-    pub directory: PathBuf,
-    /// Rounds.
-    pub rounds: u32,
+    /// What every run is told.
+    pub run: Run,
     /// How long each job is measured.
     pub runtime: Duration,
     /// Bytes of the volume; chosen by the free memory if absent.
@@ -66,8 +58,6 @@ pub struct Options {
     pub ageing: bool,
     /// The configuration of a Ceph cluster to compare with, which has an image `test` in a pool `rbd`.
     pub ceph_configuration: Option<PathBuf>,
-    /// Printed with the results.
-    pub date: String,
 }
 
 /// The largest volume whose test bed fits: a raw device as large as it, and the cluster's drives. A fifth of
@@ -81,10 +71,10 @@ fn volume_bytes(options: &Options) -> Result<u64, SuiteError> {
     if let Some(bytes) = options.volume_bytes {
         return Ok(bytes.max(VOLUME_BYTES_MIN) / MIB * MIB);
     }
-    let available = free_bytes(&options.directory).unwrap_or(0);
+    let available = free_bytes(&options.run.directory).unwrap_or(0);
     let needed = VOLUME_BYTES_MIN * PARTS / 4 * 5;
     fitting_volume_bytes(available)
-        .ok_or_else(|| TestbedError::Memory { path: options.directory.clone(), available, needed }.into())
+        .ok_or_else(|| TestbedError::Memory { path: options.run.directory.clone(), available, needed }.into())
 }
 
 /// Sets up drives and a cluster, measures, and takes everything down. `progress` is told each step.
@@ -92,7 +82,7 @@ fn volume_bytes(options: &Options) -> Result<u64, SuiteError> {
 /// # Errors
 /// What failed first. Everything is taken down in any case.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary, SuiteError> {
-    let testbed = Testbed::new(&options.directory, &options.millpond)?;
+    let testbed = Testbed::new(&options.run.directory, &options.run.millpond)?;
     let volume_bytes = volume_bytes(options)?;
     let raw = LoopDevice::new(testbed.directory(), "raw", volume_bytes)?;
     let bench = Bench {
@@ -119,7 +109,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
     figures.volume_read_mib_per_second =
         Some(bench.run(&bench.sequential(bench.volume.clone(), Mode::Read))?.mib_per_second);
     let case = |subject, case: &Case, round| bench.case(subject, case, round);
-    let results = measure(options.rounds, case, &mut progress)?;
+    let results = measure(options.run.rounds, case, &mut progress)?;
     progress("fio over NBD");
     bench.measure_nbd(&cluster, &mut figures)?;
     progress("watching the idle cluster");
@@ -135,13 +125,13 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
     }
     Ok(Summary {
         machine: Machine::this(),
-        date: options.date.clone(),
+        date: options.run.date.clone(),
         setup: Setup {
-            directory: options.directory.display().to_string(),
+            directory: options.run.directory.display().to_string(),
             volume_bytes,
             drive_bytes: bench.drive_bytes(),
             direct_io,
-            rounds: options.rounds,
+            rounds: options.run.rounds,
             runtime_seconds: options.runtime.as_secs_f64(),
         },
         ratios: ratios(&results),
@@ -176,16 +166,16 @@ impl Bench<'_> {
 
     fn start_cluster(&self, drives: &[LoopDevice]) -> Result<Cluster, TestbedError> {
         let devices: Vec<_> = drives.iter().map(LoopDevice::path).collect();
-        Cluster::start(&self.options.millpond, &self.cluster, &devices)
+        Cluster::start(&self.options.run.millpond, &self.cluster, &devices)
     }
 
     fn run(&self, job: &Job) -> Result<Sample, JobError> {
-        jobs::bench(&self.options.millpond, &self.cluster, job)
+        jobs::bench(&self.options.run.millpond, &self.cluster, job)
     }
 
     /// As [`Self::run`], on a cluster of its own.
     fn run_on(&self, cluster: &Cluster, job: &Job) -> Result<Sample, JobError> {
-        jobs::bench(&self.options.millpond, cluster.directory(), job)
+        jobs::bench(&self.options.run.millpond, cluster.directory(), job)
     }
 
     fn case(&self, subject: Subject, case: &Case, round: u32) -> Result<Sample, JobError> {
@@ -208,7 +198,7 @@ impl Bench<'_> {
     fn measure_drives(&self, drives: &[LoopDevice], figures: &mut Figures) -> Result<(), JobError> {
         let targets = || drives.iter().map(|drive| TargetName::Raw(drive.path().to_owned()));
         let together = |jobs: Vec<Job>| -> Result<f64, JobError> {
-            let samples = jobs::bench_together(&self.options.millpond, &self.cluster, &jobs)?;
+            let samples = jobs::bench_together(&self.options.run.millpond, &self.cluster, &jobs)?;
             Ok(samples.iter().map(|sample| sample.mib_per_second).sum())
         };
         // The first write of a page of tmpfs allocates it; only the later ones tell the drive's speed.
@@ -253,7 +243,7 @@ impl Bench<'_> {
         if let Some(ceph) = &ceph {
             jobs::fio(ceph, &Job::prefill(self.volume.clone(), bytes))?;
         }
-        for _ in 0..self.options.rounds {
+        for _ in 0..self.options.run.rounds {
             figures.nbd_iops.push(jobs::fio(&nbd, &mixed)?.iops);
             if let Some(ceph) = &ceph {
                 figures.ceph_iops.push(jobs::fio(ceph, &mixed)?.iops);
@@ -266,12 +256,12 @@ impl Bench<'_> {
     /// memory is too small.
     fn measure_restart(&self, figures: &mut Figures) -> Result<(), SuiteError> {
         let drive_bytes = RESTART_BYTES / 3 * 4;
-        if free_bytes(&self.options.directory).unwrap_or(0) < drive_bytes + RESTART_BYTES / 8 {
+        if free_bytes(&self.options.run.directory).unwrap_or(0) < drive_bytes + RESTART_BYTES / 8 {
             return Ok(());
         }
         let drive = LoopDevice::new(self.testbed.directory(), "restart", drive_bytes)?;
         let directory = self.testbed.directory().join("restart-cluster");
-        let cluster = Cluster::start(&self.options.millpond, &directory, &[drive.path()])?;
+        let cluster = Cluster::start(&self.options.run.millpond, &directory, &[drive.path()])?;
         cluster.create_volume(VOLUME, RESTART_BYTES, None)?;
         self.run_on(&cluster, &Job::prefill(self.volume.clone(), RESTART_BYTES))?;
         let overwrite = Job::new(self.volume.clone(), Mode::RandomWrite);
@@ -286,7 +276,7 @@ impl Bench<'_> {
     fn aged_write_amplification(&self) -> Result<Option<f64>, SuiteError> {
         let drives = self.drives("aged")?;
         let cluster = Cluster::start(
-            &self.options.millpond,
+            &self.options.run.millpond,
             &self.testbed.directory().join("aged-cluster"),
             &drives.iter().map(LoopDevice::path).collect::<Vec<_>>(),
         )?;

@@ -6,6 +6,7 @@
 
 use crate::engine::cpu::Machine;
 use crate::engine::plan::{Job, Mode, TargetName};
+use crate::report::statistics::median;
 use crate::report::{grouped, microseconds};
 use crate::scenarios::jobs::Sample;
 use base::units::ByteSize;
@@ -178,18 +179,6 @@ pub fn measure<E>(
         }
     }
     Ok(results)
-}
-
-/// The median; of an even number the mean of the middle two. `None` of none.
-#[must_use]
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
 }
 
 /// The median over the rounds of one figure, of those rounds that have it.
@@ -526,13 +515,6 @@ mod tests {
             results,
             figures: Figures { idle_cpu_percent: Some(0.4), ..Figures::default() },
         }
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]

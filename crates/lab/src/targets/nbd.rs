@@ -328,6 +328,7 @@ mod tests {
     use std::ops::ControlFlow;
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
+    use testkit::prerequisites::not_tested;
 
     #[test]
     fn partial_sends_go_on_where_they_stopped() {
@@ -382,7 +383,7 @@ mod tests {
             let process = match started {
                 Ok(process) => process,
                 Err(error) => {
-                    eprintln!("not tested: qemu-nbd: {error}; install it with `make deps`");
+                    not_tested("qemu-nbd", &format!("{error}; install it with `make deps`"));
                     return None;
                 }
             };

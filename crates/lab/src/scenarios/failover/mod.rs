@@ -22,15 +22,15 @@ pub use summary::{Rounds, Summary};
 use crate::engine::plan::{Job, Mode, TargetName};
 use crate::scenarios::jobs::{self, JobError};
 use crate::scenarios::steady::{self, LoadError, Timeline};
+use crate::scenarios::{REPLICAS, Run, RunError};
 use crate::testbed::command::CommandError;
-use crate::testbed::{Cluster, LoopDevice, PgFigures, Testbed, TestbedError, free_bytes};
+use crate::testbed::{Cluster, LoopDevice, PgFigures, Testbed, TestbedError};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use volume::ClusterAccess;
 
-const REPLICAS: usize = 3;
 /// One is free for the OSD that comes new.
 const DRIVES: usize = REPLICAS + 1;
 /// A drive is so many times the volume of many groups.
@@ -59,6 +59,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(thiserror::Error, Debug)]
 pub enum FailoverError {
     /// There is nothing to measure on.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The cluster cannot be set up, or asked.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
     /// Filling a volume failed.
@@ -103,16 +106,10 @@ pub enum FailoverError {
 /// How it is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The `millpond` to measure.
-    pub millpond: PathBuf,
-    /// A tmpfs for the drives.
-    pub directory: PathBuf,
-    /// How often each is measured.
-    pub rounds: u32,
+    /// What every run is told.
+    pub run: Run,
     /// Bytes of the volume of many groups.
     pub volume_bytes: u64,
-    /// Printed with the results.
-    pub date: String,
 }
 
 impl Options {
@@ -127,26 +124,13 @@ impl Options {
 /// # Errors
 /// What failed first. Everything is taken down in any case.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary, FailoverError> {
-    let testbed = Testbed::new(&options.directory, &options.millpond)?;
+    let testbed = Testbed::new(&options.run.directory, &options.run.millpond)?;
     let drive_bytes = options.volume_bytes * DRIVE_PER_VOLUME;
-    let needed = drive_bytes * DRIVES as u64 / 4 * 5;
-    let available = free_bytes(&options.directory).unwrap_or(0);
-    if available < needed {
-        let path = options.directory.clone();
-        return Err(TestbedError::Memory { path, available, needed }.into());
-    }
-    let drives: Vec<LoopDevice> = (0..DRIVES)
-        .map(|index| LoopDevice::new(testbed.directory(), &format!("drive.{index}"), drive_bytes))
-        .collect::<Result<_, _>>()?;
     progress("filling the drives");
-    for drive in &drives {
-        // The first write of a page of tmpfs allocates it, which takes longer than what is measured.
-        let job = Job::prefill(TargetName::Raw(drive.path().to_owned()), drive_bytes);
-        jobs::bench(&options.millpond, testbed.directory(), &job)?;
-    }
+    let drives = options.run.written_drives(&testbed, "drive", DRIVES, drive_bytes)?;
     progress("starting the cluster and filling two volumes");
     let devices: Vec<_> = drives[..REPLICAS].iter().map(LoopDevice::path).collect();
-    let cluster = Cluster::start(&options.millpond, &testbed.directory().join("cluster"), &devices)?;
+    let cluster = Cluster::start(&options.run.millpond, &testbed.directory().join("cluster"), &devices)?;
     let pool = cluster.create_pool(SINGLE, 1)?;
     let volumes = [(SINGLE, options.single_bytes()), (SPREAD, options.volume_bytes)];
     for (volume, bytes) in volumes {
@@ -155,16 +139,16 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
             _ => cluster.create_volume(volume, bytes, None)?,
         }
         let job = Job::prefill(TargetName::Volume(volume.to_owned()), bytes);
-        jobs::bench(&options.millpond, cluster.directory(), &job)?;
+        jobs::bench(&options.run.millpond, cluster.directory(), &job)?;
     }
     progress(
         "overwriting at random until drives are used up once, since cleaning is part of what clients notice",
     );
     let overwrite = Job::new(TargetName::Volume(SPREAD.to_owned()), Mode::RandomWrite);
     let overwrite = Job { depth: AGEING_DEPTH, io_size: Some(drive_bytes), ..overwrite };
-    jobs::bench(&options.millpond, cluster.directory(), &overwrite)?;
+    jobs::bench(&options.run.millpond, cluster.directory(), &overwrite)?;
     let bench = Bench {
-        millpond: &options.millpond,
+        millpond: &options.run.millpond,
         cluster: &cluster,
         drives: &drives,
         drive_bytes,
@@ -172,7 +156,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Summary,
     };
     bench.becomes_whole("the start")?;
     let mut rounds = Rounds::default();
-    for round in 1..=options.rounds {
+    for round in 1..=options.run.rounds {
         bench.measure(round, &mut rounds, &mut progress)?;
     }
     Ok(Summary::new(options, rounds))

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::engine::cpu::Machine;
 use crate::engine::histogram::LatencySummary;
+use crate::report::statistics::median;
 use crate::report::{grouped, microseconds};
 use crate::scenarios::steady::{self, Stretch};
-use crate::scenarios::suite::median;
 use base::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -120,7 +120,7 @@ impl Summary {
         let beside_scrubs = || scrubs.iter().map(|result| &result.clients);
         Summary {
             machine: Machine::this(),
-            date: options.date.clone(),
+            date: options.run.date.clone(),
             volume_bytes: options.volume_bytes,
             single_volume_bytes: options.single_bytes(),
             pause_s: worst_by_name(losses, |result| result.pause_s, f64::max),
@@ -377,6 +377,7 @@ pub(crate) mod tests {
     use crate::engine::cpu::{ProcessUsage, Usage};
     use crate::engine::histogram::Latency;
     use crate::report::Cpu;
+    use crate::scenarios::Run;
     use std::path::PathBuf;
 
     /// A second in which every operation took as long.
@@ -453,11 +454,13 @@ pub(crate) mod tests {
 
     fn summary(rounds: Rounds) -> Summary {
         let options = Options {
-            millpond: PathBuf::new(),
-            directory: PathBuf::new(),
-            rounds: 2,
+            run: Run {
+                millpond: PathBuf::new(),
+                directory: PathBuf::new(),
+                rounds: 2,
+                date: "2026-01-02".into(),
+            },
             volume_bytes: 512 << 20,
-            date: "2026-01-02".into(),
         };
         Summary::new(&options, rounds)
     }

@@ -12,12 +12,13 @@ pub mod watching;
 
 pub use summary::Summary;
 
+use crate::scenarios::Run;
 use crate::testbed::etcd::Etcd;
 use crate::testbed::{Cluster, LoopDevice, Testbed, TestbedError};
 use anyhow::Context;
 use fleet::Size;
 use node::Location;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use watching::Watching;
 
@@ -45,18 +46,14 @@ pub enum LargeError {
 /// How it is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The `millpond` to measure.
-    pub millpond: PathBuf,
-    /// A tmpfs for drives and registries.
-    pub directory: PathBuf,
+    /// What every run is told; this one has no rounds.
+    pub run: Run,
     /// How many OSDs and groups are simulated.
     pub size: Size,
     /// Without the hosts that join and die.
     pub skip_events: bool,
     /// Without the part on an etcd.
     pub skip_etcd: bool,
-    /// Printed with the results.
-    pub date: String,
 }
 
 /// Sets up, measures, and takes everything down. `progress` is told each step.
@@ -64,14 +61,14 @@ pub struct Options {
 /// # Errors
 /// What failed first. Everything is taken down in any case.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> anyhow::Result<Summary> {
-    let testbed = Testbed::new(&options.directory, &options.millpond)?;
+    let testbed = Testbed::new(&options.run.directory, &options.run.millpond)?;
     let mut watched = vec![on_embedded(options, testbed.directory(), &mut progress)?];
     if !options.skip_etcd {
         watched.push(on_etcd(options, testbed.directory(), &mut progress)?);
     }
     let events = match options.skip_events {
         true => None,
-        false => Some(events::run(&options.millpond, testbed.directory(), &mut progress)?),
+        false => Some(events::run(&options.run.millpond, testbed.directory(), &mut progress)?),
     };
     Ok(Summary::new(options, watched, events))
 }
@@ -90,7 +87,7 @@ fn on_embedded(
     let drives = drives(directory, "embedded", REAL_NODES * REAL_OSDS_PER_NODE)?;
     let devices: Vec<&Path> = drives.iter().map(LoopDevice::path).collect();
     let place = directory.join("embedded");
-    let cluster = Cluster::start_nodes(&options.millpond, &place, &devices, REAL_NODES, REAL_NODES, &[])?;
+    let cluster = Cluster::start_nodes(&options.run.millpond, &place, &devices, REAL_NODES, REAL_NODES, &[])?;
     cluster.command(&["pool", "rm", "default"])?;
     watch(options, &place, &Location::Socket(place.join("registry.sock")), progress)
 }
@@ -100,7 +97,7 @@ fn on_etcd(options: &Options, directory: &Path, progress: &mut impl FnMut(&str))
     let etcd = Etcd::start(&directory.join("etcd"))?;
     let drives = drives(directory, "etcd-drive", REAL_NODES * REAL_OSDS_PER_NODE)?;
     let hosts: Vec<Cluster> = (0..REAL_NODES)
-        .map(|index| Cluster::of_host(&options.millpond, &directory.join(format!("host{index}"))))
+        .map(|index| Cluster::of_host(&options.run.millpond, &directory.join(format!("host{index}"))))
         .collect();
     let made: serde_json::Value = hosts[0].json(&["cluster", "init", "--registry", &etcd.url()])?;
     let token = made["token"].as_str().context("`millpond cluster init --json` tells no token")?;
@@ -119,5 +116,5 @@ fn watch(
     progress: &mut impl FnMut(&str),
 ) -> anyhow::Result<Watching> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(watching::watch(&options.millpond, directory, location, options.size, progress))
+    runtime.block_on(watching::watch(&options.run.millpond, directory, location, options.size, progress))
 }

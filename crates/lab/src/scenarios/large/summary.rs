@@ -35,7 +35,7 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(options: &Options, watched: Vec<Watching>, events: Option<Events>) -> Summary {
-        let (machine, date) = (Machine::this(), options.date.clone());
+        let (machine, date) = (Machine::this(), options.run.date.clone());
         Summary { machine, date, simulated_osds: options.size.osds(), watched, events }
     }
 }
