@@ -8,10 +8,18 @@ PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsp
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
             etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime
 
-TEST := $(CARGO) test --profile quick --locked --workspace --no-fail-fast
+# Runs each test as a process of its own; `.config/nextest.toml` says how many at once, and which not beside others.
+NEXTEST := 0.9.151
+# Whether it fails or not, at its end stands what could not be tried here.
+define TEST
+	@mkdir -p target && rm -f target/left-out; \
+	MILLPOND_TESTS_LEFT_OUT=$(CURDIR)/target/left-out \
+	    $(CARGO) nextest run --cargo-profile quick --locked --workspace $(1); status=$$?; \
+	if [ -s target/left-out ]; then echo; sort -u target/left-out; fi; exit $$status
+endef
 LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D warnings
 
-.PHONY: help deps build run check test test-units test-programs test-hosts soak bench bench-failover bench-encryption bench-large fmt lint clean
+.PHONY: help deps test-deps build run check test nightly soak bench bench-against bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,33 +44,31 @@ deps: ## install what is missing of the programs that building and testing need
 	    echo "This Rust toolchain is missing: $$(sed -n 's/^channel = //p' rust-toolchain.toml); install it with: rustup toolchain install" >&2; \
 	    exit 1; }
 
+test-deps: deps
+	@$(CARGO) nextest --version >/dev/null 2>&1 || \
+	    CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --locked --debug --version $(NEXTEST) cargo-nextest
+
 build: deps ## build the command, optimised
 	$(CARGO) build --release --locked --package millpond
 
 run: build ## start a cluster in ./data, run the 10K challenge on it, show how to attach a client
 	./$(MILLPOND) demo --dir ./data
 
-check: deps ## format, lint and unit tests: what to run after each change
+check: test-deps ## format, lint and unit tests: what to run after each change
 	$(CARGO) fmt --all --check
 	$(LINT)
-	$(TEST) --lib --bins
+	$(call TEST,--lib --bins)
 
-test: deps ## format, lint, unit and property tests, conformance, end-to-end
+test: test-deps ## format, lint, unit and property tests, conformance, end-to-end
 	$(CARGO) fmt --all --check
 	$(LINT)
-	$(TEST) --no-run
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-units test-programs test-hosts
+	$(CARGO) test --profile quick --locked --workspace --doc --quiet
+	$(call TEST)
 
-# The three parts of test: they mostly wait, for leases to end above all, so they run at the same time.
-test-units: deps ## the part of test that needs no program: each crate's own tests
-	$(TEST) --lib --bins
-	$(TEST) --doc
-
-test-programs: deps ## the part of test that has whole crates and the command before it
-	$(TEST) --test '*' -- --skip many_hosts::
-
-test-hosts: deps ## the part of test that has many hosts and an etcd (as root: it makes network namespaces)
-	$(TEST) --test machines
+# TIMES=N for other than ten rounds.
+nightly: test-deps ## what takes hours: make test many times over, and 50,000 lives of simulated clusters
+	for round in $$(seq $(or $(TIMES),10)); do $(MAKE) --no-print-directory test || exit 1; done
+	$(CARGO) run --profile quick --locked --package sim -- --seeds 50000 --from $$(date +%s)000
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 	$(CARGO) run --profile quick --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
@@ -70,22 +76,31 @@ soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 # JSON=FILE also writes the figures to FILE; CEPH_CONF=FILE also compares with that Ceph cluster, on its image rbd/test.
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/bench-suite --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON)) $(if $(CEPH_CONF),--ceph-conf $(CEPH_CONF))
+	./target/release/millpond-bench volume --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON)) $(if $(CEPH_CONF),--ceph-conf $(CEPH_CONF))
 
 # JSON=FILE also writes the figures to FILE.
 bench-failover: deps ## measure what clients notice when a node is lost (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/bench-failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+	./target/release/millpond-bench failover --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 # JSON=FILE also writes the figures to FILE.
 bench-encryption: deps ## measure what encryption of a cluster's traffic costs (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/bench-encryption --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+	./target/release/millpond-bench encryption --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 # JSON=FILE also writes the figures to FILE.
 bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/bench-large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+	./target/release/millpond-bench large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# BASE=COMMIT is built apart, in target/base. JSON=FILE also writes the figures to FILE.
+bench-against: deps ## measure another commit's build and this one in turns (as root: it makes loop devices)
+	@test -n "$(BASE)" || { echo "say which commit to compare with: make bench-against BASE=COMMIT" >&2; exit 1; }
+	rm -rf target/base-source && git worktree prune && git worktree add --detach target/base-source $(BASE)
+	cd target/base-source && CARGO_TARGET_DIR=../base $(CARGO) build --release --locked --package millpond
+	git worktree remove --force target/base-source
+	$(CARGO) build --release --locked --package millpond --package lab
+	./target/release/millpond-bench against target/base/release/millpond --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,7 @@ struct Stage {
 impl Stage {
     /// `None` where loop devices cannot be made.
     fn new(on_volume: &str) -> Option<Stage> {
-        if !nix::unistd::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-            eprintln!("not tested: loop devices need root and /dev/loop-control");
+        if !testkit::prerequisites::has_device("a testbed is taken down", "/dev/loop-control") {
             return None;
         }
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -50,8 +48,8 @@ impl Stage {
     }
 
     fn start(&self) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_bench-suite"))
-            .args(["--quick", "--volume-size", "256MiB", "--directory"])
+        Command::new(env!("CARGO_BIN_EXE_millpond-bench"))
+            .args(["volume", "--quick", "--volume-size", "256MiB", "--directory"])
             .arg(self.directory.path())
             .arg("--millpond")
             .arg(self.directory.path().join("millpond"))

@@ -39,6 +39,13 @@ impl Pond {
         });
         records.into_iter().map(|record| record.description).collect()
     }
+
+    /// Those of all attachments.
+    fn leases(&self) -> Vec<registry::LeaseId> {
+        let attached =
+            self.cluster.with(async |cluster| cluster.registry().range("millpond/attached/").await);
+        attached.unwrap().entries.iter().filter_map(|entry| entry.lease).collect()
+    }
 }
 
 fn turn_until<T>(volumes: &mut VolumeLoop, mut look: impl FnMut(&mut VolumeLoop) -> Option<T>) -> T {
@@ -159,9 +166,12 @@ fn a_lease_that_ended_is_taken_up_again_if_nobody_else_attached() {
     let pond = pond();
     let mut volumes = pond.attach(false).unwrap();
     let disk = volumes.volumes()[0].handle;
+    let before = pond.leases();
     pond.cluster.revoke_attachments();
-    assert!(pond.attachments().is_empty());
-    turn_until(&mut volumes, |_| (pond.attachments().len() == 1).then_some(()));
+    turn_until(&mut volumes, |_| {
+        let now = pond.leases();
+        (now.len() == 1 && now != before).then_some(())
+    });
     // Nobody was fenced meanwhile, and others are kept out again.
     volumes.write(disk, 1, 0, 4096, filled(4096));
     assert_eq!(completion(&mut volumes).outcome, Outcome::Done);

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::prerequisites::not_tested;
 
 /// Runs it, expects that exit code, and gives what it wrote to stderr.
 #[track_caller]
@@ -205,7 +206,7 @@ fn the_device_of_the_root_file_system_is_neither_taken_nor_wiped() {
     let root = mountinfo.lines().find(|line| line.split(' ').nth(4) == Some("/")).unwrap();
     let source = root.split(" - ").nth(1).unwrap().split(' ').nth(1).unwrap();
     if !Path::new(source).exists() || !source.starts_with("/dev/") {
-        eprintln!("skipped: the root file system here lies on no device that can be named ({source})");
+        not_tested("the device of the root file system", &format!("{source} is no device that can be named"));
         return;
     }
     let directory = scratch();

@@ -6,6 +6,7 @@ use crate::common::{Cluster, random_bytes, run, shown, within};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testkit::prerequisites::has_device;
 
 fn cluster_with_volume(bytes: &str) -> (Cluster, String) {
     let mut cluster = Cluster::start("1GiB");
@@ -137,8 +138,7 @@ impl Drop for Undo {
 
 #[test]
 fn file_systems_of_the_kernel_live_on_a_volume() {
-    if !nix::unistd::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
-        println!("not tested: needs root and /dev/fuse");
+    if !has_device("file systems of the kernel on a volume", "/dev/fuse") {
         return;
     }
     have_own_mounts();

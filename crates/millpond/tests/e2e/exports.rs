@@ -4,11 +4,12 @@
 use crate::common::door::Door;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::tools::{attempt, installed, run};
+use crate::common::tools::{attempt, run};
 use crate::common::{names, path};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use testkit::prerequisites::installed;
 
 const VOLUME_BYTES: u64 = 256 << 20;
 

@@ -3,13 +3,14 @@
 
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::tools::{attempt, have_own_mounts, installed, run};
+use crate::common::tools::{attempt, have_own_mounts, run};
 use crate::common::{path, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testkit::prerequisites::{installed, is_root, not_tested};
 
 const VOLUME_BYTES: u64 = 384 << 20;
 /// What [`fill`] leaves: ten folders of 40 files without every seventh, and a large one.
@@ -39,7 +40,7 @@ impl<'a> Mounted<'a> {
         let output = attempt("losetup", &["--find", "--show", path(&file)]);
         if ended || !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            eprintln!("not tested: a file system on a volume: no FUSE file or no loop device here: {why}");
+            not_tested(TEST, &format!("no FUSE file or no loop device here: {why}"));
             return None;
         }
         mounted.device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -120,14 +121,13 @@ fn fingerprint(place: &Path) -> String {
     run("sh", &["-c", script, path(place)])
 }
 
+/// What is left out where it cannot run.
+const TEST: &str = "a file system on a volume";
+
 /// Makes a file system, fills it, has its own checker look, restarts the cluster, checks and compares.
 fn survives_a_restart(make: &[&str], check: &[&str]) {
     let needed = ["nbdfuse", "losetup", "mount", "fusermount3", make[0], check[0]];
-    if !installed("a file system on a volume", &needed) {
-        return;
-    }
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not tested: a file system on a volume: only root can mount it");
+    if !installed(TEST, &needed) || !is_root(TEST, "mounting") {
         return;
     }
     have_own_mounts();

@@ -1,11 +1,10 @@
 //! A cluster that moves from the registry of `millpond up` to an etcd, and back: its data comes along, whatever breaks off on
 //! the way, and a person is told where it is.
 
-use cluster::{Migration, Presence};
 use crate::common::pieces::{check, write};
 use crate::common::pond::Pond;
-use crate::common::tools::installed;
 use crate::common::{command, names, path, wait_until};
+use cluster::{Migration, Presence};
 use registry::{Operation, Registry, Txn};
 use registry_embedded::EmbeddedRegistry;
 use registry_etcd::{EtcdOptions, EtcdRegistry};
@@ -13,6 +12,7 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 use testkit::Etcd;
+use testkit::prerequisites::installed;
 
 /// A cluster that does not run, with a first round of pieces on its volume `disk`.
 fn pond_that_is_down() -> Pond {
@@ -44,7 +44,7 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     let status = pond.run(&["status"]);
     names(&status, &["osd.0 on node.0 is down", "look at host alpha", "millpond up"]);
     pond.up();
-    assert_eq!(pond.status()["health"]["level"], "ok");
+    wait_until("all is well", || pond.status()["health"]["level"] == "ok");
     let door = pond.serve("disk");
     let mut client = door.client();
     check(&mut client, 1);

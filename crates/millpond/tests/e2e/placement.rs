@@ -60,7 +60,7 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     names(&pond.run(&["osd", "reweight", "osd.0", "0.5"]), &["osd.0 shall hold 0.5", "was at 1"]);
     wait_until("it holds less", || aimed(0) * 10 < before * 7);
     becomes_whole(&pond);
-    assert_eq!(osd_view(&pond, 0).unwrap()["reweight_thousandths"], 500);
+    wait_until("status shows it", || osd_view(&pond, 0).unwrap()["reweight_thousandths"] == 500);
     names(&pond.run(&["osd", "reweight", "0", "0.5"]), &["has the factor 0.5 already"]);
     pond.run(&["osd", "reweight", "0", "1"]);
 

@@ -3,7 +3,9 @@
 
 use crate::common::fio::fio_notices_nothing_of;
 use crate::common::pond::{Pond, runs};
-use crate::common::whole::{becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal};
+use crate::common::whole::{
+    becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal,
+};
 use crate::common::{names, path, wait_until, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;

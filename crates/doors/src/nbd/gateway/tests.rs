@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use testkit::prerequisites::not_tested;
 use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
@@ -422,7 +423,7 @@ fn program(name: &str, arguments: &[&str]) -> Option<String> {
             Some(text)
         }
         Err(error) => {
-            eprintln!("not tested: {name}: {error}; install it with `make deps`");
+            not_tested(name, &format!("{error}; install it with `make deps`"));
             None
         }
     }

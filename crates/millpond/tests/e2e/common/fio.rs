@@ -59,9 +59,10 @@ fn verify_until(enough: &AtomicBool, scratch: &Path, uri: &str, half: u64) -> Ve
         // One part after the other, so that what a member missed is not soon written over.
         let job = FioJob { half, part: count % FioJob::PARTS, seed: random.below(1 << 30) };
         // Verifying not only at the end of a job: reads and writes are mixed at any time.
-        // So many bytes a second at most: what a member missed is what healing takes, and how fast that is beside a full
-        // load is measured elsewhere.
-        job.run(scratch, uri, &["--verify_backlog=512", "--rate=2m"]);
+        // Some 2 MiB a second: what a member missed is what healing takes, and how fast that is beside a full load is measured
+        // elsewhere. By pauses, since fio keeps a rate by looking at the clock all the time.
+        let blocks = format!("--thinktime_blocks={}", if half == 0 { 128 } else { 8 });
+        job.run(scratch, uri, &["--verify_backlog=512", "--thinktime=250ms", &blocks]);
         jobs.insert(job.part, job);
         count += 1;
     }

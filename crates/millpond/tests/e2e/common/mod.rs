@@ -122,12 +122,16 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` holds, asking less and less often: an answer of the command costs the processor more than what it
+/// asks about.
+#[track_caller]
 pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(10);
     while !condition() {
-        assert!(Instant::now() < end, "waited {limit:?} for {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(Instant::now() < end, "in vain for {limit:?}: {what}");
+        std::thread::sleep(pause);
+        pause = (pause * 3 / 2).min(Duration::from_millis(300));
     }
 }
 
@@ -188,12 +192,8 @@ pub fn scratch() -> tempfile::TempDir {
         .expect("a scratch directory can be made")
 }
 
-/// Waits for it, in small steps.
+/// Waits for it as long as anything takes on a busy machine.
 #[track_caller]
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "in vain for {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    within(PATIENCE, what, holds);
 }

@@ -1,9 +1,11 @@
 //! A network of a test's own: each node in a network namespace, a bridge between them and the test, and links that can be
 //! cut one way, or made thin. Needs root, `ip`, `nft` and `tc`.
 
-use super::tools::{attempt, installed, run};
+use super::tools::{attempt, run};
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::fs::File;
+use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::prerequisites::{installed, is_root};
 
 /// Every interface and namespace of such networks begins so; the test's process id follows.
 const PREFIX: &str = "mp";
@@ -28,17 +30,15 @@ pub struct Network {
 impl Network {
     /// Makes one of so many nodes, or says which test is left out because that cannot be done here.
     pub fn make(test: &str, nodes: u32) -> Option<Network> {
-        static NUMBER: Mutex<u32> = Mutex::new(0);
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("not tested: {test}: network namespaces need root");
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        if !is_root(test, "a network namespace") || !installed(test, &["ip", "nft", "tc"]) {
             return None;
         }
-        if !installed(test, &["ip", "nft", "tc"]) {
-            return None;
-        }
-        // One after the other, so that no two tests of this process take the same addresses.
-        let mut number = NUMBER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *number += 1;
+        // One after the other, so that no two tests, of whichever process, take the same addresses.
+        let lock =
+            File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/networks.lock")).expect("a file can be made");
+        lock.lock().expect("it can be locked");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         remove_those_of_the_dead();
         let name = format!("{PREFIX}{}x{number}", std::process::id());
         let network = Network { name, subnet: free_subnet(), nodes };

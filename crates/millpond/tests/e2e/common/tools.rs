@@ -1,18 +1,6 @@
 //! Programs that nobody here wrote.
 
-use std::path::Path;
 use std::process::{Command, Output};
-
-/// Whether all of them are installed; says which test is left out where they are not.
-pub fn installed(test: &str, programs: &[&str]) -> bool {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let found = |program: &str| path.split(':').any(|folder| Path::new(folder).join(program).exists());
-    let missing: Vec<_> = programs.iter().copied().filter(|program| !found(program)).collect();
-    if !missing.is_empty() {
-        eprintln!("not tested: {test}: {} not installed; `make deps` installs it", missing.join(", "));
-    }
-    missing.is_empty()
-}
 
 /// Runs a program and gives what came of it.
 pub fn attempt(program: &str, arguments: &[&str]) -> Output {

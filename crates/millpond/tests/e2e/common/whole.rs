@@ -89,7 +89,7 @@ pub fn is_removed(site: &Site, osd: u32) {
         worked
     });
     names(&told, &[&format!("osd.{osd} is removed"), "is left as it is", "osd wipe", "osd add --device"]);
-    assert!(osd_view(site, osd).is_none());
+    wait_until("status has forgotten it", || osd_view(site, osd).is_none());
 }
 
 /// Waits until every group is active, with all copies in sync, where they shall lie.

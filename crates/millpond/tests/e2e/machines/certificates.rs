@@ -5,9 +5,9 @@ use crate::common::authority::Authority;
 use crate::common::fio::fio_notices_nothing_of;
 use crate::common::hosts::{HOSTS, Hosts, walk};
 use crate::common::probe::Probe;
-use crate::common::tools::installed;
 use crate::common::whole::becomes_whole;
 use crate::common::{names, path, wait_until};
+use testkit::prerequisites::installed;
 
 #[test]
 fn a_certificate_that_has_expired_is_told_of_and_the_cluster_lives_on_meanwhile() {

@@ -6,7 +6,7 @@ use crate::common::hosts::{HOSTS, Hosts, walk};
 use crate::common::network::Peer::{Clients, Node};
 use crate::common::pond::runs;
 use crate::common::probe::Probe;
-use crate::common::tools::{at_another_time, installed, run};
+use crate::common::tools::{at_another_time, run};
 use crate::common::whole::{
     Frozen, becomes_whole, becomes_whole_within, epochs, every_epoch_ends, groups, osd_view, signal,
     some_epoch_ends,
@@ -14,6 +14,7 @@ use crate::common::whole::{
 use crate::common::{names, path, wait_until};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant, SystemTime};
+use testkit::prerequisites::installed;
 
 /// Links stay cut for so long: past every lease.
 const CUT: Duration = Duration::from_secs(8);
@@ -162,7 +163,9 @@ fn hosts_join_and_leave_and_the_manager_is_killed_meanwhile_while_fio_verifies()
             assert!(worked || complaint.contains("yet") || complaint.contains("is up"), "{complaint}");
             worked
         });
-        assert!(osd_view(hosts, osd).is_none() && hosts.nodes().iter().all(|view| view["node"] != node));
+        wait_until("status has forgotten it", || {
+            osd_view(hosts, osd).is_none() && hosts.nodes().iter().all(|view| view["node"] != node)
+        });
         becomes_whole_within(hosts, MOVED_WITHIN);
         probe.goes_on("h2 is removed");
 
