@@ -46,7 +46,8 @@ deps: ## install what is missing of the programs that building and testing need
 
 test-deps: deps
 	@$(CARGO) nextest --version >/dev/null 2>&1 || \
-	    CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --locked --debug --version $(NEXTEST) cargo-nextest
+	    CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --locked --debug --version $(NEXTEST) \
+	    --no-default-features --features default-no-update cargo-nextest
 
 build: deps ## build the command, optimised
 	$(CARGO) build --release --locked --package millpond
