@@ -36,6 +36,8 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
+    #[cfg(panic = "unwind")]
+    abort_on_panic();
     let arguments = Arguments::parse();
     let log = output::logging::start();
     match run(&arguments, &log) {
@@ -46,6 +48,17 @@ fn main() -> ExitCode {
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
+}
+
+/// A panic ends the process, as it does where the profile says so: what a thread that failed shared with others is not to be
+/// trusted.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
