@@ -56,7 +56,7 @@ fn join(token: &ClientToken, directory: &Directory) -> anyhow::Result<()> {
     directory.prepare()?;
     let _lock = directory.lock()?;
     let mut settings = Settings::load(directory)?;
-    match settings.cluster()? {
+    match settings.cluster() {
         Some(_) if !settings.are_of_client() => bail!(
             "{} is of a machine that takes part in a cluster, and reaches all of it; join as a client with another --dir",
             directory.given()

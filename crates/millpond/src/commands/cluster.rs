@@ -140,7 +140,7 @@ fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made
     directory.prepare()?;
     let _lock = directory.lock()?;
     let mut settings = Settings::load(directory)?;
-    let id = match settings.cluster()? {
+    let id = match settings.cluster() {
         // Begun before, and perhaps not done.
         Some(id) if settings.registry_url() == Some(&arguments.registry) => id,
         Some(id) => {

@@ -1,7 +1,7 @@
 //! `millpond config`: what this machine is told by `DIR/millpond.toml` and the environment.
 
 use crate::host::directory::Directory;
-use crate::host::settings::{Origin, Settings, Shown};
+use crate::host::settings::{Settings, Shown};
 use crate::output;
 use crate::output::table::Table;
 use clap::{Args, Subcommand};
@@ -51,11 +51,7 @@ fn table(shown: &[Shown], with_origin: bool) -> String {
     for one in shown {
         let mut row = vec![one.key.to_owned(), one.value.clone()];
         if with_origin {
-            row.push(match one.origin {
-                Origin::Default => "default".to_owned(),
-                Origin::File => "file".to_owned(),
-                Origin::Environment => "environment".to_owned(),
-            });
+            row.push(one.origin.to_owned());
         }
         row.push(one.explanation.to_owned());
         table.row(row);

@@ -266,7 +266,7 @@ async fn to_etcd(arguments: &MigrateArguments, url: &str, directory: &Directory)
     locate(&Cluster::new(ends.target.clone()), &nodes, &host).await?;
     ends.migration().clean().await?;
     settings.store()?;
-    let listen = settings.listen()?;
+    let listen = settings.listen();
     let reached = match listen.is_loopback() {
         false => format!("Other hosts will reach its OSDs at {listen}"),
         true => format!(
@@ -316,7 +316,7 @@ async fn to_embedded(arguments: &MigrateArguments, directory: &Directory) -> any
     if arguments.target_is_lost {
         return Ok(canceled(reclaim(&*source).await?, &location.to_string()));
     }
-    let expected = settings.cluster()?.context("the settings name no cluster")?;
+    let expected = settings.cluster().context("the settings name no cluster")?;
     let path = directory.registry_file();
     let target = match directory.has_cluster() {
         true => EmbeddedRegistry::open_of(&path, expected)?,

@@ -199,7 +199,7 @@ fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> 
     if settings.are_of_client() {
         bail!("{} is of a client of a cluster; join with another --dir", directory.given());
     }
-    match (settings.cluster()?, settings.node()) {
+    match (settings.cluster(), settings.node()) {
         (Some(id), _) if id != token.cluster => {
             bail!("{} is of cluster {id}, not {}; join with another --dir", directory.given(), token.cluster)
         }

@@ -25,7 +25,7 @@ pub fn with_cluster<T>(
 pub async fn connect(settings: &Settings, directory: &Directory) -> anyhow::Result<Cluster> {
     let registry = settings.registry_of(directory)?;
     let cluster = Cluster::new(registry.connect().await?);
-    if let Some(expected) = settings.cluster()? {
+    if let Some(expected) = settings.cluster() {
         let found = cluster.id().await?;
         if found != expected {
             bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());

@@ -110,7 +110,7 @@ impl Home {
             }
             // With what etcd wants to see, which stands on no command line.
             Some(settings) => {
-                let (listen, spin) = (settings.listen()?.to_string(), settings.spin_max().as_micros());
+                let (listen, spin) = (settings.listen().to_string(), settings.spin_max().as_micros());
                 let mut arguments: Vec<OsString> = vec!["--dir".into(), directory.path().into()];
                 arguments.extend(["--listen".into(), listen.into()]);
                 arguments.extend(["--spin-us".into(), spin.to_string().into()]);

@@ -111,9 +111,9 @@ impl Host {
             vec!["node-process".into(), "--node".into(), self.node.0.to_string().into()];
         arguments.extend(["--dir".into(), self.directory.path().into()]);
         arguments.extend(["--key".into(), self.directory.host_key().into()]);
-        arguments.extend(["--listen".into(), settings.listen()?.to_string().into()]);
+        arguments.extend(["--listen".into(), settings.listen().to_string().into()]);
         arguments.extend(["--spin-us".into(), settings.spin_max().as_micros().to_string().into()]);
-        if let Some(port) = settings.client_port()? {
+        if let Some(port) = settings.client_port() {
             arguments.extend(["--client-port".into(), port.to_string().into()]);
         }
         if let Some(volatile) = settings.volatile_cache() {

@@ -14,173 +14,83 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toml_edit::{DocumentMut, Item, Table, Value, value};
+use toml_edit::{DocumentMut, Item, Table, TableLike, Value, de};
 
-/// Where nodes serve clients the registry, unless told otherwise.
-const CLIENT_PORT: u16 = 6480;
 /// The key of a machine that is a client, in its directory.
 pub const CLIENT_KEY: &str = "client.key";
-/// What the environment's names begin with: `node.listen` is `MILLPOND_NODE_LISTEN`.
-const ENVIRONMENT: &str = "MILLPOND_";
 
-/// A key of the file.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// Its name, with a dot where it is in a table.
-    pub name: &'static str,
-    /// What holds where nothing is said, for people.
-    pub default: &'static str,
-    /// What it is for.
-    pub explanation: &'static str,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Text,
-    Number,
-    Truth,
-    Paths,
-}
-
-const REGISTRY: Key = Key {
-    name: "registry",
-    default: "that of `millpond up` in this directory",
-    explanation: "where the cluster's registry is: a URL of etcd's, or of nodes that serve it to clients",
-    kind: Kind::Text,
-};
-const CLUSTER: Key = Key {
-    name: "cluster",
-    default: "whichever the registry has",
-    explanation: "the cluster's id: another one is refused",
-    kind: Kind::Text,
-};
-const ETCD_CA: Key = Key {
-    name: "etcd.ca",
-    default: "none",
-    explanation: "certificates of the authorities whose word on etcd's certificate counts (PEM)",
-    kind: Kind::Text,
-};
-const ETCD_CERTIFICATE: Key = Key {
-    name: "etcd.certificate",
-    default: "none",
-    explanation: "the certificate to show etcd (PEM); its common name is the user of etcd",
-    kind: Kind::Text,
-};
-const ETCD_KEY: Key = Key {
-    name: "etcd.key",
-    default: "none",
-    explanation: "the secret key of that certificate (PEM)",
-    kind: Kind::Text,
-};
-const ETCD_USER: Key =
-    Key { name: "etcd.user", default: "none", explanation: "the user of etcd", kind: Kind::Text };
-const ETCD_PASSWORD_FILE: Key = Key {
-    name: "etcd.password_file",
-    default: "none",
-    explanation: "the file that holds that user's password",
-    kind: Kind::Text,
-};
-const NODE_NUMBER: Key = Key {
-    name: "node.number",
-    default: "none: this machine is no node",
-    explanation: "which node this machine is; `millpond node join` chooses it",
-    kind: Kind::Number,
-};
-const NODE_LISTEN: Key = Key {
-    name: "node.listen",
-    default: "127.0.0.1",
-    explanation: "the address of this machine that the others reach its OSDs at",
-    kind: Kind::Text,
-};
-const NODE_CLIENT_PORT: Key = Key {
-    name: "node.client_port",
-    default: "6480",
-    explanation: "the port of that address on which clients are served what they may have of the registry; 0: none",
-    kind: Kind::Number,
-};
-const NODE_DEVICES: Key = Key {
-    name: "node.devices",
-    default: "[]",
-    explanation: "the drives of its OSDs; a running node follows what is added",
-    kind: Kind::Paths,
-};
-const NODE_VOLATILE_CACHE: Key = Key {
-    name: "node.volatile_cache",
-    default: "what the kernel says",
-    explanation: "whether these drives lose what they did not flush with power; false only with power-loss protection",
-    kind: Kind::Truth,
-};
-const NODE_SPIN_US: Key = Key {
-    name: "node.spin_us",
-    default: "0",
-    explanation: "the longest an OSD polls before it sleeps, in microseconds",
-    kind: Kind::Number,
-};
-
-const UP: Key = Key {
-    name: "up",
-    default: "where no registry is named",
-    explanation: "whether `millpond up` runs this machine's nodes; `millpond registry migrate` says so",
-    kind: Kind::Truth,
-};
-
-/// All keys, in the order in which they are shown.
-pub const KEYS: [Key; 14] = [
-    REGISTRY,
-    CLUSTER,
-    UP,
-    ETCD_CA,
-    ETCD_CERTIFICATE,
-    ETCD_KEY,
-    ETCD_USER,
-    ETCD_PASSWORD_FILE,
-    NODE_NUMBER,
-    NODE_LISTEN,
-    NODE_CLIENT_PORT,
-    NODE_DEVICES,
-    NODE_VOLATILE_CACHE,
-    NODE_SPIN_US,
+/// Every key, in the order in which they are shown: its name, with a dot where it is in a table; what holds where nothing is
+/// said, for people; and what it is for. Their types are those of [`Said`].
+const KEYS: [(&str, &str, &str); 14] = [
+    (
+        "registry",
+        "that of `millpond up` in this directory",
+        "where the cluster's registry is: a URL of etcd's, or of nodes that serve it to clients",
+    ),
+    ("cluster", "whichever the registry has", "the cluster's id: another one is refused"),
+    (
+        "up",
+        "where no registry is named",
+        "whether `millpond up` runs this machine's nodes; `millpond registry migrate` says so",
+    ),
+    ("etcd.ca", "none", "certificates of the authorities whose word on etcd's certificate counts (PEM)"),
+    ("etcd.certificate", "none", "the certificate to show etcd (PEM); its common name is the user of etcd"),
+    ("etcd.key", "none", "the secret key of that certificate (PEM)"),
+    ("etcd.user", "none", "the user of etcd"),
+    ("etcd.password_file", "none", "the file that holds that user's password"),
+    (
+        "node.number",
+        "none: this machine is no node",
+        "which node this machine is; `millpond node join` chooses it",
+    ),
+    ("node.listen", "127.0.0.1", "the address of this machine that the others reach its OSDs at"),
+    (
+        "node.client_port",
+        "6480",
+        "the port of that address on which clients are served what they may have of the registry; 0: none",
+    ),
+    ("node.devices", "[]", "the drives of its OSDs; a running node follows what is added"),
+    (
+        "node.volatile_cache",
+        "what the kernel says",
+        "whether these drives lose what they did not flush with power; false only with power-loss protection",
+    ),
+    ("node.spin_us", "0", "the longest an OSD polls before it sleeps, in microseconds"),
 ];
 
-impl Key {
-    /// Its name in the environment.
-    pub fn environment(&self) -> String {
-        format!("{ENVIRONMENT}{}", self.name.replace('.', "_").to_uppercase())
-    }
-
-    /// A text of the environment as a value of this key.
-    fn read(&self, text: &str) -> Result<Value, String> {
-        let wrong = |what: &str| format!("{} is {text:?}, which is no {what}", self.environment());
-        match self.kind {
-            Kind::Text => Ok(text.into()),
-            Kind::Number => text.parse::<i64>().map(Value::from).map_err(|_| wrong("number")),
-            Kind::Truth => text.parse::<bool>().map(Value::from).map_err(|_| wrong("true or false")),
-            Kind::Paths => Ok(Value::from_iter(text.split(':').filter(|path| !path.is_empty()))),
-        }
-    }
-
-    /// Whether a value of the file is one of this key's.
-    fn fits(&self, value: &Value) -> bool {
-        match self.kind {
-            Kind::Text => value.is_str(),
-            Kind::Number => value.as_integer().is_some_and(|number| number >= 0),
-            Kind::Truth => value.is_bool(),
-            Kind::Paths => value.as_array().is_some_and(|array| array.iter().all(Value::is_str)),
-        }
-    }
+/// What the file and the environment can say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Said {
+    registry: Option<String>,
+    cluster: Option<ClusterId>,
+    up: bool,
+    etcd: EtcdPaths,
+    node: Node,
 }
 
-/// Where a value comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// Nothing was said.
-    Default,
-    /// The file.
-    File,
-    /// A variable of the environment.
-    Environment,
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+struct Node {
+    number: Option<NodeId>,
+    listen: IpAddr,
+    client_port: u16,
+    devices: Vec<PathBuf>,
+    volatile_cache: Option<bool>,
+    spin_us: u64,
+}
+
+impl Default for Node {
+    fn default() -> Node {
+        Node {
+            number: None,
+            listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            client_port: 6480,
+            devices: Vec::new(),
+            volatile_cache: None,
+            spin_us: 0,
+        }
+    }
 }
 
 /// A key with its value: `config show --json` is a list of these.
@@ -190,8 +100,8 @@ pub struct Shown {
     pub key: &'static str,
     /// Its value, as in the file; the default in words.
     pub value: String,
-    /// Where that comes from.
-    pub origin: Origin,
+    /// Where that comes from: `default`, `file` or `environment`.
+    pub origin: &'static str,
     /// What it is for.
     pub explanation: &'static str,
 }
@@ -218,7 +128,8 @@ pub struct EtcdFiles {
 }
 
 /// The files that hold these, and the user.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub struct EtcdPaths {
     /// Certificates of authorities.
     pub ca: Option<PathBuf>,
@@ -238,8 +149,10 @@ pub struct Settings {
     path: PathBuf,
     /// What file paths in it are relative to.
     directory: PathBuf,
-    document: DocumentMut,
+    file: DocumentMut,
     environment: Vec<(&'static str, Value)>,
+    /// Both, the environment first.
+    said: Said,
 }
 
 impl Settings {
@@ -259,16 +172,32 @@ impl Settings {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let shown = path.display();
-        let document: DocumentMut =
+        let file: DocumentMut =
             text.parse().with_context(|| format!("{shown} is not TOML; mend it, or restore it"))?;
-        check(&document).map_err(|reason| anyhow::anyhow!("{shown}: {reason}"))?;
+        let said = de::from_str(&text).with_context(|| format!("{shown} says what it cannot; correct it"))?;
         let mut environment = Vec::new();
-        for key in &KEYS {
-            if let Some(text) = variable(&key.environment()) {
-                environment.push((key.name, key.read(&text).map_err(anyhow::Error::msg)?));
+        for (key, _, explanation) in KEYS {
+            let name = format!("MILLPOND_{}", key.replace('.', "_").to_uppercase());
+            if let Some(text) = variable(&name) {
+                let read = read_variable(key, &text);
+                let value = read.with_context(|| {
+                    format!("{name} is {text:?}, which is not what it should be: {explanation}")
+                })?;
+                environment.push((key, value));
             }
         }
-        Ok(Settings { path, directory: directory.path().to_owned(), document, environment })
+        let mut settings = Settings { path, directory: directory.path().to_owned(), file, environment, said };
+        settings.hear();
+        Ok(settings)
+    }
+
+    /// Takes what the file and the environment say now.
+    fn hear(&mut self) {
+        let mut both = self.file.clone();
+        for (key, value) in &self.environment {
+            put(&mut both, key, value.clone());
+        }
+        self.said = de::from_document(both).expect("what is read and set is of the types of its keys");
     }
 
     /// Those of a directory of which they must be.
@@ -289,31 +218,24 @@ impl Settings {
         Settings::load(directory).map_or(true, |settings| settings.registry_url().is_some())
     }
 
-    fn get(&self, key: &Key) -> Option<&Value> {
-        let of_environment =
-            self.environment.iter().find(|(name, _)| *name == key.name).map(|(_, value)| value);
-        of_environment.or_else(|| find(&self.document, key.name))
-    }
-
-    fn text(&self, key: &Key) -> Option<&str> {
-        self.get(key).and_then(Value::as_str)
-    }
-
     /// Where a file that the settings name is.
-    fn path_of(&self, key: &Key) -> Option<PathBuf> {
-        self.text(key).map(|path| self.directory.join(path))
+    fn path_of(&self, named: &Option<PathBuf>) -> Option<PathBuf> {
+        named.as_ref().map(|path| self.directory.join(path))
     }
 
-    /// The content of a file that a key names.
-    fn file(&self, key: &Key) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(path) = self.path_of(key) else { return Ok(None) };
+    /// The content of a file that they name.
+    fn text_of(&self, named: &Option<PathBuf>) -> anyhow::Result<Option<String>> {
+        let Some(path) = self.path_of(named) else { return Ok(None) };
         let read = std::fs::read(&path);
-        read.map(Some).with_context(|| format!("cannot read {}, which {} names", path.display(), key.name))
+        let bytes = read.with_context(|| {
+            format!("cannot read {}, which {} names", path.display(), self.path.display())
+        })?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     /// The registry's URL, if it is elsewhere.
     pub fn registry_url(&self) -> Option<&str> {
-        self.text(&REGISTRY)
+        self.said.registry.as_deref()
     }
 
     /// Whether this machine is a client, which nodes serve the registry.
@@ -323,46 +245,41 @@ impl Settings {
 
     /// What etcd wants to see, as it stands in the files.
     pub fn etcd_files(&self) -> anyhow::Result<EtcdFiles> {
-        let text = |key| -> anyhow::Result<Option<String>> {
-            Ok(self.file(key)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-        };
+        let etcd = &self.said.etcd;
         Ok(EtcdFiles {
-            ca: text(&ETCD_CA)?,
-            certificate: text(&ETCD_CERTIFICATE)?,
-            key: text(&ETCD_KEY)?,
-            user: self.text(&ETCD_USER).map(str::to_owned),
-            password: text(&ETCD_PASSWORD_FILE)?,
+            ca: self.text_of(&etcd.ca)?,
+            certificate: self.text_of(&etcd.certificate)?,
+            key: self.text_of(&etcd.key)?,
+            user: etcd.user.clone(),
+            password: self.text_of(&etcd.password_file)?,
         })
     }
 
     /// Whether this machine has nodes that `millpond up` runs in a cluster whose registry is elsewhere.
     pub fn are_of_up(&self) -> bool {
-        self.registry_url().is_some() && self.get(&UP).and_then(Value::as_bool) == Some(true)
+        self.said.registry.is_some() && self.said.up
     }
 
     /// Says from now on, in the file, that `millpond up` runs this machine's nodes, where the others reach them.
     pub fn set_up(&mut self, listen: Option<IpAddr>) {
-        self.set(UP.name, true);
+        self.set("up", true);
         if let Some(listen) = listen {
-            self.set(NODE_LISTEN.name, listen.to_string());
+            self.set("node.listen", listen.to_string());
         }
     }
 
     /// Forgets, in the file, the registry and all that belongs to it.
     pub fn forget_registry(&mut self) {
-        for key in [
-            REGISTRY,
-            CLUSTER,
-            UP,
-            ETCD_CA,
-            ETCD_CERTIFICATE,
-            ETCD_KEY,
-            ETCD_USER,
-            ETCD_PASSWORD_FILE,
-            NODE_LISTEN,
-        ] {
-            self.unset(key.name);
+        for key in ["registry", "cluster", "up", "etcd"] {
+            self.file.remove(key);
         }
+        if let Some(node) = self.file.get_mut("node").and_then(Item::as_table_like_mut) {
+            node.remove("listen");
+            if node.is_empty() {
+                self.file.remove("node");
+            }
+        }
+        self.hear();
     }
 
     /// Which node this machine is, where it must be one.
@@ -383,25 +300,24 @@ impl Settings {
 
     /// Names a registry from now on, in the file.
     pub fn set_registry(&mut self, url: &str, cluster: ClusterId) {
-        self.set(REGISTRY.name, url);
-        self.set(CLUSTER.name, cluster.to_string());
+        self.set("registry", url);
+        self.set("cluster", cluster.to_string());
     }
 
     /// Names what etcd wants to see from now on, in the file.
     pub fn set_etcd(&mut self, paths: &EtcdPaths) {
+        let text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let named = [
-            (ETCD_CA, &paths.ca),
-            (ETCD_CERTIFICATE, &paths.certificate),
-            (ETCD_KEY, &paths.key),
-            (ETCD_PASSWORD_FILE, &paths.password_file),
+            ("etcd.ca", text(&paths.ca)),
+            ("etcd.certificate", text(&paths.certificate)),
+            ("etcd.key", text(&paths.key)),
+            ("etcd.user", paths.user.clone()),
+            ("etcd.password_file", text(&paths.password_file)),
         ];
-        for (key, path) in named {
-            if let Some(path) = path {
-                self.set(key.name, path.display().to_string());
+        for (key, value) in named {
+            if let Some(value) = value {
+                self.set(key, value);
             }
-        }
-        if let Some(user) = &paths.user {
-            self.set(ETCD_USER.name, user.as_str());
         }
     }
 
@@ -433,33 +349,31 @@ impl Settings {
 
     /// Where the registry is, if it is elsewhere.
     pub fn registry(&self) -> anyhow::Result<Option<Location>> {
-        let Some(url) = self.text(&REGISTRY) else { return Ok(None) };
+        let Some(url) = self.registry_url() else { return Ok(None) };
+        let shown = self.path.display();
         if Endpoints::is_url(url) {
             let endpoints = url.parse::<Endpoints>().map_err(anyhow::Error::msg);
-            let endpoints = endpoints.with_context(|| format!("{}: registry", self.path.display()))?;
+            let endpoints = endpoints.with_context(|| format!("{shown}: registry"))?;
             let key = SecretKey::load(&self.directory.join(CLIENT_KEY))
                 .context("no key to come to the cluster with; `millpond client join` puts one there")?;
             return Ok(Some(Location::Nodes { endpoints, identity: Identity::new(&key) }));
         }
-        let options: EtcdOptions =
-            url.parse().with_context(|| format!("{}: registry", self.path.display()))?;
-        let mut options = if url.starts_with("etcds://") {
-            let identity = match (self.path_of(&ETCD_CERTIFICATE), self.path_of(&ETCD_KEY)) {
+        let etcd = &self.said.etcd;
+        let mut options: EtcdOptions = url.parse().with_context(|| format!("{shown}: registry"))?;
+        if url.starts_with("etcds://") {
+            let identity = match (self.path_of(&etcd.certificate), self.path_of(&etcd.key)) {
                 (None, None) => None,
                 (Some(certificate), Some(key)) => Some((certificate, key)),
-                _ => bail!("{}: etcd.certificate and etcd.key go together; give both", self.path.display()),
+                _ => bail!("{shown}: etcd.certificate and etcd.key go together; give both"),
             };
-            options.with_tls(EtcdTls { authorities: self.path_of(&ETCD_CA), identity })
-        } else {
-            options
-        };
-        if let Some(name) = self.text(&ETCD_USER) {
-            let password = self.file(&ETCD_PASSWORD_FILE)?;
-            let Some(password) = password else {
-                bail!("{}: etcd.user goes with etcd.password_file; give both", self.path.display());
-            };
-            let password = String::from_utf8_lossy(&password).trim_end().to_owned();
-            options = options.with_user(EtcdUser { name: name.to_owned(), password });
+            options = options.with_tls(EtcdTls { authorities: self.path_of(&etcd.ca), identity });
+        }
+        if let Some(name) = &etcd.user {
+            let password = self.text_of(&etcd.password_file)?;
+            let password = password
+                .with_context(|| format!("{shown}: etcd.user goes with etcd.password_file; give both"))?;
+            let password = password.trim_end().to_owned();
+            options = options.with_user(EtcdUser { name: name.clone(), password });
         }
         Ok(Some(Location::Etcd(options)))
     }
@@ -470,111 +384,98 @@ impl Settings {
     }
 
     /// The cluster that the registry must be of.
-    pub fn cluster(&self) -> anyhow::Result<Option<ClusterId>> {
-        let parse = |text: &str| {
-            let uuid = uuid::Uuid::parse_str(text);
-            uuid.map(ClusterId)
-                .with_context(|| format!("{}: cluster is {text:?}, which is no id", self.path.display()))
-        };
-        self.text(&CLUSTER).map(parse).transpose()
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.said.cluster
     }
 
     /// Which node this machine is.
     pub fn node(&self) -> Option<NodeId> {
-        self.get(&NODE_NUMBER)?.as_integer().and_then(|number| u32::try_from(number).ok()).map(NodeId)
+        self.said.node.number
     }
 
     /// Where its OSDs listen.
-    pub fn listen(&self) -> anyhow::Result<IpAddr> {
-        let Some(text) = self.text(&NODE_LISTEN) else { return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
-        text.parse().with_context(|| {
-            format!("{}: node.listen is {text:?}, which is no IP address", self.path.display())
-        })
+    pub fn listen(&self) -> IpAddr {
+        self.said.node.listen
     }
 
     /// On which port of that address clients are served the registry, if they are.
-    pub fn client_port(&self) -> anyhow::Result<Option<u16>> {
-        let Some(number) = self.get(&NODE_CLIENT_PORT).and_then(Value::as_integer) else {
-            return Ok(Some(CLIENT_PORT));
-        };
-        let port = u16::try_from(number).with_context(|| {
-            format!("{}: node.client_port is {number}, which is no port", self.path.display())
-        })?;
-        Ok(Some(port).filter(|port| *port > 0))
+    pub fn client_port(&self) -> Option<u16> {
+        Some(self.said.node.client_port).filter(|port| *port > 0)
     }
 
     /// The drives of its OSDs.
     pub fn devices(&self) -> Vec<PathBuf> {
-        let array = self.get(&NODE_DEVICES).and_then(Value::as_array);
-        let paths = array.into_iter().flatten().filter_map(Value::as_str);
-        paths.map(|path| self.directory.join(path)).collect()
+        self.said.node.devices.iter().map(|path| self.directory.join(path)).collect()
     }
 
     /// Whether its drives have volatile caches, if that is said.
     pub fn volatile_cache(&self) -> Option<bool> {
-        self.get(&NODE_VOLATILE_CACHE)?.as_bool()
+        self.said.node.volatile_cache
     }
 
     /// How long its OSDs poll.
     pub fn spin_max(&self) -> Duration {
-        let number = self.get(&NODE_SPIN_US).and_then(Value::as_integer).unwrap_or(0);
-        Duration::from_micros(u64::try_from(number).unwrap_or(0))
+        Duration::from_micros(self.said.node.spin_us)
     }
 
     /// Says another thing from now on, in the file.
     pub fn set(&mut self, key: &str, to: impl Into<Value>) {
-        let item: Item = value(to);
-        match key.split_once('.') {
-            None => drop(self.document.insert(key, item)),
-            Some((table, name)) => {
-                let table = self.document.entry(table).or_insert_with(|| Item::Table(Table::new()));
-                if let Some(table) = table.as_table_mut() {
-                    table.insert(name, item);
-                }
-            }
-        }
-    }
-
-    fn unset(&mut self, key: &str) {
-        match key.split_once('.') {
-            None => drop(self.document.remove(key)),
-            Some((table, name)) => {
-                let Some(inner) = self.document.get_mut(table).and_then(Item::as_table_like_mut) else {
-                    return;
-                };
-                inner.remove(name);
-                if inner.is_empty() {
-                    self.document.remove(table);
-                }
-            }
-        }
+        put(&mut self.file, key, to.into());
+        self.hear();
     }
 
     /// Names the drives from now on, in the file.
     pub fn set_devices(&mut self, devices: &[PathBuf]) {
         let paths = devices.iter().map(|path| path.strip_prefix(&self.directory).unwrap_or(path));
-        let array = Value::from_iter(paths.map(|path| path.display().to_string()));
-        self.set(NODE_DEVICES.name, array);
+        self.set("node.devices", Value::from_iter(paths.map(|path| path.display().to_string())));
     }
 
     /// Writes the file, all of it or nothing, for its owner alone: paths of keys stand in it.
     pub fn store(&self) -> anyhow::Result<()> {
-        write_privately(&self.path, self.document.to_string().as_bytes())
+        write_privately(&self.path, self.file.to_string().as_bytes())
     }
 
     /// Every key with its value.
     pub fn show(&self) -> Vec<Shown> {
-        let show = |key: &Key| {
-            let is_of_environment = self.environment.iter().any(|(name, _)| *name == key.name);
-            let (value, origin) = match self.get(key) {
-                None => (key.default.to_owned(), Origin::Default),
-                Some(value) if is_of_environment => (value.to_string(), Origin::Environment),
-                Some(value) => (value.to_string(), Origin::File),
+        let show = |(key, default, explanation): (&'static str, &str, &'static str)| {
+            let of_environment = self.environment.iter().find(|(name, _)| *name == key);
+            let (value, origin) = match (of_environment, find(&self.file, key)) {
+                (Some((_, value)), _) => (value.to_string(), "environment"),
+                (None, Some(value)) => (value.to_string(), "file"),
+                (None, None) => (default.to_owned(), "default"),
             };
-            Shown { key: key.name, value: value.trim().to_owned(), origin, explanation: key.explanation }
+            Shown { key, value: value.trim().to_owned(), origin, explanation }
         };
-        KEYS.iter().map(show).collect()
+        KEYS.map(show).into()
     }
+}
+
+/// A text of the environment as a value of that key: as a text, as paths with colons between them, or as it would stand in the
+/// file, whichever the key wants.
+fn read_variable(key: &str, text: &str) -> Option<Value> {
+    let paths = text.split(':').filter(|path| !path.is_empty());
+    let ways = [Some(text.into()), Some(Value::from_iter(paths)), text.parse().ok()];
+    ways.into_iter().flatten().find(|value| {
+        let mut document = DocumentMut::new();
+        put(&mut document, key, value.clone());
+        de::from_document::<Said>(document).is_ok()
+    })
+}
+
+fn find<'a>(document: &'a DocumentMut, key: &str) -> Option<&'a Value> {
+    key.split('.').try_fold(document.as_item(), |item, name| item.get(name))?.as_value()
+}
+
+fn put(document: &mut DocumentMut, key: &str, value: Value) {
+    let (table, name) = key.split_once('.').unwrap_or(("", key));
+    let table: &mut dyn TableLike = match table {
+        "" => document.as_table_mut(),
+        table => {
+            let table = document.entry(table).or_insert_with(|| Item::Table(Table::new()));
+            table.as_table_like_mut().expect("it was read as a table")
+        }
+    };
+    table.insert(name, Item::Value(value));
 }
 
 /// Writes a file that only its owner may read, all of it or nothing.
@@ -597,36 +498,6 @@ fn write_privately(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn find<'a>(document: &'a DocumentMut, name: &str) -> Option<&'a Value> {
-    match name.split_once('.') {
-        None => document.get(name)?.as_value(),
-        Some((table, name)) => document.get(table)?.as_table_like()?.get(name)?.as_value(),
-    }
-}
-
-/// Whether a file says only what is known, in the way it is wanted.
-fn check(document: &DocumentMut) -> Result<(), String> {
-    let check_key = |name: &str, item: &Item| {
-        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            return Err(format!("there is no key {name}; `millpond config show` lists all there are"));
-        };
-        match item.as_value() {
-            Some(value) if key.fits(value) => Ok(()),
-            _ => Err(format!("{name} is not what it should be: {}", key.explanation)),
-        }
-    };
-    for (name, item) in document.iter() {
-        let Some(table) = item.as_table_like() else {
-            check_key(name, item)?;
-            continue;
-        };
-        for (inner, item) in table.iter() {
-            check_key(&format!("{name}.{inner}"), item)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -646,15 +517,15 @@ mod tests {
         let text = "registry = \"etcd://a\" # ours\n[node]\nnumber = 3\nlisten = \"10.0.0.1\"\ndevices = [\"/dev/x\"]\n";
         let read = settings(text, &[("MILLPOND_NODE_LISTEN", "10.0.0.2")]).unwrap();
         assert_eq!(read.node(), Some(NodeId(3)));
-        assert_eq!(read.listen().unwrap().to_string(), "10.0.0.2");
+        assert_eq!(read.listen().to_string(), "10.0.0.2");
         assert_eq!(read.devices(), [PathBuf::from("/dev/x")]);
         assert_eq!(read.registry().unwrap().unwrap().to_string(), "etcd://a:2379/millpond/");
         let shown = read.show();
         assert_eq!(shown.len(), KEYS.len());
-        let origin = |key: &str| shown.iter().find(|shown| shown.key == key).unwrap().origin.clone();
-        assert_eq!(origin("node.listen"), Origin::Environment);
-        assert_eq!(origin("node.number"), Origin::File);
-        assert_eq!(origin("node.spin_us"), Origin::Default);
+        let origin = |key: &str| shown.iter().find(|shown| shown.key == key).unwrap().origin;
+        assert_eq!(origin("node.listen"), "environment");
+        assert_eq!(origin("node.number"), "file");
+        assert_eq!(origin("node.spin_us"), "default");
         assert!(shown.iter().all(|shown| !shown.explanation.is_empty() && !shown.value.is_empty()));
     }
 
@@ -683,7 +554,7 @@ mod tests {
         std::fs::write(directory.settings_file(), "# mine\n[node]\nspin_us = 7\n").unwrap();
         assert!(!Settings::are_there(&directory), "no registry is named");
         let mut read = Settings::load_with(&directory, |_| None).unwrap();
-        let before = read.document.to_string();
+        let before = read.file.to_string();
         read.set_registry("etcds://a", ClusterId::default());
         read.set_etcd(&EtcdPaths {
             ca: Some("ca.pem".into()),
@@ -693,13 +564,13 @@ mod tests {
         assert!(!read.are_of_up());
         read.set_up(Some([10, 0, 0, 1].into()));
         assert!(read.are_of_up());
-        assert_eq!(read.listen().unwrap().to_string(), "10.0.0.1");
+        assert_eq!(read.listen().to_string(), "10.0.0.1");
         let refusal = read.require_node(&directory).unwrap_err().to_string();
         assert!(refusal.contains("millpond up"), "{refusal}");
         read.store().unwrap();
         assert!(Settings::are_there(&directory));
         read.forget_registry();
-        assert_eq!(read.document.to_string(), before);
+        assert_eq!(read.file.to_string(), before);
         read.store().unwrap();
         assert!(!Settings::are_there(&directory));
         std::fs::write(directory.settings_file(), "[node").unwrap();
@@ -707,14 +578,30 @@ mod tests {
     }
 
     #[test]
+    fn every_key_is_one_that_can_be_said_in_the_file_and_in_the_environment() {
+        let texts = ["etcd://a", "3", "true", "127.0.0.1", "67e55044-10b1-426f-9247-bb680e5fe0c8"];
+        for (key, ..) in KEYS {
+            assert!(texts.iter().any(|text| read_variable(key, text).is_some()), "{key}");
+        }
+        let variables = [("MILLPOND_NODE_DEVICES", "/dev/x:/dev/y:"), ("MILLPOND_ETCD_USER", "7")];
+        let read = settings("", &variables).unwrap();
+        assert_eq!(read.devices(), [PathBuf::from("/dev/x"), "/dev/y".into()]);
+        assert_eq!(read.said.etcd.user.as_deref(), Some("7"));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (text, words) in [
             ("registry", "not TOML"),
-            ("registy = \"etcd://a\"", "no key registy"),
-            ("[node]\nlisten = 3", "node.listen"),
-            ("[node]\nnumber = -3", "node.number"),
-            ("[node]\ndevices = [1]", "node.devices"),
-            ("node = 3", "no key node"),
+            ("\nregisty = \"etcd://a\"", "at line 2"),
+            ("registy = \"etcd://a\"", "unknown field `registy`, expected one of `registry`, `cluster`"),
+            ("[node]\nlisten = 3", "2 | listen = 3"),
+            ("[node]\nlisten = \"here\"", "IP address"),
+            ("[node]\nnumber = -3", "2 | number = -3"),
+            ("[node]\nclient_port = 70000", "expected u16"),
+            ("[node]\ndevices = [1]", "2 | devices = [1]"),
+            ("node = 3", "expected a table"),
+            ("cluster = \"mine\"", "UUID"),
         ] {
             let refusal = format!("{:#}", settings(text, &[]).unwrap_err());
             assert!(refusal.contains(words), "{text}: {refusal}");
