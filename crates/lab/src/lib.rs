@@ -4,8 +4,8 @@
 //!   [`engine::Target`] busy and timing every operation; latency without loss, CPU without guesses.
 //! - [`targets`]: a drive, a volume, an NBD export, and memory.
 //! - [`report`]: the outcome of a job for people and for programs.
-//! - [`testbed`]: drives made of memory and a cluster on them, taken down on every way out.
-//! - [`scenarios`]: what the benchmarks measure.
+//! - [`testbed`]: drives made of memory, a cluster on them and jobs as processes, taken down on every way out.
+//! - [`scenarios`]: what the benchmarks measure: kinds of jobs on subjects in rounds, and what else happens to a cluster.
 //!
 //! Two rules hold everywhere. A figure that could not be measured is absent (`unavailable`), never 0.
 //! Percentiles come from one merged histogram, never from an average of percentiles.

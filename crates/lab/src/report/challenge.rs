@@ -2,7 +2,7 @@
 //! 64 operations in flight. The goal was set for six nodes with two consumer drives each.
 
 use crate::engine::plan::{Job, Mode, TargetName};
-use crate::report::{Report, Side, grouped, microseconds};
+use crate::report::{Report, Side, figure, grouped};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -64,9 +64,9 @@ fn line(text: &mut String, name: &str, side: Option<&Side>, goal: f64) {
             grouped(side.iops),
             grouped(goal),
             format!("{:.1}x of the goal", side.iops / goal),
-            microseconds(Some(side.latency.mean_us)),
-            microseconds(Some(side.latency.p99_us)),
-            microseconds(Some(side.latency.p99_9_us)),
+            figure(Some(side.latency.mean_us)),
+            figure(Some(side.latency.p99_us)),
+            figure(Some(side.latency.p99_9_us)),
         ),
         None => writeln!(text, "{name:<8}{:>10}{:>10}  none completed", "0", grouped(goal)),
     };
@@ -79,7 +79,7 @@ fn cpu(text: &mut String, report: &Report) {
     let cpu = &report.cpu;
     let mut row = |name: &str, value: Option<f64>, note: &str| {
         let note = if note.is_empty() { String::new() } else { format!("   {note}") };
-        let _ = writeln!(text, "  {name:<12}{:>12}{note}", microseconds(value));
+        let _ = writeln!(text, "  {name:<12}{:>12}{note}", figure(value));
     };
     row("machine", cpu.machine_us_per_operation, "everything, kernel workers included");
     row("client", cpu.client.us_per_operation, "");

@@ -5,10 +5,11 @@
 pub mod challenge;
 mod json;
 pub mod statistics;
+pub mod table;
 mod text;
 
 pub use json::{Cpu, ProcessCpu, Report, Side};
-pub use text::{grouped, live_line, microseconds};
+pub use text::{figure, grouped, live_line, number, size};
 
 #[cfg(test)]
 pub(crate) mod tests {

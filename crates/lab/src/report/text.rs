@@ -19,14 +19,25 @@ pub fn grouped(number: f64) -> String {
     text
 }
 
-/// Microseconds with as many digits as matter, or `unavailable`.
+/// A figure with as many digits as matter, or `unavailable`.
 #[must_use]
-pub fn microseconds(value: Option<f64>) -> String {
+pub fn figure(value: Option<f64>) -> String {
     match value {
-        None => "unavailable".to_owned(),
-        Some(us) if us < 100.0 => format!("{us:.1}"),
-        Some(us) => grouped(us),
+        Some(value) if value >= 100.0 => grouped(value),
+        value => number(value, 1, ""),
     }
+}
+
+/// A figure with so many digits behind the point and its unit, or `unavailable`.
+#[must_use]
+pub fn number(value: Option<f64>, digits: usize, unit: &str) -> String {
+    value.map_or_else(|| "unavailable".to_owned(), |value| format!("{value:.digits$}{unit}"))
+}
+
+/// A size in bytes, or `unavailable`.
+#[must_use]
+pub fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unavailable".to_owned(), |bytes| ByteSize(bytes).to_string())
 }
 
 /// One line for a terminal, without its end: how a job goes now.
@@ -40,7 +51,7 @@ pub fn live_line(live: &Live) -> String {
         [("read", live.read_iops, live.read_mean_us), ("write", live.write_iops, live.write_mean_us)]
     {
         if let Some(mean_us) = mean_us {
-            line += &format!("  {name} {:>9} IOPS {:>7} µs", grouped(iops), microseconds(Some(mean_us)));
+            line += &format!("  {name} {:>9} IOPS {:>7} µs", grouped(iops), figure(Some(mean_us)));
         }
     }
     if live.read_mean_us.is_none() && live.write_mean_us.is_none() {
@@ -79,7 +90,7 @@ impl fmt::Display for Report {
                 latency.p99_99_us,
                 latency.max_us,
             ] {
-                write!(formatter, "{:>9}", microseconds(Some(us)))?;
+                write!(formatter, "{:>9}", figure(Some(us)))?;
             }
             writeln!(formatter)?;
         }
@@ -104,19 +115,16 @@ impl Report {
         write!(
             formatter,
             "CPU µs per operation: machine {}, client {}",
-            microseconds(cpu.machine_us_per_operation),
-            microseconds(cpu.client.us_per_operation)
+            figure(cpu.machine_us_per_operation),
+            figure(cpu.client.us_per_operation)
         )?;
         for node in &cpu.nodes {
-            write!(formatter, ", {} {}", node.label, microseconds(node.us_per_operation))?;
+            write!(formatter, ", {} {}", node.label, figure(node.us_per_operation))?;
         }
         writeln!(formatter)?;
-        let memory = |bytes: Option<u64>| {
-            bytes.map_or_else(|| "unavailable".to_owned(), |bytes| ByteSize(bytes).to_string())
-        };
-        write!(formatter, "Memory: client {}", memory(cpu.client.resident_bytes))?;
+        write!(formatter, "Memory: client {}", size(cpu.client.resident_bytes))?;
         for node in &cpu.nodes {
-            write!(formatter, ", {} {}", node.label, memory(node.resident_bytes))?;
+            write!(formatter, ", {} {}", node.label, size(node.resident_bytes))?;
         }
         writeln!(formatter)?;
         if let Some(steal) = cpu.steal_seconds.filter(|&steal| steal > 0.01 * self.seconds) {

@@ -5,10 +5,12 @@
 
 use crate::engine::generator::Generator;
 use crate::engine::histogram::{Latency, LatencySummary};
-use crate::engine::plan::{Job, Mode, PlanError, TargetName};
-use crate::engine::{Completion, Kind, Operation, Target, TargetError};
+use crate::engine::plan::{Job, Mode, TargetName};
+use crate::engine::{Completion, Kind, Operation, Target};
 use crate::targets::volume::VolumeTarget;
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, anyhow, bail};
+use serde::Serialize;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use volume::ClusterAccess;
@@ -21,41 +23,6 @@ pub const READ_PERCENT: u8 = 75;
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Room for the operations of a minute, so that the list rarely moves.
 const DONE_EXPECTED: usize = 4 << 20;
-
-/// Why the load did not go on to its end.
-#[derive(thiserror::Error, Debug)]
-pub enum LoadError {
-    /// The volume is too small.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// There is no way into the cluster.
-    #[error(transparent)]
-    Key(#[from] auth::KeyError),
-    /// The volume became unusable.
-    #[error("volume {volume}: {error}")]
-    Target {
-        /// Its name.
-        volume: String,
-        /// What it said.
-        error: TargetError,
-    },
-    /// An operation failed. None may: a client waits out a failure.
-    #[error("an operation on volume {volume} failed, and none may: {words}")]
-    Operation {
-        /// The volume's name.
-        volume: String,
-        /// What it said.
-        words: String,
-    },
-    /// Operations that are never answered.
-    #[error("{count} operations on volume {volume} were not answered within {} s", DRAIN_LIMIT.as_secs())]
-    Hangs {
-        /// The volume's name.
-        volume: String,
-        /// How many.
-        count: usize,
-    },
-}
 
 /// An operation that is done.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +37,7 @@ struct Done {
 pub struct Timeline(Vec<Done>);
 
 /// What a stretch of time cost the clients.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stretch {
     /// How long it was, in seconds.
     pub seconds: f64,
@@ -84,15 +51,43 @@ pub struct Stretch {
 
 impl Stretch {
     /// Operations done.
-    #[must_use]
     pub fn operations(&self) -> u64 {
         (self.iops * self.seconds).round() as u64
     }
 }
 
+/// What clients got before something, during it and after it, under the same load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Impact {
+    /// Before.
+    pub before: Stretch,
+    /// During.
+    pub during: Stretch,
+    /// After, when everything was done that it brought with it.
+    pub after: Stretch,
+}
+
+impl Impact {
+    /// Operations a second during it, as a multiple of those after; absent if there were none after.
+    pub fn iops_kept(&self) -> Option<f64> {
+        (self.after.iops > 0.0).then(|| self.during.iops / self.after.iops)
+    }
+
+    /// The latency that 99 % of the operations did not exceed, during it as a multiple of after; absent if there were
+    /// none after or none during it. What serves clients is the same in both, which before need not be so.
+    pub fn p99_growth(&self) -> Option<f64> {
+        let (after, during) = (self.after.latency?.p99_us, self.during.latency?.p99_us);
+        (after > 0.0).then(|| during / after)
+    }
+
+    /// The three by name.
+    pub fn stretches(&self) -> [(&'static str, &Stretch); 3] {
+        [("before", &self.before), ("during", &self.during), ("after", &self.after)]
+    }
+}
+
 impl Timeline {
     /// The longest time within `from` and `to` in which no operation was done.
-    #[must_use]
     pub fn longest_pause(&self, from: Instant, to: Instant) -> Duration {
         let moments = self.between(from, to).map(|done| done.at);
         let mut last = from;
@@ -104,15 +99,20 @@ impl Timeline {
         longest
     }
 
-    /// What was done within `from` and `to`.
-    #[must_use]
-    pub fn stretch(&self, from: Instant, to: Instant) -> Stretch {
+    /// What clients got in these three stretches of time.
+    pub fn impact(&self, before: &Range<Instant>, during: &Range<Instant>, after: &Range<Instant>) -> Impact {
+        let [before, during, after] = [before, during, after].map(|range| self.stretch(range));
+        Impact { before, during, after }
+    }
+
+    /// What was done within a range of time.
+    pub fn stretch(&self, range: &Range<Instant>) -> Stretch {
         let (mut latency, mut written_bytes) = (Latency::new(), 0);
-        for done in self.between(from, to) {
+        for done in self.between(range.start, range.end) {
             latency.record(done.latency_ns);
             written_bytes += if done.kind == Kind::Write { base::BLOCK_BYTES as u64 } else { 0 };
         }
-        let seconds = to.saturating_duration_since(from).as_secs_f64();
+        let seconds = range.end.saturating_duration_since(range.start).as_secs_f64();
         Stretch { seconds, iops: latency.count() as f64 / seconds, written_bytes, latency: latency.summary() }
     }
 
@@ -123,16 +123,9 @@ impl Timeline {
 
 /// Keeps the volume `name` of the cluster of `registry` busy until `enough` is set: blocks of 4 KiB at random places,
 /// [`DEPTH`] in flight, [`READ_PERCENT`] of them reads.
-///
-/// # Errors
-/// The first operation that fails, or the volume as a whole.
-pub fn run(
-    cluster: &ClusterAccess,
-    name: &str,
-    seed: u64,
-    enough: &AtomicBool,
-) -> Result<Timeline, LoadError> {
-    let unusable = |error| LoadError::Target { volume: name.to_owned(), error };
+/// None of its operations may fail: a client waits out a failure.
+pub fn run(cluster: &ClusterAccess, name: &str, seed: u64, enough: &AtomicBool) -> anyhow::Result<Timeline> {
+    let unusable = || format!("the load on volume {name}");
     let job = Job {
         depth: DEPTH,
         mix_read_percent: READ_PERCENT,
@@ -141,7 +134,7 @@ pub fn run(
     };
     let block_bytes = job.block.0 as u32;
     let mut target =
-        VolumeTarget::attach(cluster, name, false, DEPTH, block_bytes, None).map_err(unusable)?;
+        VolumeTarget::attach(cluster, name, false, DEPTH, block_bytes, None).with_context(unusable)?;
     let mut generator = Generator::new(&job, job.region(target.bytes(), target.alignment_bytes())?);
     let mut started: Vec<Option<(Instant, Kind)>> = vec![None; DEPTH as usize];
     let mut timeline = Timeline(Vec::with_capacity(DONE_EXPECTED));
@@ -157,7 +150,10 @@ pub fn run(
                 return Ok(timeline);
             }
             if told.elapsed() > DRAIN_LIMIT {
-                return Err(LoadError::Hangs { volume: name.to_owned(), count });
+                bail!(
+                    "{count} operations on volume {name} were not answered within {} s",
+                    DRAIN_LIMIT.as_secs()
+                );
             }
         } else {
             let now = Instant::now();
@@ -167,14 +163,14 @@ pub fn run(
                     generator.fill(offset, target.data_mut(slot));
                 }
                 let operation = Operation { slot, kind, offset, length: block_bytes };
-                target.submit(operation).map_err(unusable)?;
+                target.submit(operation).with_context(unusable)?;
                 *vacant = Some((now, kind));
             }
         }
-        target.wait(&mut completions).map_err(unusable)?;
+        target.wait(&mut completions).with_context(unusable)?;
         let at = Instant::now();
         for Completion { slot, result } in completions.drain(..) {
-            result.map_err(|words| LoadError::Operation { volume: name.to_owned(), words })?;
+            result.map_err(|words| anyhow!("an operation on volume {name} failed, and none may: {words}"))?;
             let (began, kind) = started[slot as usize].take().expect("what completes was submitted");
             timeline.0.push(Done { at, latency_ns: (at - began).as_nanos() as u64, kind });
         }
@@ -182,8 +178,16 @@ pub fn run(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A second in which every operation took as long.
+    pub(crate) fn stretch(iops: f64, latency_us: f64) -> Stretch {
+        let mut latency = Latency::new();
+        latency.record((latency_us * 1000.0) as u64);
+        let exactly = |summary| LatencySummary { p99_us: latency_us, max_us: latency_us, ..summary };
+        Stretch { seconds: 1.0, iops, written_bytes: 0, latency: latency.summary().map(exactly) }
+    }
 
     fn timeline(start: Instant, moments_ms: &[u64]) -> Timeline {
         let done = |ms: &u64| Done {
@@ -212,11 +216,11 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let timeline = timeline(start, &[10, 20, 31, 40, 3000]);
-        let stretch = timeline.stretch(at(15), at(2015));
+        let stretch = timeline.stretch(&(at(15)..at(2015)));
         assert_eq!((stretch.seconds, stretch.iops, stretch.written_bytes), (2.0, 1.5, 8192));
         assert_eq!(stretch.operations(), 3);
         assert_eq!(stretch.latency.map(|latency| latency.max_us), Some(40_000.0));
-        assert_eq!(timeline.stretch(at(50), at(100)).latency, None);
+        assert_eq!(timeline.stretch(&(at(50)..at(100))).latency, None);
     }
 
     #[test]
@@ -238,5 +242,24 @@ mod tests {
         let timeline = timelines.find(|timeline| timeline.0.len() > 100).unwrap();
         let kinds = |kind| timeline.0.iter().filter(|done| done.kind == kind).count();
         assert!(kinds(Kind::Read) > kinds(Kind::Write) && kinds(Kind::Write) > 0, "{}", timeline.0.len());
+    }
+
+    #[test]
+    fn an_impact_is_what_is_left_of_the_rate_and_how_the_tail_grows() {
+        let impact = impact(stretch(900.0, 1500.0), stretch(1000.0, 500.0));
+        assert_eq!((impact.iops_kept(), impact.p99_growth()), (Some(0.9), Some(3.0)));
+    }
+
+    #[test]
+    fn without_operations_it_is_unknown_and_not_zero() {
+        let nothing = || Stretch { latency: None, ..stretch(0.0, 0.0) };
+        let unknown = impact(stretch(900.0, 1500.0), nothing());
+        assert_eq!((unknown.iops_kept(), unknown.p99_growth()), (None, None));
+        let unknown = impact(nothing(), stretch(1000.0, 500.0));
+        assert_eq!((unknown.iops_kept(), unknown.p99_growth()), (Some(0.0), None));
+    }
+
+    fn impact(during: Stretch, after: Stretch) -> Impact {
+        Impact { before: stretch(2000.0, 250.0), during, after }
     }
 }

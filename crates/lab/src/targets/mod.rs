@@ -1,7 +1,8 @@
-//! What a job runs against: a drive ([`raw`]), a volume ([`volume`]), an NBD export ([`nbd`]), and memory as the engine's
-//! testing twin ([`memory`]). Each is a [`Target`](crate::engine::Target).
+//! What a job runs against: a drive ([`raw`]), a volume ([`volume`]), an NBD export ([`nbd`]), and, for tests of the
+//! engine, memory. Each is a [`Target`](crate::engine::Target).
 
-pub mod memory;
+#[cfg(test)]
+pub(crate) mod memory;
 pub mod nbd;
 pub mod raw;
 pub mod volume;

@@ -1,12 +1,12 @@
 //! Running other programs: with a time limit, their output kept, and none of them left behind.
 
 use super::cleanup::Undo;
+use anyhow::{Context, bail};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,125 +15,64 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of a program's last words that an error repeats.
 const WORDS_BYTES_MAX: usize = 2000;
 
-/// Why a program's work is missing.
-#[derive(thiserror::Error, Debug)]
-pub enum CommandError {
-    /// It could not be started.
-    #[error("cannot start `{program}`: {error}; {advice}")]
-    Start {
-        /// The program.
-        program: String,
-        /// Why.
-        error: std::io::Error,
-        /// What to do.
-        advice: String,
-    },
-    /// It failed.
-    #[error("`{command}` failed ({status}): {words}")]
-    Failed {
-        /// The command line.
-        command: String,
-        /// How it ended.
-        status: ExitStatus,
-        /// What it said last.
-        words: String,
-    },
-    /// It did not end in time, and was stopped.
-    #[error("`{command}` did not end within {} s and was killed; its last words: {words}", limit.as_secs())]
-    Timeout {
-        /// The command line.
-        command: String,
-        /// The time it had.
-        limit: Duration,
-        /// What it said last.
-        words: String,
-    },
-    /// Its output could not be kept.
-    #[error("`{command}`: cannot keep its output in {}: {error}", directory.display())]
-    Output {
-        /// The command line.
-        command: String,
-        /// Where.
-        directory: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-}
-
 /// Runs `program` with `arguments` and returns what it wrote to its standard output. It is killed after
 /// `limit`, and when this process is stopped.
-///
-/// # Errors
-/// It could not be started, failed, or took too long.
 pub fn run<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: &[S],
     limit: Duration,
-) -> Result<String, CommandError> {
-    run_and_wait(program, arguments, limit, wait)
+) -> anyhow::Result<String> {
+    run_and_wait(program.as_ref(), arguments, limit, wait)
 }
 
 /// As [`run`], but not stopped with this process: for use by what takes things down at its end.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_unguarded<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: &[S],
     limit: Duration,
-) -> Result<String, CommandError> {
-    run_and_wait(program, arguments, limit, |child, limit| wait_for(&Mutex::new(child), limit))
+) -> anyhow::Result<String> {
+    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait_for(&Mutex::new(child), limit))
 }
 
 fn run_and_wait<S: AsRef<OsStr>>(
-    program: impl AsRef<OsStr>,
+    program: &OsStr,
     arguments: &[S],
     limit: Duration,
     wait: impl FnOnce(Child, Duration) -> std::io::Result<Option<ExitStatus>>,
-) -> Result<String, CommandError> {
-    let mut command = Command::new(&program);
+) -> anyhow::Result<String> {
+    let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
-    let line = shown(&command);
-    let kept = |error| CommandError::Output { command: line.clone(), directory: std::env::temp_dir(), error };
+    let words = std::iter::once(program).chain(arguments.iter().map(AsRef::as_ref));
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     // Files and not pipes: a daemon that the program leaves running would hold a pipe open for ever.
-    let mut output = unnamed_file().map_err(kept)?;
-    let mut errors = unnamed_file().map_err(kept)?;
-    command.stdout(output.try_clone().map_err(kept)?).stderr(errors.try_clone().map_err(kept)?);
-    let child = command.spawn().map_err(|error| CommandError::Start {
-        program: program.as_ref().to_string_lossy().into_owned(),
-        error,
-        advice: "install it (`make deps`) or build it (`cargo build --release`)".to_owned(),
+    let file = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
+    let (mut output, mut errors) = (file("output")?, file("errors")?);
+    command.stdout(output.try_clone()?).stderr(errors.try_clone()?);
+    let child = command.spawn().with_context(|| {
+        let program = program.display();
+        format!("cannot start `{program}`; install it (`make deps`) or build it (`cargo build --release`)")
     })?;
-    let status = wait(child, limit).map_err(kept)?;
-    let words = |errors: &mut File, output: &mut File| -> std::io::Result<String> {
-        let mut words = last_words(errors)?;
-        if words.is_empty() {
-            words = last_words(output)?;
-        }
-        Ok(if words.is_empty() { "it said nothing".to_owned() } else { words })
-    };
+    let status = wait(child, limit)?;
+    if status.is_some_and(|status| status.success()) {
+        return Ok(contents(&mut output)?);
+    }
+    let (errors, output) = (last_words(&mut errors)?, last_words(&mut output)?);
+    let words = [errors, output].into_iter().find(|words| !words.is_empty());
+    let words = words.unwrap_or_else(|| "it said nothing".to_owned());
     match status {
-        Some(status) if status.success() => contents(&mut output).map_err(kept),
-        Some(status) => {
-            let words = words(&mut errors, &mut output).map_err(kept)?;
-            Err(CommandError::Failed { command: line, status, words })
-        }
+        Some(status) => bail!("`{line}` failed ({status}): {words}"),
         None => {
-            let words = words(&mut errors, &mut output).map_err(kept)?;
-            Err(CommandError::Timeout { command: line, limit, words })
+            bail!("`{line}` did not end within {} s and was killed; its last words: {words}", limit.as_secs())
         }
     }
 }
 
-/// Several commands at the same time; their outputs in order.
-///
-/// # Errors
-/// The first of them that failed, after all have ended.
+/// Several commands at the same time; their outputs in order, or the first failure after all have ended.
 pub fn run_together(
     program: impl AsRef<OsStr>,
     arguments: &[Vec<String>],
     limit: Duration,
-) -> Result<Vec<String>, CommandError> {
+) -> anyhow::Result<Vec<String>> {
     let program = program.as_ref();
     std::thread::scope(|scope| {
         let running: Vec<_> =
@@ -186,17 +125,6 @@ fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
     child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that is gone when it is closed.
-fn unnamed_file() -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    static SERIAL: AtomicU64 = AtomicU64::new(0);
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!(".millpond-output.{}.{serial}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
-}
-
 fn contents(file: &mut File) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
@@ -210,14 +138,6 @@ fn last_words(file: &mut File) -> std::io::Result<String> {
     let from = text.len().saturating_sub(WORDS_BYTES_MAX);
     let from = (from..=text.len()).find(|&index| text.is_char_boundary(index)).unwrap_or(0);
     Ok(text[from..].to_owned())
-}
-
-fn shown(command: &Command) -> String {
-    std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 #[cfg(test)]
@@ -244,7 +164,7 @@ mod tests {
     #[test]
     fn a_program_that_does_not_end_is_killed() {
         let error = run("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
-        assert!(matches!(error, CommandError::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("did not end within"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::cleanup::Undo;
 use super::command;
-use super::{COMMAND_LIMIT, TestbedError, told};
+use super::{COMMAND_LIMIT, cannot_make, told};
+use anyhow::Context;
 use std::path::{Path, PathBuf};
 
 /// A loop device over a sparse file.
@@ -17,14 +18,11 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Makes `directory/name` of `bytes` and a loop device over it, which hands I/O to the file directly
     /// where the file system can do that.
-    ///
-    /// # Errors
-    /// The file cannot be made, or `losetup` failed.
-    pub fn new(directory: &Path, name: &str, bytes: u64) -> Result<LoopDevice, TestbedError> {
+    pub fn new(directory: &Path, name: &str, bytes: u64) -> anyhow::Result<LoopDevice> {
         let backing = directory.join(name);
         std::fs::File::create_new(&backing)
             .and_then(|file| file.set_len(bytes))
-            .map_err(|error| TestbedError::File { path: backing.clone(), error })?;
+            .with_context(|| cannot_make(&backing))?;
         let file = backing.display().to_string();
         // The device's name is not known before it exists, so undoing asks for it: nothing that fails or
         // ends the process in between leaves a device behind.

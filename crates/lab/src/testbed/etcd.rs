@@ -1,12 +1,12 @@
 //! An etcd of three members on this machine.
 
-use super::TestbedError;
 use super::cleanup::Undo;
+use anyhow::Context;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const MEMBERS: usize = 3;
 
@@ -14,34 +14,27 @@ const MEMBERS: usize = 3;
 #[derive(Debug)]
 pub struct Etcd {
     hosts: Vec<String>,
-    pids: Vec<u32>,
     _undo: Undo,
 }
 
 impl Etcd {
     /// Starts one with its files in `directory`, which is made.
-    ///
-    /// # Errors
-    /// It is not installed, or no ports are free.
-    pub fn start(directory: &Path) -> Result<Etcd, TestbedError> {
-        let failed = TestbedError::Etcd;
-        std::fs::create_dir(directory).map_err(failed)?;
+    pub fn start(directory: &Path) -> anyhow::Result<Etcd> {
+        std::fs::create_dir(directory)?;
         // Held until all are found, so that none is found twice.
         let listeners =
-            (0..2 * MEMBERS).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>();
-        let listeners = listeners.map_err(failed)?;
-        let ports = listeners.iter().map(|listener| Ok(listener.local_addr()?.port()));
-        let ports = ports.collect::<std::io::Result<Vec<u16>>>().map_err(failed)?;
+            (0..2 * MEMBERS).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
+        let addresses = addresses.collect::<std::io::Result<Vec<String>>>()?;
         drop(listeners);
-        let cluster: Vec<String> = ports
-            .chunks(2)
-            .enumerate()
-            .map(|(index, ports)| format!("m{index}=http://127.0.0.1:{}", ports[1]))
-            .collect();
-        let mut members = Vec::new();
-        for (index, ports) in ports.chunks(2).enumerate() {
-            let [client, peer] = [ports[0], ports[1]].map(|port| format!("http://127.0.0.1:{port}"));
-            let log = File::create(directory.join(format!("m{index}.log"))).map_err(failed)?;
+        let (clients, peers) = addresses.split_at(MEMBERS);
+        let cluster: Vec<String> =
+            peers.iter().enumerate().map(|(index, peer)| format!("m{index}=http://{peer}")).collect();
+        let members: Arc<Mutex<Vec<Child>>> = Arc::default();
+        let stopped = Arc::clone(&members);
+        let undo = Undo::new(move || stop(&mut stopped.lock().unwrap_or_else(PoisonError::into_inner)));
+        for (index, (client, peer)) in clients.iter().zip(peers).enumerate() {
+            let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
             let started = Command::new("etcd")
                 .args(["--name", &format!("m{index}"), "--data-dir"])
                 .arg(directory.join(format!("m{index}")))
@@ -51,33 +44,18 @@ impl Etcd {
                 .args(["--quota-backend-bytes", "4294967296"])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(log)
+                .stderr(File::create(directory.join(format!("m{index}.log")))?)
                 .spawn();
-            match started {
-                Ok(member) => members.push(member),
-                Err(error) => {
-                    stop(&mut members);
-                    return Err(failed(error));
-                }
-            }
+            let member = started.context("etcd cannot be started; `make deps` installs it")?;
+            members.lock().unwrap_or_else(PoisonError::into_inner).push(member);
         }
-        let hosts = ports.chunks(2).map(|ports| format!("127.0.0.1:{}", ports[0])).collect();
-        let pids = members.iter().map(Child::id).collect();
-        let members = Mutex::new(members);
-        let undo = Undo::new(move || stop(&mut members.lock().unwrap_or_else(PoisonError::into_inner)));
-        Ok(Etcd { hosts, pids, _undo: undo })
+        Ok(Etcd { hosts: clients.to_vec(), _undo: undo })
     }
 
     /// How clients reach it.
     #[must_use]
     pub fn url(&self) -> String {
         format!("etcd://{}", self.hosts.join(","))
-    }
-
-    /// Its processes.
-    #[must_use]
-    pub fn pids(&self) -> &[u32] {
-        &self.pids
     }
 }
 

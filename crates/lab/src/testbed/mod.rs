@@ -1,4 +1,4 @@
-//! What a comparison runs on: drives made of memory, and a cluster on them. Each is a guard that takes down
+//! What a benchmark runs on: drives made of memory, a cluster on them, and jobs as processes. Each is a guard that takes down
 //! what it set up; see [`cleanup`] for the ways out that it covers.
 //!
 //! A run that was killed outright leaves its directory, named after its process. The next run finds it,
@@ -9,103 +9,50 @@ mod cluster;
 pub mod command;
 mod drives;
 pub mod etcd;
+pub mod jobs;
 
-pub use cluster::{Cluster, NbdServer, OsdFigures, PgFigures, ScrubFigures};
+pub use cluster::{Cluster, ScrubFigures, frozen, is_settled, signal};
 pub use drives::LoopDevice;
 
 use crate::engine::cpu::memory_bytes;
+use crate::engine::plan::{Job, TargetName};
+use anyhow::{Context, bail};
+use base::units::ByteSize;
 use cleanup::Undo;
 use cluster::stop_cluster;
-use command::CommandError;
 use drives::detach_loops_of;
+use jobs::Sample;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Copies of each block in most clusters that are measured, each on a node of its own.
+pub const REPLICAS: usize = 3;
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// OSDs report their figures every few seconds; this is long enough for the last to be in.
 pub const STATUS_DELAY: Duration = Duration::from_secs(6);
 const DIRECTORY_PREFIX: &str = "millpond-bench.";
 
-/// Why there is nothing to measure on.
-#[derive(thiserror::Error, Debug)]
-pub enum TestbedError {
-    /// A program failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// A file or directory could not be made.
-    #[error("{}: {error}; choose another directory with --directory", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// Loop devices are for root.
-    #[error("loop devices need root; run it with sudo, or as root in a privileged container")]
-    NotRoot,
-    /// Too little memory for the smallest test bed.
-    #[error(
-        "{}: {available} bytes of memory are free, and the smallest test bed needs {needed}; free some, or choose a \
-         larger tmpfs with --directory", path.display()
-    )]
-    Memory {
-        /// The tmpfs.
-        path: PathBuf,
-        /// Bytes that are free.
-        available: u64,
-        /// Bytes that are needed.
-        needed: u64,
-    },
-    /// An OSD that was removed goes on.
-    #[error(
-        "the process of osd.{osd} has not ended a minute after its removal; its log and that of `up` are in {}",
-        directory.display()
-    )]
-    StillRuns {
-        /// The OSD.
-        osd: u32,
-        /// The cluster's directory.
-        directory: PathBuf,
-    },
-    /// No etcd.
-    #[error("etcd cannot be started: {0}; `make deps` installs it")]
-    Etcd(std::io::Error),
-    /// What the cluster says of itself could not be read.
-    #[error(
-        "`millpond {command} --json` printed what cannot be read: {error}; are this program and millpond of one build?"
-    )]
-    Json {
-        /// The command.
-        command: String,
-        /// What is wrong with it.
-        error: serde_json::Error,
-    },
-}
-
-/// A directory for everything that a run makes. Removed in the end.
+/// Where everything of one run is made. It is removed in the end.
 #[derive(Debug)]
 pub struct Testbed {
+    millpond: PathBuf,
     directory: PathBuf,
     _undo: Undo,
 }
 
 impl Testbed {
     /// Makes a directory below `parent`, which should be a tmpfs, after taking down what earlier runs that
-    /// were killed left there.
-    ///
-    /// # Errors
-    /// Not root, or `parent` cannot be written.
-    pub fn new(parent: &Path, millpond: &Path) -> Result<Testbed, TestbedError> {
+    /// were killed left there. `millpond` is what is measured. Fails for anybody but root.
+    pub fn new(parent: &Path, millpond: &Path) -> anyhow::Result<Testbed> {
         if !nix::unistd::geteuid().is_root() {
-            return Err(TestbedError::NotRoot);
+            bail!("loop devices need root; run it with sudo, or as root in a privileged container");
         }
         remove_leftovers(parent, millpond);
         let directory = parent.join(format!("{DIRECTORY_PREFIX}{}", std::process::id()));
-        std::fs::create_dir(&directory)
-            .map_err(|error| TestbedError::File { path: directory.clone(), error })?;
+        std::fs::create_dir(&directory).with_context(|| cannot_make(&directory))?;
         let removed = directory.clone();
         let undo = Undo::new(move || told(&removed, std::fs::remove_dir_all(&removed)));
-        Ok(Testbed { directory, _undo: undo })
+        Ok(Testbed { millpond: millpond.to_owned(), directory, _undo: undo })
     }
 
     /// The directory.
@@ -113,14 +60,88 @@ impl Testbed {
     pub fn directory(&self) -> &Path {
         &self.directory
     }
+
+    /// Bytes that files in it may take: what its file system has free, and the memory behind it.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        let free = nix::sys::statvfs::statvfs(&self.directory)
+            .map_or(0, |space| space.blocks_available() * space.fragment_size());
+        memory_bytes("MemAvailable").map_or(free, |memory| memory.min(free))
+    }
+
+    /// Fails unless so many bytes are free, and a quarter as many again for the processes.
+    pub fn require_free(&self, bytes: u64) -> anyhow::Result<()> {
+        let (available, needed) = (self.free_bytes(), bytes / 4 * 5);
+        if available < needed {
+            bail!(
+                "{}: {} of memory are free, and this needs {}; free some, or choose a larger tmpfs with --directory",
+                self.directory.display(),
+                ByteSize(available),
+                ByteSize(needed)
+            );
+        }
+        Ok(())
+    }
+
+    /// Drives of memory, blank.
+    pub fn drives(&self, name: &str, count: usize, bytes: u64) -> anyhow::Result<Vec<LoopDevice>> {
+        (0..count).map(|index| LoopDevice::new(&self.directory, &format!("{name}.{index}"), bytes)).collect()
+    }
+
+    /// Drives of memory that were written once: the first write of a page of tmpfs allocates it, which takes longer than
+    /// what is measured.
+    pub fn written_drives(&self, name: &str, count: usize, bytes: u64) -> anyhow::Result<Vec<LoopDevice>> {
+        self.require_free(bytes * count as u64)?;
+        let drives = self.drives(name, count, bytes)?;
+        for drive in &drives {
+            self.bench(&Job::prefill(TargetName::Raw(drive.path().to_owned()), bytes))?;
+        }
+        Ok(drives)
+    }
+
+    /// Runs a job on a drive.
+    pub fn bench(&self, job: &Job) -> anyhow::Result<Sample> {
+        jobs::bench(&self.millpond, &self.directory, job)
+    }
+
+    /// Runs several jobs on drives at the same time.
+    pub fn bench_together(&self, all: &[Job]) -> anyhow::Result<Vec<Sample>> {
+        jobs::bench_together(&self.millpond, &self.directory, all)
+    }
+
+    /// Starts a cluster of so many nodes in the directory `name`, with a copy of everything on each node. The drives must be
+    /// dropped after it.
+    pub fn cluster(&self, name: &str, drives: &[LoopDevice], nodes: usize) -> anyhow::Result<Cluster> {
+        self.cluster_of(&self.millpond, name, drives, nodes, &[])
+    }
+
+    /// The same of another `millpond`, and with more flags for `up`.
+    pub fn cluster_of(
+        &self,
+        millpond: &Path,
+        name: &str,
+        drives: &[LoopDevice],
+        nodes: usize,
+        flags: &[&str],
+    ) -> anyhow::Result<Cluster> {
+        Cluster::start(millpond, &self.directory.join(name), drives, nodes, flags)
+    }
+
+    /// A host that shall join a cluster in an etcd, with its directory at `name`.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Cluster {
+        Cluster::of_host(&self.millpond, &self.directory.join(name))
+    }
+
+    /// The `millpond` that is measured.
+    #[must_use]
+    pub fn millpond(&self) -> &Path {
+        &self.millpond
+    }
 }
 
-/// Bytes that files in `directory` may take: what its file system has free, and the memory behind it.
-#[must_use]
-pub fn free_bytes(directory: &Path) -> Option<u64> {
-    let space = nix::sys::statvfs::statvfs(directory).ok()?;
-    let free = space.blocks_available() as u64 * space.fragment_size() as u64;
-    Some(memory_bytes("MemAvailable").map_or(free, |memory| memory.min(free)))
+fn cannot_make(path: &Path) -> String {
+    format!("{} cannot be made; choose another directory with --directory", path.display())
 }
 
 fn remove_leftovers(parent: &Path, millpond: &Path) {

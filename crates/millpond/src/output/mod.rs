@@ -2,7 +2,8 @@
 
 pub mod logging;
 pub mod progress;
-pub mod table;
+
+pub use lab::report::table;
 
 use anyhow::Context;
 use serde::Serialize;

@@ -1,18 +1,16 @@
 //! What a deep scrub of everything costs the clients that are served meanwhile.
 
-use super::impact::Impact;
-use super::{Bench, FailoverError, SPREAD, STEADY_TIME, WARM_TIME, WHOLE_LIMIT, stretch_of_calm};
+use super::{Bench, POLL_INTERVAL, SPREAD, STEADY_TIME, WARM_TIME, WHOLE_LIMIT, stretch_of_calm};
 use crate::engine::cpu::Monitor;
 use crate::report::Cpu;
+use crate::scenarios::steady::Impact;
 use crate::testbed::ScrubFigures;
-use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
-
-/// How often it is looked whether the scrub is done: seldom, since CPU time is measured.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+use anyhow::bail;
+use serde::Serialize;
+use std::time::Instant;
 
 /// A deep scrub of everything.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ScrubResult {
     /// From its start until the last group was done, in seconds.
     pub seconds: f64,
@@ -32,7 +30,6 @@ pub struct ScrubResult {
 
 impl ScrubResult {
     /// CPU time of the machine per operation during it, as a multiple of after.
-    #[must_use]
     pub fn cpu_growth(&self) -> Option<f64> {
         let after = self.cpu_after.machine_us_per_operation.filter(|us| *us > 0.0)?;
         Some(self.cpu_during.machine_us_per_operation? / after)
@@ -40,7 +37,7 @@ impl ScrubResult {
 }
 
 impl Bench<'_> {
-    pub(super) fn scrub(&self, round: u32) -> Result<ScrubResult, FailoverError> {
+    pub fn scrub(&self, round: u32) -> anyhow::Result<ScrubResult> {
         let monitor = Monitor::new(self.cluster.processes()?);
         let moment = || (Instant::now(), monitor.snapshot());
         let newest_ms = self.cluster.scrubs()?.iter().map(|scrub| scrub.deep_ms).max().unwrap_or(0);
@@ -56,11 +53,7 @@ impl Bench<'_> {
                 std::thread::sleep(STEADY_TIME);
                 Ok((steady, [began, ended, settled, moment()], scrubs))
             })?;
-        let clients = Impact {
-            before: timeline.stretch(steady.start, steady.end),
-            during: timeline.stretch(began.0, ended.0),
-            after: timeline.stretch(settled.0, over.0),
-        };
+        let clients = timeline.impact(&steady, &(began.0..ended.0), &(settled.0..over.0));
         let seconds = clients.during.seconds;
         let bytes: u64 = scrubs.iter().map(|scrub| scrub.bytes).sum();
         Ok(ScrubResult {
@@ -74,8 +67,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Waits until every group had a deep scrub that began after `newest_ms`.
-    fn all_are_scrubbed(&self, newest_ms: u64) -> Result<Vec<ScrubFigures>, FailoverError> {
+    /// Waits until every group had a deep scrub that began after `newest_ms`. Looks seldom, since CPU time is measured.
+    fn all_are_scrubbed(&self, newest_ms: u64) -> anyhow::Result<Vec<ScrubFigures>> {
         let started = Instant::now();
         loop {
             let scrubs = self.cluster.scrubs()?;
@@ -84,9 +77,13 @@ impl Bench<'_> {
                 return Ok(scrubs);
             }
             if started.elapsed() > WHOLE_LIMIT {
-                return Err(FailoverError::NotScrubbed { left });
+                bail!(
+                    "{left} placement groups were not scrubbed deeply within {} s; is the machine too busy, or the volume too \
+                     large (--volume-size)?",
+                    WHOLE_LIMIT.as_secs()
+                );
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

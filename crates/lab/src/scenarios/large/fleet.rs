@@ -1,6 +1,7 @@
 //! Nodes that exist only as far as the cluster's state and the manager can tell: OSDs in the registry, leases that are kept
 //! alive, and statuses that change as under load. They have neither drives nor clients.
 
+use crate::scenarios::say;
 use anyhow::Context;
 use api::board::Board;
 use api::log::ProcessLog;
@@ -32,19 +33,23 @@ pub const POOL: &str = "large";
 const CLASS: DeviceClass = DeviceClass::Nvme;
 
 /// How large it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Size {
-    /// Simulated nodes.
-    pub nodes: u32,
-    /// OSDs of each.
-    pub osds_per_node: u32,
-    /// Placement groups of their pool.
+    /// Simulated nodes
+    #[arg(long, value_name = "COUNT", default_value_t = 581)]
+    nodes: u32,
+
+    /// Simulated OSDs of each
+    #[arg(long, value_name = "COUNT", default_value_t = 14)]
+    osds_per_node: u32,
+
+    /// Placement groups on them
+    #[arg(long, value_name = "COUNT", default_value_t = 65536)]
     pub groups: u32,
 }
 
 impl Size {
     /// All simulated OSDs.
-    #[must_use]
     pub fn osds(&self) -> u32 {
         self.nodes * self.osds_per_node
     }
@@ -64,15 +69,8 @@ pub struct Fleet {
 
 impl Fleet {
     /// Puts the nodes, their OSDs and the pool into the registry.
-    ///
-    /// # Errors
-    /// Those of the registry.
-    pub async fn register(
-        cluster: &Cluster,
-        size: Size,
-        mut progress: impl FnMut(&str),
-    ) -> anyhow::Result<Fleet> {
-        progress(&format!("registering {} simulated OSDs on {} nodes", size.osds(), size.nodes));
+    pub async fn register(cluster: &Cluster, size: Size) -> anyhow::Result<Fleet> {
+        say(&format!("registering {} simulated OSDs on {} nodes", size.osds(), size.nodes));
         let mut nodes = Vec::new();
         for index in 0..size.nodes {
             let id =
@@ -87,7 +85,7 @@ impl Fleet {
             }
             nodes.push((id, Identity::new(&key), osds));
         }
-        progress("announcing them");
+        say("announcing them");
         let mut announced = Vec::new();
         let places = Arc::new(Semaphore::new(CONCURRENT));
         for (id, identity, osds) in nodes {
@@ -113,7 +111,7 @@ impl Fleet {
             let leases = node.osds.iter().map(|(_, lease)| *lease).collect();
             fleet.tasks.spawn(keep_alive(cluster.registry().clone(), leases));
         }
-        progress(&format!("placing {} groups on them", size.groups));
+        say(&format!("placing {} groups on them", size.groups));
         let rule = PlacementRule { failure_domain: FailureDomain::Host, device_class: Some(CLASS) };
         let pool = PoolInfo {
             name: POOL.to_owned(),
@@ -131,9 +129,6 @@ impl Fleet {
     }
 
     /// Has each node tell the manager how its OSDs are, and change that every two seconds.
-    ///
-    /// # Errors
-    /// The map does not show them.
     pub async fn report(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
         let mut maps = cluster.watch_map();
         let shown = maps.wait_for(|map| map.pool_named(POOL).is_some()).await;

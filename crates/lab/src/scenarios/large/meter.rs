@@ -1,14 +1,14 @@
 //! Counts what is written to a registry, by watching all of it.
 
 use registry::{Event, Registry, Revision};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::task::JoinHandle;
 
 /// What was written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Writes {
     /// The time, in seconds.
     pub seconds: f64,
@@ -31,9 +31,6 @@ pub struct Meter {
 
 impl Meter {
     /// Begins to count.
-    ///
-    /// # Errors
-    /// Those of the registry.
     pub async fn begin(registry: &Arc<dyn Registry>) -> anyhow::Result<Meter> {
         let now = registry.range("millpond/manager").await?.revision;
         let mut watch = registry.watch("", now.next()).await?;

@@ -1,13 +1,11 @@
 //! What a run found, as it is printed and as it is written to a file.
 
-use super::Options;
 use super::events::{Events, GROUPS};
 use super::meter::Writes;
 use super::watching::{Cost, Watching};
-use crate::engine::cpu::Machine;
-use crate::report::grouped;
+use crate::report::{grouped, size};
 use base::units::ByteSize;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt;
 
 /// What a question about the cluster may take, in seconds and in CPU time.
@@ -19,12 +17,8 @@ const MOVED_MUST: f64 = 1.1;
 const IMBALANCE_PERCENT_MUST: f64 = 5.0;
 
 /// Everything that a run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// The machine.
-    pub machine: Machine,
-    /// When.
-    pub date: String,
     /// Simulated OSDs.
     pub simulated_osds: u32,
     /// By the kind of registry.
@@ -33,20 +27,12 @@ pub struct Summary {
     pub events: Option<Events>,
 }
 
-impl Summary {
-    pub(super) fn new(options: &Options, watched: Vec<Watching>, events: Option<Events>) -> Summary {
-        let (machine, date) = (Machine::this(), options.run.date.clone());
-        Summary { machine, date, simulated_osds: options.size.osds(), watched, events }
-    }
-}
-
 fn verdict(holds: bool) -> &'static str {
     if holds { "" } else { "  MISSES" }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{}", self.date)?;
         for watching in &self.watched {
             self.watched(watching, out)?;
         }
@@ -121,9 +107,7 @@ impl Summary {
             out,
             "manager at rest: {:.1} % of a core, {}; told of all {:.1} s after they began",
             watching.manager_cpu_percent,
-            watching
-                .manager_bytes
-                .map_or_else(|| "unavailable".to_owned(), |bytes| ByteSize(bytes).to_string()),
+            size(watching.manager_bytes),
             watching.gathered_s
         )?;
         writes(&watching.steady, out)

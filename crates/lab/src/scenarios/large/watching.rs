@@ -2,17 +2,18 @@
 
 use super::fleet::{Fleet, POOL, Size};
 use super::meter::{Meter, Writes};
-use super::{LargeError, PATIENCE, http};
+use super::{PATIENCE, http};
 use crate::engine::cpu::{Monitor, Watched};
+use crate::scenarios::say;
+use crate::testbed::Cluster;
 use anyhow::{Context, bail};
-use cluster::{Cluster, HttpRecord};
+use api::view::PoolView;
+use cluster::{Cluster as State, HttpRecord};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use node::Location;
 use registry::Connect;
-use serde::{Deserialize, Serialize};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How often each question is asked.
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(1200);
 const STEADY: Duration = Duration::from_secs(20);
 
 /// What a question costs: the worst of ten in time, their average in CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cost {
     /// Until the whole answer was there, in seconds: the longest.
     pub seconds_max: f64,
@@ -34,10 +35,10 @@ pub struct Cost {
 }
 
 /// What was found with one kind of registry.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Watching {
     /// `embedded`, or `etcd`.
-    pub registry: String,
+    pub registry: &'static str,
     /// OSDs, those of the real nodes included.
     pub osds: u64,
     /// Placement groups.
@@ -60,61 +61,49 @@ pub struct Watching {
     pub steady: Writes,
 }
 
-/// Looks at a real cluster of two nodes or more that is up in `directory`, after giving it a fleet.
-///
-/// # Errors
-/// What failed first.
-pub async fn watch(
-    millpond: &Path,
-    directory: &Path,
+/// Looks at a real cluster of two nodes or more, after giving it a fleet.
+pub fn watch(
+    cluster: &Cluster,
+    registry: &'static str,
     location: &Location,
     size: Size,
-    mut progress: impl FnMut(&str),
 ) -> anyhow::Result<Watching> {
-    let cluster = Cluster::new(location.connect().await?);
-    let mut fleet = Fleet::register(&cluster, size, &mut progress).await?;
-    progress("every OSD begins to tell");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let state = State::new(runtime.block_on(location.connect())?);
+    let mut fleet = runtime.block_on(Fleet::register(&state, size))?;
+    say("every OSD begins to tell");
     let began = Instant::now();
-    fleet.report(&cluster).await?;
-    while active(millpond, directory).await? < u64::from(size.groups) {
+    runtime.block_on(fleet.report(&state))?;
+    while active(cluster)? < size.groups as usize {
         if began.elapsed() > PATIENCE {
-            bail!(LargeError::NotActive { pool: POOL.to_owned() });
+            bail!("the groups of pool {POOL} are not all active after {} s", PATIENCE.as_secs());
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        std::thread::sleep(Duration::from_millis(200));
     }
     let gathered_s = began.elapsed().as_secs_f64();
 
-    let servers = cluster.http_servers().await?;
-    let record = cluster.manager().await?.context("nobody manages the cluster")?;
+    let servers = runtime.block_on(state.http_servers())?;
+    let record = runtime.block_on(state.manager())?.context("nobody manages the cluster")?;
     let is_manager = |server: &&HttpRecord| (server.node, server.pid) == (record.node, record.pid);
-    let manager = *servers.iter().find(is_manager).context("the manager serves no HTTP")?;
-    let node = *servers.iter().find(|server| !is_manager(server)).context("there is one node only")?;
+    let manager = servers.iter().find(is_manager).context("the manager serves no HTTP")?;
+    let node = servers.iter().find(|server| !is_manager(server)).context("there is one node only")?;
 
-    progress("nobody asks, and all is counted that is written");
-    let meter = Meter::begin(cluster.registry()).await?;
-    let idle = Background::measure(manager.pid, STEADY).await;
+    say("nobody asks, and all is counted that is written");
+    let meter = runtime.block_on(Meter::begin(state.registry()))?;
+    let idle = Background::measure(manager.pid, STEADY);
     let steady = meter.end();
-    progress("asking");
-    let scrape = |address| move || Ok(http::get(address, "/metrics")?.len() as u64);
-    let (millpond, dir) = (millpond.to_owned(), directory.to_owned());
-    let status = |flags: &'static [&'static str]| {
-        let (millpond, dir) = (millpond.clone(), dir.clone());
-        move || status_bytes(&millpond, &dir, flags)
-    };
-    let node_idle = Background::measure(node.pid, STEADY / 4).await;
-    let map = cluster.map().await?;
+    say("asking");
+    let scrape = |server: &HttpRecord| Ok(http::get(server.address, "/metrics")?.len() as u64);
+    let node_idle = Background::measure(node.pid, STEADY / 4);
+    let map = runtime.block_on(state.map())?;
     Ok(Watching {
-        registry: match location {
-            Location::Socket(_) => "embedded".to_owned(),
-            Location::Etcd(_) => "etcd".to_owned(),
-            Location::Nodes { .. } => "nodes".to_owned(),
-        },
+        registry,
         osds: map.osds.len() as u64,
         groups: map.pgs.len() as u64,
-        node_scrape: ask(node.pid, node_idle, scrape(node.address)).await?,
-        manager_scrape: ask(manager.pid, idle, scrape(manager.address)).await?,
-        status: ask(manager.pid, idle, status(&[])).await?,
-        status_json: ask(manager.pid, idle, status(&["--json"])).await?,
+        node_scrape: ask(node.pid, node_idle, || scrape(node))?,
+        manager_scrape: ask(manager.pid, idle, || scrape(manager))?,
+        status: ask(manager.pid, idle, || status_bytes(cluster, &["status"]))?,
+        status_json: ask(manager.pid, idle, || status_bytes(cluster, &["status", "--json"]))?,
         manager_cpu_percent: idle.cpu_us_per_s / 1e4,
         manager_bytes: idle.bytes,
         gathered_s,
@@ -123,16 +112,9 @@ pub async fn watch(
 }
 
 /// Groups that the manager takes for active.
-async fn active(millpond: &Path, directory: &Path) -> anyhow::Result<u64> {
-    let output = Command::new(millpond)
-        .args(["pool", "ls", "--json", "--dir"])
-        .arg(directory)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()?;
-    let pools: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let of_pool = pools.as_array().into_iter().flatten().find(|pool| pool["name"] == POOL);
-    Ok(of_pool.and_then(|pool| pool["pgs_active"].as_u64()).unwrap_or(0))
+fn active(cluster: &Cluster) -> anyhow::Result<usize> {
+    let pools: Vec<PoolView> = cluster.json(&["pool", "ls"])?;
+    Ok(pools.iter().find(|pool| pool.name == POOL).map_or(0, |pool| pool.pgs_active))
 }
 
 /// What a process uses when nobody asks it.
@@ -143,10 +125,10 @@ struct Background {
 }
 
 impl Background {
-    async fn measure(pid: u32, time: Duration) -> Background {
+    fn measure(pid: u32, time: Duration) -> Background {
         let monitor = Monitor::new(vec![Watched { label: String::new(), pid }]);
         let before = monitor.snapshot();
-        tokio::time::sleep(time).await;
+        std::thread::sleep(time);
         let usage = monitor.usage(&before, &monitor.snapshot());
         let cpu_us_per_s = usage.nodes_us().unwrap_or(f64::NAN) / usage.seconds;
         Background { cpu_us_per_s, bytes: usage.nodes.first().and_then(|node| node.resident_bytes) }
@@ -154,18 +136,14 @@ impl Background {
 }
 
 /// Asks a process some times, and divides what it and children of this process used.
-async fn ask(
-    pid: u32,
-    background: Background,
-    question: impl Fn() -> anyhow::Result<u64> + Clone + Send + 'static,
-) -> anyhow::Result<Cost> {
+fn ask(pid: u32, background: Background, question: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Cost> {
     let monitor = Monitor::new(vec![Watched { label: String::new(), pid }]);
     let (mut seconds_max, mut bytes) = (0f64, 0);
     let (before, children_before) = (monitor.snapshot(), children_cpu_us()?);
     for _ in 0..QUESTIONS {
-        tokio::time::sleep(PAUSE).await;
-        let (question, began) = (question.clone(), Instant::now());
-        bytes = tokio::task::spawn_blocking(question).await??;
+        std::thread::sleep(PAUSE);
+        let began = Instant::now();
+        bytes = question()?;
         seconds_max = seconds_max.max(began.elapsed().as_secs_f64());
     }
     let usage = monitor.usage(&before, &monitor.snapshot());
@@ -180,14 +158,8 @@ fn children_cpu_us() -> anyhow::Result<f64> {
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64)
 }
 
-fn status_bytes(millpond: &Path, directory: &Path, flags: &[&str]) -> anyhow::Result<u64> {
-    let output = Command::new(millpond)
-        .arg("status")
-        .args(flags)
-        .arg("--dir")
-        .arg(directory)
-        .stdin(Stdio::null())
-        .output()?;
+fn status_bytes(cluster: &Cluster, arguments: &[&str]) -> anyhow::Result<u64> {
+    let output = cluster.process(arguments).output()?;
     if !output.status.success() || !output.stderr.is_empty() {
         bail!("`millpond status` failed: {}", String::from_utf8_lossy(&output.stderr));
     }

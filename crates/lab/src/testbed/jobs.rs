@@ -5,8 +5,9 @@ use crate::engine::cpu::Monitor;
 use crate::engine::histogram::LatencySummary;
 use crate::engine::plan::Job;
 use crate::report::Report;
-use crate::testbed::command::{self, CommandError};
-use serde::{Deserialize, Serialize};
+use crate::testbed::command;
+use anyhow::{Context, bail};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,36 +16,8 @@ const GRACE: Duration = Duration::from_secs(60);
 /// A job that ends with its bytes is given time for so many of them a second.
 const BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 
-/// Why a job has no figures.
-#[derive(thiserror::Error, Debug)]
-pub enum JobError {
-    /// Its program failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// Its program printed something else than a report.
-    #[error("{program} printed no report ({error}); are the suite and {program} of one build?")]
-    Output {
-        /// The program.
-        program: &'static str,
-        /// What is wrong with it.
-        error: String,
-    },
-    /// Operations failed.
-    #[error("{errors} operations of {mode} on {target} failed, the first: {first}")]
-    Operations {
-        /// How many.
-        errors: u64,
-        /// fio's name of the mode.
-        mode: &'static str,
-        /// The target.
-        target: String,
-        /// What the first said.
-        first: String,
-    },
-}
-
 /// The figures of one run that are compared.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// Operations a second.
     pub iops: f64,
@@ -83,44 +56,35 @@ impl From<&Report> for Sample {
 }
 
 /// The command line of `millpond` that runs `job` on the cluster in `cluster`.
-#[must_use]
-pub fn bench_arguments(job: &Job, cluster: &Path) -> Vec<String> {
-    let mut arguments = vec!["--dir".to_owned(), cluster.display().to_string(), "bench".to_owned()];
-    arguments.extend(job.arguments());
-    arguments.push("--json".to_owned());
-    arguments
+fn bench_arguments(job: &Job, cluster: &Path) -> Vec<String> {
+    let dir = ["--dir", &cluster.display().to_string(), "bench"].map(str::to_owned);
+    [dir.to_vec(), job.arguments(), vec!["--json".to_owned()]].concat()
 }
 
-/// Runs `job` as `millpond bench`.
-///
-/// # Errors
-/// It failed, or operations of it did.
-pub fn bench(millpond: &Path, cluster: &Path, job: &Job) -> Result<Sample, JobError> {
-    let output = command::run(millpond, &bench_arguments(job, cluster), limit(job))?;
-    parse_report(&output)
+/// Runs `job` as `millpond bench`. Fails if any operation does.
+pub(super) fn bench(millpond: &Path, cluster: &Path, job: &Job) -> anyhow::Result<Sample> {
+    parse_report(&command::run(millpond, &bench_arguments(job, cluster), limit(job))?)
 }
 
 /// Runs several jobs as `millpond bench` at the same time.
-///
-/// # Errors
-/// One of them failed, or operations of it did.
-pub fn bench_together(millpond: &Path, cluster: &Path, jobs: &[Job]) -> Result<Vec<Sample>, JobError> {
+pub(super) fn bench_together(millpond: &Path, cluster: &Path, jobs: &[Job]) -> anyhow::Result<Vec<Sample>> {
     let arguments: Vec<_> = jobs.iter().map(|job| bench_arguments(job, cluster)).collect();
     let limit = jobs.iter().map(limit).max().unwrap_or(GRACE);
     let outputs = command::run_together(millpond, &arguments, limit)?;
     outputs.iter().map(|output| parse_report(output)).collect()
 }
 
-fn parse_report(output: &str) -> Result<Sample, JobError> {
+fn parse_report(output: &str) -> anyhow::Result<Sample> {
     let report: Report = serde_json::from_str(output)
-        .map_err(|error| JobError::Output { program: "millpond bench", error: error.to_string() })?;
+        .context("`millpond bench` printed no report; are this program and millpond of one build?")?;
     if report.errors > 0 {
-        return Err(JobError::Operations {
-            errors: report.errors,
-            mode: report.job.mode.name(),
-            target: report.job.target.to_string(),
-            first: report.first_error.unwrap_or_else(|| "no reason given".to_owned()),
-        });
+        bail!(
+            "{} operations of {} on {} failed, the first: {}",
+            report.errors,
+            report.job.mode,
+            report.job.target,
+            report.first_error.as_deref().unwrap_or("no reason given")
+        );
     }
     Ok(Sample::from(&report))
 }
@@ -179,8 +143,7 @@ impl FioTarget {
 }
 
 /// The command line of fio that does to `target` what `job` does to its own.
-#[must_use]
-pub fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
+fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["--name=witness", "--norandommap=1", "--randrepeat=0", "--output-format=json"]
             .map(str::to_owned)
@@ -202,39 +165,35 @@ pub fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
 }
 
 /// Runs `job` as fio, on `target`.
-///
-/// # Errors
-/// fio failed or is not there.
-pub fn fio(target: &FioTarget, job: &Job) -> Result<Sample, JobError> {
-    let arguments = fio_arguments(target, job);
+pub fn fio(target: &FioTarget, job: &Job) -> anyhow::Result<Sample> {
     let monitor = Monitor::new(Vec::new());
     let before = monitor.snapshot();
-    let output = match target {
-        FioTarget::Rbd { configuration, .. } => {
-            let environment = format!("CEPH_CONF={}", configuration.display());
-            let words = [vec![environment, "fio".to_owned()], arguments].concat();
-            command::run("env", &words, limit(job))?
-        }
-        _ => command::run("fio", &arguments, limit(job))?,
-    };
+    let output = run_fio(target, job)?;
     let usage = monitor.usage(&before, &monitor.snapshot());
-    let mut sample = parse_fio(&output)?;
-    sample.steal_seconds = usage.steal_us.map(|us| us / 1e6);
-    Ok(sample)
+    Ok(Sample { steal_seconds: usage.steal_us.map(|us| us / 1e6), ..parse_fio(&output)? })
+}
+
+fn run_fio(target: &FioTarget, job: &Job) -> anyhow::Result<String> {
+    let arguments = fio_arguments(target, job);
+    match target {
+        FioTarget::Rbd { configuration, .. } => {
+            let words = [format!("CEPH_CONF={}", configuration.display()), "fio".to_owned()];
+            command::run("env", &[&words[..], &arguments].concat(), limit(job))
+        }
+        _ => command::run("fio", &arguments, limit(job)),
+    }
 }
 
 /// Reads fio's JSON, which warnings may precede.
-fn parse_fio(output: &str) -> Result<Sample, JobError> {
-    let wrong = |error: String| JobError::Output { program: "fio", error };
-    let from = output.find('{').ok_or_else(|| wrong("no JSON".to_owned()))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&output[from..]).map_err(|error| wrong(error.to_string()))?;
-    let job = value.pointer("/jobs/0").ok_or_else(|| wrong("no job in it".to_owned()))?;
+fn parse_fio(output: &str) -> anyhow::Result<Sample> {
+    let json = output.find('{').map_or("", |from| &output[from..]);
+    let value: serde_json::Value = serde_json::from_str(json).context("fio printed no JSON")?;
     let number = |path: &str| {
-        job.pointer(path).and_then(serde_json::Value::as_f64).ok_or_else(|| wrong(format!("no {path} in it")))
+        let number = value.pointer(&format!("/jobs/0{path}")).and_then(serde_json::Value::as_f64);
+        number.with_context(|| format!("fio tells no {path}"))
     };
     if number("/error")? != 0.0 {
-        return Err(wrong(format!("it reports error {}", number("/error")?)));
+        bail!("fio reports error {}", number("/error")?);
     }
     let (reads, writes) = (number("/read/total_ios")?, number("/write/total_ios")?);
     let total_ns = number("/read/lat_ns/mean")? * reads + number("/write/lat_ns/mean")? * writes;
@@ -268,7 +227,7 @@ mod tests {
         (report.errors, report.first_error) = (1, Some("osd.2 is full".into()));
         let error = parse_report(&serde_json::to_string(&report).unwrap()).unwrap_err().to_string();
         assert!(error.contains("randrw on volume:demo") && error.contains("osd.2 is full"), "{error}");
-        assert!(matches!(parse_report("what?"), Err(JobError::Output { .. })));
+        assert!(parse_report("what?").unwrap_err().to_string().contains("no report"));
     }
 
     #[test]
@@ -314,13 +273,13 @@ mod tests {
         file.as_file().set_len(4 << 20).unwrap();
         let mut job = Job::new(TargetName::Raw(file.path().into()), Mode::RandomRead);
         job.runtime = Some(Duration::from_millis(200));
-        match fio(&FioTarget::Device(file.path().into()), &job) {
-            Ok(sample) => assert!(sample.iops > 0.0 && sample.mean_us.unwrap() > 0.0, "{sample:?}"),
-            // Where io_uring or direct I/O is refused, fio must be told apart from a wrong parser.
-            Err(JobError::Command(error)) => {
-                testkit::prerequisites::not_tested("fio and its parser", &error.to_string());
+        match run_fio(&FioTarget::Device(file.path().into()), &job) {
+            Ok(output) => {
+                let sample = parse_fio(&output).unwrap();
+                assert!(sample.iops > 0.0 && sample.mean_us.unwrap() > 0.0, "{sample:?}");
             }
-            Err(error) => panic!("{error}"),
+            // Where io_uring or direct I/O is refused, fio must be told apart from a wrong parser.
+            Err(error) => testkit::prerequisites::not_tested("fio and its parser", &error.to_string()),
         }
     }
 }

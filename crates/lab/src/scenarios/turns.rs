@@ -1,0 +1,170 @@
+//! What `make bench-encryption` and `make bench-against` measure: two variants of one thing in turns, by the same jobs: what
+//! differs, by how much, and how surely.
+
+use super::trials::{self, FIGURES, Trial};
+use super::{VOLUME, cluster_with_volume};
+use crate::engine::plan::{Mode, TargetName, parse_seconds};
+use crate::report::statistics::{Ratio, Verdict};
+use crate::report::table::Table;
+use crate::report::{figure, number};
+use crate::testbed::{Cluster, Testbed, is_settled};
+use base::Encryption;
+use base::units::ByteSize;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What may be worse without being called so.
+const TOLERANCE: f64 = 0.02;
+/// How long a cluster may take to serve again after a switch.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+/// How long connections may be made anew after a switch.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What is measured of two variants.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Turns {
+    /// How often each is measured; fewer than six have no interval
+    #[arg(long, value_name = "COUNT", default_value_t = 6, value_parser = super::rounds())]
+    rounds: u32,
+
+    /// How long each job is measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    runtime: Duration,
+
+    /// The volume's size
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    volume_size: ByteSize,
+}
+
+/// How two builds are compared.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Against {
+    /// The other build of millpond
+    #[arg(value_name = "MILLPOND")]
+    base: PathBuf,
+
+    #[command(flatten)]
+    turns: Turns,
+}
+
+/// Everything that a run found.
+#[derive(Debug, Serialize)]
+struct Summary {
+    volume_bytes: u64,
+    /// What the variants are called.
+    variants: [&'static str; 2],
+    cases: Vec<Trial>,
+}
+
+/// The same jobs on one cluster, its traffic in plain and encrypted.
+pub fn encryption(testbed: &Testbed, turns: &Turns) -> anyhow::Result<impl fmt::Display + Serialize> {
+    super::say("filling the drives and a volume");
+    let (_drives, cluster) =
+        cluster_with_volume(testbed, testbed.millpond(), "cluster", turns.volume_size.0)?;
+    let clusters = [&cluster, &cluster];
+    measure(turns, ["plain", "encrypted"], clusters, |variant| {
+        let encryption = [Encryption::Off, Encryption::On][variant];
+        cluster.command(&["cluster", "encryption", &encryption.to_string()])?;
+        std::thread::sleep(SETTLE_TIME);
+        cluster.wait_for_pgs("encryption was switched", SETTLE_LIMIT, POLL_INTERVAL, is_settled).map(drop)
+    })
+}
+
+/// Two builds of `millpond`, each with a cluster of its own. Both run all the time, on drives of the same memory; the one whose
+/// turn it is not is idle. So both find the same machine.
+pub fn against(testbed: &Testbed, options: &Against) -> anyhow::Result<impl fmt::Display + Serialize> {
+    super::say("filling the drives and the volumes of both builds");
+    let (base, bytes) = (std::path::absolute(&options.base)?, options.turns.volume_size.0);
+    let (_drives_of_base, base) = cluster_with_volume(testbed, &base, "base", bytes)?;
+    let (_drives_of_this, this) = cluster_with_volume(testbed, testbed.millpond(), "this", bytes)?;
+    measure(&options.turns, ["base", "this"], [&base, &this], |_| Ok(()))
+}
+
+/// What virtual machines do, and what backups do.
+fn cases() -> Vec<Trial> {
+    let small = [64, 1].map(|depth| [(Mode::RandomRead, depth), (Mode::RandomWrite, depth)]).concat();
+    let small = small.into_iter().map(|(mode, depth)| Trial::new(mode, 4 << 10, depth, 2));
+    small.chain([Mode::Read, Mode::Write].map(|mode| Trial::new(mode, 256 << 10, 8, 2))).collect()
+}
+
+fn measure(
+    turns: &Turns,
+    variants: [&'static str; 2],
+    clusters: [&Cluster; 2],
+    become_variant: impl Fn(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<Summary> {
+    let mut cases = cases();
+    trials::measure(turns.rounds, &variants, &mut cases, |variant, trial, round| {
+        become_variant(variant)?;
+        let target = TargetName::Volume(VOLUME.to_owned());
+        clusters[variant].bench(&trial.job(target, turns.runtime, round))
+    })?;
+    Ok(Summary { volume_bytes: turns.volume_size.0, variants, cases })
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, second] = self.variants;
+        let rounds = self.cases.first().map_or(0, |case| case.samples[0].len());
+        let volume = ByteSize(self.volume_bytes);
+        writeln!(
+            formatter,
+            "Volume    {volume}; medians of {rounds} rounds, and {second} by {first} with its 95 % interval\n"
+        )?;
+        let headings = [first, second].map(|variant| format!(">{variant}"));
+        let mut table =
+            Table::new(&["case", "figure", &headings[0], &headings[1], ">ratio", ">interval", ""]);
+        for case in &self.cases {
+            let mut name = case.name();
+            for (heading, of, more_is_better) in FIGURES {
+                let ratio = case.ratio(1, 0, of);
+                let interval = ratio.and_then(|ratio| ratio.interval);
+                let verdict = match ratio.map(|ratio| ratio.verdict(TOLERANCE)) {
+                    None | Some(Verdict::NoDifferenceShown) => "",
+                    Some(verdict) if (verdict == Verdict::Above) == more_is_better => "better",
+                    Some(_) => "WORSE",
+                };
+                table.row(vec![
+                    std::mem::take(&mut name),
+                    heading.to_owned(),
+                    figure(case.median(0, of)),
+                    figure(case.median(1, of)),
+                    number(ratio.map(|Ratio { median, .. }| median), 2, ""),
+                    interval.map_or("-".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}")),
+                    verdict.to_owned(),
+                ]);
+            }
+        }
+        formatter.write_str(&table.render())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::jobs::Sample;
+
+    #[test]
+    fn what_is_surely_worse_or_better_is_called_so() {
+        let mut cases = cases();
+        let run = |variant: usize, _: &Trial, round: u32| {
+            let drift = f64::from(round);
+            let nodes_us_per_operation = Some([10.0, 9.0][variant] * drift);
+            let iops = [1000.0, 900.0][variant] / drift;
+            Ok(Sample { iops, nodes_us_per_operation, ..Sample::default() })
+        };
+        trials::measure(6, &["base", "this"], &mut cases, run).unwrap();
+        let summary = Summary { volume_bytes: 1 << 30, variants: ["base", "this"], cases };
+        let text = summary.to_string();
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(line("randread 4KiB depth 64").ends_with("0.90  0.90 to 0.90  WORSE"), "{text}");
+        assert!(line("nodes µs").ends_with("0.90  0.90 to 0.90  better"), "{text}");
+        assert!(line("average µs").contains("unavailable") && line("average µs").ends_with(" -"), "{text}");
+        let json = serde_json::to_value(&summary).unwrap();
+        assert_eq!((&json["cases"][0]["mode"], &json["cases"][5]["depth"]), (&"randread".into(), &8.into()));
+        assert_eq!(json["cases"][0]["samples"][1][0]["iops"], 900.0);
+    }
+}
