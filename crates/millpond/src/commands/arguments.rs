@@ -1,25 +1,9 @@
 //! What the command line accepts, with the help that a person reads.
 
-use crate::commands::auth;
-use crate::commands::bench;
-use crate::commands::client;
-use crate::commands::cluster;
-use crate::commands::config;
-use crate::commands::log;
-use crate::commands::migrate;
-use crate::commands::monitor;
-use crate::commands::nbd;
-use crate::commands::node;
-use crate::commands::node_process;
-use crate::commands::osd;
-use crate::commands::pg;
-use crate::commands::placement;
-use crate::commands::pool;
-use crate::commands::scrub;
-use crate::commands::status;
-use crate::commands::up;
-use crate::commands::verdict;
-use crate::commands::volume;
+use crate::commands::{
+    auth, bench, client, cluster, config, log, migrate, monitor, nbd, node, node_process, osd, pg, placement,
+    pool, scrub, status, up, verdict, volume,
+};
 use crate::top;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;

@@ -150,14 +150,13 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
             };
             let view =
                 access::with_cluster(directory, async |cluster| add(cluster, name, wanted, &out).await)?;
-            if *json {
-                return output::print_json(&view);
-            }
-            output::print_line(&format!(
-                "{name} may connect: {}. Its secret key is in {}; whoever has that file can act as {name}.",
-                view.access(),
-                out.display()
-            ))
+            output::show(*json, &view, || {
+                format!(
+                    "{name} may connect: {}. Its secret key is in {}; whoever has that file can act as {name}.\n",
+                    view.access(),
+                    out.display()
+                )
+            })
         }
         AuthCommand::Token { key } => {
             let token = access::with_cluster(directory, async |cluster| token(cluster, key).await)?;
@@ -165,7 +164,7 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
         }
         AuthCommand::Ls { json } => {
             let views = access::with_cluster(directory, async |cluster| list(cluster).await)?;
-            if *json { output::print_json(&views) } else { output::print(&table(&views)) }
+            output::show(*json, &views, || table(&views))
         }
         AuthCommand::Rm { name } => {
             access::with_cluster(directory, async |cluster| remove(cluster, name).await)?;

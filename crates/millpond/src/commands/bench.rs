@@ -165,11 +165,7 @@ fn measure(
     };
     line.clear();
     let report = Report::new(job, &measured);
-    if json {
-        output::print_json(&report)?
-    } else {
-        output::print(&report.to_string())?
-    }
+    output::show(json, &report, || report.to_string())?;
     fail_if_any_failed(&report)
 }
 

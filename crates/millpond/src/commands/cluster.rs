@@ -93,17 +93,16 @@ pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
     match &arguments.command {
         ClusterCommand::Init(init) => {
             let made = make(init, &directory)?;
-            if init.json {
-                return output::print_json(&made);
-            }
-            output::print(&format!(
-                "Cluster {} is made; {} says how this machine reaches it.\n\nOn each host that is to have drives in \
-                 it:\n  millpond node join {} --device /dev/nvme0n1 --listen ADDRESS\n\nWhoever has this token owns the \
-                 cluster. `millpond cluster token` prints it again.\n",
-                made.cluster,
-                directory.settings_file().display(),
-                made.token
-            ))
+            output::show(init.json, &made, || {
+                format!(
+                    "Cluster {} is made; {} says how this machine reaches it.\n\nOn each host that is to have drives in \
+                     it:\n  millpond node join {} --device /dev/nvme0n1 --listen ADDRESS\n\nWhoever has this token owns the \
+                     cluster. `millpond cluster token` prints it again.\n",
+                    made.cluster,
+                    directory.settings_file().display(),
+                    made.token
+                )
+            })
         }
         ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
         ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),

@@ -38,7 +38,7 @@ pub enum ConfigCommand {
 pub fn run(arguments: &ConfigArguments, path: &Path) -> anyhow::Result<()> {
     let ConfigCommand::Show { origin, json } = &arguments.command;
     let shown = Settings::load(&Directory::new(path)?)?.show();
-    if *json { output::print_json(&shown) } else { output::print(&table(&shown, *origin)) }
+    output::show(*json, &shown, || table(&shown, *origin))
 }
 
 fn table(shown: &[Shown], with_origin: bool) -> String {

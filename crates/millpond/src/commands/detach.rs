@@ -1,6 +1,5 @@
 //! A cluster in the background: `up --detach` starts it and waits until it serves, `down` ends it.
 
-use crate::commands::up::UpArguments;
 use crate::host::access;
 use crate::host::directory::{Directory, Holder, Phase};
 use crate::host::supervisor;
@@ -9,7 +8,6 @@ use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How often it is looked at.
@@ -18,20 +16,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const DOWN_LIMIT: Duration = Duration::from_secs(40);
 
 /// Starts an `up` that moves to a session of its own, so that Ctrl-C here does not reach it; shows what it says, and returns when the cluster serves.
-pub fn start(arguments: &UpArguments, directory: &Directory) -> anyhow::Result<()> {
+pub fn start(directory: &Directory) -> anyhow::Result<()> {
     directory.prepare()?;
     // Tells at once who runs the cluster, if someone does. The background process takes it again.
     drop(directory.lock()?);
     let log_path = directory.up_log();
     let log = supervisor::open_log(&log_path)?;
     let mut follow = Follow::from_end(&log_path)?;
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let mut child = command(&program, arguments, directory)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("cannot use the log")?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+    // Called as this process was, but for the one word.
+    let arguments = std::env::args_os().skip(1);
+    let arguments = arguments.map(|word| if word == "--detach" { "--detached".into() } else { word });
+    let mut child = supervisor::start_in_background(arguments, log)?;
     loop {
         let ended = child.try_wait().context("cannot wait for the background process")?;
         let holder = directory.holder()?.filter(|holder| holder.pid == child.id());
@@ -53,39 +48,6 @@ pub fn start(arguments: &UpArguments, directory: &Directory) -> anyhow::Result<(
         }
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-fn command(program: &Path, arguments: &UpArguments, directory: &Directory) -> Command {
-    let mut command = Command::new(program);
-    command.args(["up", "--detached", "--dir"]).arg(directory.as_given());
-    if let Some(nodes) = arguments.nodes {
-        command.args(["--nodes", &nodes.to_string()]);
-    }
-    if let Some(size) = arguments.osd_size {
-        command.args(["--osd-size", &size.0.to_string()]);
-    }
-    for device in &arguments.devices {
-        command.arg("--device").arg(device);
-    }
-    if let Some(replicas) = arguments.replicas {
-        command.args(["--replicas", &replicas.to_string()]);
-    }
-    if let Some(volatile) = arguments.volatile_cache {
-        command.args(["--volatile-cache", &volatile.to_string()]);
-    }
-    if let Some(limit) = arguments.osd_out_after {
-        command.args(["--osd-out-after", &limit.to_string()]);
-    }
-    if arguments.encryption {
-        command.arg("--encryption");
-    }
-    if let Some(namespaces) = &arguments.network_namespaces {
-        command.args(["--network-namespaces", &namespaces.to_string()]);
-    }
-    if arguments.no_restart {
-        command.arg("--no-restart");
-    }
-    command
 }
 
 /// Ends the cluster that is up in the directory at `path`, and waits until it has ended.

@@ -68,16 +68,15 @@ pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
     let osd = access::with_inquiry(path, async |cluster, inquiry| {
         add_to(cluster, inquiry, arguments, &directory).await
     })?;
-    if arguments.json {
-        return output::print_json(&osd);
-    }
-    output::print_line(&format!(
-        "{} is up on {} with {}. Its part of the data is being moved onto it.\n\
-         `millpond status --watch` shows when all is well, `millpond osd tree` what it holds.",
-        osd.osd,
-        osd.node,
-        osd.path.as_deref().unwrap_or("its drive")
-    ))
+    output::show(arguments.json, &osd, || {
+        format!(
+            "{} is up on {} with {}. Its part of the data is being moved onto it.\n\
+             `millpond status --watch` shows when all is well, `millpond osd tree` what it holds.\n",
+            osd.osd,
+            osd.node,
+            osd.path.as_deref().unwrap_or("its drive")
+        )
+    })
 }
 
 async fn add_to(

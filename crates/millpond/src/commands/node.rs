@@ -23,7 +23,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long the OSDs of a host that joins may take to come up.
@@ -181,7 +181,7 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
                 Ok((cluster.map().await?, cluster.manager().await?))
             })?;
             let views = views(&map, manager.as_ref());
-            if *json { output::print_json(&views) } else { output::print(&table(&views)) }
+            output::show(*json, &views, || table(&views))
         }
         NodeCommand::Drain { node, allow_fewer_copies } => drain(*node, *allow_fewer_copies, path),
         NodeCommand::Rm { node } => remove(*node, path),
@@ -316,15 +316,8 @@ fn start(directory: &Directory) -> anyhow::Result<String> {
         return start_by_systemd(directory);
     }
     let log = supervisor::open_log(&directory.child_log("node"))?;
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let child = Command::new(&program)
-        .args(["node", "run", "--detached", "--dir"])
-        .arg(directory.path())
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("cannot use the log")?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+    let arguments = ["node", "run", "--detached", "--dir"].map(Into::into).into_iter();
+    let child = supervisor::start_in_background(arguments.chain([directory.path().into()]), log)?;
     Ok(format!(
         "runs in the background (process {}, log {})",
         child.id(),

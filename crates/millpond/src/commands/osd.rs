@@ -118,7 +118,7 @@ pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
         OsdCommand::Tree { json } => {
             let osds = access::with_inquiry(directory, async |_, inquiry| inquiry.osds().await)?;
-            if *json { output::print_json(&osds) } else { output::print(&tree(&osds)) }
+            output::show(*json, &osds, || tree(&osds))
         }
         OsdCommand::Add(arguments) => membership::add(arguments, directory),
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),

@@ -33,7 +33,7 @@ pub enum PgCommand {
 pub fn run(arguments: &PgArguments, directory: &Path) -> anyhow::Result<()> {
     let PgCommand::Dump { json } = arguments.command;
     let pgs = access::with_inquiry(directory, async |_, inquiry| inquiry.pgs().await)?;
-    if json { output::print_json(&pgs) } else { output::print(&dump(&pgs)) }
+    output::show(json, &pgs, || dump(&pgs))
 }
 
 fn dump(pgs: &[PgView]) -> String {

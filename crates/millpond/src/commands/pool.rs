@@ -139,14 +139,9 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 cluster.create_pool_by(&info).await?;
                 find(cluster, inquiry, name).await
             })?;
-            if *json {
-                return output::print_json(&pool);
-            }
-            output::print_line(&format!(
-                "pool {name} made: {}, {} placement groups",
-                copies(*size),
-                pool.pg_count
-            ))
+            output::show(*json, &pool, || {
+                format!("pool {name} made: {}, {} placement groups\n", copies(*size), pool.pg_count)
+            })
         }
         PoolCommand::Set { name, size, min_size, pg_count, pg_autoscale, json } => {
             let pool = access::with_inquiry(directory, async |cluster, inquiry| {
@@ -161,23 +156,22 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 }
                 find(cluster, inquiry, name).await
             })?;
-            if *json {
-                return output::print_json(&pool);
-            }
             let groups = match pool.split_to {
                 Some(split_to) => format!("{} placement groups are being split to {split_to}", pool.pg_count),
                 None => format!("it has {} placement groups", pool.pg_count),
             };
-            output::print_line(&format!(
-                "pool {name} shall keep {}, and takes writes while {} of them are in sync; {groups}; `millpond status` \
-                 shows how far they are",
-                copies(pool.size),
-                pool.min_size
-            ))
+            output::show(*json, &pool, || {
+                format!(
+                    "pool {name} shall keep {}, and takes writes while {} of them are in sync; {groups}; `millpond status` \
+                     shows how far they are\n",
+                    copies(pool.size),
+                    pool.min_size
+                )
+            })
         }
         PoolCommand::Ls { json } => {
             let pools = access::with_inquiry(directory, async |_, inquiry| inquiry.pools().await)?;
-            if *json { output::print_json(&pools) } else { output::print(&status::pool_table(&pools)) }
+            output::show(*json, &pools, || status::pool_table(&pools))
         }
         PoolCommand::Rm { name, json } => {
             let pool = access::with_inquiry(directory, async |cluster, inquiry| {
@@ -185,11 +179,7 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 cluster.remove_pool(name).await?;
                 Ok(pool)
             })?;
-            if *json {
-                output::print_json(&pool)
-            } else {
-                output::print_line(&format!("pool {name} removed"))
-            }
+            output::show(*json, &pool, || format!("pool {name} removed\n"))
         }
     }
 }

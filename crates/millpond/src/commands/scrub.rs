@@ -114,7 +114,7 @@ pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
         }
         ScrubCommand::Ls { json } => {
             let scrubs = access::with_inquiry(directory, list)?;
-            if *json { output::print_json(&scrubs) } else { output::print(&table(&scrubs)) }
+            output::show(*json, &scrubs, || table(&scrubs))
         }
     }
 }

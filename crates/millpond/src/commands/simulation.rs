@@ -124,7 +124,7 @@ struct Change {
 /// Performs `placement simulate`.
 pub fn run(arguments: &SimulateArguments, directory: &Path) -> anyhow::Result<()> {
     let simulation = simulate(arguments, &candidates(arguments, directory)?)?;
-    if arguments.json { output::print_json(&simulation) } else { output::print(&simulation.render()) }
+    output::show(arguments.json, &simulation, || simulation.render())
 }
 
 fn candidates(arguments: &SimulateArguments, directory: &Path) -> anyhow::Result<Vec<Candidate>> {

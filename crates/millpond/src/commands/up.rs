@@ -1,17 +1,15 @@
 //! `millpond up`: a whole cluster on this machine, until Ctrl-C.
 
 use crate::commands::detach;
-use crate::host::configuration::{NODES_MAX, REPLICAS_MAX, Request};
+use crate::host::configuration::Request;
 use crate::host::directory::{Directory, DirectoryLock};
 use crate::host::local_cluster::{LocalCluster, Started, run_cluster};
 use crate::host::network_namespaces::NetworkNamespaces;
 use crate::host::stop::StopSignals;
 use crate::output;
 use anyhow::Context;
-use api::duration::Limit;
-use base::units::ByteSize;
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,36 +26,9 @@ Ctrl-C (or SIGTERM) ends it cleanly; a second one kills.";
 #[derive(Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct UpArguments {
-    /// Node processes [default: 3, or the number of devices when fewer]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
-    pub nodes: Option<u32>,
-
-    /// The size of each OSD's file [default: 8GiB]
-    #[arg(long, value_name = "SIZE", conflicts_with = "devices")]
-    pub osd_size: Option<ByteSize>,
-
-    /// A block device, or a file that serves as one, for an OSD; repeat it for more. Dealt to the nodes in turn
-    #[arg(long = "device", value_name = "PATH")]
-    pub devices: Vec<PathBuf>,
-
-    /// Copies of each object [default: 3, or the number of OSDs when fewer]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
-    pub replicas: Option<u32>,
-
-    /// Whether the drives lose what they did not flush with power; false only with power-loss protection
-    /// [default: what the kernel says]
-    #[arg(long, value_name = "BOOL")]
-    pub volatile_cache: Option<bool>,
-
-    /// How long an OSD may be down before its data is placed on others, for example 30min, or never; remembered
-    /// [default: 10min]
-    #[arg(long, value_name = "DURATION")]
-    pub osd_out_after: Option<Limit>,
-
-    /// Have the traffic between clients and OSDs, and among OSDs, encrypted; remembered. `millpond cluster encryption off`
-    /// takes it back
-    #[arg(long)]
-    pub encryption: bool,
+    /// What is asked for.
+    #[command(flatten)]
+    pub request: Request,
 
     /// Run in the background; return when the cluster serves
     #[arg(long)]
@@ -76,25 +47,11 @@ pub struct UpArguments {
     pub detached: bool,
 }
 
-impl UpArguments {
-    fn request(&self) -> Request {
-        Request {
-            nodes: self.nodes,
-            osd_size: self.osd_size,
-            devices: self.devices.clone(),
-            replicas: self.replicas,
-            volatile_cache: self.volatile_cache,
-            osd_out_after: self.osd_out_after,
-            encryption: self.encryption,
-        }
-    }
-}
-
 /// Runs a cluster until someone wishes it to stop, or starts a process that does.
 pub fn run(arguments: &UpArguments, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
     if arguments.detach {
-        return detach::start(arguments, &directory);
+        return detach::start(&directory);
     }
     if arguments.detached {
         nix::unistd::setsid().context("cannot leave the terminal's session")?;
@@ -107,8 +64,7 @@ async fn serve(
     directory: Directory,
 ) -> anyhow::Result<(anyhow::Result<()>, DirectoryLock)> {
     let mut stop = StopSignals::install()?;
-    let mut local =
-        LocalCluster::open(directory.clone(), &arguments.request(), !arguments.no_restart).await?;
+    let mut local = LocalCluster::open(directory.clone(), &arguments.request, !arguments.no_restart).await?;
     local.use_network_namespaces(arguments.network_namespaces.clone());
     let outcome = match local.become_ready(&mut stop).await {
         Ok(Started::Interrupted) => Ok(()),

@@ -54,10 +54,7 @@ pub fn run(arguments: &HealthArguments, directory: &Path) -> anyhow::Result<Exit
         return Ok(ExitCode::SUCCESS);
     }
     let health = access::with_inquiry(directory, async |_, inquiry| inquiry.health().await)?;
-    match arguments.json {
-        true => output::print_json(&health)?,
-        false => output::print(&render(&health, ""))?,
-    }
+    output::show(arguments.json, &health, || render(&health, ""))?;
     Ok(if health.level == Level::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

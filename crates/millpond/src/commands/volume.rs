@@ -92,11 +92,11 @@ pub fn run(arguments: &VolumeArguments, directory: &Path) -> anyhow::Result<()> 
         VolumeCommand::Ls { json } => {
             let volumes =
                 access::with_cluster(directory, async |cluster| Ok(view::volumes(&cluster.map().await?)))?;
-            if *json { output::print_json(&volumes) } else { output::print(&status::volume_table(&volumes)) }
+            output::show(*json, &volumes, || status::volume_table(&volumes))
         }
         VolumeCommand::Info { name, json } => {
             let detail = access::with_cluster(directory, async |cluster| detail(cluster, name).await)?;
-            if *json { output::print_json(&detail) } else { output::print(&info(&detail)) }
+            output::show(*json, &detail, || info(&detail))
         }
         VolumeCommand::Resize { name, size, allow_shrink, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
@@ -117,7 +117,7 @@ pub fn run(arguments: &VolumeArguments, directory: &Path) -> anyhow::Result<()> 
 }
 
 fn tell(volume: &VolumeView, json: bool, sentence: &str) -> anyhow::Result<()> {
-    if json { output::print_json(volume) } else { output::print_line(sentence) }
+    output::show(json, volume, || format!("{sentence}\n"))
 }
 
 async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<VolumeView> {

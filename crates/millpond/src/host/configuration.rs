@@ -29,22 +29,40 @@ pub const REPLICAS_MAX: u32 = 8;
 /// The size of an OSD's file where nothing else is asked for.
 const OSD_SIZE_DEFAULT: ByteSize = ByteSize(8 << 30);
 
-/// What a person asked `up` for; what is absent is left to the default or to memory.
-#[derive(Clone, Debug, Default)]
+/// What a person asks `up` for; what is absent is left to the default or to memory.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Request {
-    /// Node processes.
+    /// Node processes [default: 3, or the number of devices when fewer]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     pub nodes: Option<u32>,
-    /// The size of each OSD's file.
+
+    /// The size of each OSD's file [default: 8GiB]
+    #[arg(long, value_name = "SIZE", conflicts_with = "devices")]
     pub osd_size: Option<ByteSize>,
-    /// Devices instead of files.
+
+    /// A block device, or a file that serves as one, for an OSD; repeat it for more. Dealt to the nodes in turn
+    #[arg(long = "device", value_name = "PATH")]
     pub devices: Vec<PathBuf>,
-    /// Copies of each object in the first pool.
+
+    /// Copies of each object [default: 3, or the number of OSDs when fewer]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICAS_MAX)))]
     pub replicas: Option<u32>,
-    /// Whether the drives lose what they did not flush with power, instead of what the kernel says.
+
+    /// Whether the drives lose what they did not flush with power; false only with power-loss protection
+    /// [default: what the kernel says]
+    #[arg(long, value_name = "BOOL")]
     pub volatile_cache: Option<bool>,
-    /// How long an OSD may be down before its data is placed elsewhere. Kept with the cluster's settings.
+
+    /// How long an OSD may be down before its data is placed on others, for example 30min, or never; remembered
+    /// [default: 10min]
+    // Kept with the cluster's settings.
+    #[arg(long, value_name = "DURATION")]
     pub osd_out_after: Option<Limit>,
-    /// Have the cluster's traffic encrypted. Kept in its map.
+
+    /// Have the traffic between clients and OSDs, and among OSDs, encrypted; remembered. `millpond cluster encryption off`
+    /// takes it back
+    // Kept in its map.
+    #[arg(long)]
     pub encryption: bool,
 }
 

@@ -393,6 +393,21 @@ pub fn open_log(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("cannot open the log {}", path.display()))
 }
 
+/// Starts this program in the background, with what it says in a log.
+pub fn start_in_background(
+    arguments: impl IntoIterator<Item = OsString>,
+    log: File,
+) -> anyhow::Result<std::process::Child> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    std::process::Command::new(&program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot use the log")?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
 /// The last line that a log got after `start`, cleaned for printing.
 pub fn last_line(path: &Path, start: u64) -> Option<String> {
     let mut file = File::open(path).ok()?;

@@ -25,6 +25,11 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_line(&serde_json::to_string_pretty(value).context("cannot write the result as JSON")?)
 }
 
+/// Prints a result as JSON, or as the text that people read.
+pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    if json { print_json(value) } else { print(&text()) }
+}
+
 /// Tells the person at the terminal something that is no result. A closed stderr is not worth failing for.
 pub fn notice(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");

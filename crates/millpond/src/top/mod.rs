@@ -122,10 +122,7 @@ pub fn run(arguments: &TopArguments, directory: &Path) -> anyhow::Result<()> {
             bail!("no process of the cluster tells its figures: {}", reasons(&now.silent));
         }
         let sample = Sample::between(&before, &now);
-        match arguments.json {
-            true => output::print_json(&sample),
-            false => output::print(&table::text(&sample)),
-        }
+        output::show(arguments.json, &sample, || table::text(&sample))
     })
 }
 
