@@ -48,6 +48,13 @@ impl View {
         if objects != expected_objects {
             return Err(format!("the store lists {objects:?}, but {expected_objects:?} have blocks"));
         }
+        for pg in &model.pgs {
+            let (counted, listed) =
+                (store.object_count(*pg), objects.iter().filter(|key| key.pg == *pg).count());
+            if counted != listed as u64 {
+                return Err(format!("the store counts {counted} objects of {pg}, and lists {listed}"));
+            }
+        }
         let positions = model.pgs.iter().map(|pg| store.pg_position(*pg)).collect();
         Ok(View { shown: Shown { checksums, positions }, locations })
     }

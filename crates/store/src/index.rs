@@ -134,6 +134,8 @@ impl ObjectIndex {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     objects: Map<ObjectKey, Box<ObjectIndex>>,
+    /// How many of them each group has, so that nobody has to walk them; groups without any are absent.
+    counts: Map<PgId, u64>,
     pub(crate) block_count: u64,
     entry_capacity: u64,
 }
@@ -152,7 +154,10 @@ impl Index {
     }
 
     pub(crate) fn set(&mut self, key: ObjectKey, block: u16, entry: Entry) -> Option<Entry> {
-        let object = self.objects.entry(key).or_insert_with(|| Box::new(ObjectIndex::new()));
+        let object = self.objects.entry(key).or_insert_with(|| {
+            *self.counts.entry(key.pg).or_default() += 1;
+            Box::new(ObjectIndex::new())
+        });
         let capacity = object.entries.capacity();
         let old = object.set(block, entry);
         self.entry_capacity += (object.entries.capacity() - capacity) as u64;
@@ -179,8 +184,17 @@ impl Index {
             return None;
         }
         let object = self.objects.remove(key)?;
+        self.uncount(key.pg);
         self.entry_capacity -= object.entries.capacity() as u64;
         object.page
+    }
+
+    fn uncount(&mut self, pg: PgId) {
+        let count = self.counts.get_mut(&pg).expect("whose objects are there is counted");
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&pg);
+        }
     }
 
     /// Gives the objects of a group that are another's by `modulus` to that one. One walk over all objects: some
@@ -189,8 +203,10 @@ impl Index {
         let is_given = |key: &&ObjectKey| key.pg == pg && !pg.holds(modulus, key.volume, key.object);
         let given: Vec<ObjectKey> = self.objects.keys().filter(is_given).copied().collect();
         for key in given {
+            self.uncount(pg);
             let object = self.objects.remove(&key).expect("it was just found");
             let child = PgId::of_object(pg.pool, modulus, key.volume, key.object);
+            *self.counts.entry(child).or_default() += 1;
             let before = self.objects.insert(ObjectKey { pg: child, ..key }, object);
             assert!(before.is_none(), "{key} is there twice: a group that is split off holds nothing before");
         }
@@ -200,7 +216,9 @@ impl Index {
     pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) {
         self.block_count += object.entries.len() as u64;
         self.entry_capacity += object.entries.capacity() as u64;
-        self.objects.insert(key, Box::new(object));
+        if self.objects.insert(key, Box::new(object)).is_none() {
+            *self.counts.entry(key.pg).or_default() += 1;
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectIndex)> {
@@ -213,6 +231,10 @@ impl Index {
 
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
+    }
+
+    pub(crate) fn object_count(&self, pg: PgId) -> u64 {
+        self.counts.get(&pg).copied().unwrap_or(0)
     }
 
     /// Memory it takes, map included, without walking it.
@@ -254,6 +276,31 @@ mod tests {
         assert_eq!((removed, index.block_count, index.len()), (1023, 1, 1));
         index.remove(&key, 1023, 1, |_| removed += 1);
         assert_eq!((removed, index.block_count, index.len()), (1024, 0, 0));
+    }
+
+    #[test]
+    fn the_objects_of_each_group_are_counted_as_they_come_go_and_are_given_away() {
+        let mut index = Index::default();
+        let pg = PgId { pool: base::PoolId(1), index: 1 };
+        let key = |object| ObjectKey { pg, object, ..ObjectKey::default() };
+        for object in 0..100 {
+            index.set(key(object), 0, entry(object));
+            index.set(key(object), 7, entry(object));
+        }
+        index.remove(&key(0), 0, 1, |_| {});
+        assert_eq!(index.object_count(pg), 100);
+        index.remove(&key(0), 0, 8, |_| {});
+        assert_eq!(index.object_count(pg), 99);
+        index.split(pg, 4);
+        let child = PgId { index: 3, ..pg };
+        let held = |index: &Index, pg| index.iter().filter(|(key, _)| key.pg == pg).count() as u64;
+        assert_eq!(index.object_count(pg), held(&index, pg));
+        assert_eq!(index.object_count(child), held(&index, child));
+        assert_eq!(index.object_count(pg) + index.object_count(child), 99);
+        let mut copy = Index::default();
+        let all: Vec<(ObjectKey, ObjectIndex)> = index.iter().map(|(key, it)| (*key, it.clone())).collect();
+        all.into_iter().for_each(|(key, object)| copy.insert(key, object));
+        assert_eq!(copy.object_count(child), index.object_count(child));
     }
 
     #[test]

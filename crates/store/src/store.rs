@@ -493,6 +493,12 @@ impl Store {
         self.index.iter().map(|(key, _)| *key)
     }
 
+    /// How many objects of a group are there.
+    #[must_use]
+    pub fn object_count(&self, pg: PgId) -> u64 {
+        self.index.object_count(pg)
+    }
+
     /// The newest durable entry of a group's order.
     #[must_use]
     pub fn pg_position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {
