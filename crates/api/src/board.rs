@@ -1,8 +1,8 @@
 //! What the OSDs of this process told last, for whoever asks over HTTP, and for the manager.
 
-use crate::figures::OsdFigures;
 use base::OsdId;
-use base::status::OsdStatus;
+use base::figures::Tally;
+use base::status::{OsdStatus, Statuses};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// What it counted.
-    pub figures: Option<Arc<OsdFigures>>,
+    pub figures: Option<Arc<Tally>>,
     /// How it is.
     pub status: Option<Arc<OsdStatus>>,
 }
@@ -25,7 +25,7 @@ pub struct Board {
 
 impl Board {
     /// Notes what an OSD counted.
-    pub fn note_figures(&self, osd: OsdId, figures: OsdFigures) {
+    pub fn note_figures(&self, osd: OsdId, figures: Tally) {
         self.change(|osds| osds.entry(osd).or_default().figures = Some(Arc::new(figures)));
     }
 
@@ -45,6 +45,12 @@ impl Board {
     #[must_use]
     pub fn told(&self) -> BTreeMap<OsdId, Told> {
         self.change(|osds| osds.clone())
+    }
+
+    /// How those are that told it.
+    #[must_use]
+    pub fn statuses(&self) -> Statuses {
+        self.change(|osds| osds.iter().filter_map(|(osd, told)| Some((*osd, told.status.clone()?))).collect())
     }
 
     /// Waits until a status was noted since the last time. For one who waits.

@@ -1,8 +1,8 @@
 //! Who is at the other end of a connection to the manager: somebody who proved a key.
 
-use crate::collector::{Collector, Line};
 use base::map::ClusterMap;
 use base::{Access, Principal, PublicKey};
+use manager::collector::{Collector, Line};
 use std::sync::Arc;
 
 /// Who asks or tells on one connection. Clones are the same one.

@@ -1,6 +1,6 @@
 //! What the OSDs of one process counted: for metrics, and for whoever takes two readings and shows the difference.
 
-use base::figures::{Figures, Latencies, RequestFigures, RequestKind, Traffic};
+use base::figures::{Figures, Tally, Traffic};
 use base::{ClientId, NodeId, OsdId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -40,6 +40,25 @@ pub struct OsdFigures {
     pub volumes: Vec<VolumeTraffic>,
     /// The same by client, since it connected: the busiest of late, at most 64.
     pub clients: Vec<ClientTraffic>,
+}
+
+impl OsdFigures {
+    /// What `osd` counted.
+    #[must_use]
+    pub fn of(osd: OsdId, tally: &Tally) -> OsdFigures {
+        let (pools, volumes, clients) = (tally.pools.iter(), tally.volumes.iter(), tally.clients.iter());
+        OsdFigures {
+            osd,
+            at_ns: tally.at.nanoseconds,
+            requests: tally.requests,
+            cpu_ns: tally.cpu_ns,
+            operations_in_flight: tally.operations_in_flight,
+            recovery_sent_bytes: tally.recovery_sent_bytes,
+            pools: pools.map(|&(pool, traffic)| PoolTraffic { pool, traffic }).collect(),
+            volumes: volumes.map(|&(volume, traffic)| VolumeTraffic { volume, traffic }).collect(),
+            clients: clients.map(|&(client, traffic)| ClientTraffic { client, traffic }).collect(),
+        }
+    }
 }
 
 /// What clients were served of a pool.
@@ -147,21 +166,6 @@ struct TrafficSchema {
     writes: u64,
     /// Bytes of the writes.
     written_bytes: u64,
-}
-
-/// Busiest volumes and clients that an OSD tells of.
-pub const BUSIEST_MAX: usize = 64;
-
-/// The kinds of requests with their figures.
-pub fn by_kind(figures: &Figures) -> impl Iterator<Item = (RequestKind, &RequestFigures)> {
-    RequestKind::ALL.into_iter().map(|kind| (kind, figures.of(kind)))
-}
-
-/// The buckets of latencies with their bounds in seconds, the last infinite.
-#[must_use]
-pub fn bounded_buckets(latencies: &Latencies) -> Vec<(f64, u64)> {
-    let bound = |bucket| Latencies::bound(bucket).map_or(f64::INFINITY, |bound| bound.as_secs_f64());
-    latencies.buckets.iter().enumerate().map(|(bucket, count)| (bound(bucket), *count)).collect()
 }
 
 #[cfg(test)]

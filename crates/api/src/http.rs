@@ -3,7 +3,7 @@
 //! [`router`] is what every process serves to whoever reaches its loopback interface: metrics and figures of its own OSDs, and
 //! answers about the whole cluster. The process that manages the cluster makes these from what it was told ([`Collector`]) and
 //! the map that is kept current; any other asks it ([`AskManager`]). [`manager_router`] is what the manager serves to nodes,
-//! owners and monitors of the cluster, who proved their keys: the same answers, and a place for reports ([`crate::reports`]). There each
+//! owners and monitors of the cluster, who proved their keys: the same answers, and a place for reports ([`manager::reports`]). There each
 //! process, manager or not, tells them also what its own OSDs count.
 //!
 //! What the manager answers is made anew as often as takes a twentieth of a core at most, and once a second at least, however
@@ -12,14 +12,9 @@
 
 use crate::board::Board;
 use crate::caller::Caller;
-use crate::collector::{Collector, Refusal};
-use crate::figures::NodeFigures;
-use crate::health::{Health, Level};
-use crate::log::{LogQuery, LogView};
+use crate::figures::{NodeFigures, OsdFigures};
 use crate::metrics::{Exposition, Format};
-use crate::reports::Report;
-use crate::status::{ManagerView, NodeView, Overview, Picture, Status};
-use crate::view::{self, OsdView, PgView, PoolView, Reports, VolumeView};
+use crate::registry_health;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Query, State};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
@@ -30,15 +25,20 @@ use axum::{Json, Router};
 use base::map::ClusterMap;
 use base::{Access, Encryption, NodeId, OsdId};
 use cluster::{Cluster, Known, ManagerRecord};
-use registry::RegistryTrouble;
+use health::codes::Level;
+use health::problem::{Health, Problem};
+use health::status::{ManagerView, NodeView, Overview, Picture, Status};
+use health::view::{self, OsdView, PgView, PoolView, Reports, VolumeView};
+use manager::collector::{Collector, Refusal};
+use manager::log::{LogQuery, LogView};
+use manager::reports::Report;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
 use utoipa::{OpenApi, ToSchema};
 
 /// How long an answer may wait for the registry.
@@ -64,7 +64,7 @@ const CHEAP: Duration = Duration::from_millis(10);
 /// How long what the registry says of the drives of OSDs that are down is good for.
 const DRIVES_FRESH: Duration = Duration::from_secs(10);
 /// How long what was found wrong with the registry is good for.
-const TROUBLES_FRESH: Duration = Duration::from_secs(5);
+const PROBLEMS_FRESH: Duration = Duration::from_secs(5);
 /// How often it is looked whether a new manager was told all.
 const GATHER_LOOK: Duration = Duration::from_millis(20);
 
@@ -88,18 +88,12 @@ pub trait AskManager: Send + Sync {
 
 /// What the answers are made from.
 pub struct Source {
-    node: NodeId,
+    parts: Parts,
     pid: u32,
-    cluster: Cluster,
-    maps: watch::Receiver<Arc<ClusterMap>>,
-    manager: watch::Receiver<Known<ManagerRecord>>,
-    board: Board,
-    collector: Collector,
-    elsewhere: Arc<dyn AskManager>,
     picture: Mutex<Option<Made>>,
     registry_answered: Lately<bool>,
     drives: Lately<BTreeMap<OsdId, String>>,
-    troubles: Lately<Vec<RegistryTrouble>>,
+    registry_problems: Lately<Vec<Problem>>,
 }
 
 /// What the registry said a moment ago. One asks it, and the others wait for that.
@@ -163,20 +157,13 @@ impl Source {
     /// Made of these.
     #[must_use]
     pub fn new(parts: Parts) -> Source {
-        let Parts { node, cluster, maps, manager, board, collector, elsewhere } = parts;
         Source {
-            node,
+            parts,
             pid: std::process::id(),
-            cluster,
-            maps,
-            manager,
-            board,
-            collector,
-            elsewhere,
             picture: Mutex::new(None),
             registry_answered: Lately::new(),
             drives: Lately::new(),
-            troubles: Lately::new(),
+            registry_problems: Lately::new(),
         }
     }
 
@@ -185,18 +172,18 @@ impl Source {
     /// # Errors
     /// As [`Caller::admit`].
     pub fn admit(&self, key: &base::PublicKey) -> Result<Caller, String> {
-        Caller::admit(key, &self.maps.borrow(), &self.collector)
+        Caller::admit(key, &self.parts.maps.borrow(), &self.parts.collector)
     }
 
     /// Whether connections are to be encrypted, by the newest map.
     #[must_use]
     pub fn encryption(&self) -> Encryption {
-        self.maps.borrow().encryption
+        self.parts.maps.borrow().encryption
     }
 
     /// Waits until connections are to be encrypted.
     pub async fn encryption_is_on(&self) {
-        let mut maps = self.maps.clone();
+        let mut maps = self.parts.maps.clone();
         if maps.wait_for(|map| map.encryption == Encryption::On).await.is_err() {
             // Nobody keeps the map any more: the process ends.
             std::future::pending().await
@@ -205,10 +192,10 @@ impl Source {
 
     fn is_manager(&self) -> bool {
         let is_this = matches!(
-            &*self.manager.borrow(),
-            Known::Is(manager) if manager.node == self.node && manager.pid == self.pid
+            &*self.parts.manager.borrow(),
+            Known::Is(manager) if manager.node == self.parts.node && manager.pid == self.pid
         );
-        is_this && self.collector.is_manager()
+        is_this && self.parts.collector.is_manager()
     }
 
     /// The cluster as this process, its manager, knows it.
@@ -216,7 +203,7 @@ impl Source {
         // One makes it, and the others wait for it.
         let mut cached = self.picture.lock().await;
         let now = Instant::now();
-        let revision = self.maps.borrow().revision;
+        let revision = self.parts.maps.borrow().revision;
         if let Some(made) = cached.as_ref().filter(|made| made.is_good(now, revision)) {
             return Ok(made.picture.clone());
         }
@@ -225,8 +212,8 @@ impl Source {
             return Err(Unavailable::silent());
         }
         let (map, heard) = loop {
-            let map = self.maps.borrow().clone();
-            let heard = self.collector.heard(Instant::now(), &map);
+            let map = self.parts.maps.borrow().clone();
+            let heard = self.parts.collector.heard(Instant::now(), &map);
             let heard = heard.ok_or_else(|| Unavailable(Refusal::NotManager.to_string()))?;
             // The first map is empty: nothing was read yet.
             if map.revision > 0 && heard.is_complete {
@@ -239,16 +226,17 @@ impl Source {
         };
         let is_any_unheard = map.osds.keys().any(|osd| !heard.statuses.contains_key(osd));
         let drives = if is_any_unheard { self.drives().await? } else { BTreeMap::new() };
-        let away = match &*self.manager.borrow() {
+        let away = match &*self.parts.manager.borrow() {
             Known::Is(manager) => manager.away.clone(),
             Known::Absent | Known::NotYet => BTreeMap::new(),
         };
-        let registry = self.registry_troubles().await;
-        let manager = ManagerView::new(self.node, self.pid, heard.oldest);
+        let registry = self.registry_problems().await;
+        let manager = ManagerView::new(self.parts.node, self.pid, heard.oldest);
         let began = Instant::now();
         let made = tokio::task::spawn_blocking(move || {
             let reports = Reports { statuses: heard.statuses, drives, away, registry, silence: None };
-            Picture::of(&map, &reports, Some(manager))
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Picture::of(&map, &reports, Some(manager), now.as_secs())
         });
         let picture = Arc::new(made.await.map_err(|error| Unavailable(error.to_string()))?);
         *cached = Some(Made { at: Instant::now(), took: began.elapsed(), picture: picture.clone() });
@@ -258,7 +246,7 @@ impl Source {
     /// Whether the registry answers. It is asked once a second at most.
     async fn registry_answers(&self) -> bool {
         let ask = async {
-            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.id()).await;
+            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.parts.cluster.id()).await;
             Ok::<_, Infallible>(matches!(asked, Ok(Ok(_))))
         };
         let Ok(answers) = self.registry_answered.or_ask(FRESH_MAX, ask).await;
@@ -266,19 +254,19 @@ impl Source {
     }
 
     /// What is wrong with the registry itself. What cannot be found out in time is left out.
-    async fn registry_troubles(&self) -> Vec<RegistryTrouble> {
+    async fn registry_problems(&self) -> Vec<Problem> {
         let ask = async {
-            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.registry().troubles()).await;
-            Ok::<_, Infallible>(asked.unwrap_or_default())
+            let asked = tokio::time::timeout(REGISTRY_LIMIT, self.parts.cluster.registry().troubles()).await;
+            Ok::<_, Infallible>(asked.unwrap_or_default().iter().map(registry_health::problem).collect())
         };
-        let Ok(troubles) = self.troubles.or_ask(TROUBLES_FRESH, ask).await;
-        troubles
+        let Ok(problems) = self.registry_problems.or_ask(PROBLEMS_FRESH, ask).await;
+        problems
     }
 
     /// Where the drives of OSDs were that tell nothing.
     async fn drives(&self) -> Result<BTreeMap<OsdId, String>, Unavailable> {
         let ask = async {
-            match tokio::time::timeout(REGISTRY_LIMIT, self.cluster.drives()).await {
+            match tokio::time::timeout(REGISTRY_LIMIT, self.parts.cluster.drives()).await {
                 Ok(drives) => drives.map_err(|error| Unavailable(error.to_string())),
                 Err(_) => Err(Unavailable::silent()),
             }
@@ -367,7 +355,7 @@ impl Of {
             return Err(Unavailable(Refusal::NotManager.to_string()));
         }
         let path = format!("{PUBLIC_PREFIX}{path}");
-        let answer = self.source.elsewhere.ask(&path).await.map_err(Unavailable)?;
+        let answer = self.source.parts.elsewhere.ask(&path).await.map_err(Unavailable)?;
         let json = HeaderValue::from_static("application/json");
         Ok((answer.code, [(header::CONTENT_TYPE, json)], answer.body).into_response())
     }
@@ -428,8 +416,10 @@ pub fn manager_router(source: Arc<Source>) -> Router {
 
 /// Lets through whom the newest map admits.
 async fn check_caller(State(source): State<Arc<Source>>, request: Request<Body>, next: Next) -> Response {
-    let is_admitted =
-        request.extensions().get::<Caller>().is_some_and(|caller| caller.is_admitted(&source.maps.borrow()));
+    let is_admitted = request
+        .extensions()
+        .get::<Caller>()
+        .is_some_and(|caller| caller.is_admitted(&source.parts.maps.borrow()));
     if !is_admitted {
         let error = "this key is no longer one of the cluster; `millpond auth ls` shows whose are".to_owned();
         return failure(StatusCode::FORBIDDEN, error);
@@ -452,8 +442,8 @@ async fn reports(
             return failure(StatusCode::BAD_REQUEST, format!("the report makes no sense: {error}"));
         }
     };
-    let map = source.maps.borrow().clone();
-    match source.collector.take(Instant::now(), &caller.line, node, &map, report) {
+    let map = source.parts.maps.borrow().clone();
+    match source.parts.collector.take(Instant::now(), &caller.line, node, &map, report) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(refusal) => {
             let code = match refusal {
@@ -471,9 +461,9 @@ async fn log(
     State(source): State<Arc<Source>>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Unavailable> {
-    let known = source.collector.log(&query);
+    let known = source.parts.collector.log(&query);
     let (next, lines) = known.ok_or_else(|| Unavailable(Refusal::NotManager.to_string()))?;
-    Ok(Json(LogView { manager: (source.node, source.pid), next, lines }).into_response())
+    Ok(Json(LogView { manager: (source.parts.node, source.pid), next, lines }).into_response())
 }
 
 /// Whether everything serves, for load balancers and probes.
@@ -504,9 +494,9 @@ async fn metrics(State(of): State<Of>, headers: HeaderMap) -> Response {
     let cluster = if is_manager { source.picture().await.ok() } else { None };
     let registry_answers = source.registry_answers().await;
     let exposition = Exposition {
-        node: source.node,
-        osds: source.board.told(),
-        map: source.maps.borrow().clone(),
+        node: source.parts.node,
+        osds: source.parts.board.told(),
+        map: source.parts.maps.borrow().clone(),
         registry_answers,
         is_manager,
         cluster,
@@ -595,9 +585,10 @@ async fn volumes(State(of): State<Of>) -> Result<Response, Unavailable> {
 ))]
 async fn figures(State(of): State<Of>) -> Json<NodeFigures> {
     let source = &of.source;
-    let told = source.board.told().into_values();
-    let osds = told.filter_map(|told| told.figures).map(|figures| (*figures).clone()).collect();
-    Json(NodeFigures { node: source.node, pid: source.pid, osds })
+    let told = source.parts.board.told();
+    let osds = told.iter().filter_map(|(osd, told)| Some(OsdFigures::of(*osd, told.figures.as_deref()?)));
+    let osds = osds.collect();
+    Json(NodeFigures { node: source.parts.node, pid: source.pid, osds })
 }
 
 /// This document.

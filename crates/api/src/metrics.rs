@@ -4,14 +4,13 @@
 //! processes count nothing twice.
 
 use crate::board::Told;
-use crate::codes::Code;
-use crate::figures::{bounded_buckets, by_kind};
-use crate::health::Level;
-use crate::status::{Overview, Picture};
-use crate::view::PgHealth;
-use base::figures::{RequestFigures, RequestKind, Traffic};
+use base::figures::{Latencies, RequestFigures, RequestKind, Traffic};
 use base::map::ClusterMap;
+use base::status::OsdStatus;
 use base::{NodeId, OsdId, VolumeId};
+use health::codes::{Code, Level};
+use health::status::{Overview, Picture};
+use health::view::{PgHealth, PoolView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, text};
 use prometheus_client::metrics::MetricType;
@@ -180,7 +179,7 @@ impl Families {
         let all = || {
             let figures = self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
             figures.flat_map(|(osd, figures)| {
-                by_kind(&figures.requests).map(move |(kind, requests)| (labels(osd, kind), requests))
+                RequestKind::ALL.map(move |kind| (labels(osd, kind), figures.requests.of(kind)))
             })
         };
         let counts = |count: fn(&RequestFigures) -> u64| all().map(move |(labels, it)| (labels, count(it)));
@@ -209,7 +208,10 @@ impl Families {
         let mut family = writer.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (labels, requests) in all() {
             let latencies = &requests.latencies;
-            let (sum, buckets) = (latencies.sum_ns as f64 / 1e9, bounded_buckets(latencies));
+            let bound = |bucket| Latencies::bound(bucket).map_or(f64::INFINITY, |bound| bound.as_secs_f64());
+            let buckets: Vec<(f64, u64)> =
+                latencies.buckets.iter().enumerate().map(|(bucket, count)| (bound(bucket), *count)).collect();
+            let sum = latencies.sum_ns as f64 / 1e9;
             let exemplars = None::<&HashMap<usize, Exemplar<NoLabels, f64>>>;
             family.encode_family(&labels)?.encode_histogram(sum, latencies.count(), &buckets, exemplars)?;
         }
@@ -245,31 +247,21 @@ impl Families {
             "Bytes that members were sent that catch up",
             figures().map(|(labels, figures)| (labels, figures.recovery_sent_bytes)),
         )?;
-        writer.gauge(
-            "millpond_osd_used_bytes",
-            "Bytes that hold something",
-            statuses().map(|(labels, status)| (labels, status.used_bytes)),
-        )?;
-        writer.gauge(
-            "millpond_osd_usable_bytes",
-            "Bytes that can hold something, used ones included",
-            statuses().map(|(labels, status)| (labels, status.usable_bytes)),
-        )?;
-        writer.gauge(
-            "millpond_osd_full",
-            "Whether it refuses writes for want of space",
-            statuses().map(|(labels, status)| (labels, u64::from(status.full))),
-        )?;
-        writer.gauge(
-            "millpond_osd_drive_failed",
-            "Whether its drive failed and is used no more",
-            statuses().map(|(labels, status)| (labels, u64::from(status.failure.is_some()))),
-        )?;
-        writer.gauge(
-            "millpond_osd_index_bytes",
-            "Memory of its index",
-            statuses().map(|(labels, status)| (labels, status.index_bytes)),
-        )?;
+        let gauges: [(&str, &str, fn(&OsdStatus) -> u64); 5] = [
+            ("millpond_osd_used_bytes", "Bytes that hold something", |it| it.used_bytes),
+            ("millpond_osd_usable_bytes", "Bytes that can hold something, used ones included", |it| {
+                it.usable_bytes
+            }),
+            ("millpond_osd_full", "Whether it refuses writes for want of space", |it| it.full.into()),
+            ("millpond_osd_drive_failed", "Whether its drive failed and is used no more", |it| {
+                it.failure.is_some().into()
+            }),
+            ("millpond_osd_index_bytes", "Memory of its index", |it| it.index_bytes),
+        ];
+        for (name, help, value) in gauges {
+            let samples = statuses().map(|(labels, status)| (labels, value(status)));
+            writer.gauge(name, help, samples)?;
+        }
         writer.gauge(
             "millpond_osd_write_amplification_ratio",
             "Bytes written to the drive for each byte that clients wrote; 0 before the first",
@@ -296,15 +288,15 @@ impl Families {
         let figures = || self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
         let pools: Vec<(OsdId, String, Traffic)> = figures()
             .flat_map(|(osd, figures)| figures.pools.iter().map(move |it| (osd, it)))
-            .map(|(osd, it)| {
-                let name = self.0.map.pools.get(&it.pool).map(|pool| pool.name.clone());
-                (osd, name.unwrap_or_else(|| it.pool.to_string()), it.traffic)
+            .map(|(osd, (pool, traffic))| {
+                let name = self.0.map.pools.get(pool).map(|pool| pool.name.clone());
+                (osd, name.unwrap_or_else(|| pool.to_string()), *traffic)
             })
             .collect();
         let volumes: Vec<(OsdId, String, Traffic)> = figures()
             .flat_map(|(osd, figures)| figures.volumes.iter().map(move |it| (osd, it)))
             // Of one that was removed, and whose name another may have.
-            .filter_map(|(osd, it)| Some((osd, volume_name(&self.0.map, it.volume)?, it.traffic)))
+            .filter_map(|(osd, (volume, traffic))| Some((osd, volume_name(&self.0.map, *volume)?, *traffic)))
             .collect();
         by_owner(writer, "pool", "millpond_pool_operations", "millpond_pool_operation_bytes", &pools)?;
         by_owner(writer, "volume", "millpond_volume_operations", "millpond_volume_operation_bytes", &volumes)
@@ -399,7 +391,7 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
         "Bytes that data may take, each copy counted, of the OSDs that report",
         capacity.usable_bytes.unwrap_or(0),
     )?;
-    let pools = |value: fn(&crate::view::PoolView) -> u64| {
+    let pools = |value: fn(&PoolView) -> u64| {
         let samples = status.pools.iter().map(move |pool| ([("pool", pool.name.clone())], value(pool)));
         samples.collect::<Vec<_>>()
     };
@@ -421,12 +413,10 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{OsdFigures, PoolTraffic};
-    use crate::view::Reports;
-    use base::PoolId;
-    use base::figures::Figures;
+    use base::figures::{Figures, Tally};
     use base::map::PoolInfo;
-    use base::status::OsdStatus;
+    use base::{Instant, PoolId};
+    use health::view::Reports;
     use std::time::Duration;
 
     fn exposition() -> Exposition {
@@ -443,20 +433,19 @@ mod tests {
         requests.read.done(4096, Duration::from_micros(9));
         requests.read.done(4096, Duration::from_secs(100));
         let traffic = Traffic { reads: 2, read_bytes: 8192, ..Traffic::default() };
-        let figures = OsdFigures {
-            osd: OsdId(3),
-            at_ns: 0,
+        let figures = Tally {
+            at: Instant::default(),
             requests,
             cpu_ns: 1_500_000_000,
             operations_in_flight: 4,
             recovery_sent_bytes: 0,
-            pools: vec![PoolTraffic { pool: PoolId(1), traffic }],
+            pools: vec![(PoolId(1), traffic)],
             volumes: vec![],
             clients: vec![],
         };
         let status = Arc::new(OsdStatus::default());
         let told = Told { figures: Some(Arc::new(figures)), status: Some(status) };
-        let whole = Arc::new(Picture::of(&map, &Reports::default(), None));
+        let whole = Arc::new(Picture::of(&map, &Reports::default(), None, 0));
         Exposition {
             node: NodeId(1),
             osds: [(OsdId(3), told)].into(),

@@ -1,8 +1,8 @@
 //! What is wrong with the registry itself, as problems of the cluster.
 
-use crate::codes::Code;
-use crate::health::Problem;
 use base::units::ByteSize;
+use health::codes::Code;
+use health::problem::Problem;
 use registry::RegistryTrouble;
 
 /// The problem that a trouble is.
@@ -44,5 +44,43 @@ pub fn problem(trouble: &RegistryTrouble) -> Problem {
             "what was tested are 3.4 and later; older ones may answer otherwise",
             "upgrade it, one member after the other",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use health::codes::Level;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_trouble_is_a_problem_that_names_the_member() {
+        let member = || "a:2379".to_owned();
+        let mut found = BTreeSet::new();
+        for (trouble, code, level) in [
+            (RegistryTrouble::Full { member: member() }, Code::RegistryFull, Level::Error),
+            (
+                RegistryTrouble::Filling { member: member(), bytes: 8, bytes_max: 9, is_quota_known: true },
+                Code::RegistryFilling,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::MemberDown { member: member(), reason: "it is gone".into() },
+                Code::RegistryMemberDown,
+                Level::Warning,
+            ),
+            (
+                RegistryTrouble::Outdated { member: member(), version: "3.3.1".into() },
+                Code::RegistryOutdated,
+                Level::Warning,
+            ),
+        ] {
+            let problem = problem(&trouble);
+            assert_eq!((problem.code, problem.level), (code, level));
+            assert!(problem.what.contains("a:2379") && !problem.consequence.is_empty(), "{problem:?}");
+            found.insert(code);
+        }
+        let is_of_it = |code: &Code| code.name().starts_with("REGISTRY_");
+        assert_eq!(found, Code::ALL.into_iter().filter(is_of_it).collect());
     }
 }

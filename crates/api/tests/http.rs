@@ -3,20 +3,21 @@
 
 use api::board::Board;
 use api::caller::Caller;
-use api::codes::Code;
-use api::collector::Collector;
-use api::figures::{ClientTraffic, OsdFigures, PoolTraffic, VolumeTraffic};
 use api::http::{Answer, AskManager, Asking, Parts, REPORTS_PATH, Source, document, manager_router, router};
-use api::reports::Telling;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
-use base::figures::{Figures, Traffic};
+use base::figures::{Figures, Tally, Traffic};
 use base::map::DeviceClass;
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
-use base::{Access, ClientId, ClusterId, NodeId, OsdId, OsdUuid, PoolId, Principal, PublicKey, VolumeId};
+use base::{
+    Access, ClientId, ClusterId, Instant, NodeId, OsdId, OsdUuid, PoolId, Principal, PublicKey, VolumeId,
+};
 use cluster::{Cluster, ManagerRecord};
+use health::codes::Code;
 use http_body_util::BodyExt;
+use manager::collector::Collector;
+use manager::reports::Telling;
 use registry_embedded::EmbeddedRegistry;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -88,7 +89,7 @@ impl Setting {
         }
         maps.wait_for(|map| map.principals.len() == 3).await.unwrap();
         let collector = Collector::default();
-        collector.begin(tokio::time::Instant::now());
+        collector.begin(std::time::Instant::now());
         let source = Arc::new(Source::new(Parts {
             node: NodeId(0),
             cluster: cluster.clone(),
@@ -107,7 +108,7 @@ impl Setting {
             _scratch: scratch,
         };
         for node in 0..2u8 {
-            let own = told.told().into_iter().filter(|(osd, _)| osd.0 == u32::from(node)).collect();
+            let own = told.statuses().into_iter().filter(|(osd, _)| osd.0 == u32::from(node)).collect();
             let caller = setting.caller(node);
             for report in Telling::default().news(&own) {
                 let json = serde_json::to_string(&report).unwrap();
@@ -178,20 +179,19 @@ fn uuid(number: u128) -> uuid::Uuid {
     uuid::Uuid::from_u128(number)
 }
 
-fn figures(volume: VolumeId) -> OsdFigures {
+fn figures(volume: VolumeId) -> Tally {
     let traffic = Traffic { reads: 1, read_bytes: 4096, ..Traffic::default() };
     let mut requests = Figures::default();
     requests.read.done(4096, Duration::from_micros(100));
-    OsdFigures {
-        osd: OsdId(0),
-        at_ns: 1,
+    Tally {
+        at: Instant { nanoseconds: 1 },
         requests,
         cpu_ns: 2,
         operations_in_flight: 0,
         recovery_sent_bytes: 0,
-        pools: vec![PoolTraffic { pool: PoolId(1), traffic }],
-        volumes: vec![VolumeTraffic { volume, traffic }],
-        clients: vec![ClientTraffic { client: ClientId(u64::MAX), traffic }],
+        pools: vec![(PoolId(1), traffic)],
+        volumes: vec![(volume, traffic)],
+        clients: vec![(ClientId(u64::MAX), traffic)],
     }
 }
 

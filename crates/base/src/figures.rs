@@ -3,6 +3,8 @@
 //! All of them only grow, from 0 at the start of the OSD's process: whoever wants a rate takes two readings and
 //! subtracts. Counting allocates nothing and reads no clock.
 
+use crate::ids::{ClientId, PoolId, VolumeId};
+use crate::time::Instant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -226,6 +228,30 @@ impl Figures {
             self.of_mut(kind).add(other.of(kind));
         }
     }
+}
+
+/// Busiest volumes and clients that a [`Tally`] names.
+pub const BUSIEST_MAX: usize = 64;
+
+/// What one OSD counted, as of one moment.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// When.
+    pub at: Instant,
+    /// What it did for clients and primaries.
+    pub requests: Figures,
+    /// CPU time of its thread, in nanoseconds; what the kernel does for it on other threads is not in it.
+    pub cpu_ns: u64,
+    /// Operations that have not ended.
+    pub operations_in_flight: u64,
+    /// Bytes that members were sent that catch up.
+    pub recovery_sent_bytes: u64,
+    /// What clients were served, by pool.
+    pub pools: Vec<(PoolId, Traffic)>,
+    /// The same by volume: the busiest of late, at most [`BUSIEST_MAX`].
+    pub volumes: Vec<(VolumeId, Traffic)>,
+    /// The same by client, since it connected: the busiest of late, at most [`BUSIEST_MAX`].
+    pub clients: Vec<(ClientId, Traffic)>,
 }
 
 /// How much of something a client, a volume or a pool asked for.

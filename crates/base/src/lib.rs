@@ -6,6 +6,7 @@
 pub mod access;
 pub mod buffer;
 pub mod checksum;
+pub mod duration;
 pub mod figures;
 pub mod geometry;
 pub mod hash;

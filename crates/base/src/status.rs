@@ -1,8 +1,13 @@
-//! How an OSD is, as it tells itself. People are shown it; nothing is decided by it, and nothing of it is kept.
+//! How OSDs are, as they tell themselves, and what becomes of those that are down. People are shown it; nothing is decided
+//! by it.
 
 use crate::ids::{Epoch, OsdId, PgId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What OSDs tell of themselves.
+pub type Statuses = BTreeMap<OsdId, Arc<OsdStatus>>;
 
 /// How an OSD is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,6 +112,23 @@ pub enum PgState {
     /// Not until somebody does something, and why.
     Stopped {
         /// What stopped it.
+        reason: String,
+    },
+}
+
+/// What becomes of an OSD that is in and down, if it stays down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Away {
+    /// It is taken out.
+    Out {
+        /// When: seconds since 1970, by the clock of the manager's machine. For people; the manager itself
+        /// goes by a clock that nobody sets.
+        at_unix_seconds: u64,
+    },
+    /// It stays in.
+    In {
+        /// Why.
         reason: String,
     },
 }

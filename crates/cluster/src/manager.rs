@@ -5,6 +5,7 @@
 
 use super::current::{self, Known};
 use super::{Cluster, Result, encode, keys};
+use base::status::Away;
 use base::{NodeId, OsdId};
 use registry::{Compare, LeaseId, Operation, Txn};
 use serde::{Deserialize, Serialize};
@@ -24,23 +25,6 @@ pub struct ManagerRecord {
     /// What becomes of the OSDs that are in and down.
     #[serde(default)]
     pub away: BTreeMap<OsdId, Away>,
-}
-
-/// What becomes of an OSD that is in and down, if it stays down.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Away {
-    /// It is taken out.
-    Out {
-        /// When: seconds since 1970, by the clock of the manager's machine. For people; the manager itself
-        /// goes by a clock that nobody sets.
-        at_unix_seconds: u64,
-    },
-    /// It stays in.
-    In {
-        /// Why.
-        reason: String,
-    },
 }
 
 impl Cluster {

@@ -83,6 +83,22 @@ impl Cluster {
         size: Option<u32>,
         min_size: Option<u32>,
     ) -> Result<PoolInfo> {
+        self.update_pool(name, |map, pool| {
+            let size_before = pool.size;
+            pool.size = size.unwrap_or(size_before);
+            pool.min_size = min_size.unwrap_or(pool.min_size);
+            check_pool(name, pool.size, pool.min_size, pool.pg_count)?;
+            if pool.size > size_before { check_enough(map, pool) } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// Changes what is known of a pool, by the OSDs that are there. Answers what it is now.
+    pub(super) async fn update_pool(
+        &self,
+        name: &str,
+        change: impl Fn(&ClusterMap, &mut PoolInfo) -> Result<()>,
+    ) -> Result<PoolInfo> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, is_named) = self.find_pool(name).await?;
             let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
@@ -91,12 +107,7 @@ impl Cluster {
             // It was removed since its name was looked up.
             let Some(before) = read.value.clone() else { continue };
             let mut info = before.clone();
-            info.size = size.unwrap_or(before.size);
-            info.min_size = min_size.unwrap_or(before.min_size);
-            check_pool(name, info.size, info.min_size, info.pg_count)?;
-            if info.size > before.size {
-                check_enough(&map, &info)?;
-            }
+            change(&map, &mut info)?;
             if info == before {
                 return Ok(info);
             }
@@ -110,6 +121,18 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Replaces what is known of a pool, if it still is what this was decided by. Says whether.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn replace_pool(&self, pool: PoolId, before: &PoolInfo, now: &PoolInfo) -> Result<bool> {
+        let read: Read<PoolInfo> = self.read(&keys::pool(pool)).await?;
+        if read.value.as_ref() != Some(before) {
+            return Ok(false);
+        }
+        self.commit(Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(now)))).await
     }
 
     /// Removes a pool that holds no volumes.

@@ -14,13 +14,13 @@ mod host;
 mod output;
 mod top;
 
-use api::log::ProcessLog;
 use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};
 use commands::{
     auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, nbd, node, node_process, osd,
     pg, placement, pool, scrub, status, up, verdict, volume,
 };
+use manager::log::ProcessLog;
 use std::process::ExitCode;
 
 /// A command that was called wrongly: exit code 2, as for a flag that does not exist.

@@ -1,18 +1,19 @@
 //! What each process of a node runs beside its OSDs: it stands ready to manage the cluster, tells the manager how its OSDs
 //! are, and answers who asks over HTTP.
 
+use crate::candidate::Candidate;
+use crate::http;
 use crate::manager_link::ToManager;
 use crate::manager_port::ManagerPort;
 use crate::reporter::report;
-use crate::{http, manager};
 use api::board::Board;
-use api::collector::Collector;
 use api::http::{Parts, Source};
-use api::log::ProcessLog;
 use auth::Identity;
 use base::NodeId;
 use base::map::ClusterMap;
 use cluster::Cluster;
+use manager::collector::Collector;
+use manager::log::ProcessLog;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -59,8 +60,7 @@ impl Attendance {
             collector: collector.clone(),
             elsewhere: Arc::new(to.clone()),
         }));
-        let candidate =
-            manager::Candidate { node, cluster: cluster.clone(), address: port.address, collector };
+        let candidate = Candidate { node, cluster: cluster.clone(), address: port.address, collector };
         let mut tasks = JoinSet::new();
         tasks.spawn(candidate.run(maps, records, stop.clone()));
         tasks.spawn(http::run(cluster.clone(), node, port.address, source.clone(), stop.clone()));

@@ -4,18 +4,19 @@
 use crate::attendance::Attendance;
 use crate::client_port::ClientService;
 use crate::device::{Drive, DriveError};
+use crate::lease::{KEEP_ALIVE, LEASE_TTL};
 use crate::location::Location;
 use crate::refusals::Refusals;
-use crate::scrubbing::{self, Schedule};
+use crate::scrubbing::{self, Scrubs};
 use crate::shard::{self, Command, Report, ShardConfig};
 use crate::switchboard::Switchboard;
 use api::board::Board;
-use api::log::ProcessLog;
 use auth::Identity;
 use base::map::{ClusterMap, PgConfig};
 use base::status::OsdStatus;
 use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
 use cluster::{Cluster, ClusterError, ScrubWishes};
+use manager::log::ProcessLog;
 use registry::Connect;
 use registry::{LeaseId, RegistryError};
 use ring::Waker;
@@ -29,10 +30,6 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-/// How long an OSD counts as up, and a manager as such, without a sign of life.
-pub(crate) const LEASE_TTL: Duration = Duration::from_secs(6);
-/// How often a sign of life is given.
-pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// The longest queue between a shard and the control side.
 const QUEUE_LENGTH: usize = 256;
 /// How long an OSD waits for the map before it is announced without.
@@ -470,7 +467,7 @@ async fn control_osd(
     let mut lease = Some(announce(&osd, &cluster).await?);
     let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut schedule = Schedule::new();
+    let mut scrubs = Scrubs::new();
     let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);
     let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
@@ -481,7 +478,7 @@ async fn control_osd(
                     let proposal = Proposal { pg, expected, config, is_split };
                     tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), proposal));
                 }
-                Report::Figures(figures) => board.note_figures(osd.id, *figures),
+                Report::Tally(tally) => board.note_figures(osd.id, *tally),
                 Report::Status(new) => {
                     board.note_status(osd.id, &new);
                     status = Some(*new);
@@ -489,7 +486,7 @@ async fn control_osd(
                 Report::Scrubbed(report) => {
                     tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
                     // What is not noted is done again.
-                    let _ = cluster.scrub_done(report.pg, &schedule.ended(&report)).await;
+                    let _ = cluster.scrub_done(report.pg, &scrubs.ended(&report)).await;
                 }
                 Report::Ready { .. } => {}
             },
@@ -535,7 +532,7 @@ async fn control_osd(
         }
         if scrubs_are_due && let Some(status) = &status {
             scrubs_are_due = false;
-            let due = schedule.due(&cluster, status).await;
+            let due = scrubs.due(&cluster, status).await;
             if !due.is_empty() {
                 command(&osd, Command::Scrub(due)).await;
             }

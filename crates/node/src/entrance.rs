@@ -89,18 +89,18 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Hands every connection to `meet`, in a task of its own, for ever. So many may hold what they are handed with it, which is
-/// given back once the handshake is over; others wait until they are accepted.
+/// Hands every connection to `meet`, in a task of its own, for ever. So many at a time may hold what they are handed with it,
+/// until the handshake is over or to their end; others wait until they are accepted.
 pub(crate) async fn accept_all<Meeting>(
     listener: TcpListener,
-    handshakes_max: usize,
+    places_max: usize,
     meet: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit) -> Meeting,
 ) where
     Meeting: Future<Output = ()> + Send + 'static,
 {
-    let handshakes = std::sync::Arc::new(Semaphore::new(handshakes_max));
+    let places = std::sync::Arc::new(Semaphore::new(places_max));
     loop {
-        let permit = handshakes.clone().acquire_owned().await.expect("nobody closes it");
+        let permit = places.clone().acquire_owned().await.expect("nobody closes it");
         match listener.accept().await {
             Ok((stream, from)) => drop(tokio::spawn(meet(stream, from, permit))),
             Err(error) => {

@@ -4,7 +4,8 @@
 //! on: whoever does asks at `manager_port`, with a key. Nobody who scrapes can hold the control side up, which keeps leases on the same thread: connections, what they
 //! may send and how long they may last are limited, and an answer is whole before its first byte is sent.
 
-use crate::control::{KEEP_ALIVE, LEASE_TTL};
+use crate::entrance::accept_all;
+use crate::lease::{KEEP_ALIVE, LEASE_TTL};
 use api::http::{Source, router};
 use base::NodeId;
 use cluster::{Cluster, ClusterError, HttpRecord};
@@ -16,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Connections at a time; others wait until they are accepted.
 const CONNECTIONS_MAX: usize = 32;
@@ -26,8 +27,6 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST_LIMIT: Duration = Duration::from_secs(3);
 /// The most a request may have in front of its body, in bytes. A body is not read.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// The pause after a connection could not be accepted: descriptors may be short.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Serves HTTP until `stop` changes. A process that cannot serve it says so in its log, and its OSDs go on.
 pub(crate) async fn run(
@@ -49,7 +48,7 @@ pub(crate) async fn run(
     let record = HttpRecord { node, pid: std::process::id(), address, remote_address: Some(remote_address) };
     let mut lease = None;
     tokio::select! {
-        () = accept(&listener, &source) => {}
+        () = accept(listener, source) => {}
         () = stay_announced(&cluster, &record, &mut lease) => {}
         _ = stop.changed() => {}
     }
@@ -59,27 +58,18 @@ pub(crate) async fn run(
     }
 }
 
-/// Accepts connections, for ever.
-async fn accept(listener: &TcpListener, source: &Arc<Source>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let router = router(source.clone());
-    loop {
-        let place = places.clone().acquire_owned().await.expect("nobody closes it");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let service = TowerToHyperService::new(router.clone());
-                tokio::spawn(async move {
-                    // Whoever is too slow is cut off, which is all there is to say to it.
-                    let _ = tokio::time::timeout(CONNECTION_LIMIT, answer(stream, service)).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection to the API could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+/// Answers whoever connects, for ever.
+async fn accept(listener: TcpListener, source: Arc<Source>) {
+    let router = router(source);
+    let meet = |stream, _, place| {
+        let service = TowerToHyperService::new(router.clone());
+        async move {
+            // Whoever is too slow is cut off, which is all there is to say to it.
+            let _ = tokio::time::timeout(CONNECTION_LIMIT, answer(stream, service)).await;
+            drop(place);
         }
-    }
+    };
+    accept_all(listener, CONNECTIONS_MAX, meet).await;
 }
 
 /// Answers the one request of a connection.

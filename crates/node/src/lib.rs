@@ -3,38 +3,40 @@
 //! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
 //! - `drive_check`: whether the drive under a running OSD still is what it was.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
-//! - [`switchboard`]: an OSD's connections, made and accepted, with their handshakes.
+//! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
 //! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
 //!   manager is told and asked, `manager_link` the way there.
 //! - [`ClientPort`]: where clients are served what their keys may have of the registry; `entrance`: how whoever comes to it or to
 //!   the manager's port is let in.
-//! - `http`: metrics and the read side of the API, on the loopback interface; `figures`: what shards tell for it.
-//! - [`manager`]: what one node at a time decides for the cluster: where data shall lie, who is taken out; `announcements`: what
-//!   it says of it in its log.
+//! - `http`: metrics and the read side of the API, on the loopback interface; `tally`: what shards tell for it.
+//! - `candidate`: which process decides for the cluster, and when, where data shall lie and who is taken out; `scrubbing`: when
+//!   each OSD has its groups scrubbed; `clock`: what time it is for both.
+//! - `lease`: by which signs of life all of that lasts.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
 //! waits. A node whose drive fails says so in its status and serves the others.
 
-mod announcements;
 mod attendance;
+mod candidate;
 mod client_port;
+mod clock;
 pub mod control;
 pub mod device;
 mod device_class;
 mod drive_check;
 mod entrance;
-mod figures;
 mod http;
+mod lease;
 mod location;
-pub mod manager;
 mod manager_link;
 mod manager_port;
 mod refusals;
 mod reporter;
 mod scrubbing;
 pub mod shard;
-pub mod switchboard;
+mod switchboard;
+mod tally;
 
 pub use attendance::Attendance;
 pub use client_port::{ClientPort, endpoints};

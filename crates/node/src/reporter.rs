@@ -6,11 +6,11 @@
 use crate::manager_link::ToManager;
 use api::board::Board;
 use api::http::REPORTS_PATH;
-use api::log::{LogReport, ProcessLog};
-use api::reports::{Report, Telling};
 use axum::http::StatusCode;
 use base::NodeId;
 use cluster::{Cluster, Known, ManagerRecord};
+use manager::log::{LogReport, ProcessLog};
+use manager::reports::{Report, Telling};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -75,7 +75,7 @@ async fn tell(to: &ToManager, board: &Board, log: &ProcessLog) -> String {
     let mut telling = Telling::default();
     let mut logged = log.told_anew_after();
     loop {
-        let mut reports = telling.news(&board.told());
+        let mut reports = telling.news(&board.statuses());
         if reports.is_empty() {
             reports.push(Report::default());
         }

@@ -2,15 +2,15 @@
 
 use crate::device::Drive;
 use crate::drive_check::{self, DriveCheck, Finding};
-use crate::figures::Teller;
-use crate::switchboard::Dial;
+use crate::tally::Tallier;
+use base::figures::Tally;
 use base::map::{ClusterMap, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
 use pg::{Credential, GroupSummary, Io, LinkError, LostBlock, Osd, OsdOptions, ScrubReport};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +102,16 @@ pub enum Report {
     /// A scrub ended.
     Scrubbed(ScrubReport),
     /// What it counted.
-    Figures(Box<api::figures::OsdFigures>),
+    Tally(Box<Tally>),
+}
+
+/// A connection that an OSD wants.
+#[derive(Debug)]
+pub struct Dial {
+    /// Reserved for it in the OSD's reactor.
+    pub connection: ConnectionId,
+    /// To whom.
+    pub address: SocketAddr,
 }
 
 /// What a shard is started with.
@@ -169,13 +178,11 @@ pub fn run(
         reports,
         commands,
         published: None,
-        teller: Teller::default(),
+        tallier: Tallier::default(),
         recovery_measured: (0, Instant::default()),
         recovery_bytes_per_s: 0,
         publish_after: Instant::default(),
         looked_at: Instant::default(),
-        objects: BTreeMap::new(),
-        count_after: Instant::default(),
         shutdown_limit: None,
         drive_check,
         damage_logged: (0, Instant::default()),
@@ -201,16 +208,13 @@ struct Shard {
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
     published: Option<OsdStatus>,
-    teller: Teller,
+    tallier: Tallier,
     /// Bytes that members were sent that catch up, and when that was measured; and how many a second that made.
     recovery_measured: (u64, Instant),
     recovery_bytes_per_s: u64,
     publish_after: Instant,
     /// When it was looked at last whether there is something to publish.
     looked_at: Instant,
-    /// Objects of each group, as they were counted last.
-    objects: BTreeMap<PgId, u64>,
-    count_after: Instant,
     shutdown_limit: Option<Instant>,
     drive_check: DriveCheck,
     /// Blocks that did not verify, as of when that was logged last.
@@ -307,7 +311,10 @@ impl Shard {
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);
-            self.teller.tell(now, &self.osd, &self.reports);
+            self.tallier.tell(now, &self.osd, |tally| {
+                // Should the control side lag, it is told later.
+                self.reports.try_send(Report::Tally(Box::new(tally))).is_ok()
+            });
             if self.shutdown_limit.is_some_and(|limit| self.osd.is_shut_down() || now >= limit) {
                 return Ok(());
             }
@@ -521,11 +528,6 @@ impl Shard {
         // Peering takes no longer than a moment.
         let will_change = states_changed || self.osd.view().summaries().any(|summary| summary.is_peering);
         let pause = if will_change { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
-        if now >= self.count_after {
-            // Every object is looked at for it, so not more often than figures are published at rest.
-            self.count_after = now + STATUS_PAUSE;
-            self.count_objects();
-        }
         let (pushed, measured_at) = self.recovery_measured;
         if now.since(measured_at) >= STATUS_PAUSE {
             let bytes = self.osd.view().pushed_bytes() - pushed;
@@ -542,24 +544,12 @@ impl Shard {
         }
     }
 
-    fn count_objects(&mut self) {
-        self.objects.clear();
-        for key in self.osd.store().objects() {
-            *self.objects.entry(key.pg).or_default() += 1;
-        }
-    }
-
     fn status(&mut self) -> OsdStatus {
         let lost = self.osd.lost_blocks();
         let statistics = self.osd.store().statistics();
-        let pgs = self
-            .osd
-            .view()
-            .summaries()
-            .map(|summary| {
-                (summary.pg, status_of(&summary, self.objects.get(&summary.pg).copied().unwrap_or(0)))
-            })
-            .collect();
+        let objects = |pg| self.osd.store().object_count(pg);
+        let groups = self.osd.view().summaries();
+        let pgs = groups.map(|summary| (summary.pg, status_of(&summary, objects(summary.pg)))).collect();
         OsdStatus {
             used_bytes: statistics.live_bytes,
             usable_bytes: statistics.usable_bytes,

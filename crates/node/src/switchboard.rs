@@ -2,12 +2,12 @@
 //! thread anything, nor those who keep leases alive, and a registry that is away keeps no connection waiting.
 
 use crate::refusals::Refusals;
-use crate::shard::Command;
+use crate::shard::{Command, Dial};
 use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{Access, OsdId, PublicKey};
 use pg::Credential;
-use ring::{ConnectionId, Stream, Waker};
+use ring::{Stream, Waker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long whoever connected may leave unread what it is sent: that occupies buffers, and others wait for those. An honest
 /// client that was paused connects anew, and asks again.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
-
-/// A connection that an OSD wants.
-#[derive(Debug)]
-pub struct Dial {
-    /// Reserved for it in the OSD's reactor.
-    pub connection: ConnectionId,
-    /// To whom.
-    pub address: SocketAddr,
-}
 
 /// What one OSD's connections are made with.
 pub(crate) struct Switchboard {

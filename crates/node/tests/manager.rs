@@ -3,12 +3,12 @@
 
 use api::board::Board;
 use api::http::{Answer, REPORTS_PATH};
-use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::map::DeviceClass;
 use base::status::{OsdStatus, PgState, PgStatus};
 use base::{Access, ClusterId, Encryption, NodeId, OsdId, OsdUuid, Permission, Principal};
 use cluster::Cluster;
+use manager::log::ProcessLog;
 use node::{Attendance, ManagerLink};
 use registry_embedded::EmbeddedRegistry;
 use serde_json::Value;

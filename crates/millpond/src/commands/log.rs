@@ -4,9 +4,9 @@ use crate::commands::node::parse_node;
 use crate::host::access;
 use crate::host::inquiry::Inquiry;
 use crate::output;
-use api::log::{ANSWER_MAX, LogLevel, LogLine, LogQuery, LogView};
 use base::NodeId;
 use clap::{Args, ValueEnum};
+use manager::log::{ANSWER_MAX, LogLevel, LogLine, LogQuery, LogView};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -154,7 +154,7 @@ fn moment(at_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::log::LogRecord;
+    use manager::log::LogRecord;
 
     fn line(node: u32, number: u64) -> LogLine {
         let (source, text) = ("node::control".to_owned(), format!("line {number}"));

@@ -3,10 +3,10 @@
 use crate::host::directory::Directory;
 use crate::host::settings::Settings;
 use anyhow::{Context, bail};
-use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::NodeId;
 use clap::Args;
+use manager::log::ProcessLog;
 use nix::sys::signal::Signal;
 use node::Location;
 use std::net::{IpAddr, Ipv4Addr};

@@ -6,11 +6,11 @@ use crate::host::device;
 use crate::output;
 use crate::output::table::Table;
 use anyhow::{Context, bail};
-use api::view::OsdView;
 use base::map::{Admission, DeviceClass, Reweight};
 use base::units::ByteSize;
 use base::{NodeId, OsdId};
 use clap::{Args, Subcommand};
+use health::view::OsdView;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use ring::{FREE_WITHIN, when_free};
@@ -314,7 +314,7 @@ mod tests {
             let info = OsdInfo { node: NodeId(osd / 2), bytes: 8 << 30, ..OsdInfo::default() };
             map.osds.insert(OsdId(osd), info);
         }
-        let shown = |map: &ClusterMap| tree(&api::view::osds(map, &api::view::Reports::default()));
+        let shown = |map: &ClusterMap| tree(&health::view::osds(map, &health::view::Reports::default(), 0));
         let first_cells = |text: &str, cells: usize| -> Vec<String> {
             let of_line = |line: &str| line.split_whitespace().take(cells).collect::<Vec<_>>().join(" ");
             text.lines().map(of_line).collect()

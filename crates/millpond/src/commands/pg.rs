@@ -3,9 +3,9 @@
 use crate::host::access;
 use crate::output;
 use crate::output::table::Table;
-use api::view::PgView;
 use base::OsdId;
 use clap::{Args, Subcommand};
+use health::view::PgView;
 use std::path::Path;
 
 /// Look at placement groups.

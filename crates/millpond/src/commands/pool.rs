@@ -7,10 +7,10 @@ use crate::host::configuration::{REPLICAS_MAX, min_size_default};
 use crate::host::inquiry::Inquiry;
 use crate::output;
 use anyhow::{Context, bail};
-use api::view::{self, PoolView};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::Cluster;
+use health::view::{self, PoolView};
 use placement::{Candidate, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
 

@@ -4,12 +4,12 @@ use crate::commands::verdict;
 use crate::host::access;
 use crate::output;
 use crate::output::table::Table;
-use api::status::{Counts, ManagerView, Overview};
-use api::view::{Capacity, PoolView, VolumeView};
 use base::Encryption;
 use base::map::PlacementRule;
 use base::units::ByteSize;
 use clap::Args;
+use health::status::{Counts, ManagerView, Overview};
+use health::view::{Capacity, PoolView, VolumeView};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
@@ -162,10 +162,10 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::status::Picture;
-    use api::view::Reports;
     use base::OsdId;
     use base::map::{ClusterMap, OsdInfo};
+    use health::status::Picture;
+    use health::view::Reports;
 
     #[test]
     fn an_unreported_figure_is_unavailable_and_not_zero() {
@@ -173,7 +173,7 @@ mod tests {
         let info = OsdInfo { bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(OsdId(0), info);
         let reports = Reports { silence: Some("nobody manages the cluster".into()), ..Reports::default() };
-        let text = render(&Picture::of(&map, &reports, None).status.overview);
+        let text = render(&Picture::of(&map, &reports, None, 0).status.overview);
         assert!(text.contains("space    unavailable (1GiB of drives)"), "{text}");
         assert!(text.contains("OSDs     0 of 1 up"), "{text}");
         assert!(text.contains("next: "), "{text}");

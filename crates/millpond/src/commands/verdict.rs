@@ -3,9 +3,10 @@
 use crate::Usage;
 use crate::host::access;
 use crate::output;
-use api::codes::{Code, Explanation};
-use api::health::{Health, Level};
 use clap::{Args, Subcommand};
+use health::codes::Level;
+use health::codes::{Code, Explanation};
+use health::problem::Health;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -79,7 +80,7 @@ fn explain(code: Option<&str>, json: bool) -> anyhow::Result<()> {
     let explanations: Vec<Explanation> = match code {
         None => Code::ALL.into_iter().map(Code::explanation).collect(),
         Some(text) => {
-            let unknown = |error: api::codes::UnknownCode| {
+            let unknown = |error: health::codes::UnknownCode| {
                 Usage(format!("{error}; `millpond health explain` lists them all"))
             };
             vec![text.parse::<Code>().map_err(unknown)?.explanation()]

@@ -5,10 +5,10 @@ use crate::host::access;
 use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use anyhow::Context;
-use api::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
 use cluster::Cluster;
+use health::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use std::path::Path;
 
 /// Create, list, resize and remove volumes.

@@ -4,20 +4,20 @@
 use crate::host::directory::Directory;
 use crate::output;
 use anyhow::{Context, bail};
-use api::health::Health;
 use api::http::{Answer, LOG_PATH};
-use api::log::{LogQuery, LogView};
-use api::status::{Overview, Picture, Status};
-use api::view::{OsdView, PgView, PoolView, Reports};
 use auth::{Identity, SecretKey};
 use axum::body::Bytes;
 use base::Encryption;
 use base::map::ClusterMap;
 use cluster::{Cluster, HttpRecord, ManagerRecord};
+use health::problem::Health;
+use health::status::{Overview, Picture, Status};
+use health::view::{OsdView, PgView, PoolView, Reports};
+use manager::log::{LogQuery, LogView};
 use node::ManagerLink;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a manager is waited for: as long as the lease of one that died lasts, and its successor needs to be told all.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -111,8 +111,16 @@ impl Inquiry {
         };
         output::warning(&format!("{silence}; shown is what the registry knows"));
         let map = self.cluster.map().await?;
-        let reports = Reports::of_registry(&self.cluster, silence).await?;
-        Ok(of_registry(Picture::of(&map, &reports, None)))
+        Ok(of_registry(self.as_the_registry_knows(&map, silence).await?))
+    }
+
+    /// What the registry alone knows, where the manager does not answer; `silence` says why.
+    pub async fn as_the_registry_knows(&self, map: &ClusterMap, silence: String) -> anyhow::Result<Picture> {
+        let drives = self.cluster.drives().await?;
+        let away = self.cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
+        let reports = Reports { drives, away, silence: Some(silence), ..Reports::default() };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Picture::of(map, &reports, None, now.as_secs()))
     }
 
     /// What the manager answers, or why none does. An error is one of the registry.

@@ -4,12 +4,13 @@ use crate::host::configuration::min_size_default;
 use crate::host::inquiry::Inquiry;
 use crate::host::supervisor::Running;
 use anyhow::Context;
-use api::health::{self, Health};
-use api::status::{Overview, Picture};
-use api::view::{self, OsdView, PgHealth, PgView, Reports};
 use base::map::{ClusterMap, OsdInfo};
 use base::{NodeId, OsdId};
 use cluster::Cluster;
+use health::problem::Health;
+use health::status::Overview;
+use health::verdict::judge;
+use health::view::{self, OsdView, PgHealth, PgView};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -128,13 +129,12 @@ impl Start {
             };
         let Some((mut osds, pgs)) = told else {
             let silence = "nobody manages the cluster yet".to_owned();
-            let reports = Reports::of_registry(&self.cluster, silence).await?;
-            return Ok(Picture::of(&map, &reports, None).status.overview.health);
+            return Ok(self.inquiry.as_the_registry_knows(&map, silence).await?.status.overview.health);
         };
         for osd in &mut osds {
             osd.up = map.osds.get(&osd.osd).is_some_and(|info| info.address.is_some());
         }
-        Ok(health::judge(&osds, &pgs, &view::pools(&map, &pgs), None))
+        Ok(judge(&osds, &pgs, &view::pools(&map, &pgs), None))
     }
 
     async fn make_first_pool(&self, replicas: u32) -> anyhow::Result<()> {

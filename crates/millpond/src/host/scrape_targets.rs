@@ -2,9 +2,9 @@
 //! kept current as processes come and go.
 
 use anyhow::Context;
-use api::view;
 use base::NodeId;
 use cluster::{Cluster, HttpRecord};
+use health::view;
 use registry::Revision;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

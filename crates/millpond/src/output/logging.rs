@@ -1,7 +1,7 @@
 //! Where logs go: to stderr, and what a node should tell the manager into the process's own memory.
 
 use crate::output;
-use api::log::{LogLevel, ProcessLog};
+use manager::log::{LogLevel, ProcessLog};
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,10 +1,10 @@
 //! Two readings of counts, and what happened in between, a second.
 
 use api::figures::{NodeFigures, OsdFigures};
-use api::health::Level;
 use base::figures::{Figures, Latencies, RequestKind, Traffic};
 use base::map::ClusterMap;
 use base::{ClientId, NodeId, OsdId};
+use health::codes::Level;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -282,7 +282,7 @@ fn by_owner<K: Ord + Copy>(
             // One that the earlier reading did not name was not among the busiest then: what it did before is unknown.
             let earlier = match (before.get(&owner), between.before) {
                 (Some(earlier), _) => *earlier,
-                (None, Some(_)) if before.len() >= api::figures::BUSIEST_MAX => traffic,
+                (None, Some(_)) if before.len() >= base::figures::BUSIEST_MAX => traffic,
                 (None, _) => Traffic::default(),
             };
             let done = traffic.since(&earlier);

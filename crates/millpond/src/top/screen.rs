@@ -168,7 +168,7 @@ impl Screen {
 mod tests {
     use super::super::rates::Reading;
     use super::*;
-    use api::health::Level;
+    use health::codes::Level;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyEvent;

@@ -263,7 +263,7 @@ fn completions_are_made_for_every_shell() {
 
 #[test]
 fn every_health_code_is_explained_without_a_cluster() {
-    for code in api::codes::Code::ALL {
+    for code in health::codes::Code::ALL {
         let output = millpond(&["health", "explain", code.name()]);
         assert!(output.status.success(), "{code}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -271,7 +271,7 @@ fn every_health_code_is_explained_without_a_cluster() {
     }
     let json = millpond(&["health", "explain", "--json"]).stdout;
     let all: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    assert_eq!(all.as_array().unwrap().len(), api::codes::Code::ALL.len());
+    assert_eq!(all.as_array().unwrap().len(), health::codes::Code::ALL.len());
 }
 
 #[test]

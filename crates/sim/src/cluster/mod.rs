@@ -1,7 +1,7 @@
 //! A whole cluster's life from one number.
 //!
 //! The real [`store::Store`] in the real [`pg::Osd`], the real [`::client::Client`], and the real
-//! [`Cluster`](::cluster::Cluster) and [`Management`](::cluster::Management) on a registry in memory,
+//! [`Cluster`](::cluster::Cluster) and [`Management`](manager::Management) on a registry in memory,
 //! under one virtual clock, with a simulated network and simulated drives. Things break for some time: processes
 //! die, power fails, nodes hang, links break, the network is cut, the registry is away, clocks drift, operators
 //! change their minds. Then nothing breaks any more, and the cluster has to heal.

@@ -8,10 +8,10 @@ use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::random::Random;
 use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo};
 use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
-use cluster::{
-    Attachment, Cluster, ClusterError, Management, ManagerRecord, MapFollower, Moment, TargetChange,
-    target_changes,
-};
+use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
+use manager::Management;
+use manager::decide::Moment;
+use manager::decide::targets::target_changes;
 use placement::{Candidate, Survey};
 use registry::{LeaseId, MemoryRegistry, RegistryError, Txn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -673,13 +673,14 @@ impl Registry {
         let Some(manager) = &mut self.managers[node] else { return };
         // Whoever holds the last sound copy of something stays until it is mended.
         let out_after = (!world.has_damage).then(|| Duration::from_nanos(world.plan.out_after));
-        let moment = Moment { now: Duration::from_nanos(world.now), unix_seconds: world.now / SECOND };
+        let now = Duration::from_nanos(world.now);
+        let moment = Moment { now, unix: now };
         let is_manager = done(async {
             manager.management.decide_who_is_in(&map, moment, out_after).await?;
             if manager.management.must_retarget(&map) {
                 manager.management.retarget(&map, &target_changes(&map)).await?;
             }
-            manager.management.decide_pg_counts(&map).await?;
+            manager.management.split_pools(&map).await?;
             let away = manager.management.away(&map, out_after);
             if away == manager.record.away {
                 return Ok::<bool, ClusterError>(true);

@@ -4,12 +4,12 @@
 use crate::scenarios::say;
 use anyhow::Context;
 use api::board::Board;
-use api::log::ProcessLog;
 use auth::{Identity, SecretKey};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, NodeInfo, PlacementRule, PoolInfo};
 use base::status::{OsdStatus, PgState, PgStatus};
 use base::{Access, NodeId, OsdId, OsdUuid, PgId, Principal};
 use cluster::Cluster;
+use manager::log::ProcessLog;
 use node::ToManager;
 use registry::{LeaseId, Registry};
 use std::collections::BTreeMap;

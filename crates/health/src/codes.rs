@@ -1,11 +1,35 @@
 //! Everything that can be wrong with a cluster, by stable codes, and what each of them means.
 //!
 //! A code is for scripts, alerts and searches: it never changes its meaning, and none is used again for
-//! something else. What is wrong in a given cluster, and why, says [`crate::health::Problem`].
+//! something else. What is wrong in a given cluster, and why, says [`crate::problem::Problem`].
 
-use crate::health::Level;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+
+/// How the whole cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Everything serves, with all its copies.
+    Ok,
+    /// Everything serves, and something wants attention.
+    Warning,
+    /// Something does not serve.
+    Error,
+}
+
+impl Level {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
 
 /// Defines the codes with what is to be told of each.
 macro_rules! codes {
@@ -284,24 +308,26 @@ pub fn schema() -> Object {
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Code::ALL.map(Code::name))).build()
 }
 
-/// The table of all codes in `docs/operations.md`.
-#[must_use]
-pub fn table() -> String {
-    let mut table =
-        String::from("| code | level | means | for the data | do | goes away |\n|---|---|---|---|---|---|\n");
-    for Explanation { code, level, meaning, consequence, action, clears } in Code::ALL.map(Code::explanation)
-    {
-        let level = level.name();
-        table
-            .push_str(&format!("| `{code}` | {level} | {meaning} | {consequence} | {action} | {clears} |\n"));
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    /// The table of all codes in `docs/operations.md`.
+    fn table() -> String {
+        let mut table = String::from(
+            "| code | level | means | for the data | do | goes away |\n|---|---|---|---|---|---|\n",
+        );
+        for Explanation { code, level, meaning, consequence, action, clears } in
+            Code::ALL.map(Code::explanation)
+        {
+            let level = level.name();
+            table.push_str(&format!(
+                "| `{code}` | {level} | {meaning} | {consequence} | {action} | {clears} |\n"
+            ));
+        }
+        table
+    }
 
     #[test]
     fn every_code_is_explained_and_has_a_name_of_its_own() {

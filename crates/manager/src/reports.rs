@@ -3,9 +3,8 @@
 //! A report is true only behind those before it on the same connection: on a new one all is told anew. [`Telling`] makes
 //! them; [`crate::collector`] takes them.
 
-use crate::board::Told;
 use crate::log::LogReport;
-use base::status::{OsdStatus, PgStatus};
+use base::status::{OsdStatus, PgStatus, Statuses};
 use base::{OsdId, PgId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,21 +50,20 @@ pub struct OsdReport {
 /// What was told on a connection.
 #[derive(Debug, Default)]
 pub struct Telling {
-    told: BTreeMap<OsdId, Arc<OsdStatus>>,
+    told: Statuses,
 }
 
 impl Telling {
     /// The reports that tell what has changed up to `now`, in their order; none if nothing has. They count as told: if one of
     /// them is not taken, begin with a new connection.
-    pub fn news(&mut self, now: &BTreeMap<OsdId, Told>) -> Vec<Report> {
+    pub fn news(&mut self, now: &Statuses) -> Vec<Report> {
         let mut batch = Batch::default();
         let ended: Vec<OsdId> = self.told.keys().filter(|osd| !now.contains_key(osd)).copied().collect();
         for osd in ended {
             self.told.remove(&osd);
             batch.last().ended.push(osd);
         }
-        for (&osd, told) in now {
-            let Some(status) = &told.status else { continue };
+        for (&osd, status) in now {
             match self.told.insert(osd, status.clone()) {
                 Some(before) if Arc::ptr_eq(&before, status) => {}
                 before => batch.add(osd, before.as_deref(), status),
@@ -135,23 +133,22 @@ mod tests {
         PgId { pool: PoolId(1), index }
     }
 
-    fn told(groups: u32) -> Told {
+    fn told(groups: u32) -> Arc<OsdStatus> {
         let of = |index| {
             let state = PgState::Active;
             (pg(index), PgStatus { epoch: Epoch(1), state, in_sync: vec![], objects: 0, recovery: None })
         };
-        let status = OsdStatus { used_bytes: 1, pgs: (0..groups).map(of).collect(), ..OsdStatus::default() };
-        Told { status: Some(Arc::new(status)), figures: None }
+        Arc::new(OsdStatus { used_bytes: 1, pgs: (0..groups).map(of).collect(), ..OsdStatus::default() })
     }
 
-    fn change(told: &mut Told, change: impl FnOnce(&mut OsdStatus)) {
-        change(Arc::make_mut(told.status.as_mut().expect("it has a status")));
+    fn change(told: &mut Arc<OsdStatus>, change: impl FnOnce(&mut OsdStatus)) {
+        change(Arc::make_mut(told));
     }
 
     #[test]
     fn only_what_has_changed_is_told() {
         let mut telling = Telling::default();
-        let mut now = BTreeMap::from([(OsdId(0), told(3)), (OsdId(1), told(1)), (OsdId(2), Told::default())]);
+        let mut now = BTreeMap::from([(OsdId(0), told(3)), (OsdId(1), told(1))]);
         let first = telling.news(&now);
         assert_eq!(first.len(), 1);
         assert_eq!(

@@ -8,14 +8,12 @@
 
 use crate::log::{ClusterLog, LogLine, LogQuery, text_of};
 use crate::reports::{OsdReport, Report};
-use crate::view::Statuses;
 use base::map::ClusterMap;
-use base::status::{OsdStatus, PgState, PgStatus};
+use base::status::{OsdStatus, PgState, PgStatus, Statuses};
 use base::{NodeId, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long what was told is shown without being confirmed: as long as the registry takes an OSD for alive.
 pub const STALE_AFTER: Duration = Duration::from_secs(6);
@@ -315,6 +313,7 @@ mod tests {
         Report { osds, ..Report::default() }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "there is no other way to a first moment")]
     fn begun() -> (Collector, Instant) {
         let (collector, now) = (Collector::default(), Instant::now());
         collector.begin(now);

@@ -4,7 +4,8 @@ use base::OsdId;
 use base::map::{Admission, ClusterMap, OsdInfo};
 
 /// What has happened between two maps, in words, and whether somebody should look.
-pub(crate) fn announcements(before: &ClusterMap, now: &ClusterMap) -> Vec<(bool, String)> {
+#[must_use]
+pub fn announcements(before: &ClusterMap, now: &ClusterMap) -> Vec<(bool, String)> {
     let mut said = Vec::new();
     for (osd, info) in &now.osds {
         of_osd(*osd, before.osds.get(osd), info, &mut said);

@@ -1,7 +1,7 @@
 //! Everything about the cluster at one moment: the verdict, and what it was made from.
 
-use crate::health::{self, Health};
-use crate::registry_health;
+use crate::problem::Health;
+use crate::verdict;
 use crate::view::{
     self, Capacity, ClusterView, OsdView, PgHealth, PgView, PoolView, RecoveryView, Reports, VolumeView,
 };
@@ -133,10 +133,15 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// What map and reports amount to. `manager` tells it, if anybody does.
+    /// What map and reports amount to at a moment: seconds since 1970. `manager` tells it, if anybody does.
     #[must_use]
-    pub fn of(map: &ClusterMap, reports: &Reports, manager: Option<ManagerView>) -> Picture {
-        let osds = view::osds(map, reports);
+    pub fn of(
+        map: &ClusterMap,
+        reports: &Reports,
+        manager: Option<ManagerView>,
+        now_unix_seconds: u64,
+    ) -> Picture {
+        let osds = view::osds(map, reports, now_unix_seconds);
         let pgs = view::pgs(map, reports);
         let pools = view::pools(map, &pgs);
         let mut nodes: BTreeMap<NodeId, NodeView> = BTreeMap::new();
@@ -160,8 +165,8 @@ impl Picture {
                 revision: map.revision,
                 encryption: map.encryption,
             },
-            health: health::judge(&osds, &pgs, &pools, reports.silence.as_deref())
-                .with(reports.registry.iter().map(registry_health::problem)),
+            health: verdict::judge(&osds, &pgs, &pools, reports.silence.as_deref())
+                .with(reports.registry.iter().cloned()),
             manager,
             counts,
             capacity: view::capacity(&osds),
@@ -192,6 +197,8 @@ fn count(pgs: &[PgView], pools: &[PoolView]) -> PgCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::{Code, Level};
+    use crate::problem::Problem;
     use base::map::{OsdInfo, PoolInfo};
     use base::status::OsdStatus;
 
@@ -201,7 +208,7 @@ mod tests {
         let pool =
             PoolInfo { name: "default".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
-        let json = serde_json::to_value(Picture::of(&map, &Reports::default(), None).status).unwrap();
+        let json = serde_json::to_value(Picture::of(&map, &Reports::default(), None, 0).status).unwrap();
         for pointer in [
             "/cluster/id",
             "/cluster/encryption",
@@ -219,6 +226,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_the_registry_is_part_of_the_verdict() {
+        let problem =
+            Problem::new(Code::RegistryFull, "it is full".into(), "nothing can change", "give it room");
+        let reports = Reports { registry: vec![problem.clone()], ..Reports::default() };
+        let health = Picture::of(&ClusterMap::default(), &reports, None, 0).status.overview.health;
+        assert_eq!((health.level, &health.problems[0]), (Level::Error, &problem));
+        assert_eq!(health.problems[1].code, Code::PoolNone);
+    }
+
+    #[test]
     fn whoever_asks_reads_back_what_is_told() {
         let mut map = ClusterMap::default();
         let address = Some(([127, 0, 0, 1], 7000).into());
@@ -227,7 +244,7 @@ mod tests {
             OsdStatus { notes: vec!["a note".into()], write_amplification: 1.5, ..OsdStatus::default() };
         let reports = Reports::from(BTreeMap::from([(OsdId(3), status)]));
         let manager = ManagerView::new(NodeId(0), 7, Duration::from_millis(20));
-        let status = Picture::of(&map, &reports, Some(manager)).status;
+        let status = Picture::of(&map, &reports, Some(manager), 0).status;
         assert_eq!(status.overview.notes, [NoteView { osd: OsdId(3), note: "a note".into() }]);
         let text = serde_json::to_string(&status).unwrap();
         let read: Status = serde_json::from_str(&text).unwrap();

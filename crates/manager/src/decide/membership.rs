@@ -1,10 +1,4 @@
-//! What the manager decides: where data shall lie when the OSDs or pools have changed, and that an OSD which stays away
-//! is no longer waited for.
-//!
-//! Whoever manages asks again whenever the map or the settings have changed, and when a decision says so. What is
-//! decided is written under the condition that what it was decided by still holds.
-//!
-//! # Who is taken out
+//! Who is in: who has stayed away for too long is taken out, and taken in again when it is back.
 //!
 //! An OSD that has been down for `osd_out_after` is taken out only if its groups can be rebuilt elsewhere, as good as
 //! before ([`Outlook`]):
@@ -21,101 +15,60 @@
 //!
 //! A person may take it out all the same: `millpond osd out`.
 
-use super::{Away, Cluster, Result, TargetChange};
-use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, PgConfig, PoolInfo};
-use base::{NodeId, OsdId, PgId, PoolId};
-use placement::places;
-use placement::{Candidate, Place, retarget};
+use super::Moment;
+use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, OsdInfo, PoolInfo};
+use base::status::Away;
+use base::{NodeId, OsdId};
+use placement::{Candidate, Place, places};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A moment, by both clocks of the machine that manages.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// By the monotonic clock: since an arbitrary start.
-    pub now: Duration,
-    /// Seconds since 1970, for people.
-    pub unix_seconds: u64,
-}
-
-/// What targets are decided by, and what was decided.
-#[derive(Clone, Debug, PartialEq)]
-struct Layout {
-    /// With their weights and places, by the rule of each pool.
-    candidates: BTreeMap<PoolId, Vec<Candidate>>,
-    pools: BTreeMap<PoolId, PoolInfo>,
-    targets: BTreeMap<PgId, Vec<OsdId>>,
-}
-
-impl Layout {
-    fn of(map: &ClusterMap) -> Layout {
-        let candidates = map.pools.iter().map(|(&id, pool)| (id, Candidate::of_rule(map, &pool.rule)));
-        Layout { candidates: candidates.collect(), pools: map.pools.clone(), targets: map.targets.clone() }
-    }
-}
-
-/// What one process that manages the cluster knows. It keeps nothing that the registry has not: its successor begins to
-/// count anew how long an OSD is away.
-pub struct Management {
-    cluster: Cluster,
+/// What one process that manages the cluster knows of who is away. It keeps nothing that the registry has not: its successor
+/// begins to count anew.
+#[derive(Debug, Default)]
+pub struct Membership {
     /// Since when each OSD that is in is known to be down.
     down: BTreeMap<OsdId, Moment>,
-    /// What nothing is to be done about.
-    settled: Option<Layout>,
 }
 
-impl Management {
-    /// For a process that has just become the manager.
-    #[must_use]
-    pub fn new(cluster: Cluster) -> Management {
-        Management { cluster, down: BTreeMap::new(), settled: None }
-    }
+/// Who shall be in and out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Was out while it was down, is back, and comes in again.
+    pub back: Vec<OsdId>,
+    /// Has been away for too long, and is taken out, one after the other: each is decided as if those before it were out.
+    pub out: Vec<OsdId>,
+    /// When the next one will have been away for so long, by the monotonic clock.
+    pub next: Option<Duration>,
+}
 
-    /// Takes in who is back, and out who has been away for `out_after` and can be; nobody, if there is none. Answers when
-    /// the next one will have been away for so long, by the monotonic clock.
-    ///
-    /// # Errors
-    /// Those of the registry; decide again.
-    pub async fn decide_who_is_in(
-        &mut self,
-        map: &ClusterMap,
-        moment: Moment,
-        out_after: Option<Duration>,
-    ) -> Result<Option<Duration>> {
+impl Membership {
+    /// Decides who comes in and goes out by a map that was seen at a moment. Nobody goes out if there is no `out_after`.
+    pub fn decide(&mut self, map: &ClusterMap, moment: Moment, out_after: Option<Duration>) -> Decision {
         self.note_who_is_down(map, moment);
-        for (&osd, info) in &map.osds {
-            if info.admission == Admission::OutWhileDown
-                && info.address.is_some()
-                && self.cluster.take_in_again(osd).await?
-            {
-                tracing::info!(%osd, "it is back, so it is in again");
-            }
-        }
-        let Some(out_after) = out_after else { return Ok(None) };
-        let mut next: Option<Duration> = None;
+        let is_back = |info: &OsdInfo| info.admission == Admission::OutWhileDown && info.address.is_some();
+        let back = map.osds.iter().filter(|(_, info)| is_back(info)).map(|(osd, _)| *osd).collect();
+        let mut decision = Decision { back, ..Decision::default() };
+        let Some(out_after) = out_after else { return decision };
+        let at = |down: &Moment| down.now + out_after;
+        decision.next = self.down.values().map(at).filter(|at| *at > moment.now).min();
         let mut map = map.clone();
         let mut reasons: Option<BTreeMap<OsdId, Option<String>>> = None;
-        for (&osd, down) in &self.down {
-            let at = down.now + out_after;
-            if at > moment.now {
-                next = Some(next.map_or(at, |next| next.min(at)));
-                continue;
-            }
-            if reasons.is_none() {
+        for (&osd, _) in self.down.iter().filter(|(_, down)| at(down) <= moment.now) {
+            let reasons_now = reasons.get_or_insert_with(|| {
                 let outlook = Outlook::of(&map);
-                reasons = Some(self.down.keys().map(|osd| (*osd, outlook.reason_to_stay(*osd))).collect());
-            }
-            let stays = reasons.as_ref().is_some_and(|reasons| reasons[&osd].is_some());
-            if !stays && self.cluster.take_out_while_down(osd).await? {
-                tracing::warn!(%osd, seconds = out_after.as_secs(), "it stayed away, so its data is placed elsewhere");
-                // What was allowed for the first one may not be for the second.
+                self.down.keys().map(|osd| (*osd, outlook.reason_to_stay(*osd))).collect()
+            });
+            if reasons_now[&osd].is_none() {
+                decision.out.push(osd);
+                // What is allowed for the first one may not be for the second.
                 if let Some(info) = map.osds.get_mut(&osd) {
                     info.admission = Admission::OutWhileDown;
                 }
                 reasons = None;
             }
         }
-        Ok(next)
+        decision
     }
 
     fn note_who_is_down(&mut self, map: &ClusterMap, moment: Moment) {
@@ -126,43 +79,6 @@ impl Management {
         for osd in map.osds.keys().filter(|osd| is_down(osd)) {
             self.down.entry(*osd).or_insert(moment);
         }
-    }
-
-    /// Whether the map asks for targets that were not decided yet: see [`target_changes`].
-    #[must_use]
-    pub fn must_retarget(&self, map: &ClusterMap) -> bool {
-        self.settled.as_ref() != Some(&Layout::of(map))
-    }
-
-    /// Writes the targets that were decided by `map`. Says whether nothing is left to write; if not, look again.
-    ///
-    /// # Errors
-    /// Those of the registry; decide again.
-    pub async fn retarget(&mut self, map: &ClusterMap, changes: &[TargetChange]) -> Result<bool> {
-        if changes.is_empty() {
-            self.settled = Some(Layout::of(map));
-            return Ok(true);
-        }
-        tracing::info!(groups = changes.len(), "placement groups get new targets");
-        // Their change shows in the map, which is looked at again.
-        self.cluster.change_targets(changes).await
-    }
-
-    /// Has pools split their groups that are to, and counts those that were split off when all are. What changes shows in
-    /// the map, which is looked at again.
-    ///
-    /// # Errors
-    /// Those of the registry; decide again.
-    pub async fn decide_pg_counts(&mut self, map: &ClusterMap) -> Result<()> {
-        for (&pool, info) in &map.pools {
-            let name = &info.name;
-            if self.cluster.finish_split(pool, map).await? {
-                tracing::info!(pool = %name, groups = info.pg_numbers(), "all placement groups of the pool are split");
-            } else if self.cluster.begin_split(pool, map).await? {
-                tracing::info!(pool = %name, groups = info.pg_count, "the placement groups of the pool are split in two");
-            }
-        }
-        Ok(())
     }
 
     /// What becomes of those who are down, for people.
@@ -177,7 +93,7 @@ impl Management {
                 (None, _) => Away::In { reason: "--osd-out-after is never".to_owned() },
                 (_, Some(reason)) => Away::In { reason },
                 (Some(out_after), None) => {
-                    Away::Out { at_unix_seconds: down.unix_seconds.saturating_add(out_after.as_secs()) }
+                    Away::Out { at_unix_seconds: down.unix.as_secs().saturating_add(out_after.as_secs()) }
                 }
             };
             (osd, away)
@@ -298,49 +214,11 @@ fn dead_at(
     dead
 }
 
-/// The targets that are to be others than they are. In a large pool this takes a while.
-#[must_use]
-pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
-    let mut changes = Vec::new();
-    for (&pool, info) in &map.pools {
-        let candidates = Candidate::of_rule(map, &info.rule);
-        // Of groups that are being split both halves lie together until all are: whatever was balanced before is so then.
-        let groups = || (0..info.pg_count).map(|index| PgId { pool, index });
-        let present: Vec<Vec<OsdId>> = groups().map(|pg| present(map, pg)).collect();
-        let targets = retarget(pool, info.size, info.rule.failure_domain, &present, &candidates);
-        for ((pg, present), target) in groups().zip(present).zip(targets) {
-            if target != present {
-                changes.push(TargetChange {
-                    pg,
-                    before: map.targets.get(&pg).cloned(),
-                    target: target.clone(),
-                });
-            }
-            let child = pg.child(info.pg_count);
-            if info.split_to.is_some() && map.pgs.contains_key(&child) && self::present(map, child) != target
-            {
-                changes.push(TargetChange { pg: child, before: map.targets.get(&child).cloned(), target });
-            }
-        }
-    }
-    changes
-}
-
-/// Where a group's replicas shall lie now: where its target says, else where its configuration has them.
-fn present(map: &ClusterMap, pg: PgId) -> Vec<OsdId> {
-    if let Some(target) = map.targets.get(&pg) {
-        return target.clone();
-    }
-    let Some(PgConfig { primary, in_sync, .. }) = map.pgs.get(&pg) else { return Vec::new() };
-    let others = in_sync.iter().filter(|osd| *osd != primary);
-    std::iter::once(primary).chain(others).copied().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Epoch;
-    use base::map::{Location, NodeInfo, OsdInfo, PlacementRule, Reweight};
+    use base::PoolId;
+    use base::map::{Location, NodeInfo, PlacementRule};
 
     fn reason_to_stay(map: &ClusterMap, osd: OsdId) -> Option<String> {
         Outlook::of(map).reason_to_stay(osd)
@@ -362,6 +240,38 @@ mod tests {
 
     fn stays_because(nodes: &[u32], down: usize, copies: u32) -> String {
         reason_to_stay(&map(nodes, down, copies), OsdId(0)).unwrap_or_default()
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment { now: Duration::from_secs(seconds), unix: Duration::from_secs(1_800_000_000 + seconds) }
+    }
+
+    #[test]
+    fn who_stays_away_for_long_enough_is_taken_out_and_in_again_when_it_is_back() {
+        let out_after = Some(Duration::from_secs(600));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let mut map = map(&[0, 1, 2, 3, 4, 5], 1, 3);
+        let mut membership = Membership::default();
+        let waits = Decision { next: seconds(610), ..Decision::default() };
+        assert_eq!(membership.decide(&map, at(10), out_after), waits);
+        let told = Away::Out { at_unix_seconds: 1_800_000_610 };
+        assert_eq!(membership.away(&map, out_after), BTreeMap::from([(OsdId(0), told)]));
+        map.osds.get_mut(&OsdId(1)).unwrap().address = None;
+        assert_eq!(membership.decide(&map, at(400), out_after), waits);
+        let first = Decision { out: vec![OsdId(0)], next: seconds(1000), back: vec![] };
+        assert_eq!(membership.decide(&map, at(610), out_after), first);
+        // The map does not show it yet.
+        let both = Decision { out: vec![OsdId(0), OsdId(1)], ..Decision::default() };
+        assert_eq!(membership.decide(&map, at(1000), out_after), both);
+        assert_eq!(membership.decide(&map, at(1000), None), Decision::default());
+        // Half of them do not die by themselves.
+        map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+        let nobody = Decision { next: seconds(1601), ..Decision::default() };
+        assert_eq!(membership.decide(&map, at(1001), out_after), nobody);
+        let info = map.osds.get_mut(&OsdId(0)).unwrap();
+        (info.address, info.admission) = ("127.0.0.1:7000".parse().ok(), Admission::OutWhileDown);
+        let back = Decision { back: vec![OsdId(0)], ..Decision::default() };
+        assert_eq!(membership.decide(&map, at(1002), None), back);
     }
 
     #[test]
@@ -457,65 +367,5 @@ mod tests {
         map.osds.get_mut(&OsdId(3)).unwrap().address = None;
         let reason = reason_to_stay(&map, OsdId(3)).unwrap();
         assert!(reason.contains("only 2 other OSDs on nvme drives"), "{reason}");
-    }
-
-    #[tokio::test]
-    async fn whatever_targets_depend_on_has_them_decided_anew() {
-        let registry = registry::MemoryRegistry::new();
-        let mut management = Management::new(Cluster::new(std::sync::Arc::new(registry)));
-        let mut map = racks(4, 2, 2, PlacementRule::default());
-        let mut settle = |map: &mut ClusterMap| {
-            assert!(management.must_retarget(map));
-            for change in target_changes(map) {
-                map.targets.insert(change.pg, change.target);
-            }
-            assert_eq!(target_changes(map), []);
-            management.settled = Some(Layout::of(map));
-            assert!(!management.must_retarget(map));
-        };
-        settle(&mut map);
-        map.osds.get_mut(&OsdId(3)).unwrap().reweight = Reweight::from_thousandths(500).unwrap();
-        settle(&mut map);
-        map.nodes.get_mut(&NodeId(1)).unwrap().location.rack = Some("r3".into());
-        settle(&mut map);
-        map.nodes.get_mut(&NodeId(1)).unwrap().host = "other".into();
-        map.nodes.get_mut(&NodeId(2)).unwrap().host = "other".into();
-        settle(&mut map);
-        map.pools.get_mut(&PoolId(1)).unwrap().rule.failure_domain = FailureDomain::Rack;
-        settle(&mut map);
-        map.pools.get_mut(&PoolId(1)).unwrap().rule.device_class = Some(DeviceClass::Ssd);
-        map.osds.get_mut(&OsdId(5)).unwrap().device_class = DeviceClass::Hdd;
-        settle(&mut map);
-        assert!(map.targets.values().all(|target| !target.contains(&OsdId(5))));
-    }
-
-    #[test]
-    fn targets_change_with_the_osds_and_settle() {
-        let mut map = map(&[0, 1, 2, 3], 0, 3);
-        for change in target_changes(&map) {
-            map.targets.insert(change.pg, change.target);
-        }
-        assert_eq!(map.targets.len(), 16);
-        assert_eq!(target_changes(&map), []);
-        map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::OutWhileDown;
-        let away = target_changes(&map);
-        assert!(!away.is_empty() && away.iter().all(|change| !change.target.contains(&OsdId(2))));
-        assert!(away.iter().all(|change| change.before.as_ref() == map.targets.get(&change.pg)));
-    }
-
-    #[test]
-    fn a_group_without_a_target_keeps_what_it_has() {
-        let mut map = map(&[0, 1, 2], 0, 3);
-        let placed = target_changes(&map);
-        for change in &placed {
-            let config = PgConfig {
-                epoch: Epoch(1),
-                primary: change.target[0],
-                in_sync: change.target.iter().rev().copied().collect(),
-                learners: vec![],
-            };
-            map.pgs.insert(change.pg, config);
-        }
-        assert_eq!(target_changes(&map), []);
     }
 }

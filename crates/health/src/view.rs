@@ -1,25 +1,19 @@
 //! What the commands show, and the JSON they print: stable names in snake_case, ids as numbers, sizes in
 //! bytes. A figure that nobody reported is `null`, never 0.
 
+use crate::problem::Problem;
 use base::hash::Map;
 use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig};
-use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
+use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
-use cluster::{Away, Cluster, ClusterError};
-use registry::RegistryTrouble;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
 /// Digits of a short id.
-pub(crate) const SHORT_ID_DIGITS: usize = 8;
-
-/// What the OSDs report of themselves.
-pub type Statuses = BTreeMap<OsdId, Arc<OsdStatus>>;
+pub const SHORT_ID_DIGITS: usize = 8;
 
 /// What is known of OSDs besides the map.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,26 +25,15 @@ pub struct Reports {
     /// What becomes of those that are in and down.
     pub away: BTreeMap<OsdId, Away>,
     /// What is wrong with the registry itself, where it was asked.
-    pub registry: Vec<RegistryTrouble>,
+    pub registry: Vec<Problem>,
     /// Why nobody tells how the OSDs are, if so: there are no statuses then.
     pub silence: Option<String>,
 }
 
-impl Reports {
-    /// What the registry alone knows, where the manager does not answer; `silence` says why.
-    ///
-    /// # Errors
-    /// Those of the registry, or an entry that makes no sense.
-    pub async fn of_registry(cluster: &Cluster, silence: String) -> Result<Reports, ClusterError> {
-        let drives = cluster.drives().await?;
-        let away = cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
-        Ok(Reports { drives, away, silence: Some(silence), ..Reports::default() })
-    }
-}
-
+#[cfg(test)]
 impl From<BTreeMap<OsdId, OsdStatus>> for Reports {
     fn from(statuses: BTreeMap<OsdId, OsdStatus>) -> Reports {
-        let statuses = statuses.into_iter().map(|(osd, status)| (osd, Arc::new(status))).collect();
+        let statuses = statuses.into_iter().map(|(osd, status)| (osd, std::sync::Arc::new(status))).collect();
         Reports { statuses, ..Reports::default() }
     }
 }
@@ -359,8 +342,8 @@ struct Groups {
     target: usize,
 }
 
-/// The OSDs, in order.
-pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
+/// The OSDs, in order, as of a moment: seconds since 1970.
+pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<OsdView> {
     let mut groups: Map<OsdId, Groups> = Map::default();
     for (_, config, target) in placed(map) {
         groups.entry(config.primary).or_default().primary += 1;
@@ -376,7 +359,6 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
             groups.entry(*osd).or_default().target += 1;
         }
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     map.osds
         .iter()
         .map(|(id, info)| {
@@ -384,7 +366,9 @@ pub fn osds(map: &ClusterMap, reports: &Reports) -> Vec<OsdView> {
             let groups = groups.remove(id).unwrap_or_default();
             let is_away = info.address.is_none() && info.admission == Admission::In;
             let (out_in_seconds, stays_in_because) = match reports.away.get(id).filter(|_| is_away) {
-                Some(Away::Out { at_unix_seconds }) => (Some(at_unix_seconds.saturating_sub(now)), None),
+                Some(Away::Out { at_unix_seconds }) => {
+                    (Some(at_unix_seconds.saturating_sub(now_unix_seconds)), None)
+                }
                 Some(Away::In { reason }) => (None, Some(reason.clone())),
                 None => (None, None),
             };

@@ -1,16 +1,15 @@
-//! What health says of damaged and lost data, and of members that catch up.
+//! Damaged and lost data.
 
 use crate::codes::Code;
-use crate::duration::about;
-use crate::health::Problem;
-use crate::view::{LostView, OsdView, PgView};
+use crate::problem::Problem;
+use crate::view::{LostView, OsdView};
 use base::units::ByteSize;
 
 /// Lost ranges that are named one by one.
 const RANGES_NAMED: usize = 3;
 
 /// What an OSD met of damage.
-pub fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
+pub(super) fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
     let name = osd.osd;
     if let Some(count) = osd.lost_blocks.filter(|count| *count > 0) {
         let named: Vec<String> = osd.lost.iter().take(RANGES_NAMED).map(LostView::to_string).collect();
@@ -50,29 +49,14 @@ pub fn problems_of(osd: &OsdView, problems: &mut Vec<Problem>) {
     }
 }
 
-/// How much those who catch up in these groups still lack, and how long that may take.
-pub fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdView]) -> String {
-    let left = pgs.into_iter().filter_map(|pg| pg.recovery);
-    let sum = |one: (u64, u64), other: (u64, u64)| (one.0 + other.0, one.1 + other.1);
-    let Some((objects, bytes)) = left.map(|left| (left.objects_left, left.bytes_left)).reduce(sum) else {
-        return String::new();
-    };
-    let rate: u64 = osds.iter().filter_map(|osd| osd.recovery_bytes_per_s).sum();
-    let estimate = match bytes.checked_div(rate) {
-        Some(seconds) if seconds > 0 => format!(", about {} at {}/s", about(seconds), ByteSize(rate)),
-        _ => String::new(),
-    };
-    format!("; {objects} objects, of them {} known to differ, are left{estimate}", ByteSize(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::Level;
-    use crate::view::{self, PgHealth, RecoveryView, Reports};
+    use crate::codes::Level;
+    use crate::view::{self, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
     use base::status::{LostRange, OsdStatus};
-    use base::{Epoch, Generation, OsdId, PgId, PoolId, VolumeId};
+    use base::{Generation, OsdId, PoolId, VolumeId};
     use std::collections::BTreeMap;
 
     fn osd_with(status: OsdStatus) -> OsdView {
@@ -88,30 +72,7 @@ mod tests {
         };
         map.volumes.insert(VolumeId(7), volume);
         let reports = Reports::from(BTreeMap::from([(OsdId(0), status)]));
-        view::osds(&map, &reports).remove(0)
-    }
-
-    #[test]
-    fn what_is_left_of_catching_up_is_told_with_an_estimate_as_soon_as_there_is_a_rate() {
-        let group = |recovery| PgView {
-            pg: PgId { pool: PoolId(1), index: 0 },
-            state: PgHealth::Active,
-            reason: None,
-            epoch: Epoch(1),
-            primary: OsdId(0),
-            in_sync: vec![OsdId(0)],
-            learners: vec![OsdId(1)],
-            target: vec![OsdId(0), OsdId(1)],
-            objects: Some(9),
-            recovery,
-        };
-        let left = |objects_left, bytes_left| Some(RecoveryView { objects_left, bytes_left });
-        let osds = |rate| vec![osd_with(OsdStatus { recovery_bytes_per_s: rate, ..OsdStatus::default() }); 2];
-        assert_eq!(what_is_left(&[group(None)], &osds(1 << 20)), "");
-        let groups = [group(left(3, 60 << 20)), group(None), group(left(4, 60 << 20))];
-        let known = "; 7 objects, of them 120MiB known to differ, are left";
-        assert_eq!(what_is_left(&groups, &osds(0)), known);
-        assert_eq!(what_is_left(&groups, &osds(1 << 20)), format!("{known}, about 60 s at 2MiB/s"));
+        view::osds(&map, &reports, 0).remove(0)
     }
 
     #[test]

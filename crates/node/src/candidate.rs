@@ -1,27 +1,27 @@
-//! What one node at a time decides for the cluster, so that nobody needs to be asked: where data shall lie when the
-//! OSDs or pools have changed, and that an OSD which stays away is no longer waited for.
+//! Which process manages the cluster, and when it decides.
 //!
 //! [`Candidate::run`] is a task of every process of a node. One of them holds the leased key `millpond/manager` and decides; the others wait
 //! until it is gone. Everything it decides is written under the condition that what it was decided by still holds, so
 //! a manager that does not know yet that it is none any more does no harm, and a killed one costs its lease's time.
-//! What is decided, and by what rules, says [`Management`].
+//! What is decided, and by what rules, says [`manager::decide`].
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
 //! its lease alive, and has the registry forget its history as it grows old.
 
-use crate::announcements::announcements;
-use crate::control::{KEEP_ALIVE, LEASE_TTL};
-use api::collector::Collector;
+use crate::clock::Clock;
+use crate::lease::{KEEP_ALIVE, LEASE_TTL};
 use base::NodeId;
 use base::map::ClusterMap;
-use cluster::{
-    Cluster, ClusterError, HistoryBounds, Known, Management, ManagerRecord, Moment, Settings, target_changes,
-};
+use cluster::{Cluster, ClusterError, HistoryBounds, Known, ManagerRecord, Settings};
+use manager::Management;
+use manager::announcements::announcements;
+use manager::collector::Collector;
+use manager::decide::targets::target_changes;
 use registry::{LeaseId, RegistryError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -62,7 +62,7 @@ impl Candidate {
             match led {
                 Ok(Some(mut manager)) => {
                     tracing::info!(%node, "this node manages the cluster");
-                    collector.begin(Instant::now());
+                    collector.begin(Instant::now().into_std());
                     let mut own_stop = stop.clone();
                     tokio::select! {
                         () = manager.lead(maps.clone()) => tracing::warn!(%node, "this node no longer manages the cluster"),
@@ -92,8 +92,7 @@ struct Manager {
     management: Management,
     /// The map of the last decision.
     seen: Option<Arc<ClusterMap>>,
-    /// What its moments count from.
-    began: Instant,
+    clock: Clock,
 }
 
 impl Manager {
@@ -108,8 +107,8 @@ impl Manager {
         let record = ManagerRecord { node, pid, address, away: BTreeMap::new() };
         if cluster.become_manager(&record, lease).await? {
             let management = Management::new(cluster.clone());
-            let (cluster, began) = (cluster.clone(), Instant::now());
-            return Ok(Some(Manager { cluster, lease, record, management, seen: None, began }));
+            let (cluster, clock) = (cluster.clone(), Clock::new());
+            return Ok(Some(Manager { cluster, lease, record, management, seen: None, clock }));
         }
         cluster.registry().lease_revoke(lease).await?;
         Ok(None)
@@ -183,15 +182,13 @@ impl Manager {
                 false => tracing::info!("{what}"),
             }
         }
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let moment = Moment { now: self.began.elapsed(), unix_seconds: unix.as_secs() };
-        let next = self.management.decide_who_is_in(map, moment, out_after).await?;
-        let mut at = next.map(|next| self.began + next);
+        let next = self.management.decide_who_is_in(map, self.clock.now(), out_after).await?;
+        let mut at = next.map(|next| self.clock.instant(next));
         if !self.retarget(map).await? {
             let retry = Instant::now() + RETRY_PAUSE;
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
-        self.management.decide_pg_counts(map).await?;
+        self.management.split_pools(map).await?;
         let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };
@@ -230,8 +227,8 @@ enum Decided {
 mod tests {
     use super::*;
     use base::map::{Admission, DeviceClass};
+    use base::status::Away;
     use base::{OsdId, OsdUuid};
-    use cluster::Away;
 
     async fn see(maps: &mut Maps, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
         let waiting = tokio::time::timeout(Duration::from_secs(30), maps.wait_for(|map| condition(map)));

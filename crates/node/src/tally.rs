@@ -1,15 +1,12 @@
 //! What an OSD counted, on its way from its shard to the control side: once a second while something changes.
 
-use crate::shard::Report;
-use api::figures::{BUSIEST_MAX, ClientTraffic, OsdFigures, PoolTraffic, VolumeTraffic};
-use base::figures::{Figures, Traffic};
+use base::figures::{BUSIEST_MAX, Figures, Tally, Traffic};
 use base::hash::Map;
 use base::{ClientId, Instant, VolumeId};
 use nix::time::{ClockId, clock_gettime};
 use pg::Osd;
 use std::hash::Hash;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// How often figures are told while they change.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,9 +41,9 @@ impl Counts {
     }
 }
 
-/// Tells a shard's figures. It belongs on the shard's thread, whose CPU time it reads.
+/// Tells what a shard counted. It belongs on the shard's thread, whose CPU time it reads.
 #[derive(Debug, Default)]
-pub(crate) struct Teller {
+pub(crate) struct Tallier {
     next_at: Instant,
     /// What was told last.
     told: Option<Counts>,
@@ -54,9 +51,9 @@ pub(crate) struct Teller {
     clients: Busiest<ClientId>,
 }
 
-impl Teller {
-    /// Tells what `osd` counted, if it is time and something has changed. Should the control side lag, it is told later.
-    pub(crate) fn tell(&mut self, now: Instant, osd: &Osd, reports: &mpsc::Sender<Report>) {
+impl Tallier {
+    /// Tells what `osd` counted, if it is time and something has changed; `tell` says whether it could.
+    pub(crate) fn tell(&mut self, now: Instant, osd: &Osd, tell: impl FnOnce(Tally) -> bool) {
         if now < self.next_at {
             return;
         }
@@ -65,31 +62,17 @@ impl Teller {
         if self.told.is_some_and(|told| !counts.is_news_after(&told)) {
             return;
         }
-        let figures = OsdFigures {
-            osd: osd.id(),
-            at_ns: now.nanoseconds,
+        let tally = Tally {
+            at: now,
             requests: counts.requests,
             cpu_ns: counts.cpu_ns,
             operations_in_flight: counts.operations_in_flight,
             recovery_sent_bytes: counts.recovery_sent_bytes,
-            pools: osd
-                .view()
-                .pool_traffic()
-                .into_iter()
-                .map(|(pool, traffic)| PoolTraffic { pool, traffic })
-                .collect(),
-            volumes: self
-                .volumes
-                .choose(osd.view().volume_traffic())
-                .map(|(volume, traffic)| VolumeTraffic { volume, traffic })
-                .collect(),
-            clients: self
-                .clients
-                .choose(osd.view().client_traffic())
-                .map(|(client, traffic)| ClientTraffic { client, traffic })
-                .collect(),
+            pools: osd.view().pool_traffic().into_iter().collect(),
+            volumes: self.volumes.choose(osd.view().volume_traffic()).collect(),
+            clients: self.clients.choose(osd.view().client_traffic()).collect(),
         };
-        if reports.try_send(Report::Figures(Box::new(figures))).is_ok() {
+        if tell(tally) {
             self.told = Some(counts);
         }
     }
