@@ -1,6 +1,6 @@
 //! What the OSDs of one process counted: for metrics, and for whoever takes two readings and shows the difference.
 
-use base::figures::{Figures, Tally, Traffic};
+use base::figures::{Counts, Figures, Tally, Traffic};
 use base::{ClientId, NodeId, OsdId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -46,14 +46,15 @@ impl OsdFigures {
     /// What `osd` counted.
     #[must_use]
     pub fn of(osd: OsdId, tally: &Tally) -> OsdFigures {
+        let Counts { requests, cpu_ns, operations_in_flight, recovery_sent_bytes } = tally.counts;
         let (pools, volumes, clients) = (tally.pools.iter(), tally.volumes.iter(), tally.clients.iter());
         OsdFigures {
             osd,
             at_ns: tally.at.nanoseconds,
-            requests: tally.requests,
-            cpu_ns: tally.cpu_ns,
-            operations_in_flight: tally.operations_in_flight,
-            recovery_sent_bytes: tally.recovery_sent_bytes,
+            requests,
+            cpu_ns,
+            operations_in_flight,
+            recovery_sent_bytes,
             pools: pools.map(|&(pool, traffic)| PoolTraffic { pool, traffic }).collect(),
             volumes: volumes.map(|&(volume, traffic)| VolumeTraffic { volume, traffic }).collect(),
             clients: clients.map(|&(client, traffic)| ClientTraffic { client, traffic }).collect(),

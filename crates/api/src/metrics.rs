@@ -179,7 +179,7 @@ impl Families {
         let all = || {
             let figures = self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
             figures.flat_map(|(osd, figures)| {
-                RequestKind::ALL.map(move |kind| (labels(osd, kind), figures.requests.of(kind)))
+                RequestKind::ALL.map(move |kind| (labels(osd, kind), figures.counts.requests.of(kind)))
             })
         };
         let counts = |count: fn(&RequestFigures) -> u64| all().map(move |(labels, it)| (labels, count(it)));
@@ -235,17 +235,17 @@ impl Families {
         writer.counter(
             "millpond_osd_cpu_seconds",
             "CPU time of the OSD's thread; what the kernel does for it on other threads is not in it",
-            figures().map(|(labels, figures)| (labels, figures.cpu_ns as f64 / 1e9)),
+            figures().map(|(labels, figures)| (labels, figures.counts.cpu_ns as f64 / 1e9)),
         )?;
         writer.gauge(
             "millpond_osd_operations_in_flight",
             "Operations that have not ended",
-            figures().map(|(labels, figures)| (labels, figures.operations_in_flight)),
+            figures().map(|(labels, figures)| (labels, figures.counts.operations_in_flight)),
         )?;
         writer.counter(
             "millpond_osd_recovery_sent_bytes",
             "Bytes that members were sent that catch up",
-            figures().map(|(labels, figures)| (labels, figures.recovery_sent_bytes)),
+            figures().map(|(labels, figures)| (labels, figures.counts.recovery_sent_bytes)),
         )?;
         let gauges: [(&str, &str, fn(&OsdStatus) -> u64); 5] = [
             ("millpond_osd_used_bytes", "Bytes that hold something", |it| it.used_bytes),
@@ -413,7 +413,7 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::figures::{Figures, Tally};
+    use base::figures::{Counts, Figures, Tally};
     use base::map::PoolInfo;
     use base::{Instant, PoolId};
     use health::view::Reports;
@@ -433,12 +433,11 @@ mod tests {
         requests.read.done(4096, Duration::from_micros(9));
         requests.read.done(4096, Duration::from_secs(100));
         let traffic = Traffic { reads: 2, read_bytes: 8192, ..Traffic::default() };
+        let counts =
+            Counts { requests, cpu_ns: 1_500_000_000, operations_in_flight: 4, recovery_sent_bytes: 0 };
         let figures = Tally {
             at: Instant::default(),
-            requests,
-            cpu_ns: 1_500_000_000,
-            operations_in_flight: 4,
-            recovery_sent_bytes: 0,
+            counts,
             pools: vec![(PoolId(1), traffic)],
             volumes: vec![],
             clients: vec![],

@@ -7,7 +7,7 @@ use api::http::{Answer, AskManager, Asking, Parts, REPORTS_PATH, Source, documen
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
-use base::figures::{Figures, Tally, Traffic};
+use base::figures::{Counts, Figures, Tally, Traffic};
 use base::map::DeviceClass;
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::{
@@ -185,10 +185,7 @@ fn figures(volume: VolumeId) -> Tally {
     requests.read.done(4096, Duration::from_micros(100));
     Tally {
         at: Instant { nanoseconds: 1 },
-        requests,
-        cpu_ns: 2,
-        operations_in_flight: 0,
-        recovery_sent_bytes: 0,
+        counts: Counts { requests, cpu_ns: 2, operations_in_flight: 0, recovery_sent_bytes: 0 },
         pools: vec![(PoolId(1), traffic)],
         volumes: vec![(volume, traffic)],
         clients: vec![(ClientId(u64::MAX), traffic)],

@@ -233,11 +233,9 @@ impl Figures {
 /// Busiest volumes and clients that a [`Tally`] names.
 pub const BUSIEST_MAX: usize = 64;
 
-/// What one OSD counted, as of one moment.
-#[derive(Clone, Debug)]
-pub struct Tally {
-    /// When.
-    pub at: Instant,
+/// What one OSD counted in all.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
     /// What it did for clients and primaries.
     pub requests: Figures,
     /// CPU time of its thread, in nanoseconds; what the kernel does for it on other threads is not in it.
@@ -246,6 +244,15 @@ pub struct Tally {
     pub operations_in_flight: u64,
     /// Bytes that members were sent that catch up.
     pub recovery_sent_bytes: u64,
+}
+
+/// What one OSD counted, as of one moment.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// When.
+    pub at: Instant,
+    /// In all.
+    pub counts: Counts,
     /// What clients were served, by pool.
     pub pools: Vec<(PoolId, Traffic)>,
     /// The same by volume: the busiest of late, at most [`BUSIEST_MAX`].

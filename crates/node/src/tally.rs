@@ -1,6 +1,6 @@
 //! What an OSD counted, on its way from its shard to the control side: once a second while something changes.
 
-use base::figures::{BUSIEST_MAX, Figures, Tally, Traffic};
+use base::figures::{BUSIEST_MAX, Counts, Tally, Traffic};
 use base::hash::Map;
 use base::{ClientId, Instant, VolumeId};
 use nix::time::{ClockId, clock_gettime};
@@ -14,31 +14,21 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// CPU time that is told although nothing was counted for it, as when this OSD catches up, in nanoseconds.
 const CPU_NS_MIN: u64 = 10_000_000;
 
-/// Figures of which a change is worth telling.
-#[derive(Clone, Copy, Debug)]
-struct Counts {
-    requests: Figures,
-    operations_in_flight: u64,
-    recovery_sent_bytes: u64,
-    cpu_ns: u64,
+fn counts_of(osd: &Osd) -> Counts {
+    Counts {
+        requests: *osd.view().figures(),
+        operations_in_flight: osd.view().operations_in_flight() as u64,
+        recovery_sent_bytes: osd.view().pushed_bytes(),
+        cpu_ns: thread_cpu_ns(),
+    }
 }
 
-impl Counts {
-    fn of(osd: &Osd) -> Counts {
-        Counts {
-            requests: *osd.view().figures(),
-            operations_in_flight: osd.view().operations_in_flight() as u64,
-            recovery_sent_bytes: osd.view().pushed_bytes(),
-            cpu_ns: thread_cpu_ns(),
-        }
-    }
-
-    fn is_news_after(&self, told: &Counts) -> bool {
-        self.requests != told.requests
-            || self.operations_in_flight != told.operations_in_flight
-            || self.recovery_sent_bytes != told.recovery_sent_bytes
-            || self.cpu_ns.saturating_sub(told.cpu_ns) >= CPU_NS_MIN
-    }
+/// Whether a change is worth telling.
+fn is_news(now: &Counts, told: &Counts) -> bool {
+    now.requests != told.requests
+        || now.operations_in_flight != told.operations_in_flight
+        || now.recovery_sent_bytes != told.recovery_sent_bytes
+        || now.cpu_ns.saturating_sub(told.cpu_ns) >= CPU_NS_MIN
 }
 
 /// Tells what a shard counted. It belongs on the shard's thread, whose CPU time it reads.
@@ -58,16 +48,13 @@ impl Tallier {
             return;
         }
         self.next_at = now + PAUSE;
-        let counts = Counts::of(osd);
-        if self.told.is_some_and(|told| !counts.is_news_after(&told)) {
+        let counts = counts_of(osd);
+        if self.told.is_some_and(|told| !is_news(&counts, &told)) {
             return;
         }
         let tally = Tally {
             at: now,
-            requests: counts.requests,
-            cpu_ns: counts.cpu_ns,
-            operations_in_flight: counts.operations_in_flight,
-            recovery_sent_bytes: counts.recovery_sent_bytes,
+            counts,
             pools: osd.view().pool_traffic().into_iter().collect(),
             volumes: self.volumes.choose(osd.view().volume_traffic()).collect(),
             clients: self.clients.choose(osd.view().client_traffic()).collect(),
@@ -129,6 +116,7 @@ fn thread_cpu_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::figures::Figures;
 
     fn reads(reads: u64) -> Traffic {
         Traffic { reads, ..Traffic::default() }
@@ -159,9 +147,9 @@ mod tests {
             recovery_sent_bytes: 0,
             cpu_ns: 5,
         };
-        assert!(!Counts { cpu_ns: 6, ..told }.is_news_after(&told));
-        assert!(Counts { operations_in_flight: 1, ..told }.is_news_after(&told));
-        assert!(Counts { cpu_ns: 5 + CPU_NS_MIN, ..told }.is_news_after(&told));
+        assert!(!is_news(&Counts { cpu_ns: 6, ..told }, &told));
+        assert!(is_news(&Counts { operations_in_flight: 1, ..told }, &told));
+        assert!(is_news(&Counts { cpu_ns: 5 + CPU_NS_MIN, ..told }, &told));
     }
 
     #[test]
