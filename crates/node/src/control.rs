@@ -3,7 +3,6 @@
 
 use crate::attendance::Attendance;
 use crate::client_port::ClientService;
-use crate::device::{Drive, DriveError};
 use crate::lease::{KEEP_ALIVE, LEASE_TTL};
 use crate::location::Location;
 use crate::refusals::Refusals;
@@ -16,6 +15,7 @@ use base::map::{ClusterMap, PgConfig};
 use base::status::OsdStatus;
 use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
 use cluster::{Cluster, ClusterError, ScrubWishes};
+use drive::{Drive, DriveError, Use};
 use manager::log::ProcessLog;
 use registry::Connect;
 use registry::{LeaseId, RegistryError};
@@ -68,14 +68,6 @@ pub enum NodeError {
     /// A drive cannot be used.
     #[error(transparent)]
     Drive(#[from] DriveError),
-    /// A drive's superblocks say what cannot be.
-    #[error("{path}: {source}")]
-    Superblock {
-        /// The drive.
-        path: PathBuf,
-        /// What is wrong.
-        source: store::OpenError,
-    },
     /// A drive of another cluster.
     #[error(
         "{path}: belongs to cluster {found}, not {expected}; give another drive, or erase this one with `millpond osd \
@@ -353,18 +345,10 @@ async fn start_osd(
     handshakes: &Handle,
 ) -> Result<OsdControl, NodeError> {
     let cluster_id = cluster.id().await?;
-    let mut drive = Drive::open(&path, config.volatile_cache)?;
-    let is_blank = drive.is_blank()?;
-    let uuid = if is_blank {
-        // A drive that was emptied by mistake, or is not the one that this path meant before, is no new OSD.
-        if let Some(osd) = known_at(&path, config.node, cluster).await? {
-            return Err(NodeError::Emptied { path, osd });
-        }
-        OsdUuid(uuid::Uuid::new_v4())
-    } else {
-        let found = store::identify(&mut drive)
-            .map_err(|source| NodeError::Superblock { path: path.clone(), source })?
-            .ok_or_else(|| DriveError::NotBlank { path: path.clone() })?;
+    let mut drive = Drive::open(&path, Use::Alone)?;
+    drive.has_volatile_cache = config.volatile_cache.unwrap_or(drive.has_volatile_cache);
+    let found = drive.osd()?;
+    let uuid = if let Some(found) = found {
         if found.cluster != cluster_id {
             return Err(NodeError::OtherCluster { path, found: found.cluster, expected: cluster_id });
         }
@@ -372,8 +356,14 @@ async fn start_osd(
             return Err(NodeError::Removed { path, osd: found.osd });
         }
         found.osd_uuid
+    } else {
+        // A drive that was emptied by mistake, or is not the one that this path meant before, is no new OSD.
+        if let Some(osd) = known_at(&path, config.node, cluster).await? {
+            return Err(NodeError::Emptied { path, osd });
+        }
+        OsdUuid(uuid::Uuid::new_v4())
     };
-    let id = cluster.register_osd(uuid, config.node, drive.bytes(), drive.class()).await?;
+    let id = cluster.register_osd(uuid, config.node, drive.bytes(), drive.class).await?;
     let shown = path.display().to_string();
     let (report_sender, mut reports) = mpsc::channel(QUEUE_LENGTH);
     let (commands, command_receiver) = mpsc::channel(QUEUE_LENGTH);
@@ -388,7 +378,7 @@ async fn start_osd(
         drive,
         path: shown.clone(),
         identity: store::Identity { cluster: cluster_id, osd_uuid: uuid, osd: id },
-        format: is_blank,
+        format: found.is_none(),
         spin_max: config.spin_max,
         dials: dial_sender,
     };

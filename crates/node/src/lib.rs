@@ -1,7 +1,5 @@
 //! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
 //!
-//! - [`device`]: the drive under an OSD: opened once, directly, its cache looked at.
-//! - `drive_check`: whether the drive under a running OSD still is what it was.
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
@@ -22,9 +20,6 @@ mod candidate;
 mod client_port;
 mod clock;
 pub mod control;
-pub mod device;
-mod device_class;
-mod drive_check;
 mod entrance;
 mod http;
 mod lease;

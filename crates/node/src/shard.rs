@@ -1,13 +1,12 @@
 //! An OSD's thread: reap, handle, flush, again and again.
 
-use crate::device::Drive;
-use crate::drive_check::{self, DriveCheck, Finding};
 use crate::tally::Tallier;
 use base::figures::Tally;
 use base::map::{ClusterMap, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
+use drive::{Drive, DriveWatch, Finding};
 use pg::{Credential, GroupSummary, Io, LinkError, LostBlock, Osd, OsdOptions, ScrubReport};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::VecDeque;
@@ -142,7 +141,7 @@ pub fn run(
 ) -> Result<(), String> {
     let osd = config.identity.osd;
     let path = config.path.clone();
-    let has_volatile_cache = config.drive.has_volatile_cache();
+    let has_volatile_cache = config.drive.has_volatile_cache;
     let options = Options { volatile_cache: has_volatile_cache, ..Options::default() };
     if config.format {
         store::format(&mut config.drive, config.identity, &options)
@@ -160,10 +159,10 @@ pub fn run(
     reactor
         .register_buffers(machine.buffers_mut())
         .map_err(|error| format!("registering buffers: {error}"))?;
-    let drive_check = DriveCheck::new(config.drive.bytes(), ring::now());
+    let drive_watch = DriveWatch::new(config.drive.bytes(), ring::now());
     let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
     let file =
-        reactor.add_file(descriptor, config.drive.depth()).map_err(|error| format!("{path}: {error}"))?;
+        reactor.add_file(descriptor, config.drive.depth).map_err(|error| format!("{path}: {error}"))?;
     let ready = Report::Ready { waker: reactor.waker() };
     reports.blocking_send(ready).map_err(|_| "the node is stopping".to_owned())?;
     let shard = Shard {
@@ -184,7 +183,7 @@ pub fn run(
         publish_after: Instant::default(),
         looked_at: Instant::default(),
         shutdown_limit: None,
-        drive_check,
+        drive_watch,
         damage_logged: (0, Instant::default()),
         path,
         has_volatile_cache,
@@ -216,7 +215,7 @@ struct Shard {
     /// When it was looked at last whether there is something to publish.
     looked_at: Instant,
     shutdown_limit: Option<Instant>,
-    drive_check: DriveCheck,
+    drive_watch: DriveWatch,
     /// Blocks that did not verify, as of when that was logged last.
     damage_logged: (u64, Instant),
     path: String,
@@ -307,7 +306,7 @@ impl Shard {
             let (osd, mut io) = parts!(self);
             // Read anew: what is served by a lease must be served while it lasts, however long the turn took.
             osd.end_turn(ring::now(), &mut io);
-            self.drive_check.begin(now, self.osd.store(), &mut self.reactor, self.file);
+            self.drive_watch.begin(now, self.osd.store(), &mut self.reactor, self.file);
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.publish(now);
@@ -324,8 +323,8 @@ impl Shard {
     fn handle_event(&mut self, now: Instant, event: Event) {
         let (osd, mut io) = parts!(self);
         match event {
-            Event::FileDone { token, buffer, result } if drive_check::is_own(token) => {
-                let finding = self.drive_check.was_read(token, buffer, &result, osd.store());
+            Event::FileDone { token, buffer, result } if DriveWatch::is_own(token) => {
+                let finding = self.drive_watch.was_read(token, buffer, &result, osd.store());
                 self.heed(now, finding);
             }
             Event::FileDone { token, buffer, result } => {

@@ -1,15 +1,12 @@
 //! A block device or a file as a target: direct I/O on the reactor that OSDs use, with registered memory.
 
 use crate::engine::{Completion, Kind, Operation, Target, TargetError};
-use base::{Buffer, SECTOR_BYTES};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use base::Buffer;
+use drive::{Drive, Use};
 use ring::{Event, FileId, Reactor, ReactorOptions};
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use store::Device;
 
 /// What [`Target::wait`] allows a turn.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -19,15 +16,13 @@ const ENTRIES: std::ops::RangeInclusive<u32> = 64..=4096;
 /// A drive, or a file that stands for one.
 pub struct RawTarget {
     path: PathBuf,
-    bytes: u64,
-    alignment_bytes: u32,
+    /// Held while this writes, so that no OSD starts on it.
+    drive: Drive,
     reactor: Reactor,
     file: FileId,
     /// Absent while the slot's operation is in flight.
     buffers: Vec<Option<Buffer>>,
     events: Vec<Event>,
-    /// Held while this writes, so that no OSD starts on the drive.
-    _lock: Option<Flock<File>>,
 }
 
 impl RawTarget {
@@ -37,115 +32,39 @@ impl RawTarget {
     /// # Errors
     /// There is no drive, it is in use, or it takes no direct I/O.
     pub fn open(path: &Path, writes: bool, depth: u32, block_bytes: u32) -> Result<RawTarget, TargetError> {
+        let purpose = if writes { Use::Alone } else { Use::ReadOnly };
+        let drive = Drive::open(path, purpose).map_err(|error| TargetError(error.to_string()))?;
         let failed = |what: &dyn std::fmt::Display| TargetError(format!("{}: {what}", path.display()));
-        let metadata = std::fs::metadata(path).map_err(|error| {
-            failed(&format!(
-                "{error}; `lsblk` lists the devices of this machine, --target raw:PATH names one"
-            ))
-        })?;
-        let is_block_device = metadata.file_type().is_block_device();
-        if !is_block_device && !metadata.is_file() {
-            return Err(failed(&"is neither a block device nor a file; give one of these"));
-        }
-        let mut file = open(path, writes, is_block_device)?;
-        let bytes = file
-            .seek(SeekFrom::End(0))
-            .map_err(|error| failed(&format!("its size cannot be found out: {error}")))?;
-        let lock = if writes { Some(lock(path, &file)?) } else { None };
         let options = ReactorOptions {
             entries: depth.next_power_of_two().clamp(*ENTRIES.start(), *ENTRIES.end()),
             connections_max: 1,
             ..ReactorOptions::default()
         };
         let mut reactor = Reactor::new(options).map_err(|error| TargetError(error.to_string()))?;
-        let file = reactor.add_file(file, depth as usize).map_err(|error| failed(&error))?;
+        let descriptor = drive.descriptor().map_err(|error| failed(&error))?;
+        let file = reactor.add_file(descriptor, depth as usize).map_err(|error| failed(&error))?;
         let mut buffers: Vec<Buffer> = (0..depth).map(|_| Buffer::new(block_bytes as usize)).collect();
         reactor.register_buffers(buffers.iter_mut()).map_err(|error| {
             failed(&format!("the memory for it cannot be registered: {error}; lower --bs or --iodepth"))
         })?;
         Ok(RawTarget {
             path: path.to_owned(),
-            bytes,
-            alignment_bytes: alignment_bytes(&metadata),
+            drive,
             reactor,
             file,
             buffers: buffers.into_iter().map(Some).collect(),
             events: Vec::with_capacity(depth as usize),
-            _lock: lock,
         })
     }
 }
 
-fn open(path: &Path, writes: bool, is_block_device: bool) -> Result<File, TargetError> {
-    let failed = |what: &str| TargetError(format!("{}: {what}", path.display()));
-    // The kernel opens a block device exclusively only where it is neither mounted nor part of another.
-    let exclusive = if writes && is_block_device { OFlag::O_EXCL } else { OFlag::empty() };
-    let flags = (OFlag::O_DIRECT | OFlag::O_CLOEXEC | exclusive).bits();
-    let open = || OpenOptions::new().read(true).write(writes).custom_flags(flags).open(path);
-    let is_busy = |opened: &std::io::Result<File>| {
-        opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::EBUSY as i32))
-    };
-    let mut opened = open();
-    // The kernel lets go of what an io_uring held a moment after its process has ended.
-    for _ in 0..40 {
-        if !is_busy(&opened) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        opened = open();
-    }
-    opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EBUSY) => failed(
-            "is in use: mounted, an OSD's, or part of another device, and this job would overwrite it; give \
-             another device",
-        ),
-        Some(Errno::EINVAL) => {
-            failed("its file system does not support direct I/O; use XFS or ext4, or a block device")
-        }
-        Some(Errno::EACCES | Errno::EPERM) => {
-            failed("this user may not open it; run as root, or change its owner")
-        }
-        Some(Errno::EROFS) => failed("is read-only, and this job would write to it; give another device"),
-        _ => failed(&format!("cannot be opened: {error}")),
-    })
-}
-
-/// Takes the lock that an OSD takes on its drive.
-fn lock(path: &Path, file: &File) -> Result<Flock<File>, TargetError> {
-    let failed = |what: &str| TargetError(format!("{}: {what}", path.display()));
-    let descriptor = file.try_clone().map_err(|error| failed(&error.to_string()))?;
-    Flock::lock(descriptor, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-        Errno::EWOULDBLOCK => {
-            failed("is locked, by an OSD or another benchmark, and this job would overwrite it; give another")
-        }
-        error => failed(&format!("cannot be locked: {error}")),
-    })
-}
-
-/// The drive's logical block; a sector where that is unknown.
-fn alignment_bytes(metadata: &Metadata) -> u32 {
-    let sector = SECTOR_BYTES as u32;
-    if !metadata.file_type().is_block_device() {
-        return sector;
-    }
-    let number = metadata.rdev();
-    let device =
-        format!("/sys/dev/block/{}:{}", nix::sys::stat::major(number), nix::sys::stat::minor(number));
-    // A partition has the queue of its drive.
-    ["queue", "../queue"]
-        .iter()
-        .find_map(|queue| std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok())
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(sector)
-}
-
 impl Target for RawTarget {
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.drive.bytes()
     }
 
     fn alignment_bytes(&self) -> u32 {
-        self.alignment_bytes
+        self.drive.alignment_bytes
     }
 
     fn data_mut(&mut self, slot: u32) -> &mut [u8] {
@@ -232,19 +151,11 @@ mod tests {
     #[test]
     fn what_somebody_else_uses_is_not_written_to() {
         let drive = drive();
-        let held = Flock::lock(File::open(drive.path()).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+        let held = Drive::open(drive.path(), Use::Alone).unwrap();
         let error = RawTarget::open(drive.path(), true, 1, 4096).err().unwrap();
-        assert!(error.0.contains("is locked"), "{error}");
+        assert!(error.0.contains("is in use"), "{error}");
         RawTarget::open(drive.path(), false, 1, 4096).unwrap();
         drop(held);
         RawTarget::open(drive.path(), true, 1, 4096).unwrap();
-    }
-
-    #[test]
-    fn what_is_no_drive_is_named() {
-        let error = RawTarget::open(Path::new("/nowhere/drive"), false, 1, 4096).err().unwrap();
-        assert!(error.0.contains("/nowhere/drive") && error.0.contains("lsblk"), "{error}");
-        let error = RawTarget::open(Path::new("/dev/null"), false, 1, 4096).err().unwrap();
-        assert!(error.0.contains("neither"), "{error}");
     }
 }

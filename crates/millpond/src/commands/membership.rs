@@ -7,8 +7,8 @@
 use crate::Usage;
 use crate::host::access;
 use crate::host::configuration::{Configuration, NODES_MAX, Stored};
-use crate::host::device::{self, OSD_BYTES_MIN, Use};
 use crate::host::directory::Directory;
+use crate::host::drive_files;
 use crate::host::inquiry::Inquiry;
 use crate::host::settings::Settings;
 use crate::host::supervisor;
@@ -19,8 +19,8 @@ use base::units::ByteSize;
 use base::{NodeId, OsdId};
 use clap::{ArgGroup, Args};
 use cluster::Cluster;
+use drive::{Drive, DriveError, OSD_BYTES_MIN};
 use health::view::OsdView;
-use node::device::Drive;
 use placement::Candidate;
 use registry::{Registry, Txn};
 use std::path::{Path, PathBuf};
@@ -158,22 +158,18 @@ fn check_device(path: &Path, configuration: &Configuration, directory: &Director
             drive.node
         );
     }
-    device::check(path, Use::First)?;
-    let mut drive = Drive::open(path, None)?;
-    if drive.is_blank()? {
-        return Ok(());
-    }
     let shown = path.display();
-    match store::identify(&mut drive) {
+    match Drive::open_new(path)?.osd() {
+        Ok(None) => Ok(()),
         Ok(Some(found)) => bail!(
             "{shown}: holds {} of cluster {}, and would lose it; give another device, or erase this one with \
              `millpond osd wipe {shown} --yes`",
             found.osd,
             found.cluster
         ),
-        _ => bail!(
-            "{shown}: is not blank; give another device, or erase this one with `millpond osd wipe {shown} --yes`"
-        ),
+        // Whose it is cannot be told, and nobody asks for its data here.
+        Err(DriveError::Superblock(path, _)) => Err(DriveError::NotBlank(path).into()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -198,7 +194,7 @@ fn new_file(
     let ever = configuration.nodes + configuration.additions;
     let free = (ever..).map(|index| directory.osd_file(index)).find(|path| !path.exists());
     let path = free.context("there is no free name for another file")?;
-    device::make_file(&path, bytes, device::can_set_aside(directory.path(), bytes))?;
+    drive_files::make_file(&path, bytes, drive_files::can_set_aside(directory.path(), bytes))?;
     Ok(NewDrive { path, is_own: true })
 }
 

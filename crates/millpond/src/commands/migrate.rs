@@ -16,7 +16,7 @@ use base::units::ByteSize;
 use base::{ClusterId, NodeId};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError, Migrated, Migration, MigrationError, Presence, leased, reclaim};
-use node::device::{Drive, DriveError};
+use drive::{Drive, DriveError, Use};
 use registry::Connect;
 use registry::Registry;
 use registry_embedded::EmbeddedRegistry;
@@ -212,7 +212,7 @@ async fn wait_for_leases(source: &dyn Registry) -> anyhow::Result<()> {
 fn check_drives(configuration: &Configuration, directory: &Directory) -> anyhow::Result<()> {
     for drive in configuration.drives(directory) {
         // One that is lost is in nobody's use.
-        if let Err(DriveError::InUse { path }) = Drive::open(&drive.path, None) {
+        if let Err(DriveError::InUse(path)) = Drive::open(&drive.path, Use::Alone) {
             let (path, node) = (path.display(), drive.node);
             bail!(
                 "{path}: is in use, so a process of node.{node} still runs though `millpond up` does not; end it (`fuser \

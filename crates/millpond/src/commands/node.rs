@@ -3,7 +3,6 @@
 use crate::Usage;
 use crate::commands::membership::fewer_copies;
 use crate::host::access;
-use crate::host::device::{self, Use};
 use crate::host::directory::{Directory, Phase};
 use crate::host::joined;
 use crate::host::settings::Settings;
@@ -215,7 +214,7 @@ fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> 
     });
     let devices = devices.collect::<anyhow::Result<Vec<PathBuf>>>()?;
     // Before anything is made: a wrong device leaves no half of a node behind.
-    device::check_all(devices.iter().map(PathBuf::as_path), Use::First)?;
+    drive::check_new(&devices)?;
     check_listen(arguments.listen)?;
     settings.take(&token.registry, token.cluster, &token.etcd)?;
     let node = access::block_on(announce(arguments, directory, &mut settings, &token))?;

@@ -2,7 +2,6 @@
 
 use crate::commands::membership::{self, AddArguments};
 use crate::host::access;
-use crate::host::device;
 use crate::output;
 use crate::output::table::Table;
 use anyhow::{Context, bail};
@@ -10,19 +9,10 @@ use base::map::{Admission, DeviceClass, Reweight};
 use base::units::ByteSize;
 use base::{NodeId, OsdId};
 use clap::{Args, Subcommand};
+use drive::{Drive, Use};
 use health::view::OsdView;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use ring::{FREE_WITHIN, when_free};
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// What is erased at both ends of a drive, in bytes: more than any format keeps there, both superblocks
-/// of an OSD among them.
-const WIPE_BYTES: u64 = 8 << 20;
+use store::Device;
 
 /// Look at OSDs, add and remove them, or wipe the drive of one.
 #[derive(Args, Clone, Debug)]
@@ -126,7 +116,7 @@ pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
         OsdCommand::Rm { osd } => membership::remove(*osd, directory),
         OsdCommand::Reweight { osd, factor } => reweight(*osd, *factor, directory),
         OsdCommand::Class { osd, class } => set_class(*osd, *class, directory),
-        OsdCommand::Wipe { path, yes } => wipe(path, *yes, FREE_WITHIN),
+        OsdCommand::Wipe { path, yes } => wipe(path, *yes),
     }
 }
 
@@ -238,59 +228,16 @@ fn admission(admission: Admission) -> &'static str {
     }
 }
 
-/// Erases a drive that nobody uses, or whose user lets go of it within `patience`.
-fn wipe(path: &Path, yes: bool, patience: Duration) -> anyhow::Result<()> {
+/// Erases a drive that nobody uses.
+fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
     let shown = path.display();
-    device::check_unused(path)?;
-    let is_block =
-        path.metadata().with_context(|| format!("{shown}: cannot look at it"))?.file_type().is_block_device();
-    let mut file = device::open_to_write(path, is_block)?;
-    let content = device::content_of(&mut file).with_context(|| format!("{shown}: cannot read it"))?;
-    let bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("{shown}: cannot find out its size"))?;
+    let mut drive = Drive::open(path, Use::Alone)?;
     if !yes {
-        let content = content.unwrap_or("nothing that millpond recognises");
-        bail!("{shown}: {} with {content} would be erased; to do it, add --yes", ByteSize(bytes));
+        let content = drive.content()?.unwrap_or("nothing that millpond recognises");
+        bail!("{shown}: {} with {content} would be erased; to do it, add --yes", ByteSize(drive.bytes()));
     }
-    // Flock takes the file, and gives it back with the error.
-    let mut unlocked = Some(file);
-    let locked = when_free(
-        patience,
-        |errno| *errno == Errno::EWOULDBLOCK,
-        || {
-            let file = unlocked.take().expect("an attempt that failed gave it back");
-            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(file, errno)| {
-                unlocked = Some(file);
-                errno
-            })
-        },
-    );
-    let mut file = match locked {
-        Ok(file) => file,
-        Err(errno) => bail!(
-            "{shown}: is in use by a running OSD ({errno}), and was for the last {} s; end that first, with `millpond \
-             down` or `millpond osd rm`",
-            patience.as_secs()
-        ),
-    };
-    let erase = |file: &mut File| -> std::io::Result<()> {
-        zero(file, 0, bytes.min(WIPE_BYTES))?;
-        zero(file, bytes.saturating_sub(WIPE_BYTES), bytes.min(WIPE_BYTES))?;
-        file.sync_all()
-    };
-    erase(&mut file).with_context(|| format!("{shown}: cannot erase it"))?;
+    drive.erase().with_context(|| format!("{shown}: cannot erase it"))?;
     output::print_line(&format!("{shown}: erased"))
-}
-
-fn zero(file: &mut File, offset: u64, bytes: u64) -> std::io::Result<()> {
-    static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
-    file.seek(SeekFrom::Start(offset))?;
-    let mut left = bytes;
-    while left > 0 {
-        let now = left.min(CHUNK.len() as u64);
-        file.write_all(&CHUNK[..now as usize])?;
-        left -= now;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -345,36 +292,5 @@ mod tests {
         assert_eq!(parse_class("hdd"), Ok(GivenClass(Some(DeviceClass::Hdd))));
         assert_eq!(parse_class("auto"), Ok(GivenClass(None)));
         assert!(parse_class("floppy").unwrap_err().contains("nvme, ssd, hdd, or auto"));
-    }
-
-    #[test]
-    fn a_wipe_takes_both_ends_and_leaves_the_size() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("drive");
-        std::fs::write(&path, vec![7u8; 20 << 20]).unwrap();
-        let refusal = wipe(&path, false, FREE_WITHIN).unwrap_err().to_string();
-        assert!(refusal.contains("20MiB") && refusal.contains("--yes"), "{refusal}");
-        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 7));
-        wipe(&path, true, FREE_WITHIN).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(bytes.len(), 20 << 20);
-        assert!(bytes[..8 << 20].iter().chain(&bytes[12 << 20..]).all(|byte| *byte == 0));
-    }
-
-    #[test]
-    fn a_drive_that_an_osd_holds_is_not_wiped() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("drive");
-        std::fs::write(&path, [7u8; 4096]).unwrap();
-        let held = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-        let refusal = wipe(&path, true, Duration::from_millis(100)).unwrap_err().to_string();
-        assert!(refusal.contains("running OSD"), "{refusal}");
-        // What held it lets go while it is waited for.
-        let holder = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(200));
-            drop(held);
-        });
-        wipe(&path, true, Duration::from_secs(60)).unwrap();
-        holder.join().unwrap();
     }
 }

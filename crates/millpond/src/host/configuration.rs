@@ -2,13 +2,13 @@
 //! later starts need no flags. A running `up` follows it.
 
 use crate::Usage;
-use crate::host::device::OSD_BYTES_MIN;
 use crate::host::directory::Directory;
 use anyhow::{Context, bail};
 use base::NodeId;
 use base::duration::Limit;
 use base::units::ByteSize;
 use cluster::Cluster;
+use drive::OSD_BYTES_MIN;
 use registry::{Compare, KeyValue, Operation, Registry, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,7 +4,6 @@
 use crate::Usage;
 use crate::host::access;
 use crate::host::configuration::{Configuration, Drives, Request, Stored};
-use crate::host::device::{self, Use};
 use crate::host::directory::Directory;
 use crate::host::settings::Settings;
 use anyhow::{Context, bail};
@@ -15,7 +14,6 @@ use registry::Registry;
 use registry_embedded::EmbeddedRegistry;
 use registry_remote::SocketServer;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// See the module's documentation.
@@ -146,7 +144,7 @@ async fn open_registry(
     let configuration = Configuration::new(request)?;
     // Before anything is made: a wrong device leaves no half of a cluster behind.
     if let Drives::Devices(paths) = &configuration.drives {
-        device::check_all(paths.iter().map(PathBuf::as_path), Use::First)?;
+        drive::check_new(paths)?;
     }
     let registry = match registry {
         Some(registry) => registry,

@@ -3,7 +3,6 @@
 //! As with `millpond up`, a drive that is added while it runs gets one more process, so that those which run are not
 //! disturbed; the next start makes one process of all of them again.
 
-use crate::host::device;
 use crate::host::directory::{Directory, DirectoryLock, Phase};
 use crate::host::local_cluster::run_cluster;
 use crate::host::settings::Settings;
@@ -12,7 +11,6 @@ use crate::host::supervisor::{ChildPlan, Supervisor};
 use crate::output;
 use anyhow::bail;
 use base::NodeId;
-use device::Use;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,8 +83,8 @@ impl Host {
         // They are not looked at again and again.
         self.drives.extend(new.iter().cloned());
         let (usable, lost): (Vec<PathBuf>, Vec<PathBuf>) =
-            new.into_iter().partition(|drive| match device::check(drive, Use::Again) {
-                Ok(_) => true,
+            new.into_iter().partition(|drive| match drive::check(drive) {
+                Ok(()) => true,
                 Err(problem) => {
                     output::warning(&format!("{problem:#}; {} goes on without it", self.node));
                     false

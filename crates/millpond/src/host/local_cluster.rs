@@ -11,8 +11,8 @@
 
 use crate::host::access;
 use crate::host::configuration::{self, Configuration, Drives, NodeDrive, Request};
-use crate::host::device::{self, Use};
 use crate::host::directory::{Directory, DirectoryLock, Phase};
+use crate::host::drive_files;
 use crate::host::home::Home;
 use crate::host::inquiry::Inquiry;
 use crate::host::network_namespaces::NetworkNamespaces;
@@ -466,22 +466,22 @@ fn prepare_drives(directory: &Directory, configuration: &Configuration) -> anyho
     {
         let missing: Vec<&PathBuf> =
             drives.iter().map(|drive| &drive.path).filter(|path| !path.exists()).collect();
-        let set_aside =
-            !missing.is_empty() && device::can_set_aside(directory.path(), size.0 * missing.len() as u64);
+        let set_aside = !missing.is_empty()
+            && drive_files::can_set_aside(directory.path(), size.0 * missing.len() as u64);
         for path in missing {
-            device::make_file(path, size.0, set_aside)?;
+            drive_files::make_file(path, size.0, set_aside)?;
         }
     }
     let mut usable = Vec::new();
     let mut last_problem = None;
     for drive in drives {
-        match device::check(&drive.path, Use::Again) {
-            Ok(_) => usable.push(drive),
+        match drive::check(&drive.path) {
+            Ok(()) => usable.push(drive),
             Err(problem) if configuration.prepared => {
                 output::warning(&format!("{problem:#}; node.{} starts without it", drive.node));
                 last_problem = Some(problem);
             }
-            Err(problem) => return Err(problem),
+            Err(problem) => return Err(problem.into()),
         }
     }
     match last_problem {

@@ -2,18 +2,16 @@
 
 pub mod access;
 pub mod configuration;
-pub mod device;
 pub mod directory;
+pub mod drive_files;
 pub mod home;
 pub mod inquiry;
 pub mod joined;
 pub mod local_cluster;
-pub mod mounts;
 pub mod network_namespaces;
 pub mod readiness;
 pub mod scrape_targets;
 pub mod settings;
-pub mod signature;
 pub mod stop;
 pub mod supervisor;
 pub mod token;

@@ -8,7 +8,7 @@
 use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{Buffer, ClientId, ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use client::{Client, Outcome, VolumeHandle};
-use node::device::Drive;
+use drive::{Drive, Use};
 use node::shard::{self, Command, Dial, Report, ShardConfig};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions, Waker};
 use std::collections::BTreeMap;
@@ -45,8 +45,10 @@ impl OsdThread {
         let (report_sender, mut reports) = mpsc::channel(1024);
         let (commands, command_receiver) = mpsc::channel(1024);
         let (dial_sender, dials) = mpsc::channel(1024);
+        let mut drive = Drive::open(&path, Use::Alone).unwrap();
+        drive.has_volatile_cache = false;
         let config = ShardConfig {
-            drive: Drive::open(&path, Some(false)).unwrap(),
+            drive,
             path: path.display().to_string(),
             identity: Identity { cluster: cluster_id(), osd_uuid: uuid, osd },
             format: true,

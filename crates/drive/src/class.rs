@@ -1,11 +1,11 @@
 //! What kind of drive something lies on, as far as the kernel tells in sysfs.
 
+use crate::sysfs::{SYSFS, attribute, directory_of, entries, parse_number};
 use base::map::DeviceClass;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const SYSFS: &str = "/sys";
 /// Devices on devices on devices: no stack is as high.
 const LAYERS_MAX: usize = 8;
 
@@ -17,18 +17,17 @@ pub(crate) fn class_of(metadata: &Metadata) -> DeviceClass {
 
 /// The class of the block device with that number, of which a sysfs tells.
 fn class_within(sysfs: &Path, device: u64, layers: usize) -> Option<DeviceClass> {
-    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
-    let directory = fs::canonicalize(sysfs.join(format!("dev/block/{major}:{minor}"))).ok()?;
+    let directory = fs::canonicalize(directory_of(sysfs, device)).ok()?;
     // A partition has no queue of its own; its parent directory is the whole device's.
     let is_whole = directory.join("queue").is_dir();
-    let whole = if is_whole { directory } else { directory.parent()?.to_owned() };
+    let whole = if is_whole { directory.as_path() } else { directory.parent()? };
     let layers = layers.checked_sub(1)?;
     // What lies on several devices, or through a loop on a file, is as slow as the slowest under it.
-    if let Some(class) = under(&whole).into_iter().filter_map(|one| class_within(sysfs, one, layers)).max() {
+    if let Some(class) = under(whole).into_iter().filter_map(|one| class_within(sysfs, one, layers)).max() {
         return Some(class);
     }
     let is_nvme = whole.file_name()?.to_str()?.starts_with("nvme");
-    match fs::read_to_string(whole.join("queue/rotational")).ok()?.trim() {
+    match attribute(whole, "queue/rotational")?.as_str() {
         "1" => Some(DeviceClass::Hdd),
         _ if is_nvme => Some(DeviceClass::Nvme),
         _ => Some(DeviceClass::Ssd),
@@ -37,17 +36,11 @@ fn class_within(sysfs: &Path, device: u64, layers: usize) -> Option<DeviceClass>
 
 /// The numbers of the devices under a device: of a mapped or joined one its parts, of a loop that of its file.
 fn under(whole: &Path) -> Vec<u64> {
-    let parts = fs::read_dir(whole.join("slaves")).into_iter().flatten().flatten();
-    let numbers = parts.filter_map(|part| number_in(&part.path().join("dev")));
-    let file = fs::read_to_string(whole.join("loop/backing_file")).ok();
-    let file = file.and_then(|path| fs::metadata(PathBuf::from(path.trim_end())).ok());
+    let slaves = whole.join("slaves");
+    let parts = entries(&slaves).into_iter();
+    let numbers = parts.filter_map(|part| parse_number(&attribute(&slaves.join(part), "dev")?));
+    let file = attribute(whole, "loop/backing_file").and_then(|path| fs::metadata(path).ok());
     numbers.chain(file.map(|metadata| metadata.dev())).collect()
-}
-
-fn number_in(file: &Path) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(nix::sys::stat::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -55,6 +48,7 @@ mod tests {
     use super::*;
     use nix::sys::stat::makedev;
     use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
     /// A sysfs with a device of that name and number.
     fn add(sysfs: &Path, name: &str, number: &str, rotational: Option<&str>) -> PathBuf {

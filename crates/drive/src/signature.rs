@@ -1,7 +1,7 @@
 //! What a drive holds already, so that nobody's data is overwritten by a mistyped path.
 
 /// Bytes from the start of a drive that the signatures below lie in.
-pub const PROBE_BYTES: usize = 68 * 1024;
+pub(crate) const PROBE_BYTES: usize = 68 * 1024;
 
 /// `(offset in bytes, magic, what it is)`. From the formats' own documentation; more telling ones first.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
@@ -26,7 +26,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
 ];
 
 /// What the drive whose first bytes are `start` holds, if it is something well known.
-pub fn find(start: &[u8]) -> Option<&'static str> {
+pub(crate) fn find(start: &[u8]) -> Option<&'static str> {
     SIGNATURES
         .iter()
         .find(|(offset, magic, _)| start.get(*offset..offset + magic.len()) == Some(*magic))

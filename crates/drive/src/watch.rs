@@ -17,7 +17,7 @@ const TOKEN: u64 = 0xff << 56;
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub enum Finding {
     /// Nothing wrong.
     Sound,
     /// Not a superblock of this OSD, where there must be one.
@@ -32,14 +32,9 @@ pub(crate) enum Finding {
     },
 }
 
-/// Whether a token is one of this module's.
-pub(crate) fn is_own(token: u64) -> bool {
-    token & TOKEN == TOKEN
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct DriveCheck {
+pub struct DriveWatch {
     bytes: u64,
     next_at: Instant,
     pause: Duration,
@@ -49,11 +44,18 @@ pub(crate) struct DriveCheck {
     buffers: [Option<Buffer>; 3],
 }
 
-impl DriveCheck {
+impl DriveWatch {
+    /// Whether a token is that of a read of a look.
+    #[must_use]
+    pub fn is_own(token: u64) -> bool {
+        token & TOKEN == TOKEN
+    }
+
     /// For a drive of so many bytes.
-    pub(crate) fn new(bytes: u64, now: Instant) -> DriveCheck {
+    #[must_use]
+    pub fn new(bytes: u64, now: Instant) -> DriveWatch {
         let buffers = [(); 3].map(|()| Some(Buffer::new(BLOCK_BYTES)));
-        DriveCheck { bytes, next_at: now + EVERY, pause: EVERY, was_wrong: false, buffers }
+        DriveWatch { bytes, next_at: now + EVERY, pause: EVERY, was_wrong: false, buffers }
     }
 
     /// Where to look: the superblocks, and the end.
@@ -63,7 +65,7 @@ impl DriveCheck {
     }
 
     /// Begins a look, if one is due and the last one ended.
-    pub(crate) fn begin(&mut self, now: Instant, store: &Store, reactor: &mut Reactor, file: FileId) {
+    pub fn begin(&mut self, now: Instant, store: &Store, reactor: &mut Reactor, file: FileId) {
         let is_over = self.buffers.iter().all(Option::is_some);
         if now < self.next_at || !is_over || !store.superblocks_are_at_rest() || store.failure().is_some() {
             return;
@@ -79,7 +81,7 @@ impl DriveCheck {
     }
 
     /// A place was read.
-    pub(crate) fn was_read(
+    pub fn was_read(
         &mut self,
         token: u64,
         buffer: Option<Buffer>,
