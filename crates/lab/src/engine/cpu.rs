@@ -3,6 +3,8 @@
 //! The machine's figure alone holds kernel workers, soft interrupts and whoever else worked for the job,
 //! so it is the one to compare. A process's figure says where to look. Whatever cannot be read is absent.
 
+use procfs::process::Process;
+use procfs::{CpuTime, Current, FromReadSI, KernelStats, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ struct ProcessSnapshot {
     /// Of the whole process, ended threads included, in whole ticks.
     cpu_ticks: u64,
     /// Of each live thread, to the nanosecond; empty where the kernel does not tell.
-    threads_ns: BTreeMap<u32, u64>,
+    threads_ns: BTreeMap<i32, u64>,
     resident_bytes: Option<u64>,
 }
 
@@ -130,7 +132,7 @@ impl Monitor {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             at: Instant::now(),
-            machine: read(&self.proc.join("stat")).and_then(|text| parse_machine(&text)),
+            machine: read_machine(&self.proc),
             client: read_process(&self.proc, self.client),
             nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
         }
@@ -167,8 +169,8 @@ impl Monitor {
 /// The id of the process that started `pid`, or `None` if it is gone.
 #[must_use]
 pub fn parent_of(pid: u32) -> Option<u32> {
-    let text = read(&PathBuf::from(format!("/proc/{pid}/stat")))?;
-    stat_field(&text, 4)?.try_into().ok()
+    let process = Process::new(pid.cast_signed()).ok()?;
+    process.stat().ok()?.ppid.try_into().ok()
 }
 
 /// What this machine is, for the head of a report.
@@ -188,16 +190,17 @@ impl Machine {
     /// This one.
     #[must_use]
     pub fn this() -> Machine {
-        let cpuinfo = read(Path::new("/proc/cpuinfo")).unwrap_or_default();
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
             line.split_once(':').map(|(_, value)| value.trim().to_owned())
         };
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease");
         Machine {
             cpu: field("model name").or_else(|| field("Model")),
             cpus: std::thread::available_parallelism().ok().and_then(|count| u32::try_from(count.get()).ok()),
-            memory_bytes: memory_bytes("MemTotal"),
-            kernel: read(Path::new("/proc/sys/kernel/osrelease")).map(|text| text.trim().to_owned()),
+            memory_bytes: Meminfo::current().ok().map(|memory| memory.mem_total),
+            kernel: kernel.ok().map(|text| text.trim().to_owned()),
         }
     }
 }
@@ -216,64 +219,27 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// A line of `/proc/meminfo`, such as `MemTotal` or `MemAvailable`, in bytes.
-#[must_use]
-pub fn memory_bytes(name: &str) -> Option<u64> {
-    parse_kilobytes(&read(Path::new("/proc/meminfo"))?, name)
-}
-
-fn read(path: &Path) -> Option<String> {
-    // A process may have any bytes in its name.
-    std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+fn read_machine(proc: &Path) -> Option<MachineTicks> {
+    let stat = KernelStats::from_file(proc.join("stat"), procfs::current_system_info()).ok()?;
+    // Time of guests is part of user already.
+    let CpuTime { user, nice, system, irq, softirq, steal, .. } = stat.total;
+    Some(MachineTicks { busy: user + nice + system + irq? + softirq?, steal: steal.unwrap_or(0) })
 }
 
 fn read_process(proc: &Path, pid: u32) -> Option<ProcessSnapshot> {
-    let directory = proc.join(pid.to_string());
-    let stat = read(&directory.join("stat"))?;
-    let threads_ns = std::fs::read_dir(directory.join("task"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let thread = entry.file_name().to_str()?.parse().ok()?;
-            Some((thread, parse_schedstat(&read(&entry.path().join("schedstat"))?)?))
-        })
-        .collect();
+    let process = Process::new_with_root(proc.join(pid.to_string())).ok()?;
+    let stat = process.stat().ok()?;
+    let threads = process.tasks().into_iter().flatten().flatten();
+    let memory = process.statm().ok().map(|memory| memory.resident);
     Some(ProcessSnapshot {
-        start_ticks: stat_field(&stat, 22)?,
-        cpu_ticks: stat_field(&stat, 14)? + stat_field(&stat, 15)?,
-        threads_ns,
-        resident_bytes: read(&directory.join("status")).and_then(|text| parse_kilobytes(&text, "VmRSS")),
+        start_ticks: stat.starttime,
+        cpu_ticks: stat.utime + stat.stime,
+        threads_ns: threads
+            .filter_map(|thread| Some((thread.tid, thread.schedstat().ok()?.sum_exec_runtime)))
+            .collect(),
+        // Of one that ended and was not waited for that is 0, and unknown what it was.
+        resident_bytes: memory.filter(|pages| *pages > 0).map(|pages| pages * procfs::page_size()),
     })
-}
-
-/// Field `number` (from 1, as in proc(5)) of `/proc/PID/stat`. The second, the name, may itself hold
-/// spaces and parentheses, so counting starts behind its last one.
-fn stat_field(text: &str, number: usize) -> Option<u64> {
-    let (_, fields) = text.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
-}
-
-fn parse_schedstat(text: &str) -> Option<u64> {
-    text.split_ascii_whitespace().next()?.parse().ok()
-}
-
-fn parse_machine(text: &str) -> Option<MachineTicks> {
-    let line = text.lines().find(|line| line.starts_with("cpu "))?;
-    let fields: Vec<u64> =
-        line.split_ascii_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; time of guests is part of user already.
-    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = fields[..] else { return None };
-    Some(MachineTicks {
-        busy: user + nice + system + irq + softirq,
-        steal: fields.get(7).copied().unwrap_or(0),
-    })
-}
-
-fn parse_kilobytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':')))?;
-    let kilobytes: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    kilobytes.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -281,37 +247,10 @@ mod tests {
     use super::*;
     use std::fs;
 
-    const STAT: &str =
-        "cpu  14122 10 2588 245555 831 3 53 81 7 0\ncpu0 6310 0 939 124309 52 0 10 39 0 0\nintr 1\n";
+    const STAT: &str = "cpu  14122 10 2588 245555 831 3 53 81 7 0\ncpu0 6310 0 939 124309 52 0 10 39 0 0\n\
+                        intr 1\nctxt 9\nbtime 9\nprocesses 9\n";
     const PROCESS: &str = "4242 (a (very) odd) name) S 1 4242 4242 0 -1 4194560 1200 0 0 0 731 269 0 0 20 0 3 0 \
                            98765 25000000 900 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
-
-    #[test]
-    fn machine_time_counts_work_and_leaves_out_idle_waiting_and_steal() {
-        let ticks = parse_machine(STAT).unwrap();
-        assert_eq!(ticks, MachineTicks { busy: 14122 + 10 + 2588 + 3 + 53, steal: 81 });
-        assert_eq!(parse_machine("cpu  1 2 3"), None);
-        assert_eq!(parse_machine("intr 5"), None);
-    }
-
-    #[test]
-    fn a_process_name_with_parentheses_does_not_shift_the_fields() {
-        assert_eq!(stat_field(PROCESS, 4), Some(1));
-        assert_eq!(stat_field(PROCESS, 14), Some(731));
-        assert_eq!(stat_field(PROCESS, 15), Some(269));
-        assert_eq!(stat_field(PROCESS, 22), Some(98765));
-        assert_eq!(stat_field("garbage", 14), None);
-    }
-
-    #[test]
-    fn small_files_of_proc_are_read_as_captured() {
-        assert_eq!(parse_schedstat("11803254873 2039145 21022\n"), Some(11_803_254_873));
-        assert_eq!(parse_schedstat(""), None);
-        let status = "Name:\tmillpond\nVmHWM:\t  200000 kB\nVmRSS:\t  123456 kB\nRssAnon:\t 1 kB\n";
-        assert_eq!(parse_kilobytes(status, "VmRSS"), Some(123_456 * 1024));
-        assert_eq!(parse_kilobytes(status, "VmSwap"), None);
-        assert_eq!(parse_kilobytes(status, "Vm"), None);
-    }
 
     /// A captured `/proc` with one process of two threads.
     fn captured() -> (tempfile::TempDir, Monitor) {
@@ -323,11 +262,27 @@ mod tests {
             fs::write(root.join(format!("4242/task/{thread}/schedstat")), "5000000000 1 1\n").unwrap();
         }
         fs::write(root.join("4242/stat"), PROCESS).unwrap();
-        fs::write(root.join("4242/status"), "VmRSS:\t 1000 kB\n").unwrap();
+        fs::write(root.join("4242/statm"), "6000 250 40 30 0 900 0\n").unwrap();
         let nodes =
             vec![Watched { label: "node.1".into(), pid: 4242 }, Watched { label: "node.2".into(), pid: 777 }];
         let monitor = Monitor { proc: root.to_owned(), client: 999, nodes };
         (directory, monitor)
+    }
+
+    #[test]
+    fn counters_are_read_as_captured() {
+        let (directory, _) = captured();
+        let root = directory.path();
+        // Neither idle nor waiting, nor what a hypervisor gave to others.
+        let machine = MachineTicks { busy: 14122 + 10 + 2588 + 3 + 53, steal: 81 };
+        assert_eq!(read_machine(root), Some(machine));
+        // A name with parentheses does not shift the fields.
+        let process = read_process(root, 4242).unwrap();
+        assert_eq!((process.start_ticks, process.cpu_ticks), (98765, 731 + 269));
+        assert_eq!(process.threads_ns, BTreeMap::from([(4242, 5_000_000_000), (4243, 5_000_000_000)]));
+        fs::write(root.join("stat"), STAT.replace(" 3 53 81 7 0", "")).unwrap();
+        fs::write(root.join("4242/stat"), "garbage").unwrap();
+        assert_eq!((read_machine(root), read_process(root, 4242)), (None, None));
     }
 
     #[test]
@@ -341,7 +296,7 @@ mod tests {
         assert_eq!(usage.machine_us, Some(1_000_000.0));
         assert_eq!(usage.steal_us, Some(0.0));
         assert_eq!(usage.nodes[0].cpu_us, Some(1500.0));
-        assert_eq!(usage.nodes[0].resident_bytes, Some(1000 * 1024));
+        assert_eq!(usage.nodes[0].resident_bytes, Some(250 * procfs::page_size()));
         assert_eq!((usage.nodes[1].cpu_us, usage.nodes[1].resident_bytes), (None, None));
         assert_eq!(usage.client.cpu_us, None);
         assert_eq!(usage.nodes_us(), None, "a sum with an unknown part is unknown");

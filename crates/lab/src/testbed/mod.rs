@@ -14,7 +14,6 @@ pub mod jobs;
 pub use cluster::{Cluster, ScrubFigures, frozen, is_settled, signal};
 pub use drives::LoopDevice;
 
-use crate::engine::cpu::memory_bytes;
 use crate::engine::plan::{Job, TargetName};
 use anyhow::{Context, bail};
 use base::units::ByteSize;
@@ -22,6 +21,7 @@ use cleanup::Undo;
 use cluster::stop_cluster;
 use drives::detach_loops_of;
 use jobs::Sample;
+use procfs::{Current, Meminfo};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ impl Testbed {
     pub fn free_bytes(&self) -> u64 {
         let free = nix::sys::statvfs::statvfs(&self.directory)
             .map_or(0, |space| space.blocks_available() * space.fragment_size());
-        memory_bytes("MemAvailable").map_or(free, |memory| memory.min(free))
+        let memory = Meminfo::current().ok().and_then(|memory| memory.mem_available);
+        memory.map_or(free, |memory| memory.min(free))
     }
 
     /// Fails unless so many bytes are free, and a quarter as many again for the processes.

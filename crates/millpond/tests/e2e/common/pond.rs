@@ -5,6 +5,7 @@ use super::site::{Cluster, Site};
 use super::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use procfs::process::Process;
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -127,19 +128,11 @@ impl Drop for Pond {
 
 /// Whether a process runs. One that only waits to be reaped does not.
 pub fn runs(pid: i32) -> bool {
-    stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+    Process::new(pid).is_ok_and(|process| process.is_alive())
 }
 
 fn children_of(parent: i32) -> Vec<i32> {
-    let processes = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent)).collect()
-}
-
-/// Its state and its parent, by `/proc/PID/stat` (proc(5)).
-fn stat(pid: i32) -> Option<(char, i32)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it is in parentheses and may hold anything.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+    let processes = procfs::process::all_processes().expect("/proc is mounted").flatten();
+    let stats = processes.filter_map(|process| process.stat().ok());
+    stats.filter(|stat| stat.ppid == parent).map(|stat| stat.pid).collect()
 }
