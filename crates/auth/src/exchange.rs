@@ -1,7 +1,7 @@
 //! The handshake's messages: one side of TLS over a socket, until both leave it or go on under its keys.
 
 use crate::channel::Channel;
-use crate::handshake::AuthError;
+use crate::error::AuthError;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};

@@ -14,11 +14,13 @@
 
 mod channel;
 mod dial;
+mod error;
 mod exchange;
 mod handshake;
 mod key;
 
 pub use channel::{Channel, Stream};
 pub use dial::{dial, key_at, reach};
-pub use handshake::{AuthError, HANDSHAKE_LIMIT, Identity};
+pub use error::{AuthError, HANDSHAKE_LIMIT};
+pub use handshake::Identity;
 pub use key::{KeyError, SecretKey};

@@ -1,6 +1,6 @@
 //! What came over a connection: records that were not opened yet, and plaintext that was not taken yet.
 
-use crate::session::End;
+use crate::end::End;
 use crate::{CIPHERTEXT_BYTES_MAX, HEADER_BYTES};
 use std::ops::Range;
 

@@ -17,10 +17,12 @@
 //! before it is handed over still. A stream that was cut off ends in the middle of something; that the other side
 //! meant to end it, only [`End::Closed`] says.
 
+mod end;
 mod incoming;
 mod session;
 
-pub use session::{End, Session};
+pub use end::End;
+pub use session::Session;
 
 /// Bytes of plaintext in one record at most (RFC 8446, section 5.1).
 pub const PLAINTEXT_BYTES_MAX: usize = 1 << 14;

@@ -1,5 +1,6 @@
 //! A session: the keys of both directions of one connection.
 
+use crate::end::End;
 use crate::incoming::Incoming;
 use crate::{HEADER_BYTES, PLAINTEXT_BYTES_MAX};
 use rustls::crypto::cipher::{
@@ -19,28 +20,6 @@ const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 const KEY_UPDATE_REQUESTED: [u8; 5] = [24, 0, 0, 1, 1];
 /// The level of an alert, which says nothing any more.
 const ALERT_LEVEL_WARNING: u8 = 1;
-
-/// Why nothing more comes over a session.
-#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The other side ended it, and said so.
-    #[error("the peer closed the connection")]
-    Closed,
-    /// The other side found something wrong.
-    #[error("the peer ended the encrypted connection: {0}")]
-    Alert(String),
-    /// What came is no record.
-    #[error(
-        "what came over an encrypted connection is not encrypted: it was changed on its way, or the peer sends in plain"
-    )]
-    NoRecord,
-    /// A record does not verify.
-    #[error("what came over an encrypted connection does not verify: it was changed on its way")]
-    Forged,
-    /// A record verifies and has no place here.
-    #[error("the peer breaks the rules of TLS: it sent {0}")]
-    Unexpected(&'static str),
-}
 
 /// The encryption of one connection, both directions of it. See the crate's documentation for how to drive it.
 pub struct Session {
