@@ -1,6 +1,7 @@
 //! An encrypted connection's session, and the records that it sealed and that are on their way out.
 
-use crate::connection::{Inbox, Outbox};
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
 use base::Buffer;
 use std::collections::VecDeque;
 use tls::{End, PLAINTEXT_BYTES_MAX, Session};

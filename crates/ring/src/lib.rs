@@ -18,14 +18,20 @@
 mod connection;
 pub mod counting;
 mod encryption;
+mod event;
+mod files;
+mod inbox;
+mod outbox;
+mod queue;
 mod reactor;
 mod release;
 mod setup;
 mod stream;
 mod wake;
 
-pub use connection::Inbox;
-pub use reactor::{ConnectionId, Event, FileId, ListenerId, Reactor, ReactorOptions};
+pub use event::{ConnectionId, Event, FileId, ListenerId};
+pub use inbox::Inbox;
+pub use reactor::{Reactor, ReactorOptions};
 pub use release::{FREE_WITHIN, when_free};
 pub use setup::SetupError;
 pub use stream::Stream;

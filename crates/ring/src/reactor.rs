@@ -1,12 +1,16 @@
 //! The reactor: files, sockets, listeners and timers on one `io_uring`.
 
-use crate::connection::{Connection, Inbox};
+use crate::connection::Connection;
 use crate::encryption::Encryption;
-use crate::setup::{SetupError, make_ring};
+use crate::event::{ConnectionId, Event, FileId, ListenerId};
+use crate::files::Files;
+use crate::inbox::Inbox;
+use crate::queue::{Completion, Queue};
+use crate::setup::SetupError;
 use crate::stream::{Stream, set_stream_options};
 use crate::wake::Waker;
 use base::{Buffer, LinkId, Network};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{cqueue, opcode, types};
 use socket2::{SockAddr, Socket};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,87 +19,6 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
-
-/// A file given to a reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileId(u32);
-
-/// A listening socket given to a reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId(u32);
-
-/// A connection of a reactor. Never equal to that of an earlier connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId {
-    slot: u32,
-    serial: u32,
-}
-
-impl ConnectionId {
-    /// A small number below the reactor's `connections_max`, unique among the live ones: for tables beside
-    /// the reactor's.
-    #[must_use]
-    pub fn slot(self) -> usize {
-        self.slot as usize
-    }
-
-    /// The name of this connection for state machines that know no reactor.
-    #[must_use]
-    pub fn link(self) -> LinkId {
-        LinkId(u64::from(self.serial) << 32 | u64::from(self.slot))
-    }
-
-    /// The connection that [`Self::link`] named.
-    #[must_use]
-    pub fn of_link(link: LinkId) -> ConnectionId {
-        ConnectionId { slot: link.0 as u32, serial: (link.0 >> 32) as u32 }
-    }
-}
-
-/// What happened. Results of file operations are byte counts already checked to be complete.
-#[derive(Debug)]
-pub enum Event {
-    /// A read, write or flush ended. `buffer` is the one it was given.
-    FileDone {
-        /// What the caller named it.
-        token: u64,
-        /// The memory it worked on; `None` for a flush.
-        buffer: Option<Buffer>,
-        /// An error names the place.
-        result: Result<(), io::Error>,
-    },
-    /// Somebody connected.
-    Accepted {
-        /// Where.
-        listener: ListenerId,
-        /// The new connection; it receives already.
-        connection: ConnectionId,
-    },
-    /// An outgoing connection stands; it receives already.
-    Connected {
-        /// The one [`Reactor::connect`] named.
-        connection: ConnectionId,
-    },
-    /// Bytes came: take them with [`Reactor::take_inbox`].
-    Received {
-        /// From where.
-        connection: ConnectionId,
-    },
-    /// All that was queued on it is sent.
-    Drained {
-        /// Where.
-        connection: ConnectionId,
-    },
-    /// The connection ended, for whatever reason. Its id is dead.
-    Closed {
-        /// Which.
-        connection: ConnectionId,
-        /// In words.
-        reason: String,
-    },
-    /// Another thread called [`Waker::wake`].
-    Woken,
-}
 
 /// Sizes of a reactor.
 #[derive(Clone, Debug)]
@@ -131,64 +54,30 @@ const KIND_ACCEPT: u64 = 4;
 const KIND_CONNECT: u64 = 5;
 const KIND_WAKE: u64 = 6;
 
-/// With more operations waiting than this, a turn does not poll.
-const EAGER_OPERATIONS_MAX: usize = 2;
-
 /// A receive waits for the socket to have something before it looks (`IORING_RECVSEND_POLL_FIRST`).
 const RECEIVE_POLL_FIRST: u16 = 1;
 
 /// Files and listeners that fit beside the connections.
 const FILES_MAX: u32 = 64;
 
-/// A file, with no more operations handed to the kernel at a time than its device takes: for one more, the
-/// kernel would put a thread to sleep, which costs far more than the operation.
-struct OpenFile {
-    /// Held open for the sake of locks on it; operations name its slot.
-    _file: File,
-    depth: usize,
-    in_flight: usize,
-    waiting: VecDeque<squeue::Entry>,
-}
-
-/// A file operation in flight. It owns what the kernel works on.
-struct FileOperation {
-    file: FileId,
-    token: u64,
-    buffer: Option<Buffer>,
-    expected_bytes: usize,
-    what: &'static str,
-    offset: u64,
-}
-
 /// One thread's `io_uring` with everything on it. See the crate's documentation.
 pub struct Reactor {
-    ring: IoUring,
+    queue: Queue,
     options: ReactorOptions,
-    files: Vec<OpenFile>,
+    files: Files,
     listeners: Vec<Socket>,
     connections: Vec<Option<Connection>>,
     connections_free: Vec<u32>,
     connection_serial: u32,
-    operations: Vec<Option<FileOperation>>,
-    operations_free: Vec<u32>,
     /// Addresses of connects in flight, by connection slot.
     connecting: Vec<(u32, Box<SockAddr>)>,
     dirty: Vec<u32>,
-    backlog: VecDeque<squeue::Entry>,
-    /// Submitted and not yet completed for good.
-    in_flight: usize,
     released: Vec<Buffer>,
-    completions: Vec<(u64, i32, u32)>,
+    completions: Vec<Completion>,
     /// Events that arise outside of completions, such as a close asked for by the caller.
     waiting_events: VecDeque<Event>,
     waker: Waker,
     wake_counter: Box<u64>,
-    wake_is_armed: bool,
-    is_eager: bool,
-    /// How long recent eager waits were, in nanoseconds, as a moving average; decides whether polling pays.
-    wait_average_ns: u64,
-    buffers_are_registered: bool,
-    enters: u64,
 }
 
 impl Reactor {
@@ -197,35 +86,26 @@ impl Reactor {
     /// # Errors
     /// When the system refuses; the error says which part of it, and how to allow it.
     pub fn new(options: ReactorOptions) -> Result<Reactor, SetupError> {
-        let ring = make_ring(options.entries)?;
-        ring.submitter().register_files_sparse(options.connections_max + FILES_MAX).map_err(|source| {
+        let queue = Queue::new(options.entries, options.spin_max)?;
+        queue.submitter().register_files_sparse(options.connections_max + FILES_MAX).map_err(|source| {
             SetupError::Other { step: "making the table of files (raise `ulimit -n`)", source }
         })?;
         let waker = Waker::new().map_err(|source| SetupError::Other { step: "eventfd", source })?;
         let mut reactor = Reactor {
-            ring,
+            queue,
+            files: Files::new(options.connections_max, KIND_FILE << KIND_SHIFT),
             options,
-            files: Vec::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
             connections_free: Vec::new(),
             connection_serial: 0,
-            operations: Vec::new(),
-            operations_free: Vec::new(),
             connecting: Vec::new(),
             dirty: Vec::new(),
-            backlog: VecDeque::new(),
-            in_flight: 0,
             released: Vec::new(),
             completions: Vec::new(),
             waiting_events: VecDeque::new(),
             waker,
             wake_counter: Box::new(0),
-            wake_is_armed: false,
-            is_eager: false,
-            wait_average_ns: 0,
-            buffers_are_registered: false,
-            enters: 0,
         };
         reactor.arm_wake();
         Ok(reactor)
@@ -240,7 +120,7 @@ impl Reactor {
     /// System calls that entered the ring so far.
     #[must_use]
     pub fn enters(&self) -> u64 {
-        self.enters
+        self.queue.enters()
     }
 
     /// Registers the memory of `buffers`, so that the kernel need not map it for each operation. Once, before
@@ -249,27 +129,7 @@ impl Reactor {
     /// # Errors
     /// When the kernel refuses for another reason.
     pub fn register_buffers<'a>(&mut self, buffers: impl Iterator<Item = &'a mut Buffer>) -> io::Result<()> {
-        assert!(!self.buffers_are_registered, "buffers are registered once");
-        let mut vectors = Vec::new();
-        let mut registered = Vec::new();
-        for buffer in buffers.take(usize::from(u16::MAX >> 2)) {
-            let bytes = buffer.bytes();
-            vectors.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
-            registered.push(buffer);
-        }
-        // SAFETY: the kernel pins the pages themselves; should a buffer be freed while they are registered,
-        // its pages stay pinned and are merely unused, since operations name a registration only through a
-        // live `Buffer`.
-        match unsafe { self.ring.submitter().register_buffers(&vectors) } {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        self.buffers_are_registered = true;
-        for (index, buffer) in registered.into_iter().enumerate() {
-            buffer.set_registration(index as u16);
-        }
-        Ok(())
+        self.files.register_buffers(buffers, &self.queue)
     }
 
     /// Gives a file (a drive) to the reactor, which has at most `depth` operations on it in flight; others wait.
@@ -277,42 +137,16 @@ impl Reactor {
     /// # Errors
     /// When the table of files is full or the kernel refuses.
     pub fn add_file(&mut self, file: File, depth: usize) -> io::Result<FileId> {
-        let index = self.files.len() as u32;
-        if index + self.listeners.len() as u32 >= FILES_MAX {
-            return Err(io::Error::other("a reactor takes at most 64 files and listeners"));
-        }
-        self.ring
-            .submitter()
-            .register_files_update(self.options.connections_max + index, &[file.as_raw_fd()])?;
-        self.files.push(OpenFile {
-            _file: file,
-            depth: depth.max(1),
-            in_flight: 0,
-            waiting: VecDeque::new(),
-        });
-        Ok(FileId(index))
+        self.check_table()?;
+        self.files.add(file, depth, &self.queue)
     }
 
     /// Reads `length` bytes at `offset` into the front of `buffer`, which nobody else may hold.
     ///
     /// # Panics
     /// If the buffer is shared or too small.
-    pub fn read(&mut self, file: FileId, token: u64, offset: u64, mut buffer: Buffer, length: usize) {
-        let registration = buffer.registration().filter(|_| self.buffers_are_registered);
-        let memory = buffer.bytes_mut().expect("a buffer being filled has one holder");
-        assert!(length <= memory.len(), "a read fits its buffer");
-        let pointer = memory.as_mut_ptr();
-        let descriptor = self.file_slot(file);
-        let entry = match registration {
-            Some(index) => {
-                opcode::ReadFixed::new(descriptor, pointer, length as u32, index).offset(offset).build()
-            }
-            None => opcode::Read::new(descriptor, pointer, length as u32).offset(offset).build(),
-        };
-        self.start_file_operation(
-            entry,
-            FileOperation { file, token, buffer: Some(buffer), expected_bytes: length, what: "read", offset },
-        );
+    pub fn read(&mut self, file: FileId, token: u64, offset: u64, buffer: Buffer, length: usize) {
+        self.files.read(file, token, offset, buffer, length, &mut self.queue);
     }
 
     /// Writes the first `length` bytes of `buffer` at `offset`.
@@ -320,36 +154,12 @@ impl Reactor {
     /// # Panics
     /// If the buffer is smaller than that.
     pub fn write(&mut self, file: FileId, token: u64, offset: u64, buffer: Buffer, length: usize) {
-        let registration = buffer.registration().filter(|_| self.buffers_are_registered);
-        assert!(length <= buffer.size(), "a write lies within its buffer");
-        let pointer = buffer.bytes().as_ptr();
-        let descriptor = self.file_slot(file);
-        let entry = match registration {
-            Some(index) => {
-                opcode::WriteFixed::new(descriptor, pointer, length as u32, index).offset(offset).build()
-            }
-            None => opcode::Write::new(descriptor, pointer, length as u32).offset(offset).build(),
-        };
-        self.start_file_operation(
-            entry,
-            FileOperation {
-                file,
-                token,
-                buffer: Some(buffer),
-                expected_bytes: length,
-                what: "write",
-                offset,
-            },
-        );
+        self.files.write(file, token, offset, buffer, length, &mut self.queue);
     }
 
     /// Makes every write that completed before durable.
     pub fn flush(&mut self, file: FileId, token: u64) {
-        let entry = opcode::Fsync::new(self.file_slot(file)).flags(types::FsyncFlags::DATASYNC).build();
-        self.start_file_operation(
-            entry,
-            FileOperation { file, token, buffer: None, expected_bytes: 0, what: "flush", offset: 0 },
-        );
+        self.files.flush(file, token, &mut self.queue);
     }
 
     /// Accepts connections on a listening socket from now on.
@@ -357,9 +167,7 @@ impl Reactor {
     /// # Errors
     /// When the table of files is full.
     pub fn listen(&mut self, socket: Socket) -> io::Result<ListenerId> {
-        if self.files.len() + self.listeners.len() + 1 > FILES_MAX as usize {
-            return Err(io::Error::other("a reactor takes at most 64 files and listeners"));
-        }
+        self.check_table()?;
         let listener = ListenerId(self.listeners.len() as u32);
         self.listeners.push(socket);
         self.arm_accept(listener.0);
@@ -382,7 +190,8 @@ impl Reactor {
                 .build()
                 .user_data(KIND_CONNECT << KIND_SHIFT | u64::from(connection.slot));
         self.connecting.push((connection.slot, address));
-        self.push(entry);
+        // SAFETY: `connecting` owns the address until the completion.
+        unsafe { self.queue.push(entry) };
         Ok(connection)
     }
 
@@ -423,7 +232,7 @@ impl Reactor {
         let descriptor = socket.as_raw_fd();
         (state.socket, state.is_connecting, state.is_reserved) = (socket, false, false);
         state.encryption = session.map(|session| Box::new(Encryption::new(session)));
-        if let Err(error) = self.ring.submitter().register_files_update(connection.slot, &[descriptor]) {
+        if let Err(error) = self.queue.submitter().register_files_update(connection.slot, &[descriptor]) {
             return self.begin_close(connection.slot, error.to_string());
         }
         self.waiting_events.push_back(Event::Connected { connection });
@@ -524,7 +333,7 @@ impl Reactor {
     /// sleeps, as [`ReactorOptions::spin_max`] says. Of more, throughput counts for more than the latency of
     /// each, and who sleeps finds more when it wakes.
     pub fn set_waiting(&mut self, operations: usize) {
-        self.is_eager = (1..=EAGER_OPERATIONS_MAX).contains(&operations);
+        self.queue.set_waiting(operations);
     }
 
     /// One turn: issues everything queued, waits until something happened or `timeout` has passed, and
@@ -535,14 +344,17 @@ impl Reactor {
     pub fn turn(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         self.start_sends();
         let timeout = if self.waiting_events.is_empty() { timeout } else { Some(Duration::ZERO) };
-        self.enter(timeout)?;
+        self.queue.enter(timeout)?;
         self.reap(events);
         events.extend(self.waiting_events.drain(..));
         Ok(())
     }
 
-    fn file_slot(&self, file: FileId) -> types::Fixed {
-        types::Fixed(self.options.connections_max + file.0)
+    fn check_table(&self) -> io::Result<()> {
+        if self.files.count() + self.listeners.len() < FILES_MAX as usize {
+            return Ok(());
+        }
+        Err(io::Error::other("a reactor takes at most 64 files and listeners"))
     }
 
     fn connection(&self, connection: ConnectionId) -> Option<&Connection> {
@@ -583,7 +395,7 @@ impl Reactor {
                 )));
             }
         };
-        if let Err(error) = self.ring.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
+        if let Err(error) = self.queue.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
             self.connections_free.push(slot);
             return Err(error);
         }
@@ -593,53 +405,13 @@ impl Reactor {
         Ok(ConnectionId { slot, serial })
     }
 
-    fn start_file_operation(&mut self, entry: squeue::Entry, operation: FileOperation) {
-        let index = self.operations_free.pop().unwrap_or_else(|| {
-            self.operations.push(None);
-            self.operations.len() as u32 - 1
-        });
-        let file = &mut self.files[operation.file.0 as usize];
-        self.operations[index as usize] = Some(operation);
-        let entry = entry.user_data(KIND_FILE << KIND_SHIFT | u64::from(index));
-        if file.in_flight == file.depth {
-            file.waiting.push_back(entry);
-        } else {
-            file.in_flight += 1;
-            self.push(entry);
-        }
-    }
-
-    fn push(&mut self, entry: squeue::Entry) {
-        self.in_flight += 1;
-        if self.backlog.is_empty() {
-            // SAFETY: whatever the entry points at is owned by this reactor's tables until its completion:
-            // file operations by `operations`, sends and receives by their `Connection`, connects by
-            // `connecting`, the wake-up by `wake_counter`. `Drop` waits for all of them.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-        }
-        self.backlog.push_back(entry);
-    }
-
-    /// Moves what did not fit into the submission queue before.
-    fn push_backlog(&mut self) {
-        while let Some(entry) = self.backlog.front() {
-            // SAFETY: as in `push`.
-            if unsafe { self.ring.submission().push(entry) }.is_err() {
-                return;
-            }
-            self.backlog.pop_front();
-        }
-    }
-
     fn arm_wake(&mut self) {
         let pointer = (&raw mut *self.wake_counter).cast::<u8>();
         let entry = opcode::Read::new(types::Fd(self.waker.file().as_raw_fd()), pointer, 8)
             .build()
             .user_data(KIND_WAKE << KIND_SHIFT);
-        self.wake_is_armed = true;
-        self.push(entry);
+        // SAFETY: `wake_counter` lives as long as the reactor.
+        unsafe { self.queue.push(entry) };
     }
 
     fn arm_accept(&mut self, listener: u32) {
@@ -648,7 +420,8 @@ impl Reactor {
             .flags(libc::SOCK_CLOEXEC)
             .build()
             .user_data(KIND_ACCEPT << KIND_SHIFT | u64::from(listener));
-        self.push(entry);
+        // SAFETY: it points at nothing.
+        unsafe { self.queue.push(entry) };
     }
 
     fn arm_receive(&mut self, slot: u32) {
@@ -682,7 +455,8 @@ impl Reactor {
             .build()
             .user_data(KIND_RECEIVE << KIND_SHIFT | u64::from(slot));
         state.is_receiving = true;
-        self.push(entry);
+        // SAFETY: the connection owns the memory until the completion, and hands out no inbox meanwhile.
+        unsafe { self.queue.push(entry) };
     }
 
     fn start_sends(&mut self) {
@@ -706,7 +480,8 @@ impl Reactor {
             .flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32)
             .build()
             .user_data(KIND_SEND << KIND_SHIFT | u64::from(slot));
-        self.push(entry);
+        // SAFETY: the connection owns the message and what it points at until the completion.
+        unsafe { self.queue.push(entry) };
     }
 
     /// Before a connection is closed on purpose its last message, often the reason, is tried without waiting.
@@ -751,101 +526,23 @@ impl Reactor {
         }
         state.release_all(&mut self.released);
         // An update to -1 empties the slot; should it fail, the next connection overwrites it.
-        let _ = self.ring.submitter().register_files_update(slot, &[-1]);
+        let _ = self.queue.submitter().register_files_update(slot, &[-1]);
         self.connections[slot as usize] = None;
         self.connections_free.push(slot);
     }
 
-    /// Submits, and waits for one completion or the timeout.
-    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.push_backlog();
-        // What did not fit goes with the next turn, which must not wait for something else to happen:
-        // receives and accepts in it would stay unarmed meanwhile.
-        let timeout = if self.backlog.is_empty() { timeout } else { Some(Duration::ZERO) };
-        if self.in_flight == 0 && timeout.is_none() {
-            return Err(io::Error::other(
-                "a turn without a timeout and with nothing in flight would never end",
-            ));
-        }
-        let spin_max = self.options.spin_max;
-        let spin_max_ns = spin_max.as_nanos() as u64;
-        if !self.is_eager || spin_max.is_zero() || timeout == Some(Duration::ZERO) {
-            return self.enter_once(timeout);
-        }
-        let start = crate::now();
-        if self.wait_average_ns > spin_max_ns || !self.spin(start + spin_max)? {
-            self.enter_once(timeout)?;
-        }
-        // However long a wait was, some short ones bring polling back.
-        let waited_ns = (crate::now().since(start).as_nanos() as u64).min(8 * spin_max_ns);
-        self.wait_average_ns = self.wait_average_ns / 8 * 7 + waited_ns / 8;
-        Ok(())
-    }
-
-    /// Submits, and polls until something completed or the time is up; answers which.
-    fn spin(&mut self, until: base::Instant) -> io::Result<bool> {
-        self.enter_once(Some(Duration::ZERO))?;
-        while self.ring.completion().is_empty() {
-            if self.ring.submission().taskrun() {
-                self.enter_once(Some(Duration::ZERO))?;
-            } else if crate::now() >= until {
-                return Ok(false);
-            } else {
-                // Who would complete something may need this very processor.
-                std::thread::yield_now();
-            }
-        }
-        Ok(true)
-    }
-
-    fn enter_once(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.enters += 1;
-        let result = match timeout {
-            Some(timeout) if timeout.is_zero() => {
-                let pending = self.ring.submission().len() as u32;
-                const GETEVENTS: u32 = 1;
-                // SAFETY: no argument is passed; entries in the queue are sound as `push` says.
-                unsafe { self.ring.submitter().enter::<libc::sigset_t>(pending, 0, GETEVENTS, None) }
-            }
-            Some(timeout) => {
-                let timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-                let arguments = types::SubmitArgs::new().timespec(&timespec);
-                self.ring.submitter().submit_with_args(1, &arguments)
-            }
-            None => self.ring.submit_and_wait(1),
-        };
-        match result {
-            Ok(_) => Ok(()),
-            // Time is up, a signal came, or the completion queue must be reaped first.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     fn reap(&mut self, events: &mut Vec<Event>) {
         let mut completions = std::mem::take(&mut self.completions);
-        completions
-            .extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result(), entry.flags())));
+        self.queue.reap(&mut completions);
         for (user_data, result, flags) in completions.drain(..) {
             let index = user_data as u32;
-            if !cqueue::more(flags) {
-                self.in_flight -= 1;
-            }
             match user_data >> KIND_SHIFT {
-                KIND_FILE => self.file_done(index, result, events),
+                KIND_FILE => events.push(self.files.done(index, result, &mut self.queue)),
                 KIND_RECEIVE => self.receive_done(index, result, flags, events),
                 KIND_SEND => self.send_done(index, result, events),
                 KIND_ACCEPT => self.accept_done(index, result, flags, events),
                 KIND_CONNECT => self.connect_done(index, result, events),
                 KIND_WAKE => {
-                    self.wake_is_armed = false;
                     events.push(Event::Woken);
                     self.arm_wake();
                 }
@@ -853,32 +550,6 @@ impl Reactor {
             }
         }
         self.completions = completions;
-    }
-
-    fn file_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
-        let operation = self.operations[index as usize].take().expect("a completion belongs to an operation");
-        self.operations_free.push(index);
-        let FileOperation { file, token, buffer, expected_bytes, what, offset } = operation;
-        let file = &mut self.files[file.0 as usize];
-        match file.waiting.pop_front() {
-            Some(entry) => self.push(entry),
-            None => file.in_flight -= 1,
-        }
-        let result = if result < 0 {
-            let cause = io::Error::from_raw_os_error(-result);
-            Err(io::Error::new(
-                cause.kind(),
-                format!("{what} of {expected_bytes} bytes at offset {offset}: {cause}"),
-            ))
-        } else if result as usize != expected_bytes {
-            Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!("{what} at offset {offset} ended after {result} of {expected_bytes} bytes"),
-            ))
-        } else {
-            Ok(())
-        };
-        events.push(Event::FileDone { token, buffer, result });
     }
 
     fn receive_done(&mut self, slot: u32, result: i32, flags: u32, events: &mut Vec<Event>) {
@@ -979,9 +650,8 @@ impl Network for Reactor {
 impl Drop for Reactor {
     fn drop(&mut self) {
         // The kernel may still read or write memory that the tables own: end everything and wait for it.
-        let is_file = |entry: &squeue::Entry| entry.get_user_data() >> KIND_SHIFT == KIND_FILE;
-        let unsubmitted = self.backlog.iter().filter(|entry| is_file(entry)).count();
-        self.backlog.clear();
+        let is_file = |user_data: u64| user_data >> KIND_SHIFT == KIND_FILE;
+        let unsubmitted = self.queue.drop_backlog(is_file);
         for connection in self.connections.iter().flatten() {
             // SAFETY: the descriptor is open: the connection owns it.
             unsafe { libc::shutdown(connection.socket.as_raw_fd(), libc::SHUT_RDWR) };
@@ -991,23 +661,21 @@ impl Drop for Reactor {
             unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
         }
         let _ = self
-            .ring
+            .queue
             .submitter()
             .register_sync_cancel(Some(types::Timespec::new().sec(5)), types::CancelBuilder::any());
-        let mut file_operations =
-            self.files.iter().map(|file| file.in_flight).sum::<usize>().saturating_sub(unsubmitted);
+        let mut file_operations = self.files.in_flight().saturating_sub(unsubmitted);
         let deadline = crate::now() + Duration::from_secs(10);
         while file_operations > 0 && crate::now() < deadline {
-            if self.enter_once(Some(Duration::from_millis(100))).is_err() {
+            if self.queue.enter_once(Some(Duration::from_millis(100))).is_err() {
                 break;
             }
-            for entry in self.ring.completion() {
-                file_operations -= usize::from(entry.user_data() >> KIND_SHIFT == KIND_FILE);
-            }
+            self.completions.clear();
+            self.queue.reap(&mut self.completions);
+            file_operations -= self.completions.iter().filter(|(user_data, ..)| is_file(*user_data)).count();
         }
         if file_operations > 0 {
-            // A drive that never answers: its memory is left to it.
-            std::mem::forget(std::mem::take(&mut self.operations));
+            self.files.forget();
         }
     }
 }
