@@ -14,16 +14,21 @@
 //! group that the root has split already changes nothing; records before it that name the parent are those of the child
 //! where the object is the child's now (`PgLogs::home`).
 
-use crate::actions::Action;
+use crate::actions::{Action, Options};
+use crate::contents::Contents;
+use crate::in_flight::{FLUSH_SUPERBLOCK, TOKEN_SUPERBLOCK};
 use crate::index::Page;
 use crate::layout::{
     GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup,
     RootHeader, RootObject, RootPiece, SUPERBLOCK_OFFSETS, Superblock,
 };
-use crate::store::{COLD, COLD_IN_FLIGHT_MAX, FLUSH_SUPERBLOCK, LogEnd, Store, TOKEN_SUPERBLOCK};
+use crate::log::{Log, LogEnd};
+use crate::segments::Segments;
+use crate::space::Space;
+use crate::streams::COLD;
 use crate::superblock;
 use base::{BLOCK_BYTES, Buffer, ObjectKey, crc32c};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 const INTERVAL_BYTES_MAX: u64 = 16 << 30;
 
@@ -55,9 +60,16 @@ struct Pending {
 /// A checkpoint that is being written, and what the next one will free.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
+    /// The newest that was written, or is being written.
+    superblock: Superblock,
+    /// Blocks of log between the beginnings of two checkpoints.
+    interval_blocks: u64,
+    needs_flush: bool,
     phase: Phase,
+    /// Blocks of log when the last one began.
+    begun_at: u64,
     /// Space is short until one was written.
-    pub(crate) is_wanted: bool,
+    is_wanted: bool,
     /// The next one is to be whole, whether there is news or not.
     is_renewal: bool,
     end: Option<LogEnd>,
@@ -72,12 +84,22 @@ pub(crate) struct Checkpoint {
     root_pieces: Vec<RootPiece>,
     scratch: Vec<u8>,
     buffer: Buffer,
+    /// Blocks of pages and roots since opening.
+    pub(crate) blocks: u64,
 }
 
-impl Default for Checkpoint {
-    fn default() -> Checkpoint {
+impl Checkpoint {
+    /// None under way behind that superblock.
+    pub(crate) fn new(superblock: Superblock, segments: &Segments, options: &Options) -> Checkpoint {
+        let eight_segments = 8 * u64::from(segments.blocks_each) * BLOCK_BYTES as u64;
+        let chosen = (superblock.device_bytes.get() / 32)
+            .clamp(eight_segments, INTERVAL_BYTES_MAX.max(eight_segments));
         Checkpoint {
+            superblock,
+            interval_blocks: options.checkpoint_interval_bytes.unwrap_or(chosen) / BLOCK_BYTES as u64,
+            needs_flush: options.volatile_cache,
             phase: Phase::Idle,
+            begun_at: 0,
             is_wanted: false,
             is_renewal: false,
             end: None,
@@ -90,11 +112,15 @@ impl Default for Checkpoint {
             root_pieces: Vec::new(),
             scratch: Vec::new(),
             buffer: Buffer::new(BLOCK_BYTES),
+            blocks: 0,
         }
     }
-}
 
-impl Checkpoint {
+    /// The superblock that is in force, or is being written.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }
@@ -120,154 +146,144 @@ impl Checkpoint {
         };
         list.push((page.location, page.blocks()));
     }
-}
 
-impl Store {
-    fn checkpoint_interval_blocks(&self) -> u64 {
-        let device_bytes = self.superblock.device_bytes.get();
-        let segment_bytes = u64::from(self.segments.blocks_each) * BLOCK_BYTES as u64;
-        let chosen = (device_bytes / 32).clamp(8 * segment_bytes, INTERVAL_BYTES_MAX.max(8 * segment_bytes));
-        self.options.checkpoint_interval_bytes.unwrap_or(chosen) / BLOCK_BYTES as u64
+    /// Space is short until one more was written.
+    pub(crate) fn want(&mut self) {
+        self.is_wanted = true;
     }
 
-    /// Begins a checkpoint when one is due, and takes the next step of one that is under way.
-    pub(crate) fn advance_checkpoint(&mut self, actions: &mut Vec<Action>) {
-        if self.checkpoint.is_idle() {
-            let is_due = self.blocks_since_checkpoint >= self.checkpoint_interval_blocks();
-            let is_last = self.is_shutting_down && self.is_quiet() && !self.cleaner.is_reading();
-            if self.is_shut_down {
+    /// The next one writes everything anew.
+    pub(crate) fn renew(&mut self) {
+        self.is_renewal = true;
+    }
+
+    /// Whether a start would have nothing to replay of what was up to this batch, and nothing is to be renewed.
+    pub(crate) fn is_all_of(&self, sequence: u64) -> bool {
+        sequence <= self.superblock.covers.get() && !self.is_renewal
+    }
+
+    /// Whether the superblocks are left alone just now.
+    pub(crate) fn superblocks_are_at_rest(&self) -> bool {
+        !matches!(self.phase, Phase::Superblock(_))
+    }
+
+    /// Begins a checkpoint when one is due, or the last one, and takes the next step of one that is under way.
+    pub(crate) fn advance(
+        &mut self,
+        is_last: bool,
+        contents: &mut Contents,
+        log: &mut Log,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_idle() {
+            let is_due = log.appended_blocks - self.begun_at >= self.interval_blocks;
+            let has_news = log.durable.sequence > self.superblock.covers.get();
+            let is_wanted = self.is_renewal || self.is_wanted && has_news;
+            if !(is_due || is_wanted || is_last || self.would_make_room(contents, log)) {
                 return;
             }
-            if is_last && self.shutdown_is_covered() && !self.checkpoint.is_renewal {
-                self.is_shut_down = true;
-                actions.push(Action::ShutdownDone);
-                return;
-            }
-            let has_news = self.durable.sequence > self.superblock.covers.get();
-            let is_wanted = self.checkpoint.is_renewal || self.checkpoint.is_wanted && has_news;
-            if !(is_due || is_wanted || is_last || self.needs_room_of_pages()) {
-                return;
-            }
-            self.begin_checkpoint();
+            self.begin(contents, log);
         }
-        if self.checkpoint.phase == Phase::Pages {
-            self.append_pages(actions);
+        if self.phase == Phase::Pages {
+            self.append_pages(contents, log, actions);
         }
-        if self.checkpoint.phase == Phase::Root {
-            self.append_root(actions);
+        if self.phase == Phase::Root {
+            self.append_root(contents, log, actions);
         }
     }
 
-    /// Writes everything anew that a start needs, superblocks and unchanged pages too: what is on the drive may not be
-    /// what this store wrote there, and the index in memory tells it all.
-    pub fn renew_checkpoint(&mut self) {
-        self.checkpoint.is_renewal = true;
+    /// Whether clients' writes are refused for no other reason than pages that the next checkpoint gives back: on a small
+    /// drive that was emptied, nobody may write any more so that one becomes due.
+    fn would_make_room(&self, contents: &Contents, log: &Log) -> bool {
+        let replaced = || self.replaced().map(|(_, blocks)| u64::from(blocks)).sum::<u64>();
+        let space = Space::of(contents, log);
+        space.is_full() && !space.without_pages(replaced()).is_full()
     }
 
-    /// Whether the superblocks are left alone just now, so that what is read of them is whole.
-    #[must_use]
-    pub fn superblocks_are_at_rest(&self) -> bool {
-        !matches!(self.checkpoint.phase, Phase::Superblock(_))
-    }
-
-    /// Whether a block read from the place of a superblock is one of this store's, an older one too.
-    #[must_use]
-    pub fn is_own_superblock(&self, block: &[u8]) -> bool {
-        Superblock::read_from_prefix(block)
-            .is_ok_and(|(found, _)| found.is_intact() && superblock::identity(&found) == self.identity)
-    }
-
-    /// Whether a start would have nothing of clients' to replay.
-    fn shutdown_is_covered(&self) -> bool {
-        self.client_sequence <= self.superblock.covers.get()
-    }
-
-    fn begin_checkpoint(&mut self) {
-        self.checkpoint.is_wanted = false;
-        self.checkpoint.end = Some(self.durable);
-        self.checkpoint.phase = Phase::Pages;
-        self.blocks_since_checkpoint = 0;
-        let is_renewal = std::mem::take(&mut self.checkpoint.is_renewal);
-        let dirty =
-            self.index.iter().filter(|(_, object)| is_renewal || object.is_dirty || object.page.is_none());
-        self.checkpoint.queue.clear();
-        self.checkpoint.queue.extend(dirty.map(|(key, _)| *key));
+    fn begin(&mut self, contents: &Contents, log: &Log) {
+        self.is_wanted = false;
+        self.end = Some(log.durable);
+        self.phase = Phase::Pages;
+        self.begun_at = log.appended_blocks;
+        let is_renewal = std::mem::take(&mut self.is_renewal);
+        let objects = contents.index.iter();
+        let dirty = objects.filter(|(_, object)| is_renewal || object.is_dirty || object.page.is_none());
+        self.queue.clear();
+        self.queue.extend(dirty.map(|(key, _)| *key));
         // The map's order is its history's; sorted pages are read faster.
-        self.checkpoint.queue.sort_unstable_by(|left, right| right.cmp(left));
+        self.queue.sort_unstable_by(|left, right| right.cmp(left));
     }
 
-    fn append_pages(&mut self, actions: &mut Vec<Action>) {
-        let mut scratch = std::mem::take(&mut self.checkpoint.scratch);
-        while let Some(key) = self.checkpoint.queue.last().copied() {
-            let Some(object) = self.index.get(&key) else {
-                self.checkpoint.queue.pop();
+    fn append_pages(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        while let Some(key) = self.queue.last().copied() {
+            let Some(object) = contents.index.get(&key) else {
+                self.queue.pop();
                 continue;
             };
             object.to_page(&mut scratch);
-            if !self.append_meta(RecordKind::Page, Some(key), &scratch, actions) {
-                self.checkpoint.scratch = scratch;
+            if !self.append(RecordKind::Page, Some(key), &scratch, contents, log, actions) {
+                self.scratch = scratch;
                 return;
             }
-            self.index.get_mut(&key).expect("it was just read").is_dirty = false;
-            self.checkpoint.queue.pop();
+            contents.index.get_mut(&key).expect("it was just read").is_dirty = false;
+            self.queue.pop();
         }
-        self.checkpoint.scratch = scratch;
-        if self.open[COLD].is_some() && !self.seal_cold(actions) {
+        self.scratch = scratch;
+        if log.open_cold().is_some() && !self.seal(contents, log, actions) {
             return;
         }
-        self.make_root();
-        self.checkpoint.root_done = 0;
-        self.checkpoint.root_pieces.clear();
-        self.checkpoint.phase = Phase::Root;
+        self.make_root(contents);
+        self.root_done = 0;
+        self.root_pieces.clear();
+        self.phase = Phase::Root;
     }
 
-    fn append_root(&mut self, actions: &mut Vec<Action>) {
-        let root = std::mem::take(&mut self.checkpoint.root);
-        let piece_bytes = (self.batch_blocks_max() as usize - 1) * BLOCK_BYTES;
-        while self.checkpoint.root_done < root.len() {
-            let piece = &root[self.checkpoint.root_done..];
+    fn append_root(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) {
+        let root = std::mem::take(&mut self.root);
+        let piece_bytes = (log.batch_blocks_max as usize - 1) * BLOCK_BYTES;
+        while self.root_done < root.len() {
+            let piece = &root[self.root_done..];
             let piece = &piece[..piece.len().min(piece_bytes)];
-            if !self.append_meta(RecordKind::Root, None, piece, actions) {
-                self.checkpoint.root = root;
+            if !self.append(RecordKind::Root, None, piece, contents, log, actions) {
+                self.root = root;
                 return;
             }
-            self.checkpoint.root_done += piece.len();
+            self.root_done += piece.len();
         }
-        self.checkpoint.root = root;
-        if self.open[COLD].is_some() && !self.seal_cold(actions) {
+        self.root = root;
+        if log.open_cold().is_some() && !self.seal(contents, log, actions) {
             return;
         }
-        assert!(self.checkpoint.root_pieces.len() <= ROOT_PIECES_MAX, "a root of 16 TiB fits the superblock");
-        self.checkpoint.phase = Phase::RootSealed(self.cold_sequence);
-        self.checkpoint_may_go_on(actions);
-    }
-
-    fn seal_cold(&mut self, actions: &mut Vec<Action>) -> bool {
-        self.in_flight_count[COLD] < COLD_IN_FLIGHT_MAX && self.seal(COLD, actions)
+        assert!(self.root_pieces.len() <= ROOT_PIECES_MAX, "a root of 16 TiB fits the superblock");
+        self.phase = Phase::RootSealed(log.cold_sequence);
+        self.became_durable(log.durable.sequence, actions);
     }
 
     /// Puts a page or a piece of the root into the open cold batch. `false` while there is no room.
-    fn append_meta(
+    fn append(
         &mut self,
         kind: RecordKind,
         key: Option<ObjectKey>,
         bytes: &[u8],
+        contents: &mut Contents,
+        log: &mut Log,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if self.cleaner.is_reading() {
+        if log.cold_is_reserved {
             return false;
         }
         let blocks = bytes.len().div_ceil(BLOCK_BYTES) as u16;
-        let blocks_max = self.cold_blocks_max().max(u32::from(blocks) + 1);
-        if self.open[COLD].as_ref().is_some_and(|batch| !batch.fits(kind, blocks, blocks_max))
-            && !self.seal_cold(actions)
+        let blocks_max = log.cold_blocks_max(&contents.segments).max(u32::from(blocks) + 1);
+        if log.open_cold().as_ref().is_some_and(|batch| !batch.fits(kind, blocks, blocks_max))
+            && !self.seal(contents, log, actions)
         {
             return false;
         }
-        if self.open[COLD].is_none() {
-            self.open[COLD] = self.take_slot();
+        if log.open_cold().is_none() {
+            *log.open_cold() = log.slots.take();
         }
-        let Some(batch) = self.open[COLD].as_mut() else { return false };
+        let Some(batch) = log.open_cold() else { return false };
         let record = Record {
             bytes: (bytes.len() as u32).into(),
             crc32c: crc32c(bytes).into(),
@@ -275,49 +291,53 @@ impl Store {
         };
         let data_index = batch.data_blocks;
         batch.push(&record, [], bytes);
-        self.checkpoint.pending.push(Pending {
+        self.pending.push(Pending {
             key,
             data_index,
             bytes: bytes.len() as u32,
             crc32c: record.crc32c.get(),
         });
-        self.statistics.checkpoint_blocks += u64::from(blocks);
+        self.blocks += u64::from(blocks);
         true
     }
 
-    /// A cold batch has its place: so have the pages in it.
-    pub(crate) fn cold_was_sealed(&mut self, data_location: u32) {
-        let mut pending = std::mem::take(&mut self.checkpoint.pending);
+    /// Seals the open cold batch: so what is pending in it has its place. `false` while it has to wait.
+    fn seal(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) -> bool {
+        if !log.cold_may_go() {
+            return false;
+        }
+        let Some(sealed) = log.seal(COLD, &mut contents.segments, actions) else { return false };
+        let mut pending = std::mem::take(&mut self.pending);
         for page in pending.drain(..) {
-            let location = data_location + page.data_index;
+            let location = sealed.data_location + page.data_index;
             let placed = Page { location, bytes: page.bytes, crc32c: page.crc32c };
             match page.key {
                 Some(key) => {
-                    let Some(object) = self.index.get_mut(&key) else { continue };
+                    let Some(object) = contents.index.get_mut(&key) else { continue };
                     if let Some(old) = object.page.replace(placed) {
-                        self.checkpoint.page_was_replaced(old);
+                        self.page_was_replaced(old);
                     }
                 }
-                None => self.checkpoint.root_pieces.push(RootPiece {
+                None => self.root_pieces.push(RootPiece {
                     location: location.into(),
                     bytes: page.bytes.into(),
                     crc32c: page.crc32c.into(),
                 }),
             }
-            self.segments.at(location).pages += placed.blocks();
-            self.pages_blocks += u64::from(placed.blocks());
+            contents.segments.pages_were_placed(location, placed.blocks());
         }
-        self.checkpoint.pending = pending;
+        self.pending = pending;
+        true
     }
 
-    fn make_root(&mut self) {
-        let end = self.checkpoint.end.expect("a checkpoint under way has an end");
-        let mut bytes = std::mem::take(&mut self.checkpoint.root);
+    fn make_root(&mut self, contents: &Contents) {
+        let end = self.end.expect("a checkpoint under way has an end");
+        let mut bytes = std::mem::take(&mut self.root);
         bytes.clear();
         // The header says how many objects follow, which one walk through the index tells at its end.
         bytes.resize(size_of::<RootHeader>(), 0);
         let mut object_count = 0u64;
-        for (key, object) in self.index.iter() {
+        for (key, object) in contents.index.iter() {
             let Some(page) = object.page else { continue };
             object_count += 1;
             let entry = RootObject {
@@ -331,7 +351,7 @@ impl Store {
             };
             bytes.extend_from_slice(entry.as_bytes());
         }
-        for (pg, log) in &self.logs.groups {
+        for (pg, log) in &contents.logs.groups {
             let incomplete = if log.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 };
             let group = RootGroup {
                 pool: pg.pool.0.into(),
@@ -361,72 +381,69 @@ impl Store {
             cursors: end.cursors,
             next_segment: end.next_segment,
             object_count: object_count.into(),
-            group_count: (self.logs.groups.len() as u64).into(),
+            group_count: (contents.logs.groups.len() as u64).into(),
         };
         bytes[..size_of::<RootHeader>()].copy_from_slice(header.as_bytes());
-        self.checkpoint.root = bytes;
+        self.root = bytes;
     }
 
-    /// Batches became durable: perhaps the root among them.
-    pub(crate) fn checkpoint_may_go_on(&mut self, actions: &mut Vec<Action>) {
-        let Phase::RootSealed(sequence) = self.checkpoint.phase else { return };
-        if self.durable.sequence < sequence {
+    /// Batches up to this one are durable: perhaps the root among them.
+    pub(crate) fn became_durable(&mut self, sequence: u64, actions: &mut Vec<Action>) {
+        let Phase::RootSealed(root) = self.phase else { return };
+        if sequence < root {
             return;
         }
-        let end = self.checkpoint.end.expect("a checkpoint under way has an end");
+        let end = self.end.expect("a checkpoint under way has an end");
         let mut superblock = Superblock {
             sequence: (self.superblock.sequence.get() + 1).into(),
             covers: end.sequence.into(),
-            root_pieces: (self.checkpoint.root_pieces.len() as u32).into(),
+            root_pieces: (self.root_pieces.len() as u32).into(),
             ..self.superblock
         };
-        superblock.root[..self.checkpoint.root_pieces.len()].copy_from_slice(&self.checkpoint.root_pieces);
-        for piece in old_root(&self.superblock) {
-            self.checkpoint.replaced.push(piece);
-        }
+        superblock.root[..self.root_pieces.len()].copy_from_slice(&self.root_pieces);
+        self.replaced.extend(old_root(&self.superblock));
         self.superblock = superblock;
-        if !self.checkpoint.buffer.is_unique() {
-            self.checkpoint.buffer = Buffer::new(BLOCK_BYTES);
+        if !self.buffer.is_unique() {
+            self.buffer = Buffer::new(BLOCK_BYTES);
         }
-        superblock::fill(&mut self.checkpoint.buffer, &superblock);
+        superblock::fill(&mut self.buffer, &superblock);
         self.write_superblock(0, actions);
     }
 
     fn write_superblock(&mut self, copy: usize, actions: &mut Vec<Action>) {
-        self.checkpoint.phase = Phase::Superblock(copy);
+        self.phase = Phase::Superblock(copy);
         actions.push(Action::Write {
             token: TOKEN_SUPERBLOCK | copy as u32,
             offset: SUPERBLOCK_OFFSETS[copy],
-            buffer: self.checkpoint.buffer.clone(),
+            buffer: self.buffer.clone(),
             length: BLOCK_BYTES,
         });
     }
 
-    pub(crate) fn superblock_was_written(&mut self, actions: &mut Vec<Action>) {
-        if self.options.volatile_cache {
+    pub(crate) fn superblock_was_written(&mut self, segments: &mut Segments, actions: &mut Vec<Action>) {
+        if self.needs_flush {
             actions.push(Action::Flush { token: FLUSH_SUPERBLOCK });
         } else {
-            self.superblock_was_flushed(actions);
+            self.superblock_was_flushed(segments, actions);
         }
     }
 
-    pub(crate) fn superblock_was_flushed(&mut self, actions: &mut Vec<Action>) {
-        let Phase::Superblock(copy) = self.checkpoint.phase else {
+    pub(crate) fn superblock_was_flushed(&mut self, segments: &mut Segments, actions: &mut Vec<Action>) {
+        let Phase::Superblock(copy) = self.phase else {
             unreachable!("superblocks are written by checkpoints only")
         };
         if copy + 1 < SUPERBLOCK_OFFSETS.len() {
             return self.write_superblock(copy + 1, actions);
         }
-        self.checkpoint.phase = Phase::Idle;
-        self.segments.covers = self.superblock.covers.get();
-        let later = std::mem::take(&mut self.checkpoint.replaced_later);
-        let mut replaced = std::mem::replace(&mut self.checkpoint.replaced, later);
+        self.phase = Phase::Idle;
+        segments.covers = self.superblock.covers.get();
+        let later = std::mem::take(&mut self.replaced_later);
+        let mut replaced = std::mem::replace(&mut self.replaced, later);
         for (location, blocks) in replaced.drain(..) {
-            self.segments.at(location).pages -= blocks;
-            self.pages_blocks -= u64::from(blocks);
+            segments.pages_died(location, blocks);
         }
-        self.checkpoint.replaced_later = replaced;
-        self.segments.free_all_unused();
+        self.replaced_later = replaced;
+        segments.free_all_unused();
     }
 }
 

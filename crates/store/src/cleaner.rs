@@ -9,11 +9,14 @@
 //! the age: where all data is equally hot, age says little, and the emptiest segment is the cheapest.
 
 use crate::actions::Action;
-use crate::batch::{header_of, records};
+use crate::batch::{OpenBatch, header_of, records};
+use crate::checkpoint::Checkpoint;
+use crate::contents::Contents;
 use crate::device::DeviceError;
-use crate::layout::{RECORD_IS_DAMAGED, Record, RecordKind};
-use crate::segments::SegmentState;
-use crate::store::{COLD, COLD_IN_FLIGHT_MAX, HOT, RESERVE, Store};
+use crate::layout::{BatchHeader, RECORD_IS_DAMAGED, Record, RecordKind};
+use crate::log::Log;
+use crate::segments::{SegmentState, Segments};
+use crate::streams::{COLD, RESERVE};
 use base::{BLOCK_BYTES, ObjectKey, crc32c};
 use zerocopy::little_endian::U32;
 
@@ -34,13 +37,17 @@ pub(crate) struct Cleaner {
     data_done: Option<u32>,
     /// The victim is read; its relocations become durable with this batch.
     drained_with: Option<u64>,
-    is_reading: bool,
+    /// Clients' blocks that the pace is reckoned by already.
+    foreground_seen: u64,
     /// Blocks that may be moved before the foreground must write more.
     credit: i64,
     /// Blocks that may be moved while there is nothing else to do, a multiple of what the foreground wrote: a
     /// store that is left alone comes to rest.
     idle_budget: i64,
     scratch_runs: Vec<Run>,
+    /// Blocks moved since opening, and those that were found damaged.
+    pub(crate) moved_blocks: u64,
+    pub(crate) damaged_blocks: u64,
 }
 
 /// Blocks of one record that are live, together.
@@ -58,127 +65,129 @@ struct Run {
     is_damaged: bool,
 }
 
-impl Cleaner {
-    pub(crate) fn is_reading(&self) -> bool {
-        self.is_reading
-    }
+/// Free segments below which cleaning begins.
+fn begins_below(segments: &Segments) -> u32 {
+    RESERVE + 2 + segments.count() / 16
+}
 
+impl Cleaner {
     /// The foreground wrote.
     pub(crate) fn grant(&mut self, blocks: u32) {
         self.idle_budget = (self.idle_budget + 4 * i64::from(blocks)).min(IDLE_BUDGET_MAX);
     }
-}
-
-impl Store {
-    /// Free segments below which cleaning begins.
-    fn cleaning_begins_below(&self) -> u32 {
-        RESERVE + 2 + self.segments.count() / 16
-    }
 
     /// Issues the read of the next piece, if cleaning is due and its pace allows it.
-    pub(crate) fn advance_cleaning(&mut self, actions: &mut Vec<Action>) {
-        if self.cleaner.is_reading || self.is_shutting_down {
+    pub(crate) fn advance(
+        &mut self,
+        contents: &mut Contents,
+        log: &mut Log,
+        checkpoint: &mut Checkpoint,
+        actions: &mut Vec<Action>,
+    ) {
+        if log.cold_is_reserved {
             return;
         }
         // What was live in the victim may have died meanwhile, and the segment been freed.
-        let is_freed = |victim: u32| self.segments.all[victim as usize].state != SegmentState::Sealed;
-        if self.cleaner.victim.is_some_and(is_freed) {
-            self.cleaner.victim = None;
-            self.cleaner.drained_with = None;
+        let is_freed = |victim: u32| contents.segments.all[victim as usize].state != SegmentState::Sealed;
+        if self.victim.is_some_and(is_freed) {
+            self.victim = None;
+            self.drained_with = None;
         }
-        if self.cleaner.victim.is_none() && self.segments.free_count() >= self.cleaning_begins_below() {
-            self.foreground_since_clean = 0;
+        let segments = &contents.segments;
+        if self.victim.is_none() && segments.free_count() >= begins_below(segments) {
+            self.foreground_seen = log.client_blocks;
             return;
         }
-        if self.open[COLD].is_some() || self.in_flight_count[COLD] >= COLD_IN_FLIGHT_MAX {
+        if log.open_cold().is_some() || !log.cold_may_go() {
             return;
         }
         let (victim, end) = loop {
-            if let Some(sequence) = self.cleaner.drained_with {
-                if self.durable.sequence < sequence {
+            if let Some(sequence) = self.drained_with {
+                if log.durable.sequence < sequence {
                     return;
                 }
-                self.end_victim();
+                self.end_victim(&mut contents.segments);
             }
-            if self.cleaner.victim.is_none() && !self.choose_victim() {
+            if self.victim.is_none() && !self.choose_victim(contents, log, checkpoint) {
                 return;
             }
-            let Some(victim) = self.cleaner.victim else { return };
-            if !self.pace_allows(victim) {
+            let Some(victim) = self.victim else { return };
+            if !self.pace_allows(victim, &contents.segments, log) {
                 return;
             }
-            let written = self.segments.all[victim as usize].written;
-            let end = if written == 0 { self.segments.blocks_each } else { written };
-            if self.cleaner.position < end {
+            let written = contents.segments.all[victim as usize].written;
+            let end = if written == 0 { contents.segments.blocks_each } else { written };
+            if self.position < end {
                 break (victim, end);
             }
-            self.cleaner.drained_with = Some(self.cold_sequence);
+            self.drained_with = Some(log.cold_sequence);
         };
-        let segment = &mut self.segments.all[victim as usize];
-        let blocks = PIECE_BLOCKS.min(end - self.cleaner.position);
-        segment.pins += 1;
-        self.cleaner.is_reading = true;
+        let blocks = PIECE_BLOCKS.min(end - self.position);
+        contents.segments.all[victim as usize].pins += 1;
+        log.cold_is_reserved = true;
         actions.push(Action::Read {
             token: 0,
-            offset: self.segments.offset(victim, self.cleaner.position),
+            offset: contents.segments.offset(victim, self.position),
             length: blocks as usize * BLOCK_BYTES,
         });
     }
 
-    /// A piece was read.
-    pub fn handle_read(&mut self, token: u32, data: Result<&[u8], DeviceError>, actions: &mut Vec<Action>) {
-        assert_eq!(token, 0, "cleaning has one read under way");
-        self.cleaner.is_reading = false;
-        let Some(victim) = self.cleaner.victim else { return };
-        self.segments.all[victim as usize].pins -= 1;
-        if self.failure().is_some() {
-            return;
+    /// A read ended. Answers the segment that was read, unless it is no victim any more.
+    pub(crate) fn read_ended(&mut self, segments: &mut Segments, log: &mut Log) -> Option<u32> {
+        log.cold_is_reserved = false;
+        let victim = self.victim?;
+        segments.all[victim as usize].pins -= 1;
+        Some(victim)
+    }
+
+    /// Goes on with what was read of the victim.
+    pub(crate) fn take_piece(
+        &mut self,
+        victim: u32,
+        piece: Result<&[u8], DeviceError>,
+        contents: &mut Contents,
+        log: &mut Log,
+        actions: &mut Vec<Action>,
+    ) {
+        match piece {
+            Ok(piece) => self.move_live(victim, piece, contents, log, actions),
+            Err(_) => self.quarantine(victim, &mut contents.segments),
         }
-        match data {
-            Ok(data) => self.move_live(victim, data, actions),
-            Err(_) => self.quarantine(victim),
-        }
-        self.segments.try_free(victim);
-        self.advance_cleaning(actions);
+        contents.segments.try_free(victim);
     }
 
     /// A little more is moved than the foreground writes, the more so the fewer segments are free.
-    fn pace_allows(&mut self, victim: u32) -> bool {
-        let free = self.segments.free_count();
-        let is_idle = self.foreground_is_idle();
-        if self.is_starving || is_idle || free <= RESERVE + 1 {
-            self.cleaner.credit = 0;
-            self.foreground_since_clean = 0;
-            return self.is_starving || !is_idle || self.cleaner.idle_budget > 0;
+    fn pace_allows(&mut self, victim: u32, segments: &Segments, log: &Log) -> bool {
+        let free = segments.free_count();
+        let is_idle = log.foreground_is_idle();
+        let written = (log.client_blocks - self.foreground_seen) as i64;
+        self.foreground_seen = log.client_blocks;
+        if log.is_starving || is_idle || free <= RESERVE + 1 {
+            self.credit = 0;
+            return log.is_starving || !is_idle || self.idle_budget > 0;
         }
-        let segment = &self.segments.all[victim as usize];
-        let blocks = i64::from(self.segments.blocks_each);
+        let segment = &segments.all[victim as usize];
+        let blocks = i64::from(segments.blocks_each);
         let used = i64::from(segment.live + segment.pages).min(blocks - 1);
-        let begin = i64::from(self.cleaning_begins_below());
+        let begin = i64::from(begins_below(segments));
         let urgency = 4 * (begin - i64::from(free)).max(1);
-        let written = self.foreground_since_clean as i64;
-        self.foreground_since_clean = 0;
-        self.cleaner.credit +=
-            written * used.max(1) * urgency / ((blocks - used) * (begin - i64::from(RESERVE)));
-        self.cleaner.credit = self.cleaner.credit.min(4 * i64::from(PIECE_BLOCKS));
-        self.cleaner.credit > 0
+        self.credit += written * used.max(1) * urgency / ((blocks - used) * (begin - i64::from(RESERVE)));
+        self.credit = self.credit.min(4 * i64::from(PIECE_BLOCKS));
+        self.credit > 0
     }
 
-    fn foreground_is_idle(&self) -> bool {
-        self.in_flight_count[HOT] == 0 && self.open[HOT].as_ref().is_none_or(|batch| batch.record_count == 0)
-    }
-
-    fn choose_victim(&mut self) -> bool {
-        let now = self.durable.sequence;
-        let is_idle = self.foreground_is_idle();
-        if is_idle && !self.is_starving && self.cleaner.idle_budget <= 0 {
+    fn choose_victim(&mut self, contents: &mut Contents, log: &Log, checkpoint: &mut Checkpoint) -> bool {
+        let now = log.durable.sequence;
+        let (is_idle, is_starving) = (log.foreground_is_idle(), log.is_starving);
+        if is_idle && !is_starving && self.idle_budget <= 0 {
             return false;
         }
-        let is_urgent = self.segments.free_count() <= RESERVE + 1 && (self.is_starving || !is_idle);
-        let blocks = f64::from(self.segments.blocks_each);
+        let segments = &contents.segments;
+        let is_urgent = segments.free_count() <= RESERVE + 1 && (is_starving || !is_idle);
+        let blocks = f64::from(segments.blocks_each);
         let mut best: Option<(f64, u32)> = None;
         let mut waiting_for_checkpoint = 0u32;
-        for (index, segment) in self.segments.all.iter().enumerate() {
+        for (index, segment) in segments.all.iter().enumerate() {
             if segment.state != SegmentState::Sealed || segment.in_flight > 0 {
                 continue;
             }
@@ -187,7 +196,7 @@ impl Store {
                 continue;
             }
             // Moving pages takes a checkpoint, which leaves pages elsewhere: not for the sake of tidiness.
-            if segment.pages > 0 && is_idle && !self.is_starving {
+            if segment.pages > 0 && is_idle && !is_starving {
                 continue;
             }
             let used = f64::from(segment.live + segment.pages) / blocks;
@@ -204,134 +213,132 @@ impl Store {
                 best = Some((score, index as u32));
             }
         }
-        if waiting_for_checkpoint > self.segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
-            self.checkpoint.is_wanted = true;
-            self.cleaner.idle_budget -= i64::from(PIECE_BLOCKS);
+        if waiting_for_checkpoint > segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
+            checkpoint.want();
+            self.idle_budget -= i64::from(PIECE_BLOCKS);
         }
         let Some((_, victim)) = best else { return false };
-        if self.segments.all[victim as usize].pages > 0 && self.checkpoint.is_idle() {
+        if segments.all[victim as usize].pages > 0 && checkpoint.is_idle() {
             // Its pages move with the next checkpoint.
-            let segments = &self.segments;
-            for (_, object) in self.index.iter_mut() {
+            for (_, object) in contents.index.iter_mut() {
                 object.is_dirty |= object.page.is_some_and(|page| segments.of(page.location) == Some(victim));
             }
-            self.checkpoint.is_wanted = true;
+            checkpoint.want();
         }
-        if self.segments.all[victim as usize].live == 0 {
+        if segments.all[victim as usize].live == 0 {
             return false;
         }
-        self.cleaner.victim = Some(victim);
-        self.cleaner.position = 0;
-        self.cleaner.data_done = None;
-        self.cleaner.drained_with = None;
+        self.victim = Some(victim);
+        self.position = 0;
+        self.data_done = None;
+        self.drained_with = None;
         true
     }
 
     /// Everything that could be moved was. What is left could not be read.
-    fn end_victim(&mut self) {
-        let Some(victim) = self.cleaner.victim.take() else { return };
-        self.cleaner.drained_with = None;
-        if self.segments.all[victim as usize].live > 0 {
-            self.quarantine(victim);
+    fn end_victim(&mut self, segments: &mut Segments) {
+        let Some(victim) = self.victim.take() else { return };
+        self.drained_with = None;
+        if segments.all[victim as usize].live > 0 {
+            self.quarantine(victim, segments);
         }
     }
 
-    fn quarantine(&mut self, victim: u32) {
-        let segment = &mut self.segments.all[victim as usize];
+    fn quarantine(&mut self, victim: u32, segments: &mut Segments) {
+        let segment = &mut segments.all[victim as usize];
         if segment.state == SegmentState::Sealed {
             segment.state = SegmentState::Quarantined;
-            self.statistics.damaged_blocks += u64::from(segment.live);
+            self.damaged_blocks += u64::from(segment.live);
         }
-        self.cleaner.victim = None;
-        self.cleaner.drained_with = None;
+        self.victim = None;
+        self.drained_with = None;
     }
 
     /// Moves the live blocks of a piece.
-    fn move_live(&mut self, victim: u32, piece: &[u8], actions: &mut Vec<Action>) {
-        let Some(mut batch) = self.take_slot() else { return };
-        let blocks_max = self.cold_blocks_max();
+    fn move_live(
+        &mut self,
+        victim: u32,
+        piece: &[u8],
+        contents: &mut Contents,
+        log: &mut Log,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(mut batch) = log.slots.take() else { return };
+        let blocks_max = log.cold_blocks_max(&contents.segments);
         let blocks = (piece.len() / BLOCK_BYTES) as u32;
-        let start = self.cleaner.position;
+        let start = self.position;
         let mut at = 0;
         while at < blocks {
             let block = &piece[at as usize * BLOCK_BYTES..][..BLOCK_BYTES];
-            let Some(done) = self.cleaner.data_done else {
-                let Some(header) = header_of(block, self.salt) else {
+            let Some(done) = self.data_done else {
+                let Some(header) = header_of(block, log.salt()) else {
                     // The end of what was appended; or damage, which shows in what stays live.
-                    self.cleaner.position = u32::MAX;
+                    self.position = u32::MAX;
                     break;
                 };
-                self.cleaner.header.clear();
-                self.cleaner.header.extend_from_slice(block);
-                self.cleaner.data_done = (header.data_blocks.get() > 0).then_some(0);
+                self.header.clear();
+                self.header.extend_from_slice(block);
+                self.data_done = (header.data_blocks.get() > 0).then_some(0);
                 at += 1;
                 continue;
             };
-            let header_block = std::mem::take(&mut self.cleaner.header);
-            let header = header_of(&header_block, self.salt).expect("it was verified when it was kept");
+            let header_block = std::mem::take(&mut self.header);
+            let header = header_of(&header_block, log.salt()).expect("it was verified when it was kept");
             let here = (header.data_blocks.get().saturating_sub(done)).min(blocks - at);
-            self.find_runs(
-                &header_block,
-                (done, here),
-                self.segments.location(victim, start + at),
-                piece,
-                at,
-            );
-            let runs = std::mem::take(&mut self.cleaner.scratch_runs);
-            let data_start = self.segments.location(victim, start + at);
+            let data_start = contents.segments.location(victim, start + at);
+            let data = &piece[at as usize * BLOCK_BYTES..];
+            self.find_runs((&header, &header_block), (done, here), (data_start, data), contents, blocks_max);
+            let runs = std::mem::take(&mut self.scratch_runs);
             let mut looked_at = here;
             for run in &runs {
                 if !batch.fits(RecordKind::Relocate, run.block_count, blocks_max) {
                     looked_at = run.location - data_start;
                     break;
                 }
-                let first = (run.location - self.segments.location(victim, start)) as usize * BLOCK_BYTES;
-                let data = &piece[first..first + usize::from(run.block_count) * BLOCK_BYTES];
+                let first = (run.location - data_start) as usize * BLOCK_BYTES;
+                let data = &data[first..first + usize::from(run.block_count) * BLOCK_BYTES];
                 push_run(&mut batch, run, &header_block, &header, data);
             }
-            self.cleaner.scratch_runs = runs;
-            self.cleaner.header = header_block;
+            self.scratch_runs = runs;
+            self.header = header_block;
             at += looked_at;
             let done = done + looked_at;
-            self.cleaner.data_done = (done < header.data_blocks.get()).then_some(done);
+            self.data_done = (done < header.data_blocks.get()).then_some(done);
             if looked_at < here {
                 break;
             }
         }
-        if self.cleaner.position != u32::MAX {
-            self.cleaner.position = start + at;
+        if self.position != u32::MAX {
+            self.position = start + at;
         }
         let moved = batch.data_blocks;
-        self.cleaner.credit -= i64::from(moved.max(1));
-        self.cleaner.idle_budget -= i64::from(moved + 1);
-        self.statistics.cleaned_blocks += u64::from(moved);
+        self.credit -= i64::from(moved.max(1));
+        self.idle_budget -= i64::from(moved + 1);
+        self.moved_blocks += u64::from(moved);
         if moved == 0 {
-            self.return_slot(batch);
+            log.slots.give_back(batch);
             return;
         }
-        self.open[COLD] = Some(batch);
-        self.seal(COLD, actions);
+        *log.open_cold() = Some(batch);
+        log.seal(COLD, &mut contents.segments, actions);
     }
 
-    /// The live runs among `count` data blocks of a batch, from its `done`th on, the first of which lies at
-    /// `location` of the drive and at block `at` of the piece.
+    /// The live runs among `count` data blocks of a batch from its `done`th on, which lie at `location` of the drive.
     fn find_runs(
         &mut self,
-        header_block: &[u8],
+        (header, header_block): (&BatchHeader, &[u8]),
         (done, count): (u32, u32),
-        location: u32,
-        piece: &[u8],
-        at: u32,
+        (location, data): (u32, &[u8]),
+        contents: &Contents,
+        blocks_max: u32,
     ) {
-        let blocks_max = self.cold_blocks_max();
-        let mut runs = std::mem::take(&mut self.cleaner.scratch_runs);
+        let mut runs = std::mem::take(&mut self.scratch_runs);
         runs.clear();
-        let header = header_of(header_block, self.salt).expect("it was verified when it was kept");
-        for view in records(header_block, &header) {
+        for view in records(header_block, header) {
             if !matches!(view.kind, RecordKind::Write | RecordKind::Relocate) {
                 continue;
             }
-            let key = self.logs.home(view.record.key());
+            let key = contents.logs.home(view.record.key());
             for number in 0..view.record.block_count.get() {
                 let data_index = view.data_index + u32::from(number);
                 if data_index < done || data_index >= done + count {
@@ -339,12 +346,12 @@ impl Store {
                 }
                 let here = location + (data_index - done);
                 let block = view.record.first_block.get() + number;
-                if self.index.entry(&key, block).is_none_or(|entry| entry.location != here) {
+                if contents.index.entry(&key, block).is_none_or(|entry| entry.location != here) {
                     continue;
                 }
-                let bytes = &piece[(at + data_index - done) as usize * BLOCK_BYTES..][..BLOCK_BYTES];
+                let bytes = &data[(data_index - done) as usize * BLOCK_BYTES..][..BLOCK_BYTES];
                 let is_damaged = crc32c(bytes) != view.tail[usize::from(number)].get();
-                self.statistics.damaged_blocks += u64::from(is_damaged);
+                self.damaged_blocks += u64::from(is_damaged);
                 match runs.last_mut() {
                     Some(run)
                         if !is_damaged
@@ -369,17 +376,11 @@ impl Store {
                 }
             }
         }
-        self.cleaner.scratch_runs = runs;
+        self.scratch_runs = runs;
     }
 }
 
-fn push_run(
-    batch: &mut crate::batch::OpenBatch,
-    run: &Run,
-    header_block: &[u8],
-    header: &crate::layout::BatchHeader,
-    data: &[u8],
-) {
+fn push_run(batch: &mut OpenBatch, run: &Run, header_block: &[u8], header: &BatchHeader, data: &[u8]) {
     let view = records(header_block, header)
         .find(|view| {
             view.record.key() == run.record.key() && {

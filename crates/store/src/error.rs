@@ -1,6 +1,6 @@
 //! Why a drive cannot be formatted or opened.
 
-use crate::DeviceError;
+use crate::device::DeviceError;
 use base::units::ByteSize;
 use base::{ClusterId, OsdUuid};
 

@@ -9,11 +9,16 @@
 //! [`Action`]s and tell their outcome with `handle_*`. Opening is the only blocking part, over [`Device`].
 //!
 //! # Where to look
-//! - [`store`]: staging, sealing, durability; the index changes where a batch becomes durable.
-//! - [`recovery`]: opening: which batches count after a crash, and why no other can.
-//! - [`checkpoint`]: how a start is spared the whole log.
-//! - [`cleaner`]: how space is won back.
-//! - [`layout`]: the bytes on the drive, drawn in `docs/formats/`.
+//! Each file depends on those before it only; what but one of them changes is that one's own.
+//!
+//! - [`layout`]: the bytes on the drive, drawn in `docs/formats/`; `superblock` and `batch` read and write them.
+//! - `contents`: what is durable: `index`, `pg_log`, `segments`. A durable record changes it in `apply`, and nothing else.
+//! - `log`: the log's end, with the memory of its batches (`slots`), their places (`streams`), and what is on its way to the
+//!   drive (`in_flight`). `space`: who is refused how early.
+//! - `checkpoint`: how a start is spared the whole log. `cleaner`: how space is won back.
+//! - `store`: a turn's end, and what the drive answered: settling, where a batch becomes durable.
+//! - `staging`: what is to be written. `read`: what is there. `audit`: counting again.
+//! - `recovery`: opening: which batches count after a crash, and why no other can.
 //!
 //! # Invariants
 //! - A batch is reported durable only when it and all before it are on stable media.
@@ -21,17 +26,26 @@
 //! - A segment is written anew only when nothing points into it, nobody reads it, and no start needs it.
 
 mod actions;
+mod audit;
 mod batch;
-pub mod checkpoint;
-pub mod cleaner;
+mod checkpoint;
+mod cleaner;
+mod contents;
 mod device;
 mod error;
+mod in_flight;
 mod index;
 pub mod layout;
+mod log;
 mod pg_log;
-pub mod recovery;
+mod read;
+mod recovery;
 mod segments;
-pub mod store;
+mod slots;
+mod space;
+mod staging;
+mod store;
+mod streams;
 mod superblock;
 
 pub use actions::{

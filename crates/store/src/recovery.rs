@@ -26,6 +26,9 @@
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
 use crate::batch::{header_of, records};
+use crate::checkpoint::{Checkpoint, old_root};
+use crate::cleaner::Cleaner;
+use crate::contents::Contents;
 use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex, Page};
@@ -33,10 +36,11 @@ use crate::layout::{
     BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind,
     RootEntry, RootGroup, RootHeader, RootObject, STREAMS, Superblock,
 };
+use crate::log::{Log, LogEnd};
 use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
-use crate::store::{LogEnd, Recovered, Store, apply};
-use crate::{checkpoint, superblock};
+use crate::store::{Shutdown, Store};
+use crate::superblock;
 use base::{BLOCK_BYTES, Buffer, Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
@@ -73,34 +77,28 @@ impl Store {
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
-        let (end, index, logs) = (recovery.end, recovery.index, recovery.logs);
-        let (segments, freed_pages) = (recovery.segments, recovery.freed_pages);
-        let (pages_blocks, replayed_batches) = (recovery.pages_blocks, recovery.replayed_batches);
-        let blocks_since_checkpoint = recovery.replayed_blocks;
+        let Recovery { contents, end, freed_pages, replayed_batches, replayed_blocks, .. } = recovery;
         found.mount = (found.mount.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
         // Also makes durable what was read from a drive's cache and now counts.
         superblock::write_both(device, &found)?;
-        let salt = superblock::salt(&found);
-        let mut store = Store::from_recovered(
-            Recovered {
-                identity,
-                superblock: found,
-                salt,
-                segments,
-                index,
-                logs,
-                end,
-                blocks_since_checkpoint,
-                pages_blocks,
-                replayed_batches,
-            },
-            options,
-        );
+        let mut checkpoint = Checkpoint::new(found, &contents.segments, &options);
         for page in freed_pages {
-            store.checkpoint.page_was_replaced(page);
+            checkpoint.page_was_replaced(page);
         }
-        Ok(store)
+        let replayed_clients = replayed_batches > 0;
+        let log = Log::new(end, &found, &contents.segments, &options, replayed_blocks, replayed_clients);
+        Ok(Store {
+            identity,
+            contents,
+            log,
+            checkpoint,
+            cleaner: Cleaner::default(),
+            shutdown: Shutdown::No,
+            failure: None,
+            replayed_batches,
+            sabotage: options.sabotage,
+        })
     }
 }
 
@@ -148,9 +146,7 @@ struct Recovery<'a, D> {
     superblock: Superblock,
     salt: u64,
     sabotage: Option<Sabotage>,
-    segments: Segments,
-    index: Index,
-    logs: PgLogs,
+    contents: Contents,
     end: LogEnd,
     /// Where the chain was followed to, which may be beyond what counts.
     chain: LogEnd,
@@ -159,7 +155,6 @@ struct Recovery<'a, D> {
     windows: [Window; STREAMS],
     probe: Window,
     freed_pages: Vec<Page>,
-    pages_blocks: u64,
     replayed_batches: u64,
     replayed_blocks: u64,
 }
@@ -186,16 +181,17 @@ impl<'a, D: Device> Recovery<'a, D> {
             device,
             superblock,
             sabotage,
-            segments,
-            index: Index::default(),
-            logs: PgLogs::new(options.pg_log_entries),
+            contents: Contents {
+                index: Index::default(),
+                logs: PgLogs::new(options.pg_log_entries),
+                segments,
+            },
             end,
             chain: end,
             undecided: VecDeque::new(),
             windows: [Window::new(WINDOW_BYTES), Window::new(WINDOW_BYTES)],
             probe: Window::new(BLOCK_BYTES),
             freed_pages: Vec::new(),
-            pages_blocks: 0,
             replayed_batches: 0,
             replayed_blocks: 0,
         }
@@ -206,11 +202,11 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     fn count_pages(&mut self, location: u32, blocks: u32) -> Result<(), OpenError> {
-        if self.segments.of(location).is_none() || self.segments.of(location + blocks.max(1) - 1).is_none() {
+        let segments = &mut self.contents.segments;
+        if segments.of(location).is_none() || segments.of(location + blocks.max(1) - 1).is_none() {
             return Self::damaged("a checkpoint's pointer to a place outside of the log", location);
         }
-        self.segments.at(location).pages += blocks;
-        self.pages_blocks += u64::from(blocks);
+        segments.pages_were_placed(location, blocks);
         Ok(())
     }
 
@@ -263,12 +259,12 @@ impl<'a, D: Device> Recovery<'a, D> {
             };
             rest = after;
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
-            let log = self.logs.groups.entry(pg).or_default();
+            let log = self.contents.logs.groups.entry(pg).or_default();
             log.begins = Sequence(group.log_begins.get());
             log.is_incomplete = group.flags.get() & GROUP_IS_INCOMPLETE != 0;
             log.modulus = group.flags.get() >> GROUP_MODULUS_SHIFT;
             for entry in entries {
-                self.logs.push(
+                self.contents.logs.push(
                     pg,
                     LogEntry {
                         epoch: Epoch(entry.epoch.get()),
@@ -310,12 +306,12 @@ impl<'a, D: Device> Recovery<'a, D> {
                 object: object.object.get(),
             };
             for entry in index.entries() {
-                if self.segments.of(entry.location).is_none() {
+                if self.contents.segments.of(entry.location).is_none() {
                     return Self::damaged("a checkpoint's page", page.location);
                 }
-                self.segments.at(entry.location).live += 1;
+                self.contents.segments.at(entry.location).live += 1;
             }
-            self.index.insert(key, index);
+            self.contents.index.insert(key, index);
         }
         Ok(())
     }
@@ -327,7 +323,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         while let Some(found) = self.next_batch()? {
             durable_through = durable_through.max(found.header.durable_through.get());
             // The root in force was durable before the superblock was written, and so was all before it.
-            let data = self.segments.location(found.segment, found.block_number + 1);
+            let data = self.contents.segments.location(found.segment, found.block_number + 1);
             if root.is_some_and(|root| (data..data + found.header.data_blocks.get()).contains(&root)) {
                 durable_through = durable_through.max(found.header.sequence.get());
                 root = None;
@@ -341,7 +337,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         if root.is_some() {
             // What follows would be written over the checkpoint.
             let cursor = self.chain.cursors[0];
-            let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+            let location = self.contents.segments.location(cursor.segment.get(), cursor.block.get());
             return Self::damaged("a batch of the log before the checkpoint's root", location);
         }
         if self.sabotage == Some(Sabotage::DropLastBatch) {
@@ -364,16 +360,16 @@ impl<'a, D: Device> Recovery<'a, D> {
             let next = self.chain.next_segment[stream].get();
             let places = [(cursor.segment.get(), cursor.block.get()), (next, 0)];
             for (number, (segment, block)) in places.into_iter().enumerate() {
-                if segment >= self.segments.count() || block >= self.segments.blocks_each {
+                if segment >= self.contents.segments.count() || block >= self.contents.segments.blocks_each {
                     continue;
                 }
-                let location = self.segments.location(segment, block);
+                let location = self.contents.segments.location(segment, block);
                 let window = if number == 0 { &mut self.windows[stream] } else { &mut self.probe };
                 let bytes = window.blocks(self.device, location, 1)?;
                 let Some(header) = header_of(bytes, self.salt) else { continue };
                 let is_next = header.sequence.get() == self.chain.sequence + 1
                     && usize::from(header.stream) == stream
-                    && block + 1 + header.data_blocks.get() <= self.segments.blocks_each;
+                    && block + 1 + header.data_blocks.get() <= self.contents.segments.blocks_each;
                 let mount = header.mount.get();
                 let begin = header.mount_begin.get();
                 let is_begin = begin == 0 || begin == header.sequence.get();
@@ -394,7 +390,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     /// Whether all data of a batch arrived on the drive.
     fn is_whole(&mut self, found: &Found) -> Result<bool, OpenError> {
         let blocks = found.header.data_blocks.get();
-        let location = self.segments.location(found.segment, found.block_number + 1);
+        let location = self.contents.segments.location(found.segment, found.block_number + 1);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
         let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
         for view in records(&found.block, &found.header) {
@@ -427,7 +423,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     fn replay_batch(&mut self, found: &Found) {
-        let data_location = self.segments.location(found.segment, found.block_number + 1);
+        let data_location = self.contents.segments.location(found.segment, found.block_number + 1);
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
             has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);
@@ -439,20 +435,13 @@ impl<'a, D: Device> Recovery<'a, D> {
             if is_forgotten {
                 continue;
             }
-            let freed = apply(
-                &view,
-                self.logs.home_of(&view),
-                data_location,
-                &mut self.index,
-                &mut self.segments,
-                &mut self.logs,
-            );
-            self.freed_pages.extend(freed);
+            let key = self.contents.logs.home_of(&view);
+            self.freed_pages.extend(self.contents.apply(&view, key, data_location));
         }
         self.replayed_batches += u64::from(has_clients);
         self.replayed_blocks += 1 + u64::from(found.header.data_blocks.get());
         self.end = end_behind(found, &self.end);
-        self.segments.all[found.segment as usize].last_sequence = found.header.sequence.get();
+        self.contents.segments.all[found.segment as usize].last_sequence = found.header.sequence.get();
     }
 
     /// Looks behind the end of the log for batches that say that more of it was durable.
@@ -460,22 +449,23 @@ impl<'a, D: Device> Recovery<'a, D> {
         let end = self.end;
         if durable_through > end.sequence {
             let cursor = end.cursors[0];
-            let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+            let location = self.contents.segments.location(cursor.segment.get(), cursor.block.get());
             return Self::damaged("a batch of the log", location);
         }
         for stream in 0..STREAMS {
             let cursor = end.cursors[stream];
             let places = [(cursor.segment.get(), cursor.block.get()), (end.next_segment[stream].get(), 0)];
             for (segment, first) in places {
-                if segment >= self.segments.count() {
+                if segment >= self.contents.segments.count() {
                     continue;
                 }
-                for block in first..self.segments.blocks_each {
-                    let location = self.segments.location(segment, block);
+                for block in first..self.contents.segments.blocks_each {
+                    let location = self.contents.segments.location(segment, block);
                     let bytes = self.windows[stream].blocks(self.device, location, 1)?;
                     let Some(header) = header_of(bytes, self.salt) else { continue };
                     if header.sequence.get() > end.sequence && header.durable_through.get() > end.sequence {
-                        let location = self.segments.location(cursor.segment.get(), cursor.block.get());
+                        let location =
+                            self.contents.segments.location(cursor.segment.get(), cursor.block.get());
                         return Self::damaged("the header of a batch of the log", location);
                     }
                 }
@@ -487,22 +477,22 @@ impl<'a, D: Device> Recovery<'a, D> {
     /// What each segment is now.
     fn settle_segments(&mut self) {
         let end = self.end;
-        for segment in &mut self.segments.all {
+        for segment in &mut self.contents.segments.all {
             segment.state = SegmentState::Sealed;
         }
         for stream in 0..STREAMS {
             let cursor = end.cursors[stream];
-            let open = &mut self.segments.all[cursor.segment.get() as usize];
+            let open = &mut self.contents.segments.all[cursor.segment.get() as usize];
             open.state = SegmentState::Open;
             open.written = cursor.block.get();
-            if let Some(next) = self.segments.all.get_mut(end.next_segment[stream].get() as usize) {
+            if let Some(next) = self.contents.segments.all.get_mut(end.next_segment[stream].get() as usize) {
                 next.state = SegmentState::Next;
             }
         }
-        for (location, _) in checkpoint::old_root(&self.superblock) {
-            assert!(self.segments.at(location).pages > 0, "the root's pieces were counted");
+        for (location, _) in old_root(&self.superblock) {
+            assert!(self.contents.segments.at(location).pages > 0, "the root's pieces were counted");
         }
-        self.segments.free_all_unused();
+        self.contents.segments.free_all_unused();
     }
 }
 

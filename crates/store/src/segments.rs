@@ -51,6 +51,8 @@ pub(crate) struct Segments {
     pub(crate) all: Vec<Segment>,
     pub(crate) blocks_each: u32,
     free: VecDeque<u32>,
+    /// Blocks of checkpoint pages in all of them.
+    pub(crate) pages_blocks: u64,
     /// The newest complete checkpoint holds all batches up to this one.
     pub(crate) covers: u64,
     /// Frees segments with live data in them.
@@ -66,6 +68,7 @@ impl Segments {
             all: vec![FRESH; count],
             blocks_each: segment_bytes / BLOCK_BYTES as u32,
             free: VecDeque::new(),
+            pages_blocks: 0,
             covers: 0,
             sabotage_live: false,
             sabotage_pins: false,
@@ -100,6 +103,18 @@ impl Segments {
     pub(crate) fn at(&mut self, location: u32) -> &mut Segment {
         let segment = self.of(location).expect("locations in the index lie in segments");
         &mut self.all[segment as usize]
+    }
+
+    /// Pages of a checkpoint lie there.
+    pub(crate) fn pages_were_placed(&mut self, location: u32, blocks: u32) {
+        self.at(location).pages += blocks;
+        self.pages_blocks += u64::from(blocks);
+    }
+
+    /// No start needs them any more.
+    pub(crate) fn pages_died(&mut self, location: u32, blocks: u32) {
+        self.at(location).pages -= blocks;
+        self.pages_blocks -= u64::from(blocks);
     }
 
     /// Takes a free segment to be a stream's next, if more than `keep` are free.

@@ -1,0 +1,320 @@
+//! The log's end: batches that are being filled, sealed, written, and become durable.
+
+use crate::actions::{Action, BatchId, Options, Sabotage, StageError, Staged};
+use crate::batch::OpenBatch;
+use crate::in_flight::{InFlight, SealedBatch, write_token};
+use crate::layout::{BatchHeader, Cursor, Record, RecordKind, STREAMS, Superblock};
+use crate::segments::Segments;
+use crate::slots::Slots;
+use crate::streams::{COLD, HOT, Streams};
+use crate::superblock;
+use base::{BLOCK_BYTES, Buffer};
+use zerocopy::little_endian::U32;
+
+/// Cold batches under way at the same time.
+const COLD_IN_FLIGHT_MAX: usize = 2;
+/// The least size of the largest cold batch: a header for fewer blocks would waste what cleaning wins.
+const COLD_BATCH_BYTES: usize = 256 << 10;
+
+/// Where the durable log ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogEnd {
+    pub(crate) sequence: u64,
+    pub(crate) mount: u64,
+    pub(crate) cursors: [Cursor; STREAMS],
+    pub(crate) next_segment: [U32; STREAMS],
+}
+
+/// A batch that was given its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sealed {
+    /// Its first data block on the drive.
+    pub(crate) data_location: u32,
+    /// All its blocks.
+    pub(crate) blocks: u32,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// What all batches of this opening say.
+    header: BatchHeader,
+    batches_in_flight_max: usize,
+    /// The largest batch.
+    pub(crate) batch_blocks_max: u32,
+    pub(crate) slots: Slots,
+    streams: Streams,
+    open: [Option<OpenBatch>; STREAMS],
+    open_tokens: Vec<u64>,
+    pub(crate) in_flight: InFlight,
+    next_sequence: u64,
+    /// Behind the newest durable batch.
+    pub(crate) durable: LogEnd,
+    /// Data blocks staged and not yet in the index.
+    pub(crate) staged_blocks: u64,
+    /// Data blocks staged since opening.
+    pub(crate) client_blocks: u64,
+    /// Blocks appended, those that opening replayed among them.
+    pub(crate) appended_blocks: u64,
+    /// The newest cold batch.
+    pub(crate) cold_sequence: u64,
+    /// The newest batch with clients' records.
+    pub(crate) client_sequence: u64,
+    /// Cleaning reads what it appends next: nobody else appends to the cold stream meanwhile.
+    pub(crate) cold_is_reserved: bool,
+    /// Something could not be staged for want of segments, and there is none yet.
+    pub(crate) is_starving: bool,
+}
+
+impl Log {
+    /// The log that goes on behind `end` in the mount that `superblock` says. Opening replayed so many blocks of it, with
+    /// clients' records among them or not.
+    pub(crate) fn new(
+        end: LogEnd,
+        superblock: &Superblock,
+        segments: &Segments,
+        options: &Options,
+        replayed_blocks: u64,
+        replayed_clients: bool,
+    ) -> Log {
+        // Foreground batches under way, one being filled, and some that slow replicas still hold.
+        let slot_count = options.batches_in_flight_max + 3 + COLD_IN_FLIGHT_MAX + 1;
+        let needs_flush = options.volatile_cache && options.sabotage != Some(Sabotage::ReportBeforeFlush);
+        Log {
+            header: BatchHeader {
+                salt: superblock::salt(superblock).into(),
+                mount: superblock.mount,
+                mount_begin: (end.sequence + 1).into(),
+                ..BatchHeader::default()
+            },
+            batches_in_flight_max: options.batches_in_flight_max,
+            batch_blocks_max: ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each),
+            slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES)),
+            streams: Streams::new(end.cursors, end.next_segment),
+            open: [None, None],
+            open_tokens: Vec::new(),
+            in_flight: InFlight::new(needs_flush, end.sequence),
+            next_sequence: end.sequence + 1,
+            durable: end,
+            staged_blocks: 0,
+            client_blocks: 0,
+            appended_blocks: replayed_blocks,
+            cold_sequence: 0,
+            client_sequence: if replayed_clients { end.sequence } else { 0 },
+            cold_is_reserved: false,
+            is_starving: false,
+        }
+    }
+
+    /// What tells this formatting's batches from any other's.
+    pub(crate) fn salt(&self) -> u64 {
+        self.header.salt.get()
+    }
+
+    /// Batches written since opening.
+    pub(crate) fn batches(&self) -> u64 {
+        self.next_sequence - self.header.mount_begin.get()
+    }
+
+    /// Nothing is staged, being cleaned, or under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_staged = self.open.iter().flatten().any(|batch| batch.record_count > 0);
+        self.in_flight.is_empty() && !is_staged && !self.cold_is_reserved
+    }
+
+    /// Nothing of the foreground is.
+    pub(crate) fn foreground_is_idle(&self) -> bool {
+        self.in_flight.count(HOT) == 0 && self.open[HOT].as_ref().is_none_or(|batch| batch.record_count == 0)
+    }
+
+    /// Appends a record of the foreground with its checksums and data to the open batch.
+    pub(crate) fn stage(
+        &mut self,
+        kind: RecordKind,
+        record: &Record,
+        (checksums, data): (&[U32], &[u8]),
+        token: u64,
+        segments: &Segments,
+    ) -> Result<Staged, StageError> {
+        let block_count = record.block_count.get();
+        self.make_room(kind, block_count, segments)?;
+        let batch = self.open[HOT].as_mut().expect("make_room opened it");
+        let offset = batch.push(record, [checksums], data) as u32;
+        self.staged_blocks += u64::from(kind.data_blocks(block_count));
+        self.client_blocks += u64::from(kind.data_blocks(block_count));
+        self.open_tokens.push(token);
+        Ok(Staged { batch: BatchId(batch.slot), offset })
+    }
+
+    /// Sees to it that the open foreground batch takes a record.
+    fn make_room(
+        &mut self,
+        kind: RecordKind,
+        block_count: u16,
+        segments: &Segments,
+    ) -> Result<(), StageError> {
+        assert!(kind.data_blocks(block_count) < self.batch_blocks_max, "a record fits a batch");
+        if self.open[HOT].is_none() {
+            let slot = self.slots.take().ok_or(StageError::Busy)?;
+            self.open[HOT] = Some(slot);
+        }
+        let batch = self.open[HOT].as_ref().expect("it was just opened");
+        if !batch.fits(kind, block_count, self.batch_blocks_max) {
+            return Err(StageError::Busy);
+        }
+        let blocks = batch.blocks() + kind.data_blocks(block_count);
+        let room = self.streams.room(HOT, segments);
+        // A batch ends with its segment, so that little of it is wasted; the record begins the next one.
+        let ends_segment = batch.record_count > 0 && batch.blocks() <= room && blocks > room;
+        let has_room = room >= blocks || self.streams.has_next(HOT);
+        if has_room && !ends_segment {
+            return Ok(());
+        }
+        self.is_starving |= !has_room;
+        Err(StageError::Busy)
+    }
+
+    /// Whether the open foreground batch should go now. While one is under way the next one grows, unless it is large
+    /// already: one write for many operations. Alone it goes at once.
+    pub(crate) fn foreground_goes_now(&self) -> bool {
+        self.open[HOT].as_ref().is_some_and(|batch| {
+            let is_large = batch.is_half_full(self.batch_blocks_max);
+            let limit = if is_large { self.batches_in_flight_max } else { 1 };
+            batch.record_count > 0 && self.in_flight.count(HOT) < limit
+        })
+    }
+
+    /// The largest cold batch that wastes nothing of its segment's end.
+    pub(crate) fn cold_blocks_max(&self, segments: &Segments) -> u32 {
+        let most =
+            self.batch_blocks_max.max((COLD_BATCH_BYTES / BLOCK_BYTES) as u32).min(segments.blocks_each);
+        let room = self.streams.room(COLD, segments);
+        if room >= 2 { room.min(most) } else { most }
+    }
+
+    /// Whether one more cold batch may be under way.
+    pub(crate) fn cold_may_go(&self) -> bool {
+        self.in_flight.count(COLD) < COLD_IN_FLIGHT_MAX
+    }
+
+    /// The cold batch that is being filled.
+    pub(crate) fn open_cold(&mut self) -> &mut Option<OpenBatch> {
+        &mut self.open[COLD]
+    }
+
+    /// Chooses segments to go on in, where the streams have none, and tells of them where that is needed.
+    pub(crate) fn replenish(&mut self, segments: &mut Segments, actions: &mut Vec<Action>) {
+        self.streams.replenish(segments);
+        self.is_starving &= !self.streams.has_next(HOT);
+        // A batch that must go to a segment nobody was told of waits for an empty batch that tells of it.
+        let waits = (0..STREAMS).any(|stream| {
+            let blocks = self.open[stream].as_ref().map_or(0, OpenBatch::blocks);
+            self.streams.waits_for_word(stream, blocks, segments)
+        });
+        if !waits {
+            return;
+        }
+        let has_place = |stream: &usize| self.streams.has_place(*stream, segments);
+        if let Some(stream) = [COLD, HOT].into_iter().find(has_place)
+            && let Some(batch) = self.slots.take()
+        {
+            let place = self.streams.place(stream, batch.blocks(), segments).expect("it was just looked for");
+            self.issue(stream, batch, place, Vec::new(), segments, actions);
+        }
+    }
+
+    /// Seals a stream's open batch and issues its write. `None` if there is none, or while it has nowhere to go.
+    pub(crate) fn seal(
+        &mut self,
+        stream: usize,
+        segments: &mut Segments,
+        actions: &mut Vec<Action>,
+    ) -> Option<Sealed> {
+        let blocks = self.open[stream].as_ref()?.blocks();
+        let place = self.streams.place(stream, blocks, segments)?;
+        let batch = self.open[stream].take().expect("it was just looked at");
+        let mut tokens = self.in_flight.token_vector();
+        if stream == HOT {
+            std::mem::swap(&mut tokens, &mut self.open_tokens);
+        }
+        Some(self.issue(stream, batch, place, tokens, segments, actions))
+    }
+
+    /// Seals a batch that has its place and issues its write.
+    fn issue(
+        &mut self,
+        stream: usize,
+        mut batch: OpenBatch,
+        (segment, block): (u32, u32),
+        tokens: Vec<u64>,
+        segments: &mut Segments,
+        actions: &mut Vec<Action>,
+    ) -> Sealed {
+        let blocks = batch.blocks();
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let next_segment = self.streams.announce();
+        batch.seal(BatchHeader {
+            sequence: sequence.into(),
+            durable_through: self.durable.sequence.into(),
+            next_segment,
+            stream: stream as u8,
+            ..self.header
+        });
+        let state = &mut segments.all[segment as usize];
+        state.written = block + blocks;
+        state.in_flight += 1;
+        state.last_sequence = sequence;
+        let data_location = segments.location(segment, block + 1);
+        self.slots.was_sealed(&batch);
+        if stream == HOT {
+            actions.push(Action::Sealed { batch: BatchId(batch.slot), buffer: batch.buffer.clone() });
+            if batch.record_count > 0 {
+                self.client_sequence = sequence;
+            }
+        } else {
+            self.cold_sequence = sequence;
+        }
+        actions.push(Action::Write {
+            token: write_token(sequence),
+            offset: segments.offset(segment, block),
+            buffer: batch.buffer,
+            length: blocks as usize * BLOCK_BYTES,
+        });
+        self.appended_blocks += u64::from(blocks);
+        self.in_flight.push(SealedBatch {
+            sequence,
+            slot: batch.slot,
+            stream,
+            segment,
+            data_location,
+            data_blocks: blocks - 1,
+            end_block: block + blocks,
+            next_segment,
+            tokens,
+            is_written: false,
+        });
+        Sealed { data_location, blocks }
+    }
+
+    /// The next batch that became durable, and its memory, a handle of its own.
+    pub(crate) fn next_durable(&mut self, segments: &mut Segments) -> Option<(SealedBatch, Buffer)> {
+        let batch = self.in_flight.take_durable()?;
+        let buffer = self.slots.was_settled(batch.slot);
+        segments.all[batch.segment as usize].in_flight -= 1;
+        if batch.stream == HOT {
+            self.staged_blocks -= u64::from(batch.data_blocks);
+        }
+        self.durable.sequence = batch.sequence;
+        self.durable.mount = self.header.mount.get();
+        self.durable.cursors[batch.stream] =
+            Cursor { segment: batch.segment.into(), block: batch.end_block.into() };
+        self.durable.next_segment = batch.next_segment;
+        Some((batch, buffer))
+    }
+
+    /// The drive failed: the tokens of all that will not be durable.
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.in_flight.tokens().chain(self.open_tokens.drain(..))
+    }
+}

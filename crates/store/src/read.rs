@@ -1,0 +1,175 @@
+//! What a store has, and how it is. Only what is durable is seen.
+
+use crate::actions::{Extent, Identity, Location, Role, Statistics};
+use crate::layout::Superblock;
+use crate::space::Space;
+use crate::store::Store;
+use crate::superblock;
+use base::{BLOCK_BYTES, Epoch, LogEntry, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
+use std::collections::VecDeque;
+use zerocopy::FromBytes;
+
+impl Store {
+    /// Whose drive this is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Where blocks of an object lie, and their checksums, one for each. Appends to both vectors.
+    pub fn lookup(
+        &self,
+        key: &ObjectKey,
+        first_block: u16,
+        block_count: u16,
+        extents: &mut Vec<Extent>,
+        checksums: &mut Vec<u32>,
+    ) {
+        let object = self.contents.index.get(key);
+        let first_extent = extents.len();
+        for block in first_block..first_block + block_count {
+            let entry = object.and_then(|object| object.get(block));
+            checksums.push(entry.map_or(ZERO_BLOCK_CRC32C, |entry| entry.crc32c));
+            let location = entry.map(|entry| entry.location);
+            if let Some(last) = extents[first_extent..].last_mut() {
+                let continues = match (last.location, location) {
+                    (None, None) => true,
+                    // Two segments that touch are two extents: they are pinned one by one.
+                    (Some(Location(start)), Some(location)) => {
+                        start + u32::from(last.block_count) == location
+                            && self.contents.segments.of(start) == self.contents.segments.of(location)
+                    }
+                    _ => false,
+                };
+                if continues {
+                    last.block_count += 1;
+                    continue;
+                }
+            }
+            extents.push(Extent { first_block: block, block_count: 1, location: location.map(Location) });
+        }
+    }
+
+    /// Keeps what lies at a location from being overwritten while it is read.
+    pub fn pin(&mut self, location: Location) {
+        self.contents.segments.at(location.0).pins += 1;
+    }
+
+    /// Ends a [`Self::pin`].
+    pub fn unpin(&mut self, location: Location) {
+        let segment = self.contents.segments.at(location.0);
+        assert!(segment.pins > 0, "what is unpinned was pinned");
+        segment.pins -= 1;
+        if segment.pins == 0 {
+            let index = self.contents.segments.of(location.0).expect("it was just found");
+            self.contents.segments.try_free(index);
+        }
+    }
+
+    /// Which blocks of an object are allocated: a bit for each, the lowest first.
+    #[must_use]
+    pub fn allocated_bits(&self, key: &ObjectKey) -> [u8; base::OBJECT_BLOCKS / 8] {
+        let mut bits = [0; base::OBJECT_BLOCKS / 8];
+        if let Some(object) = self.contents.index.get(key) {
+            for block in 0..base::OBJECT_BLOCKS as u16 {
+                bits[usize::from(block) / 8] |= u8::from(object.get(block).is_some()) << (block % 8);
+            }
+        }
+        bits
+    }
+
+    /// Calls `visit` with each block of an object that is there, in order, and its checksum.
+    pub fn for_each_block(&self, key: &ObjectKey, mut visit: impl FnMut(u16, u32)) {
+        let Some(object) = self.contents.index.get(key) else { return };
+        for block in 0..base::OBJECT_BLOCKS as u16 {
+            if let Some(entry) = object.get(block) {
+                visit(block, entry.crc32c);
+            }
+        }
+    }
+
+    /// Every object with at least one block.
+    pub fn objects(&self) -> impl Iterator<Item = ObjectKey> + '_ {
+        self.contents.index.iter().map(|(key, _)| *key)
+    }
+
+    /// How many objects of a group are there.
+    #[must_use]
+    pub fn object_count(&self, pg: PgId) -> u64 {
+        self.contents.index.object_count(pg)
+    }
+
+    /// The newest durable entry of a group's order.
+    #[must_use]
+    pub fn pg_position(&self, pg: PgId) -> Option<(Epoch, Sequence)> {
+        self.contents.logs.position(pg)
+    }
+
+    /// The newest durable entries of a group's order, oldest first.
+    pub fn pg_log(&self, pg: PgId) -> impl ExactSizeIterator<Item = LogEntry> + DoubleEndedIterator + '_ {
+        const NONE: &VecDeque<LogEntry> = &VecDeque::new();
+        self.contents.logs.groups.get(&pg).map_or(NONE, |log| &log.entries).iter().copied()
+    }
+
+    /// From where on [`Self::pg_log`] lacks nothing; 0 if it goes back to the group's first entry.
+    #[must_use]
+    pub fn pg_log_begins(&self, pg: PgId) -> Sequence {
+        self.contents.logs.groups.get(&pg).map_or(Sequence(0), |log| log.begins)
+    }
+
+    /// The group's modulus: it has the objects whose place, divided by that, leaves its number ([`PgId::holds`]). `None`
+    /// if it holds nothing of the group.
+    #[must_use]
+    pub fn pg_modulus(&self, pg: PgId) -> Option<u32> {
+        self.contents.logs.groups.get(&pg).map(|log| log.modulus).filter(|modulus| *modulus > 0)
+    }
+
+    /// Whether this member was catching up when the group's log began, and may lack what came before.
+    #[must_use]
+    pub fn pg_is_incomplete(&self, pg: PgId) -> bool {
+        self.contents.logs.groups.get(&pg).is_some_and(|log| log.is_incomplete)
+    }
+
+    /// Whether clients' writes are refused for want of space: the largest of them would be.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.failure().is_none() && Space::of(&self.contents, &self.log).is_full()
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let (index, segments) = (&self.contents.index, &self.contents.segments);
+        let usable_blocks = Space::of(&self.contents, &self.log).blocks_max(Role::Primary);
+        Statistics {
+            device_bytes: self.checkpoint.superblock().device_bytes.get(),
+            usable_bytes: usable_blocks * BLOCK_BYTES as u64,
+            live_bytes: index.block_count * BLOCK_BYTES as u64,
+            free_segments: segments.free_count(),
+            segments: segments.count(),
+            index_bytes: index.memory_bytes(),
+            objects: index.len() as u64,
+            batches: self.log.batches(),
+            client_blocks: self.log.client_blocks,
+            cleaned_blocks: self.cleaner.moved_blocks,
+            // Each batch has one.
+            header_blocks: self.log.batches(),
+            checkpoint_blocks: self.checkpoint.blocks,
+            replayed_batches: self.replayed_batches,
+            damaged_blocks: self.cleaner.damaged_blocks,
+        }
+    }
+
+    /// Whether the superblocks are left alone just now, so that what is read of them is whole.
+    #[must_use]
+    pub fn superblocks_are_at_rest(&self) -> bool {
+        self.checkpoint.superblocks_are_at_rest()
+    }
+
+    /// Whether a block read from the place of a superblock is one of this store's, an older one too.
+    #[must_use]
+    pub fn is_own_superblock(&self, block: &[u8]) -> bool {
+        Superblock::read_from_prefix(block)
+            .is_ok_and(|(found, _)| found.is_intact() && superblock::identity(&found) == self.identity)
+    }
+}

@@ -1,0 +1,163 @@
+//! Staging: what is to be written goes to the open foreground batch, as one record each.
+
+use crate::actions::{StageError, Staged, WriteRecord};
+use crate::layout::{GROUP_MODULUS_MAX, RECORD_IS_DAMAGED, Record, RecordKind};
+use crate::space::Space;
+use crate::store::Store;
+use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, Sequence, crc32c};
+use zerocopy::little_endian::U32;
+
+impl Store {
+    /// Appends a write of whole blocks to the open batch. `checksums` has one for each block.
+    ///
+    /// # Errors
+    /// When the OSD is full for this role, busy, or has failed.
+    ///
+    /// # Panics
+    /// If lengths do not match, or the record is larger than a batch.
+    pub fn stage_write(
+        &mut self,
+        record: &WriteRecord,
+        checksums: &[U32],
+        data: &[u8],
+    ) -> Result<Staged, StageError> {
+        assert_eq!(data.len(), usize::from(record.block_count) * BLOCK_BYTES, "data is whole blocks");
+        assert_eq!(checksums.len(), usize::from(record.block_count), "a checksum for each block");
+        self.append_write(&on_drive(RecordKind::Write, record), record, checksums, data)
+    }
+
+    /// Appends a block whose content is lost: reads of it shall fail as they do where it was lost. `checksum` is the
+    /// one of what it held.
+    ///
+    /// # Errors
+    /// As [`Self::stage_write`].
+    ///
+    /// # Panics
+    /// If the record is about more than one block.
+    pub fn stage_damaged(&mut self, record: &WriteRecord, checksum: U32) -> Result<(), StageError> {
+        assert_eq!(record.block_count, 1, "each lost block has a record of its own");
+        let fillers = [[0xa5; BLOCK_BYTES], [0x5a; BLOCK_BYTES]];
+        let never_verifies = fillers.iter().find(|filler| crc32c(&filler[..]) != checksum.get());
+        let data = never_verifies.expect("two blocks that differ in this way have different checksums");
+        let damaged = Record { flags: RECORD_IS_DAMAGED, ..on_drive(RecordKind::Write, record) };
+        self.append_write(&damaged, record, &[checksum], data).map(|_| ())
+    }
+
+    fn append_write(
+        &mut self,
+        on_drive: &Record,
+        record: &WriteRecord,
+        checksums: &[U32],
+        data: &[u8],
+    ) -> Result<Staged, StageError> {
+        self.check_works()?;
+        if !Space::of(&self.contents, &self.log).has_room(record.role, u64::from(record.block_count)) {
+            return Err(StageError::Full);
+        }
+        let segments = &self.contents.segments;
+        self.log.stage(RecordKind::Write, on_drive, (checksums, data), record.token, segments)
+    }
+
+    /// Appends a zeroing to the open batch: the blocks read as zeros and their space is freed. A full OSD
+    /// takes it too.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_zero(&mut self, record: &WriteRecord) -> Result<(), StageError> {
+        self.stage_small(&on_drive(RecordKind::Zero, record), RecordKind::Zero, record.token)
+    }
+
+    /// Appends a mark: a place in a group's order without data. `modulus` is the group's.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_mark(
+        &mut self,
+        pg: PgId,
+        modulus: u32,
+        epoch: Epoch,
+        sequence: Sequence,
+        token: u64,
+    ) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Mark, pg, modulus, epoch, sequence, token)
+    }
+
+    /// Appends a mark with which the group's log begins anew, because this member is catching up: until the
+    /// next ordinary mark or [`Self::stage_whole`], [`Self::pg_is_incomplete`].
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_join(
+        &mut self,
+        pg: PgId,
+        modulus: u32,
+        epoch: Epoch,
+        sequence: Sequence,
+        token: u64,
+    ) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Join, pg, modulus, epoch, sequence, token)
+    }
+
+    /// Appends the word that a group is split: from here on it has the objects that are its own by `modulus`, twice
+    /// what it was before. The others are those of [`PgId::child`], which begins with a copy of the log. Nothing of that
+    /// one may have been staged before, and nothing of an object by the name of its former group after.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    ///
+    /// # Panics
+    /// If the modulus is odd, or larger than any pool's.
+    pub fn stage_split(&mut self, pg: PgId, modulus: u32, token: u64) -> Result<(), StageError> {
+        assert!(modulus.is_multiple_of(2) && pg.index < modulus / 2, "{pg} does not split to {modulus}");
+        self.stage_place(RecordKind::Split, pg, modulus, Epoch(0), Sequence(0), token)
+    }
+
+    /// Appends the word that this member has caught up: its log tells what it has from here on.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_whole(&mut self, pg: PgId, epoch: Epoch, token: u64) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Mark, pg, 0, epoch, Sequence(0), token)
+    }
+
+    /// Appends an entry to a group's log, of a write whose content is or comes here by other records.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_entry(&mut self, record: &WriteRecord) -> Result<(), StageError> {
+        self.stage_small(&on_drive(RecordKind::Entry, record), RecordKind::Entry, record.token)
+    }
+
+    fn stage_place(
+        &mut self,
+        kind: RecordKind,
+        pg: PgId,
+        modulus: u32,
+        epoch: Epoch,
+        sequence: Sequence,
+        token: u64,
+    ) -> Result<(), StageError> {
+        assert!(modulus <= GROUP_MODULUS_MAX, "no pool has {modulus} groups");
+        let key = ObjectKey { pg, object: modulus, ..ObjectKey::default() };
+        let place =
+            Record { epoch: epoch.0.into(), sequence: sequence.0.into(), ..Record::new(kind, key, 0, 0) };
+        self.stage_small(&place, kind, token)
+    }
+
+    fn stage_small(&mut self, record: &Record, kind: RecordKind, token: u64) -> Result<(), StageError> {
+        self.check_works()?;
+        self.log.stage(kind, record, (&[], &[]), token, &self.contents.segments).map(|_| ())
+    }
+
+    fn check_works(&self) -> Result<(), StageError> {
+        self.failure().map_or(Ok(()), |reason| Err(StageError::Failed(reason.to_owned())))
+    }
+}
+
+fn on_drive(kind: RecordKind, record: &WriteRecord) -> Record {
+    Record {
+        epoch: record.epoch.0.into(),
+        sequence: record.sequence.0.into(),
+        ..Record::new(kind, record.key, record.first_block, record.block_count).with_origin(record.origin)
+    }
+}
