@@ -1,7 +1,8 @@
 //! What is known of damage: how much was met, and which blocks nobody has.
 
 use crate::disk::Disk;
-use base::{Instant, ObjectKey, PgId, VolumeId};
+use crate::report::{DamageCounts, LostBlock};
+use base::{Instant, ObjectKey, PgId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::Location;
@@ -15,28 +16,6 @@ const UNREADABLE_FOR: Duration = Duration::from_secs(60);
 const UNREADABLE_GAP: Duration = Duration::from_secs(30);
 /// How long members are not asked again for a block that nobody had.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
-
-/// What became of damage that was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DamageCounts {
-    /// Blocks that did not verify when they were read, here or at a member that a scrub asked.
-    pub found: u64,
-    /// Blocks that were written anew.
-    pub mended: u64,
-}
-
-/// A block of which no member has a copy that verifies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LostBlock {
-    /// Its group.
-    pub pg: PgId,
-    /// Its volume.
-    pub volume: VolumeId,
-    /// The 4 MiB piece of it.
-    pub object: u32,
-    /// The 4 KiB block of that.
-    pub block: u16,
-}
 
 /// How sure it is that nobody has a block, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

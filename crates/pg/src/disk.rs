@@ -1,6 +1,6 @@
 //! The store of an OSD, the memory it reads into, and what it wants of the drive.
 
-use crate::io::Io;
+use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
 use crate::operation::{Operation, OperationId, Part, Purpose};
 use base::{BLOCK_BYTES, Buffer, BufferPool, LinkId, Network, ObjectKey};
 use store::{Action, BatchId, DeviceError, Location, Store};
@@ -11,20 +11,6 @@ use zerocopy::little_endian::U32;
 const SMALL_BLOCKS: usize = 1;
 /// Blocks of a buffer of the large pool: whatever a message has.
 const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
-
-// What a drive operation was for.
-const TOKEN_SHIFT: u32 = 56;
-const TOKEN_STORE_WRITE: u64 = 1;
-const TOKEN_STORE_FLUSH: u64 = 2;
-const TOKEN_STORE_READ: u64 = 3;
-const TOKEN_PART: u64 = 4;
-
-/// Whether a drive operation reads data for somebody, and not for the store itself.
-#[doc(hidden)]
-#[must_use]
-pub fn reads_data(token: u64) -> bool {
-    token >> TOKEN_SHIFT == TOKEN_PART
-}
 
 /// What the store tells the rest of the OSD.
 #[derive(Debug)]
@@ -351,6 +337,7 @@ fn spare_buffer(bytes: usize) -> Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::reads_data;
 
     #[test]
     fn no_pool_takes_in_spare_memory() {

@@ -17,3 +17,17 @@ pub trait Io: Network {
     /// The same, and in one with it the configuration of the group that is split off, with the same epoch and members.
     fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig);
 }
+
+// What a drive operation was for.
+pub(crate) const TOKEN_SHIFT: u32 = 56;
+pub(crate) const TOKEN_STORE_WRITE: u64 = 1;
+pub(crate) const TOKEN_STORE_FLUSH: u64 = 2;
+pub(crate) const TOKEN_STORE_READ: u64 = 3;
+pub(crate) const TOKEN_PART: u64 = 4;
+
+/// Whether a drive operation reads data for somebody, and not for the store itself.
+#[doc(hidden)]
+#[must_use]
+pub fn reads_data(token: u64) -> bool {
+    token >> TOKEN_SHIFT == TOKEN_PART
+}

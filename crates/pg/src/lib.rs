@@ -21,7 +21,7 @@
 //!
 //! Beside them `disk` (the store and its memory), `ledger` (what is staged and not durable), `operation` (one request on
 //! its way), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
-//! all that.
+//! all that, in part as `report`s.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
@@ -49,6 +49,7 @@ mod operation;
 mod osd;
 mod pace;
 mod replication;
+mod report;
 mod request;
 mod router;
 #[cfg(test)]
@@ -59,13 +60,11 @@ mod volumes;
 #[cfg(feature = "broken")]
 #[doc(hidden)]
 pub use broken::Sabotage;
-pub use damage::{DamageCounts, LostBlock};
-#[doc(hidden)]
-pub use disk::reads_data;
-pub use group::GroupSummary;
-pub use heal::scrub::ScrubReport;
 pub use io::Io;
+#[doc(hidden)]
+pub use io::reads_data;
 pub use links::LinkError;
 pub use links::access::Credential;
 pub use osd::{Osd, OsdOptions, Progress};
+pub use report::{DamageCounts, GroupSummary, LostBlock, ScrubReport};
 pub use view::View;

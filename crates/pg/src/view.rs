@@ -5,9 +5,9 @@
 //! is a few additions to memory that is there: no clock is read for it, and nothing allocated.
 
 use crate::context::{Me, Shared};
-use crate::damage::DamageCounts;
-use crate::group::{Group, GroupSummary};
+use crate::group::Group;
 use crate::links::Peer;
+use crate::report::{DamageCounts, GroupSummary};
 use crate::router::Router;
 use base::figures::{Figures, Traffic};
 use base::{ClientId, PgId, PoolId, VolumeId};

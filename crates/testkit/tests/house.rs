@@ -1,10 +1,11 @@
-//! What the repository says of itself: which crate may depend on which, what is pure, which folder of a crate on which, and
-//! that the files and names in the docs exist.
+//! What the repository says of itself: which crate may depend on which, what is pure, which folder of a crate on which, that
+//! no type of `pg` grows into all of it again, and that the files and names in the docs exist.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use syn::{Attribute, ImplItem, Item, UseTree, Visibility};
 
 /// The crates, lower ones first: none depends on one behind it. What only tests link is not meant.
 const LAYERS: [&str; 25] = [
@@ -175,6 +176,75 @@ fn no_folders_of_a_crate_depend_on_each_other_in_a_circle() {
     };
     let found: Vec<&str> = LAYERS.into_iter().filter(has_circle).collect();
     assert_eq!(found, IN_CIRCLES, "crates in which folders depend on each other in a circle");
+}
+
+/// What the types of a crate have, tests and what only they use excepted: the fields of each struct, and all methods of each
+/// type. Types of one name count as one.
+#[derive(Default)]
+struct Sizes {
+    fields: BTreeMap<String, usize>,
+    methods: BTreeMap<String, usize>,
+}
+
+impl Sizes {
+    fn count(&mut self, items: &[Item]) {
+        for item in items {
+            match item {
+                Item::Mod(module) if !is_test(&module.attrs) => {
+                    self.count(module.content.as_ref().map_or(&[], |(_, items)| items));
+                }
+                Item::Struct(one) if !is_test(&one.attrs) => {
+                    let fields = self.fields.entry(one.ident.to_string()).or_default();
+                    *fields = one.fields.len().max(*fields);
+                }
+                Item::Impl(one) if !is_test(&one.attrs) => {
+                    let syn::Type::Path(path) = &*one.self_ty else { continue };
+                    let name = path.path.segments.last().unwrap().ident.to_string();
+                    let methods = one.items.iter().filter(|item| matches!(item, ImplItem::Fn(_))).count();
+                    *self.methods.entry(name).or_default() += methods;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    let is_test = |one: &Attribute| one.parse_args::<syn::Ident>().is_ok_and(|what| what == "test");
+    attributes.iter().any(|one| one.path().is_ident("cfg") && is_test(one))
+}
+
+fn parsed(path: &Path) -> Vec<Item> {
+    syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap().items
+}
+
+#[test]
+fn no_type_of_pg_is_all_of_it() {
+    let src = root().join("crates/pg/src");
+    let mut sizes = Sizes::default();
+    for path in sources(&src).iter().filter(|path| !path.ends_with("testing.rs")) {
+        sizes.count(&parsed(path));
+    }
+    assert!(sizes.fields["Operation"] > 1 && sizes.methods["Context"] > 1, "they are counted");
+    sizes.fields.retain(|_, fields| *fields > 15);
+    assert!(sizes.fields.is_empty(), "structs with more than 15 fields: {:?}", sizes.fields);
+    sizes.methods.retain(|_, methods| *methods > 30);
+    assert!(sizes.methods.is_empty(), "types with more than 30 methods: {:?}", sizes.methods);
+}
+
+#[test]
+fn pg_shows_a_few_of_its_modules() {
+    let is_public = |visibility: &Visibility| matches!(visibility, Visibility::Public(_));
+    let names = parsed(&root().join("crates/pg/src/lib.rs")).into_iter().filter_map(|item| match item {
+        Item::Mod(module) if is_public(&module.vis) => Some(module.ident.to_string()),
+        Item::Use(one) if is_public(&one.vis) => match one.tree {
+            UseTree::Path(path) => Some(path.ident.to_string()),
+            _ => panic!("what is shown of pg is named one by one"),
+        },
+        _ => None,
+    });
+    let names: BTreeSet<String> = names.collect();
+    assert!(names.len() <= 6, "pg shows something of {} modules: {names:?}", names.len());
 }
 
 /// Every text that people read about the repository.

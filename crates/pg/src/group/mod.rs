@@ -7,8 +7,6 @@ pub(crate) mod position;
 pub(crate) mod role;
 mod summary;
 
-pub use summary::GroupSummary;
-
 use base::figures::Traffic;
 use base::hash::Map;
 use base::map::PgConfig;

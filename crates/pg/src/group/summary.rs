@@ -3,27 +3,7 @@
 use super::Group;
 use super::learner::Learner;
 use super::role::Phase;
-use base::{Epoch, OsdId, PgId};
-
-/// What a primary reports of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupSummary {
-    /// The group.
-    pub pg: PgId,
-    /// Its epoch.
-    pub epoch: Epoch,
-    /// `None` when it serves, else why not.
-    pub trouble: Option<String>,
-    /// Whether somebody must do something before it can serve.
-    pub is_stopped: bool,
-    /// Whether it is on its way to serve.
-    pub is_peering: bool,
-    /// Who holds every acknowledged write.
-    pub in_sync: Vec<OsdId>,
-    /// While members catch up: how many objects were not compared or sent yet, and how many bytes are known to be
-    /// sent yet.
-    pub recovery: Option<(u64, u64)>,
-}
+use crate::report::GroupSummary;
 
 impl Group {
     pub(crate) fn summary(&self) -> GroupSummary {

@@ -19,6 +19,7 @@ use crate::context::{Context, Task};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
+use crate::report::ScrubReport;
 use base::{BLOCK_BYTES, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, crc64};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,21 +39,6 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 const PARTS: u16 = 16;
 /// Groups that may wait for their scrub.
 const QUEUE_MAX: usize = 4096;
-
-/// What a scrub found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScrubReport {
-    /// The group.
-    pub pg: PgId,
-    /// Whether drives were read.
-    pub is_deep: bool,
-    /// Objects that were looked at.
-    pub objects: u64,
-    /// Bytes that were read of each member's drive.
-    pub bytes: u64,
-    /// Blocks that did not verify or differed.
-    pub found: u64,
-}
 
 /// A run of blocks to be checked.
 #[derive(Clone, Copy, Debug)]
