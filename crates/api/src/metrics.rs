@@ -247,21 +247,16 @@ impl Families {
             "Bytes that members were sent that catch up",
             figures().map(|(labels, figures)| (labels, figures.counts.recovery_sent_bytes)),
         )?;
-        let gauges: [(&str, &str, fn(&OsdStatus) -> u64); 5] = [
-            ("millpond_osd_used_bytes", "Bytes that hold something", |it| it.used_bytes),
-            ("millpond_osd_usable_bytes", "Bytes that can hold something, used ones included", |it| {
-                it.usable_bytes
-            }),
-            ("millpond_osd_full", "Whether it refuses writes for want of space", |it| it.full.into()),
-            ("millpond_osd_drive_failed", "Whether its drive failed and is used no more", |it| {
-                it.failure.is_some().into()
-            }),
-            ("millpond_osd_index_bytes", "Memory of its index", |it| it.index_bytes),
-        ];
-        for (name, help, value) in gauges {
-            let samples = statuses().map(|(labels, status)| (labels, value(status)));
-            writer.gauge(name, help, samples)?;
-        }
+        let mut gauge = |name, help, value: fn(&OsdStatus) -> u64| {
+            writer.gauge(name, help, statuses().map(|(labels, status)| (labels, value(status))))
+        };
+        gauge("millpond_osd_used_bytes", "Bytes that hold something", |it| it.used_bytes)?;
+        let help = "Bytes that can hold something, used ones included";
+        gauge("millpond_osd_usable_bytes", help, |it| it.usable_bytes)?;
+        gauge("millpond_osd_full", "Whether it refuses writes for want of space", |it| it.full.into())?;
+        let help = "Whether its drive failed and is used no more";
+        gauge("millpond_osd_drive_failed", help, |it| it.failure.is_some().into())?;
+        gauge("millpond_osd_index_bytes", "Memory of its index", |it| it.index_bytes)?;
         writer.gauge(
             "millpond_osd_write_amplification_ratio",
             "Bytes written to the drive for each byte that clients wrote; 0 before the first",
