@@ -8,13 +8,14 @@ use base::status::Away;
 use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId};
 use placement::{Candidate, retarget};
 use registry::RegistryError;
-use registry::{Lease, LeaseId, Revision, Watch};
+use registry::{Lease, LeaseId};
 use registry_embedded::EmbeddedRegistry;
 use registry_remote::{RemoteRegistry, SocketServer};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tempfile::TempDir;
+use testkit::between::{Behind, Between};
 use tokio::sync::{oneshot, watch};
 
 const GIB: u64 = 1 << 30;
@@ -39,15 +40,21 @@ async fn empty() -> (TempDir, Cluster) {
 
 /// A cluster of three OSDs on three nodes with the pool `default`.
 async fn three() -> (TempDir, Cluster) {
+    let (directory, cluster) = with_osds(3).await;
+    cluster.create_pool("default", 3, 2, 64).await.unwrap();
+    (directory, cluster)
+}
+
+/// A cluster of so many OSDs on as many nodes without a pool.
+async fn with_osds(count: u32) -> (TempDir, Cluster) {
     let (directory, cluster) = empty().await;
     cluster.create(id(1)).await.unwrap();
-    for node in 0..3 {
+    for node in 0..count {
         cluster
             .register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB, DeviceClass::Ssd)
             .await
             .unwrap();
     }
-    cluster.create_pool("default", 3, 2, 64).await.unwrap();
     (directory, cluster)
 }
 
@@ -694,7 +701,6 @@ async fn a_dead_osd_is_removed_and_one_without_a_successor_is_not() {
 
 /// A registry that stands still before the first transaction which changes a key, until it is told to go on.
 struct Paused {
-    inner: Arc<dyn Registry>,
     before: String,
     signals: std::sync::Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
 }
@@ -704,56 +710,26 @@ impl Paused {
     fn before(cluster: &Cluster, key: &str) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
         let ((reached, when), (go, goes)) = (oneshot::channel(), oneshot::channel());
         let signals = std::sync::Mutex::new(Some((reached, goes)));
-        let paused = Paused { inner: cluster.registry().clone(), before: key.to_owned(), signals };
+        let paused = Behind(cluster.registry().clone(), Paused { before: key.to_owned(), signals });
         (Cluster::new(Arc::new(paused)), when, go)
     }
 }
 
 #[async_trait::async_trait]
-impl Registry for Paused {
-    async fn get(&self, key: &str) -> Result<Option<KeyValue>, RegistryError> {
-        self.inner.get(key).await
-    }
-    async fn range(&self, prefix: &str) -> Result<registry::Range, RegistryError> {
-        self.inner.range(prefix).await
-    }
-    async fn txn(&self, txn: Txn) -> Result<registry::TxnResult, RegistryError> {
+impl Between for Paused {
+    async fn txn(
+        &self,
+        registry: &Arc<dyn Registry>,
+        txn: Txn,
+    ) -> Result<registry::TxnResult, RegistryError> {
         let is_it = txn.then.iter().any(|operation| operation.key() == self.before);
         let signals = if is_it { self.signals.lock().unwrap().take() } else { None };
         if let Some((reached, goes)) = signals {
             reached.send(()).unwrap();
             goes.await.unwrap();
         }
-        self.inner.txn(txn).await
+        registry.txn(txn).await
     }
-    async fn lease_grant(&self, ttl: Duration) -> Result<Lease, RegistryError> {
-        self.inner.lease_grant(ttl).await
-    }
-    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_keep_alive(lease).await
-    }
-    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_revoke(lease).await
-    }
-    async fn watch(&self, prefix: &str, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
-        self.inner.watch(prefix, start).await
-    }
-    async fn compact(&self, revision: Revision) -> Result<(), RegistryError> {
-        self.inner.compact(revision).await
-    }
-}
-
-/// A cluster of four OSDs without a pool.
-async fn four() -> (TempDir, Cluster) {
-    let (directory, cluster) = empty().await;
-    cluster.create(id(1)).await.unwrap();
-    for node in 0..4 {
-        cluster
-            .register_osd(uuid(u128::from(node) + 1), NodeId(node), 8 * GIB, DeviceClass::Ssd)
-            .await
-            .unwrap();
-    }
-    (directory, cluster)
 }
 
 fn names(map: &ClusterMap, osd: OsdId) -> bool {
@@ -764,7 +740,7 @@ fn names(map: &ClusterMap, osd: OsdId) -> bool {
 #[tokio::test]
 async fn a_pool_that_is_made_while_an_osd_is_removed_does_not_lie_on_it() {
     for removal_ends_first in [true, false] {
-        let (_directory, cluster) = four().await;
+        let (_directory, cluster) = with_osds(4).await;
         let osd = OsdId(3);
         let (slow, paused, go) = Paused::before(&cluster, &keys::pool_name("p"));
         let making = tokio::spawn(async move { slow.create_pool("p", 3, 2, 100).await });
@@ -792,7 +768,7 @@ async fn a_pool_that_is_made_while_an_osd_is_removed_does_not_lie_on_it() {
 #[tokio::test]
 async fn a_target_that_is_written_while_an_osd_is_removed_does_not_name_it() {
     for removal_ends_first in [true, false] {
-        let (_directory, cluster) = four().await;
+        let (_directory, cluster) = with_osds(4).await;
         cluster.set_admission(OsdId(3), Admission::Out).await.unwrap();
         cluster.create_pool("p", 3, 2, 4).await.unwrap();
         cluster.set_admission(OsdId(3), Admission::In).await.unwrap();
@@ -821,7 +797,7 @@ async fn a_target_that_is_written_while_an_osd_is_removed_does_not_name_it() {
 
 #[tokio::test]
 async fn a_learner_that_becomes_in_sync_while_it_is_removed_stays() {
-    let (_directory, cluster) = four().await;
+    let (_directory, cluster) = with_osds(4).await;
     let (osd, pg) = (OsdId(3), PgId { pool: PoolId(1), index: 0 });
     cluster.set_admission(osd, Admission::Out).await.unwrap();
     cluster.create_pool("p", 3, 2, 4).await.unwrap();

@@ -5,9 +5,7 @@ use async_trait::async_trait;
 use base::map::DeviceClass;
 use base::{ClusterId, NodeId, OsdUuid};
 use cluster::{Cluster, ClusterError, Migrated, Migration, MigrationError, Presence, reclaim};
-use registry::{
-    KeyValue, Lease, LeaseId, Operation, Range, Registry, RegistryError, Revision, Txn, TxnResult, Watch,
-};
+use registry::{KeyValue, Operation, Registry, RegistryError, Txn, TxnResult};
 use registry_embedded::EmbeddedRegistry;
 use registry_etcd::{EtcdOptions, EtcdRegistry};
 use std::collections::BTreeMap;
@@ -17,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use testkit::Etcd;
+use testkit::between::{Behind, Between};
 
 const CLUSTER_KEY: &str = "millpond/map/cluster";
 
@@ -107,7 +106,6 @@ async fn cancel(source: &Shared, target: &Shared) -> Result<ClusterId, Migration
 /// Lets so many changes through, of both registries together, and then nothing any more: as if the process ended. Of the
 /// last change the answer may be lost.
 struct Broken {
-    inner: Shared,
     left: Arc<AtomicU32>,
     answer_is_lost: bool,
 }
@@ -115,16 +113,9 @@ struct Broken {
 impl Broken {
     fn pair(source: &Shared, target: &Shared, changes: u32, answer_is_lost: bool) -> [Shared; 2] {
         let left = Arc::new(AtomicU32::new(changes));
-        [source, target].map(|inner| -> Shared {
-            Arc::new(Broken { inner: inner.clone(), left: left.clone(), answer_is_lost })
+        [source, target].map(|registry| -> Shared {
+            Arc::new(Behind(registry.clone(), Broken { left: left.clone(), answer_is_lost }))
         })
-    }
-
-    fn check(&self) -> Result<(), RegistryError> {
-        match self.left.load(Ordering::Relaxed) {
-            0 => Err(RegistryError::Closed),
-            _ => Ok(()),
-        }
     }
 }
 
@@ -135,41 +126,24 @@ fn changes(txn: &Txn) -> bool {
 }
 
 #[async_trait]
-impl Registry for Broken {
-    async fn get(&self, key: &str) -> Result<Option<KeyValue>, RegistryError> {
-        self.check()?;
-        self.inner.get(key).await
+impl Between for Broken {
+    fn lets_read(&self) -> Result<(), RegistryError> {
+        match self.left.load(Ordering::Relaxed) {
+            0 => Err(RegistryError::Closed),
+            _ => Ok(()),
+        }
     }
-    async fn range(&self, prefix: &str) -> Result<Range, RegistryError> {
-        self.check()?;
-        self.inner.range(prefix).await
-    }
-    async fn txn(&self, txn: Txn) -> Result<TxnResult, RegistryError> {
-        self.check()?;
+    async fn txn(&self, registry: &Shared, txn: Txn) -> Result<TxnResult, RegistryError> {
+        self.lets_read()?;
         if !changes(&txn) {
-            return self.inner.txn(txn).await;
+            return registry.txn(txn).await;
         }
         let was_last = self.left.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && !self.answer_is_lost {
             return Err(RegistryError::Closed);
         }
-        let done = self.inner.txn(txn).await;
+        let done = registry.txn(txn).await;
         if was_last { Err(RegistryError::Closed) } else { done }
-    }
-    async fn lease_grant(&self, ttl: Duration) -> Result<Lease, RegistryError> {
-        self.inner.lease_grant(ttl).await
-    }
-    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_keep_alive(lease).await
-    }
-    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_revoke(lease).await
-    }
-    async fn watch(&self, prefix: &str, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
-        self.inner.watch(prefix, start).await
-    }
-    async fn compact(&self, revision: Revision) -> Result<(), RegistryError> {
-        self.inner.compact(revision).await
     }
 }
 
@@ -290,46 +264,24 @@ async fn there_and_back(from: &Maker, to: &Maker) {
 
 /// Does something at the source just before, or just after, the cluster leaves it.
 struct Meddler {
-    inner: Shared,
     is_before: bool,
     done: AtomicBool,
     meddle: fn(Shared) -> Done,
 }
 
 #[async_trait]
-impl Registry for Meddler {
-    async fn get(&self, key: &str) -> Result<Option<KeyValue>, RegistryError> {
-        self.inner.get(key).await
-    }
-    async fn range(&self, prefix: &str) -> Result<Range, RegistryError> {
-        self.inner.range(prefix).await
-    }
-    async fn txn(&self, txn: Txn) -> Result<TxnResult, RegistryError> {
+impl Between for Meddler {
+    async fn txn(&self, registry: &Shared, txn: Txn) -> Result<TxnResult, RegistryError> {
         let leaves = txn.then.contains(&Operation::delete(CLUSTER_KEY));
         let meddles = leaves && !self.done.swap(leaves, Ordering::Relaxed);
         if meddles && self.is_before {
-            (self.meddle)(self.inner.clone()).await;
+            (self.meddle)(registry.clone()).await;
         }
-        let done = self.inner.txn(txn).await;
+        let done = registry.txn(txn).await;
         if meddles && !self.is_before {
-            (self.meddle)(self.inner.clone()).await;
+            (self.meddle)(registry.clone()).await;
         }
         done
-    }
-    async fn lease_grant(&self, ttl: Duration) -> Result<Lease, RegistryError> {
-        self.inner.lease_grant(ttl).await
-    }
-    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_keep_alive(lease).await
-    }
-    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), RegistryError> {
-        self.inner.lease_revoke(lease).await
-    }
-    async fn watch(&self, prefix: &str, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
-        self.inner.watch(prefix, start).await
-    }
-    async fn compact(&self, revision: Revision) -> Result<(), RegistryError> {
-        self.inner.compact(revision).await
     }
 }
 
@@ -383,7 +335,8 @@ async fn is_changed_meanwhile(from: &Maker, to: &Maker) {
         let (source, target) = (from.make().await, to.make().await);
         populate(&source).await;
         let inner = source.clone();
-        let meddler: Shared = Arc::new(Meddler { inner, is_before, done: AtomicBool::new(false), meddle });
+        let meddler: Shared =
+            Arc::new(Behind(inner, Meddler { is_before, done: AtomicBool::new(false), meddle }));
         let refused = migrate(&meddler, &target).await.expect_err("it was changed");
         assert!(is_expected(&refused), "{refused}");
         assert_eq!(presence(&source).await, Presence::Here(id(1)), "it lives where it did");
@@ -401,7 +354,7 @@ async fn is_changed_meanwhile(from: &Maker, to: &Maker) {
     let (source, target) = (from.make().await, to.make().await);
     populate(&source).await;
     let (inner, done) = (source.clone(), AtomicBool::new(false));
-    let meddler: Shared = Arc::new(Meddler { inner, is_before: false, done, meddle: is_refused });
+    let meddler: Shared = Arc::new(Behind(inner, Meddler { is_before: false, done, meddle: is_refused }));
     migrate(&meddler, &target).await.expect("nothing was changed");
 }
 

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+use nix::sys::signal::Signal;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use testkit::process::run;
+use testkit::{Process, wait_until};
 
 const REPORT: &str = r#"{"job":{"target":"raw:/dev/null","rw":"write","bs":1048576,"iodepth":8,"rwmixread":50},
     "seconds":1.0,"read":null,"write":null,"cpu":{"machine_us_per_operation":null,"nodes_us_per_operation":null,
@@ -47,36 +49,26 @@ impl Stage {
         Some(Stage { directory })
     }
 
-    fn start(&self) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_millpond-bench"))
+    fn start(&self) -> Process {
+        let mut suite = Command::new(env!("CARGO_BIN_EXE_millpond-bench"));
+        suite
             .args(["volume", "--quick", "--volume-size", "256MiB", "--directory"])
-            .arg(self.directory.path())
-            .arg("--millpond")
-            .arg(self.directory.path().join("millpond"))
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(self.directory.path().join("stderr")).unwrap())
-            .spawn()
-            .unwrap()
+            .arg(self.directory.path());
+        suite.arg("--millpond").arg(self.directory.path().join("millpond"));
+        Process::start(&mut suite, &self.directory.path().join("log"))
     }
 
-    fn wait_until_the_volume_is_written(&self, suite: &mut Child) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !self.directory.path().join("reached").exists() {
-            assert!(Instant::now() < deadline, "{}", self.words());
-            assert!(suite.try_wait().unwrap().is_none(), "{}", self.words());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    fn wait_until_the_volume_is_written(&self, suite: &mut Process) {
+        wait_until("the volume is written", || {
+            assert!(suite.runs(), "{}", suite.said());
+            self.directory.path().join("reached").exists()
+        });
         assert_eq!(self.loops().lines().count(), 4, "three drives and a raw device");
         assert!(self.processes() > 0, "the stand-in left nothing behind, so that nothing is tested");
     }
 
-    fn words(&self) -> String {
-        fs::read_to_string(self.directory.path().join("stderr")).unwrap()
-    }
-
     fn loops(&self) -> String {
-        let output = Command::new("losetup").args(["--noheadings", "--list"]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = run("losetup", &["--noheadings", "--list"]);
         let place = self.directory.path().display().to_string();
         text.lines().filter(|line| line.contains(&place)).map(|line| format!("{line}\n")).collect()
     }
@@ -96,9 +88,9 @@ impl Stage {
             .count()
     }
 
-    fn assert_nothing_is_left(&self) {
-        assert_eq!(self.loops(), "", "{}", self.words());
-        assert_eq!(self.processes(), 0, "{}", self.words());
+    fn nothing_is_left_of(&self, suite: &Process) {
+        assert_eq!(self.loops(), "", "{}", suite.said());
+        assert_eq!(self.processes(), 0, "{}", suite.said());
         let left: Vec<_> = fs::read_dir(self.directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -108,43 +100,26 @@ impl Stage {
     }
 }
 
-fn wait(mut suite: Child) -> ExitStatus {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(status) = suite.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() >= deadline {
-            suite.kill().unwrap();
-            panic!("the suite did not end within a minute");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn signal(suite: &Child, signal: nix::sys::signal::Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(suite.id() as i32), signal).unwrap();
-}
-
 #[test]
 fn after_an_interrupt_nothing_is_left() {
     let Some(stage) = Stage::new(HANGS) else { return };
     let mut suite = stage.start();
     stage.wait_until_the_volume_is_written(&mut suite);
-    signal(&suite, nix::sys::signal::Signal::SIGINT);
-    let status = wait(suite);
+    suite.is_sent(Signal::SIGINT);
+    let status = suite.ends();
     // The signal's own code, or a failure where the program saw its job killed first.
     assert!(matches!(status.code(), Some(130 | 1)), "{status}");
-    stage.assert_nothing_is_left();
+    stage.nothing_is_left_of(&suite);
 }
 
 #[test]
 fn after_a_failed_job_nothing_is_left_and_its_reason_is_told() {
     let Some(stage) = Stage::new("echo volume bench: osd.2 is full >&2; exit 1") else { return };
-    let status = wait(stage.start());
-    assert_eq!(status.code(), Some(1), "{}", stage.words());
-    assert!(stage.words().contains("osd.2 is full"), "{}", stage.words());
-    stage.assert_nothing_is_left();
+    let mut suite = stage.start();
+    let status = suite.ends();
+    assert_eq!(status.code(), Some(1), "{}", suite.said());
+    assert!(suite.said().contains("osd.2 is full"), "{}", suite.said());
+    stage.nothing_is_left_of(&suite);
 }
 
 #[test]
@@ -152,13 +127,12 @@ fn what_a_killed_run_left_is_taken_down_by_the_next() {
     let Some(stage) = Stage::new(HANGS) else { return };
     let mut suite = stage.start();
     stage.wait_until_the_volume_is_written(&mut suite);
-    signal(&suite, nix::sys::signal::Signal::SIGKILL);
-    wait(suite);
+    suite.is_killed();
     assert_eq!(stage.loops().lines().count(), 4);
     fs::remove_file(stage.directory.path().join("reached")).unwrap();
     let mut next = stage.start();
     stage.wait_until_the_volume_is_written(&mut next);
-    signal(&next, nix::sys::signal::Signal::SIGTERM);
-    wait(next);
-    stage.assert_nothing_is_left();
+    next.is_sent(Signal::SIGTERM);
+    next.ends();
+    stage.nothing_is_left_of(&next);
 }

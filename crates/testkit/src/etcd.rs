@@ -1,12 +1,9 @@
 //! An etcd of a test's own.
-#![allow(dead_code, reason = "no test uses all of this")]
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs::File;
+use crate::process::{Frozen, Process, attempt, run};
+use crate::wait::wait_until;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Output};
 
 /// An etcd, which ends with the test.
 pub struct Etcd {
@@ -20,7 +17,7 @@ struct Member {
     name: String,
     client_port: u16,
     peer_port: u16,
-    process: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Etcd {
@@ -55,17 +52,18 @@ impl Etcd {
 
     /// How clients reach it.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port)).collect();
-        format!("etcd://{}", hosts.join(","))
+        format!("etcd://{}", self.endpoints().join(","))
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port)).collect()
     }
 
     /// Starts a member that is new, or was killed.
     pub fn start_member(&mut self, index: usize) {
-        let log = self.log(index);
+        let log = self.directory.path().join(format!("m{index}.log"));
         let member = &mut self.members[index];
         let (client, peer) = (url(member.client_port), url(member.peer_port));
-        let output = File::options().create(true).append(true).open(&log).expect("a log can be made");
         let mut command = Command::new("setpriv");
         // It ends with this process, however that ends.
         command.args(["--pdeathsig", "KILL", "etcd", "--name", &member.name, "--data-dir"]);
@@ -74,80 +72,73 @@ impl Etcd {
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &self.cluster, "--logger", "zap", "--log-outputs", "stderr"]);
         command.args(["--log-level", "warn", "--unsafe-no-fsync"]).args(&self.options);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-        let process = command.spawn().expect("setpriv and etcd are there; `make deps` installs them");
-        member.process = Some(process);
+        member.process = Some(Process::start(&mut command, &log));
     }
 
     /// Kills a member.
     pub fn kill_member(&mut self, index: usize) {
-        let mut process = self.members[index].process.take().expect("it runs");
-        process.kill().expect("it can be killed");
-        process.wait().expect("it was a child");
+        drop(self.members[index].process.take().expect("it runs"));
     }
 
-    /// A member stands still until it is told to go on.
-    pub fn freeze_member(&self, index: usize) {
-        self.signal(index, Signal::SIGSTOP);
-    }
-
-    /// It goes on.
-    pub fn thaw_member(&self, index: usize) {
-        self.signal(index, Signal::SIGCONT);
-    }
-
-    fn signal(&self, index: usize, signal: Signal) {
-        let pid = self.members[index].process.as_ref().expect("it runs").id();
-        kill(Pid::from_raw(pid.cast_signed()), signal).expect("it runs");
+    /// A member stands still until what this gives is dropped.
+    pub fn freeze_member(&self, index: usize) -> Frozen {
+        Frozen::new(self.members[index].process.as_ref().expect("it runs").pid())
     }
 
     /// Runs `etcdctl` on all members.
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let endpoints = self.url().replace("etcd://", "");
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &endpoints])
-            .args(arguments)
-            .output()
-            .expect("etcdctl is there; `make deps` installs it");
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "etcdctl {arguments:?}: {}", said(&output.stderr));
-        said(&output.stdout)
+        run("etcdctl", &[&["--endpoints", &self.endpoints().join(",")], arguments].concat())
     }
 
-    /// The member that leads.
+    /// Waits until all members answer.
+    pub fn is_well(&self) {
+        is_well(&self.endpoints());
+    }
+
+    /// The member that leads, as soon as one does.
     pub fn leader(&self) -> usize {
-        let lines = self.ctl(&["endpoint", "status"]);
-        let leads = |line: &str| line.split(", ").nth(4) == Some("true");
-        lines.lines().position(leads).unwrap_or_else(|| panic!("nobody leads: {lines}"))
+        leader(&self.endpoints())
     }
+}
 
-    fn log(&self, index: usize) -> PathBuf {
-        self.directory.path().join(format!("{}.log", self.members[index].name))
+/// Runs `etcdctl` on the members at these endpoints.
+pub fn try_ctl(endpoints: &[String], arguments: &[&str]) -> Output {
+    attempt("etcdctl", &[&["--endpoints", &endpoints.join(",")], arguments].concat())
+}
+
+/// Waits until the members at all of these endpoints answer.
+pub fn is_well(endpoints: &[String]) {
+    wait_until("all members of etcd are well", || {
+        try_ctl(endpoints, &["endpoint", "health"]).status.success()
+    });
+}
+
+/// Which of the members at these endpoints leads, as soon as one does.
+pub fn leader(endpoints: &[String]) -> usize {
+    let mut leader = None;
+    wait_until("etcd has a leader", || {
+        let output = try_ctl(endpoints, &["endpoint", "status"]);
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        let leads = |line: &&str| line.split(", ").nth(4) == Some("true");
+        leader = lines
+            .lines()
+            .find(leads)
+            .and_then(|line| endpoints.iter().position(|endpoint| line.starts_with(&format!("{endpoint},"))));
+        leader.is_some()
+    });
+    leader.expect("it was waited for")
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for member in self.members.iter().filter(|_| std::thread::panicking()) {
+            let said = member.process.as_ref().map(Process::said).unwrap_or_default();
+            let lines: Vec<&str> = said.lines().collect();
+            eprintln!("{}: {}", member.name, lines[lines.len().saturating_sub(10)..].join("\n"));
+        }
     }
 }
 
 fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for (index, member) in self.members.iter_mut().enumerate() {
-            if let Some(mut process) = member.process.take() {
-                // One that ended by itself did so for a reason.
-                process.kill().and_then(|()| process.wait()).ok();
-            }
-            if std::thread::panicking() {
-                let log = self.directory.path().join(format!("m{index}.log"));
-                eprintln!("{}: {}", member.name, last_lines(&log));
-            }
-        }
-    }
-}
-
-fn last_lines(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(10)..].join("\n")
 }

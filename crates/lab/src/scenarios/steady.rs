@@ -228,18 +228,15 @@ pub(crate) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let cluster = volume::testing::TestCluster::start(directory.path());
         cluster.create_volume("disk", 16 << 20);
-        // How long it takes until the volume is attached is up to the machine.
-        let seconds = [0.2, 2.0, 20.0].into_iter().map(Duration::from_secs_f64);
-        let mut timelines = seconds.map(|lasting| {
-            let enough = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let load = scope.spawn(|| run(&cluster.access(), "disk", 1, &enough));
-                std::thread::sleep(lasting);
-                enough.store(true, Ordering::Relaxed);
-                load.join().unwrap().unwrap()
-            })
+        let enough = AtomicBool::new(false);
+        let timeline = std::thread::scope(|scope| {
+            let load = scope.spawn(|| run(&cluster.access(), "disk", 1, &enough));
+            while cluster.served().plain < 200 && !load.is_finished() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            enough.store(true, Ordering::Relaxed);
+            load.join().unwrap().unwrap()
         });
-        let timeline = timelines.find(|timeline| timeline.0.len() > 100).unwrap();
         let kinds = |kind| timeline.0.iter().filter(|done| done.kind == kind).count();
         assert!(kinds(Kind::Read) > kinds(Kind::Write) && kinds(Kind::Write) > 0, "{}", timeline.0.len());
     }
