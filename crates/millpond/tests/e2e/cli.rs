@@ -1,10 +1,9 @@
 //! The command as a new user meets it: help, wrong calls, wrong devices, directories without a cluster.
 
-use crate::common::{PATIENCE, command, millpond, names, path};
+use crate::common::{OnDrop, Process, attempt, command, millpond, names, path, wait_until};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 use testkit::prerequisites::not_tested;
 
 /// Runs it, expects that exit code, and gives what it wrote to stderr.
@@ -215,41 +214,26 @@ fn the_device_of_the_root_file_system_is_neither_taken_nor_wiped() {
     names(&refused(1, &["osd", "wipe", source, "--yes"]), &[source, "is mounted at"]);
 }
 
-/// A loop device for as long as it lives; `None` where this user cannot make one.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn new(file: &Path, extra: &[&str]) -> Option<LoopDevice> {
-        let output =
-            Command::new("losetup").args(["--find", "--show"]).args(extra).arg(file).output().ok()?;
-        let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-        (output.status.success() && !name.is_empty()).then_some(LoopDevice(name))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_read_only_device_is_refused() {
     let directory = scratch();
     let pond = directory.path().join("pond");
     let file = sparse(directory.path(), "drive", 256 << 20);
-    let Some(device) = LoopDevice::new(&file, &["--read-only"]) else {
+    let output = attempt("losetup", &["--find", "--show", "--read-only", path(&file)]);
+    if !output.status.success() {
         // Without the right to make loop devices this is no superuser, whom a mode would not stop.
         let mut permissions = file.metadata().unwrap().permissions();
         permissions.set_readonly(true);
         std::fs::set_permissions(&file, permissions).unwrap();
         names(&refused(1, &["up", "--dir", path(&pond), "--device", path(&file)]), &["drive", "read-only"]);
         return;
-    };
-    let refusal = refused(1, &["up", "--dir", path(&pond), "--device", &device.0]);
-    names(&refusal, &[&device.0, "is read-only", "blockdev --setrw"]);
+    }
+    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let _detached = OnDrop(|| drop(attempt("losetup", &["--detach", &device])));
+    let refusal = refused(1, &["up", "--dir", path(&pond), "--device", &device]);
+    names(&refusal, &[&device, "is read-only", "blockdev --setrw"]);
     let behind = refused(1, &["up", "--dir", path(&pond), "--device", path(&file)]);
-    names(&behind, &["is the file behind", &device.0]);
+    names(&behind, &["is the file behind", &device]);
 }
 
 #[test]
@@ -297,48 +281,22 @@ fn a_wipe_asks_first() {
     assert_eq!(std::fs::read(&drive).unwrap(), [0; 8192]);
 }
 
-/// An `up` in the foreground, killed if the test fails.
-struct Up(Child);
-
-impl Up {
-    /// Starts it and waits until it has taken the directory.
-    fn start(dir: &Path) -> Up {
-        let child = command(&["up", "--osd-size", "256MiB", "--dir", path(dir)])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the command can be started");
-        let up = Up(child);
-        let started = Instant::now();
-        let named = format!("\"pid\":{},", up.0.id());
-        while !std::fs::read_to_string(dir.join("lock")).is_ok_and(|text| text.contains(&named)) {
-            assert!(started.elapsed() < PATIENCE, "it does not take the directory");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        up
-    }
-
-    fn ends(&mut self) {
-        let started = Instant::now();
-        while self.0.try_wait().expect("a child can be waited for").is_none() {
-            assert!(started.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts `up` in the foreground, and waits until it has taken the directory.
+fn up(dir: &Path) -> Process {
+    let log = dir.join("test.log");
+    let up = Process::start(&mut command(&["up", "--osd-size", "256MiB", "--dir", path(dir)]), &log);
+    let named = format!("\"pid\":{},", up.pid());
+    wait_until("it takes the directory", || {
+        std::fs::read_to_string(dir.join("lock")).is_ok_and(|text| text.contains(&named))
+    });
+    up
 }
 
 #[test]
 fn a_second_up_on_a_directory_is_refused_and_names_the_first() {
     let directory = scratch();
-    let mut up = Up::start(directory.path());
-    let pid = format!("process {}", up.0.id());
+    let mut up = up(directory.path());
+    let pid = format!("process {}", up.pid());
     let dir = path(directory.path());
     names(&refused(1, &["up", "--dir", dir]), &["already up", &pid, "millpond down"]);
     names(&refused(1, &["up", "--detach", "--dir", dir]), &["already up", &pid]);
@@ -357,13 +315,9 @@ fn a_second_up_on_a_directory_is_refused_and_names_the_first() {
 fn a_later_up_refuses_flags_that_contradict_the_cluster() {
     let directory = scratch();
     let dir = path(directory.path());
-    let mut up = Up::start(directory.path());
+    let mut up = up(directory.path());
     // The configuration is remembered before the registry is served.
-    let started = Instant::now();
-    while !directory.path().join("registry.sock").exists() && up.0.try_wait().unwrap().is_none() {
-        assert!(started.elapsed() < PATIENCE, "the registry is not served");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the registry is served", || directory.path().join("registry.sock").exists() || !up.runs());
     assert!(millpond(&["down", "--dir", dir]).status.success());
     up.ends();
     let cases: &[(&[&str], &str)] = &[

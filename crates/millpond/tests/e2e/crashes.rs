@@ -4,15 +4,15 @@ use crate::common::door::Door;
 use crate::common::nbd::{NbdClient, command};
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::{PATIENCE, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::common::whole::{BLOCK, OSDS, node_of};
+use crate::common::{OnDrop, wait_until};
+use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::process::signal;
 
 const ROUNDS: usize = 20;
-const BLOCK: u64 = 4096;
 /// The unit that has one write in flight at most, in blocks.
 const RUN_BLOCKS: u64 = 8;
 /// Runs lie this far apart, in bytes: they fall to all placement groups, and cross borders of objects.
@@ -141,7 +141,7 @@ fn every_acknowledged_write_survives_twenty_kills_of_all_processes() {
     let mut stamps = Stamps::new();
     let mut random = Random::seeded();
     for round in 0..ROUNDS {
-        let mut door = pond.serve_shared("v");
+        let door = pond.serve_shared("v");
         let mut client = door.client();
         stamps.check(&mut client);
         let before = stamps.acknowledged_total;
@@ -154,7 +154,7 @@ fn every_acknowledged_write_survives_twenty_kills_of_all_processes() {
                 assert!(error.kind() != std::io::ErrorKind::InvalidData, "{error}");
             });
             std::thread::sleep(moment);
-            pond.kill_all(&mut door, |pids| pids.rotate_left(rotation));
+            pond.kill_all(&[&door], |pids| pids.rotate_left(rotation));
             writer.join().expect("the writer did not fail");
         });
         eprintln!("round {round}: {} writes acknowledged in {moment:?}", stamps.acknowledged_total - before);
@@ -162,7 +162,11 @@ fn every_acknowledged_write_survives_twenty_kills_of_all_processes() {
     }
     let door = pond.serve_shared("v");
     stamps.check(&mut door.client());
-    assert!(stamps.acknowledged_total > 1000, "only {} writes were tested", stamps.acknowledged_total);
+    assert!(
+        stamps.acknowledged_total > 20 * ROUNDS as u64,
+        "only {} writes were tested",
+        stamps.acknowledged_total
+    );
 }
 
 #[test]
@@ -176,61 +180,43 @@ fn a_node_that_is_killed_comes_back_and_no_client_sees_an_error() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| stamps.write(&mut client, &enough).expect("the connection holds"));
         // The writer ends even if that panics: else the scope would wait for it for ever.
-        let ends = Ends(&enough);
-        let victims = kill_each_node(&pond, &writer);
+        let ends = OnDrop(|| enough.store(true, Ordering::Relaxed));
+        kill_each_node(&pond, &writer);
         drop(ends);
         writer.join().expect("the writer did not fail");
-        assert_eq!(victims, 3);
     });
     assert!(door.runs(), "the NBD server ended");
     stamps.check(&mut door.client());
     reads_go_on(&pond, &door, &mut stamps);
 }
 
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Kills one node after the other while writes go on, and sees status name each.
-fn kill_each_node(pond: &Pond, writer: &std::thread::ScopedJoinHandle<'_, ()>) -> usize {
-    let mut killed = 0;
-    for osd in 0..3usize {
-        std::thread::sleep(Duration::from_millis(300));
+fn kill_each_node(pond: &Pond, writer: &std::thread::ScopedJoinHandle<'_, ()>) {
+    for osd in 0..OSDS {
         assert!(!writer.is_finished(), "the writer ended early");
-        let status = pond.status();
-        let pid = status["osds"][osd]["pid"].as_i64().expect("the OSD is up") as i32;
-        // Without a manager nobody says how the others are until the node is back, and is deposed or elected.
-        let is_manager = status["manager"]["pid"].as_i64() == Some(i64::from(pid));
-        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("the node runs");
-        killed += 1;
-        let named = format!("osd.{osd}");
-        let started = Instant::now();
-        let mut was_named = false;
-        loop {
+        let process = node_of(pond, osd);
+        // Where it does not find its drive it does not come back.
+        let (drive, away) = (pond.osd_file(osd), pond.scratch().join("away.img"));
+        std::fs::rename(&drive, &away).expect("the drive's file can be moved");
+        signal(process, Signal::SIGKILL);
+        wait_until("status names what is down", || {
+            pond.status()["health"]["problems"].to_string().contains(&format!("osd.{osd}"))
+        });
+        std::fs::rename(&away, &drive).expect("the drive's file can be moved back");
+        wait_until("it is back", || {
             let status = pond.status();
-            let up = &status["osds"][osd];
-            was_named |= status["health"]["problems"].to_string().contains(&named);
-            if up["up"] == true && up["pid"].as_i64() != Some(i64::from(pid)) {
-                break;
-            }
-            assert!(started.elapsed() < PATIENCE, "{named} does not come back: {status}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(was_named || is_manager, "status never named {named} while it was down");
+            let view = &status["osds"][osd as usize];
+            view["up"] == true && view["pid"].as_i64() != Some(i64::from(process))
+        });
         pond.becomes_active();
     }
-    killed
 }
 
 /// A node is killed between writes: reads wait for it, and are right.
 fn reads_go_on(pond: &Pond, door: &Door, stamps: &mut Stamps) {
     let pids = pond.node_pids();
     assert_eq!(pids.len(), 3, "not every node runs");
-    kill(Pid::from_raw(pids[0]), Signal::SIGKILL).expect("the node runs");
+    signal(pids[0], Signal::SIGKILL);
     stamps.check(&mut door.client());
     wait_until("the node is back", || pond.node_pids().len() == 3);
 }

@@ -4,13 +4,13 @@ use crate::common::nbd::error;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::replicas::replicas_are_equal;
-use crate::common::whole::{Frozen, becomes_whole, becomes_whole_within, groups, node_of};
-use crate::common::{names, path, wait_until};
+use crate::common::whole::{MOVED_WITHIN, becomes_whole, goes_on_in, groups, node_of, osds_in, without};
+use crate::common::{names, path, wait_longer, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use testkit::process::Frozen;
 
 const MIB: usize = 1 << 20;
 
@@ -95,7 +95,9 @@ fn lost_blocks_do_not_hold_up_that_all_else_is_rebuilt() {
     for osd in ["0", "1"] {
         pond.run(&["osd", "add", "--size", "256MiB"]);
         pond.run(&["osd", "out", osd]);
-        wait_until("all that is not lost is elsewhere", || pond.attempt(&["osd", "rm", osd]).0);
+        wait_longer(MOVED_WITHIN, "all that is not lost is elsewhere", || {
+            pond.attempt(&["osd", "rm", osd]).0
+        });
     }
     becomes_whole(&pond);
     let door = pond.serve("v");
@@ -196,7 +198,7 @@ fn a_scrub_is_asked_for_by_group_pool_or_osd() {
     // Those on osd.1 of the pool with one copy, and all of the pool with three.
     let on_osd = |osd: u64| -> BTreeSet<String> {
         let of = |group: &serde_json::Value| group["pg"].as_str().expect("a group has a name").to_owned();
-        let holds = |group: &&serde_json::Value| group["in_sync"].to_string().contains(&osd.to_string());
+        let holds = |group: &&serde_json::Value| osds_in(group, "in_sync").contains(&osd);
         groups(&pond).iter().filter(holds).map(of).collect()
     };
     let all: BTreeSet<String> = lights().into_keys().collect();
@@ -221,8 +223,7 @@ fn a_scrub_is_asked_for_by_group_pool_or_osd() {
 }
 
 fn scrubs(pond: &Pond) -> Vec<serde_json::Value> {
-    let text = pond.run(&["scrub", "ls", "--json"]);
-    serde_json::from_str(&text).expect("it prints JSON")
+    pond.list(&["scrub", "ls"])
 }
 
 /// When the newest deep scrub began.
@@ -292,14 +293,14 @@ fn a_damaged_batch_header_never_loses_an_acknowledged_write_silently() {
     pond.volume("v", "64MiB");
     let mut random = Random::seeded();
     let blocks: Vec<Vec<u8>> = (0..64).map(|_| random.bytes(4096)).collect();
-    let mut door = pond.serve_shared("v");
+    let door = pond.serve_shared("v");
     let mut client = door.client();
     for (index, block) in blocks.iter().enumerate() {
         // One batch each: the next write is sent when this one is acknowledged.
         client.write((index as u64) << 20, block).unwrap();
     }
     // Killed, so that the log has a tail to be replayed.
-    pond.kill_all(&mut door, |_| ());
+    pond.kill_all(&[&door], |_| ());
     drop(door);
     let file = pond.osd_file(0);
     let places = blocks_that_hold(&file, &blocks[20][..64]);
@@ -394,14 +395,14 @@ fn who_was_away_lets_go_of_what_was_deleted_before_it_is_filled() {
     let written =
         (0..256).find(|index| client.write(index << 20, &data).is_err()).expect("256 MiB cannot fit");
     // One of three misses that all of it is deleted, and that nearly as much is written elsewhere.
-    let away = Frozen::new(node_of(&pond, 2));
+    let away = goes_on_in(&pond, without(2), || Frozen::new(node_of(&pond, 2)));
     client.trim(0, (written as u32) << 20).unwrap();
     let other = 512..512 + written * 3 / 4;
     for index in other.clone() {
         wait_until("there is room", || client.write(index << 20, &data).is_ok());
     }
     drop(away);
-    becomes_whole_within(&pond, Duration::from_secs(180));
+    becomes_whole(&pond);
     for index in other {
         assert!(client.read(index << 20, MIB as u32).unwrap() == data, "MiB {index}");
     }

@@ -5,20 +5,18 @@ use crate::common::door::Door;
 use crate::common::fio::fio_notices_nothing_of;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::whole::{becomes_whole, becomes_whole_within, is_removed, node_of, osd_view, signal};
+use crate::common::whole::{becomes_whole, is_removed, node_of, osd_view};
 use crate::common::{names, path, wait_until};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use testkit::process::signal;
 
 const MIB: u64 = 1 << 20;
 const DRIVE_BYTES: u64 = 3 << 30;
 /// What is on the drives before anything happens to them.
 const OLD_MIB: u64 = 192;
-/// What it may take to move the data of a whole OSD while fio writes.
-const MOVED_WITHIN: Duration = Duration::from_secs(240);
 
 /// How many MiB of a drive, from its start, have been written to.
 fn written_mib(file: &Path) -> u64 {
@@ -68,7 +66,7 @@ fn is_replaced(pond: &Pond, osd: u32) {
     pond.run(&["osd", "wipe", path(&drive), "--yes"]);
     let added = pond.run(&["osd", "add", "--device", path(&drive), "--node", &osd.to_string()]);
     names(&added, &[&format!("is up on node.{osd}"), path(&drive)]);
-    becomes_whole_within(pond, MOVED_WITHIN);
+    becomes_whole(pond);
 }
 
 /// A volume that is full and that nobody writes to any more.
@@ -147,8 +145,7 @@ fn a_drive_that_is_overwritten_under_a_running_node_is_mended_from_the_others_wh
         });
         pond.run(&["scrub", "start", "--deep"]);
         wait_until("every group was scrubbed deeply", || {
-            let text = pond.run(&["scrub", "ls", "--json"]);
-            let scrubs: Vec<serde_json::Value> = serde_json::from_str(&text).expect("it prints JSON");
+            let scrubs = pond.list(&["scrub", "ls"]);
             scrubs.iter().all(|scrub| scrub["deep_ms"].as_u64().is_some() && scrub["state"] == "-")
         });
         becomes_whole(pond);

@@ -77,8 +77,7 @@ fn nothing_of_what_is_written_is_seen_on_the_way_once_encryption_is_on() {
     let door = pond.serve("v");
     let mut client = door.client();
     // From the client to a primary and back, and to two replicas.
-    let seen = tap.sees(&mut client, &mut random);
-    assert!(seen >= 100, "the tap sees {seen} packets");
+    wait_until("the tap sees what is said", || tap.sees(&mut client, &mut random) >= 100);
     names(&pond.run(&["status"]), &["traffic  in plain"]);
     names(&pond.run(&["cluster", "encryption"]), &["is off"]);
 

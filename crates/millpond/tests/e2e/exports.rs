@@ -1,11 +1,10 @@
-//! What an export says of itself, and what it does with every kind of request, by programs that nobody here
-//! wrote. `clients.rs` has whole volumes copied and filled by them.
+//! What an export says of itself, and what it does with every kind of request and with whole images, by programs that
+//! nobody here wrote: fio, libnbd, QEMU.
 
 use crate::common::door::Door;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::tools::{attempt, run};
-use crate::common::{names, path};
+use crate::common::{attempt, names, path, run, text};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -39,14 +38,16 @@ fn an_export_offers_what_clients_ask_for() {
         assert_eq!(export[can], true, "{can} in {export}");
     }
     assert_eq!(export["block_size_minimum"], 1, "{export}");
+    let contexts = export["contexts"].to_string();
+    assert!(contexts.contains("base:allocation"), "{export}");
     let list =
         json(&run("nbdinfo", &["--list", "--json", &format!("nbd+unix://?socket={}", path(door.socket()))]));
     assert_eq!(list["exports"][0]["export-name"], "v", "{list}");
 }
 
 #[test]
-fn the_map_of_a_sparse_volume_shows_its_holes() {
-    if !installed("the map of a sparse volume", &["nbdinfo", "nbdcopy"]) {
+fn a_sparse_image_comes_back_as_it_was_and_the_map_shows_its_holes() {
+    if !installed("a sparse image", &["nbdinfo", "nbdcopy", "qemu-img"]) {
         return;
     }
     let (pond, door) = served();
@@ -71,10 +72,17 @@ fn the_map_of_a_sparse_volume_shows_its_holes() {
     assert_eq!(extents.iter().map(length).sum::<u64>(), VOLUME_BYTES, "the map has gaps: {map}");
     let data: u64 = extents.iter().filter(|extent| extent["type"] == 0).map(length).sum();
     assert_eq!(data, 3 << 20, "{map}");
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", path(&original), &uri]);
+    let image = pond.scratch().join("image.qcow2");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, path(&image)]);
+    run("qemu-img", &["convert", "-n", "-f", "qcow2", "-O", "raw", path(&image), &uri]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &uri, path(&image)]);
+    let writes = ["-t", "none", "-n", "-w", "-d", "32", "-s", "4096", "-c", "5000", "-f", "raw", &uri];
+    run("qemu-img", &[&["bench"], &writes[..]].concat());
 }
 
 #[test]
-fn fio_verifies_mixed_reads_and_writes_at_odd_offsets() {
+fn fio_verifies_what_it_wrote_in_any_size_and_alignment() {
     if !installed("fio on an export", &["fio"]) {
         return;
     }
@@ -89,9 +97,12 @@ fn fio_verifies_mixed_reads_and_writes_at_odd_offsets() {
         "--verify=crc32c",
         "--verify_fatal=1",
         "--verify_state_save=0",
+        "--randrepeat=0",
     ];
-    let jobs: [&[&str]; 3] = [
-        &["--rw=randwrite", "--bsrange=512-128k", "--blockalign=512", "--iodepth=32", "--size=48m"],
+    let jobs: [&[&str]; 5] = [
+        &["--rw=randwrite", "--bs=4k", "--iodepth=32", "--size=64m"],
+        &["--rw=write", "--bs=1m", "--iodepth=32", "--size=128m"],
+        &["--rw=randwrite", "--bsrange=512-128k", "--blockalign=512", "--iodepth=32", "--size=64m"],
         &["--rw=randrw", "--rwmixread=50", "--bsrange=4k-64k", "--iodepth=16", "--size=32m"],
         &["--rw=write", "--bs=64k", "--iodepth=8", "--offset=128m", "--size=32m", "--fsync=16"],
     ];
@@ -133,6 +144,15 @@ fn every_kind_of_request_leaves_what_it_should() {
         "aio_flush",
         "read -P 0x55 16M 256k",
         "read -P 0x66 20M 256k",
+        // Across the end of a block, and over the whole of two objects.
+        "write -P 0xcd 25169918 3",
+        "read -P 0xcd 25169918 3",
+        "write -z -u 24M 8M",
+        "read -P 0 24M 8M",
+        "write -P 0x77 -f 32M 32M",
+        "discard 33M 4M",
+        "read -P 0 33M 4M",
+        "read -P 0x77 32M 1M",
     ];
     let mut arguments = vec!["-f", "raw", "-d", "unmap"];
     for command in &commands {
@@ -140,7 +160,7 @@ fn every_kind_of_request_leaves_what_it_should() {
     }
     arguments.push(&uri);
     let output = attempt("qemu-io", &arguments);
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let text = text(&output);
     assert!(output.status.success(), "{text}");
     for failure in ["failed", "verification"] {
         assert!(!text.contains(failure), "{text}");

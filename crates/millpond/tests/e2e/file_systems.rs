@@ -3,13 +3,14 @@
 
 use crate::common::pond::Pond;
 use crate::common::random::Random;
-use crate::common::tools::{attempt, have_own_mounts, run};
-use crate::common::{path, wait_until};
+use crate::common::{PATIENCE, Process, attempt, path, run, wait_until};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 use testkit::prerequisites::{installed, is_root, not_tested};
 
 const VOLUME_BYTES: u64 = 384 << 20;
@@ -19,7 +20,7 @@ const FILES: usize = 10 * 34 + 1;
 /// The volume as a FUSE file, the file as a loop device, the device mounted. Undone in reverse.
 struct Mounted<'a> {
     place: &'a Path,
-    fuse: Child,
+    fuse: Process,
     device: String,
     is_mounted: bool,
 }
@@ -29,12 +30,12 @@ impl<'a> Mounted<'a> {
     fn device(place: &'a Path, uri: &str) -> Option<Mounted<'a>> {
         let file = place.join("nbd");
         File::create(&file).expect("a scratch file can be made");
-        let fuse = Command::new("nbdfuse").args([path(&file), uri]).stdin(Stdio::null()).spawn();
-        let fuse = fuse.expect("nbdfuse is installed");
+        let fuse =
+            Process::start(Command::new("nbdfuse").args([path(&file), uri]), &place.join("nbdfuse.log"));
         let mut mounted = Mounted { place, fuse, device: String::new(), is_mounted: false };
         let mut ended = false;
         wait_until("the FUSE file is there", || {
-            ended = mounted.fuse.try_wait().expect("a child can be waited for").is_some();
+            ended = !mounted.fuse.runs();
             ended || file.metadata().is_ok_and(|metadata| metadata.len() == VOLUME_BYTES)
         });
         let output = attempt("losetup", &["--find", "--show", path(&file)]);
@@ -75,23 +76,25 @@ impl Drop for Mounted<'_> {
         if !self.device.is_empty() {
             attempt("losetup", &["--detach", &self.device]);
         }
-        // The kernel lets go of the file a moment after the device is detached.
-        for _ in 0..50 {
-            if attempt("fusermount3", &["-u", path(&self.place.join("nbd"))]).status.success() {
-                break;
-            }
+        // The kernel lets go of the file a moment after the device is detached. Unmounted, the program writes what is left
+        // and ends by itself.
+        let began = Instant::now();
+        let unmount = || attempt("fusermount3", &["-u", path(&self.place.join("nbd"))]).status.success();
+        while !unmount() && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(100));
         }
-        // Unmounted, it writes what is left and ends by itself.
-        for _ in 0..100 {
-            if !matches!(self.fuse.try_wait(), Ok(None)) {
-                return;
-            }
+        while self.fuse.runs() && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(100));
         }
-        let _ = self.fuse.kill();
-        let _ = self.fuse.wait();
     }
+}
+
+/// Gives this thread, and what it starts from now on, mounts of its own. Who makes a network namespace gets a copy of all
+/// mounts, and a file system that is in such a copy stays mounted when it is unmounted here.
+fn have_own_mounts() {
+    unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("they can be made private");
 }
 
 /// Files of many sizes in folders, some removed and some written over again.

@@ -4,7 +4,7 @@ use crate::common::door::Door;
 use crate::common::nbd::NbdClient;
 use crate::common::pond::{Pond, runs};
 use crate::common::random::Random;
-use crate::common::wait_until;
+use crate::common::{OnDrop, wait_until};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -164,20 +164,18 @@ fn while_a_client_works(pond: &Pond, door: &mut Door, trouble: impl FnOnce(&Atom
     let socket = door.socket().to_owned();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| works(&socket, &enough, &done));
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_until("the client works", || done.load(Ordering::Relaxed) > 0 || worker.is_finished());
-            trouble(&done);
-            let after = done.load(Ordering::Relaxed);
+        // Also when something here panics: the scope waits for the worker.
+        let _at_the_end = OnDrop(|| enough.store(true, Ordering::Relaxed));
+        let works_on = |more: u64| {
+            let before = done.load(Ordering::Relaxed);
             wait_until("the client works on", || {
-                done.load(Ordering::Relaxed) > after + 10 || worker.is_finished()
+                assert!(!worker.is_finished(), "the client ended");
+                done.load(Ordering::Relaxed) > before + more
             });
-        }));
-        // Told before anything else, or a failure would wait for the worker for ever.
-        enough.store(true, Ordering::Relaxed);
-        worker.join().expect("the client worked on");
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
-        }
+        };
+        works_on(0);
+        trouble(&done);
+        works_on(10);
     });
     assert!(door.runs(), "the NBD server ended: {}", door.log());
     assert!(pids.iter().all(|pid| runs(*pid)), "a process of the cluster ended");

@@ -6,7 +6,6 @@
 mod common;
 
 mod cli;
-mod clients;
 mod crashes;
 mod damage;
 mod drives;

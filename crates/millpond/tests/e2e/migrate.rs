@@ -3,12 +3,12 @@
 
 use crate::common::pieces::{check, write};
 use crate::common::pond::Pond;
-use crate::common::{command, names, path, wait_until};
+use crate::common::whole::MOVED_WITHIN;
+use crate::common::{command, millpond, names, path, text, wait_longer, wait_until};
 use cluster::{Migration, Presence};
 use registry::{Operation, Registry, Txn};
 use registry_embedded::EmbeddedRegistry;
 use registry_etcd::{EtcdOptions, EtcdRegistry};
-use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 use testkit::Etcd;
@@ -37,7 +37,7 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     pond.refused(&there, &["is already up", "millpond down"]);
     pond.refused(&["registry", "migrate", "--to", "embedded"], &["is already up"]);
     // What is killed leaves leases behind, which end by themselves.
-    pond.kill_nodes_and_up();
+    pond.kill_all(&[], |_| ());
     pond.refused(&["registry", "migrate", "--to", "etcd://127.0.0.1:1"], &["127.0.0.1:1"]);
     let said = pond.run(&there);
     names(&said, &[&url, "127.0.0.1", "node.listen", "millpond up --detach", "millpond node join"]);
@@ -50,12 +50,11 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     check(&mut client, 1);
     write(&mut client, 1);
     // It is used as before.
-    let added: Value =
-        serde_json::from_str(&pond.run(&["osd", "add", "--size", "512MiB", "--json"])).expect("it is JSON");
+    let added = pond.json(&["osd", "add", "--size", "512MiB"]);
     pond.refused(&["osd", "add", "--size", "512MiB", "--node", "9"], &["is no node of this host", "node.2"]);
     let number = added["osd"].to_string();
-    let nodes: Value = serde_json::from_str(&pond.run(&["node", "ls", "--json"])).expect("it is JSON");
-    assert!(nodes.as_array().expect("a list").iter().all(|node| node["host"] == "alpha"), "{nodes}");
+    let nodes = pond.list(&["node", "ls"]);
+    assert!(nodes.iter().all(|node| node["host"] == "alpha"), "{nodes:?}");
     assert!(pond.run(&["cluster", "token"]).starts_with("millpond1."));
     pond.refused(&["node", "start"], &["millpond up"]);
     pond.refused(&["node", "join", "millpond1.e30", "--listen", "127.0.0.1", "--device", "x"], &["token"]);
@@ -81,7 +80,9 @@ fn a_volume_survives_the_way_to_an_etcd_and_back() {
     let status = pond.status();
     assert_eq!(status["osds"].as_array().map(Vec::len), Some(4), "{status}");
     pond.run(&["osd", "out", &number]);
-    wait_until("the drive that was added can be removed", || pond.attempt(&["osd", "rm", &number]).0);
+    wait_longer(MOVED_WITHIN, "the drive that was added can be removed", || {
+        pond.attempt(&["osd", "rm", &number]).0
+    });
 }
 
 /// The registries of a cluster, while no process has them.
@@ -149,9 +150,9 @@ fn a_cluster_on_its_way_is_started_nowhere_and_goes_on_or_back() {
     pond.refused(&["up"], &["was moved from this registry", "registry migrate", &url]);
     let other = pond.scratch().join("other");
     let init = ["cluster", "init", "--registry", &url, "--dir", path(&other)];
-    let output = crate::common::millpond(&init);
+    let output = millpond(&init);
     assert!(!output.status.success());
-    names(&crate::common::text(&output), &["is being moved into this registry", "registry migrate"]);
+    names(&text(&output), &["is being moved into this registry", "registry migrate"]);
     let elsewhere = format!("{url}/other");
     pond.refused(&["registry", "migrate", "--to", &elsewhere], &["to finish that move, name that one"]);
     // Back.

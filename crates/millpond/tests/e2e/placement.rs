@@ -2,24 +2,20 @@
 //! moves the data of old ones.
 
 use crate::common::pond::Pond;
-use crate::common::whole::{becomes_whole, groups, osd_view};
+use crate::common::whole::{becomes_whole, groups, osd_view, osds_in};
 use crate::common::{names, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
-    let pools: Vec<Value> =
-        serde_json::from_str(&pond.run(&["pool", "ls", "--json"])).expect("the pools are JSON");
-    let pool = pools.into_iter().find(|one| one["name"] == pool).expect("the pool is there");
+    let pool =
+        pond.list(&["pool", "ls"]).into_iter().find(|one| one["name"] == pool).expect("the pool is there");
     let prefix = format!("{}.", pool["pool"]);
     let of_pool = groups(pond).into_iter().filter(|group| match &group["pg"] {
         Value::String(pg) => pg.starts_with(&prefix),
         pg => pg["pool"] == pool["pool"],
     });
-    let osds = |group: Value| -> Vec<u64> {
-        group["target"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
-    };
-    of_pool.map(osds).collect()
+    of_pool.map(|group| osds_in(&group, "target")).collect()
 }
 
 #[test]
@@ -28,9 +24,10 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     let node_of = |osd: u64| osd_view(&pond, osd as u32).unwrap()["node"].as_u64().unwrap();
     let nodes: Vec<u64> = (0..6).map(node_of).collect();
 
-    let (worked, _, told) = pond.attempt(&["pool", "create", "safe", "--failure-domain", "rack"]);
-    assert!(!worked);
-    names(&told, &["only 0 racks", "placement locate", "--failure-domain host"]);
+    pond.refused(
+        &["pool", "create", "safe", "--failure-domain", "rack"],
+        &["only 0 racks", "placement locate", "--failure-domain host"],
+    );
     for node in 0..6 {
         let rack = format!("r{}", node / 2);
         names(
@@ -38,9 +35,7 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
             &[&format!("node.{node} runs on a host of its own, in {rack}")],
         );
     }
-    let (worked, _, told) = pond.attempt(&["placement", "locate", "9", "--rack", "r1"]);
-    assert!(!worked);
-    names(&told, &["there is no node.9", "osd tree"]);
+    pond.refused(&["placement", "locate", "9", "--rack", "r1"], &["there is no node.9", "osd tree"]);
     let made = pond.run(&["pool", "create", "safe", "--failure-domain", "rack"]);
     // 100 replicas for each of 6 OSDs, half of them this pool's: 100 groups of 3.
     names(&made, &["pool safe made: 3 copies, 128 placement groups"]);
@@ -74,14 +69,13 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     pond.run(&["pool", "create", "fast", "--device-class", "nvme", "--failure-domain", "osd"]);
     names(&pond.run(&["pool", "ls"]), &["osd on nvme"]);
     assert!(targets(&pond, "fast").iter().flatten().all(|osd| (3..6).contains(osd)));
-    let (worked, _, told) = pond.attempt(&["pool", "create", "x", "--size", "4", "--device-class", "nvme"]);
-    assert!(!worked);
-    names(&told, &["4 copies of everything on nvme drives, and only 3 OSDs"]);
+    pond.refused(
+        &["pool", "create", "x", "--size", "4", "--device-class", "nvme"],
+        &["4 copies of everything on nvme drives, and only 3 OSDs"],
+    );
     becomes_whole(&pond);
 
-    let simulated =
-        pond.run(&["placement", "simulate", "--from-cluster", "--pgs", "256", "--remove-osd", "--json"]);
-    let simulated: Value = serde_json::from_str(&simulated).unwrap();
+    let simulated = pond.json(&["placement", "simulate", "--from-cluster", "--pgs", "256", "--remove-osd"]);
     assert_eq!((&simulated["osds"], &simulated["racks"]), (&Value::from(6), &Value::from(3)));
     assert_eq!(simulated["placed"]["violations"], 0);
     assert_eq!(simulated["changes"][0]["after"]["violations"], 0);

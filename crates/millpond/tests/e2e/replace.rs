@@ -3,31 +3,24 @@
 
 use crate::common::fio::fio_notices_nothing_of;
 use crate::common::pond::{Pond, runs};
-use crate::common::whole::{
-    becomes_whole, becomes_whole_within, groups, is_removed, node_of, osd_view, signal,
-};
-use crate::common::{names, path, wait_until, within};
+use crate::common::random::Random;
+use crate::common::whole::{MOVED_WITHIN, becomes_whole, groups, is_removed, node_of, osd_view, osds_in};
+use crate::common::{names, path, wait_longer, wait_until};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fs::File;
-use std::time::Duration;
-
-/// What it may take to move the data of a whole OSD while fio writes.
-const MOVED_WITHIN: Duration = Duration::from_secs(240);
+use testkit::process::signal;
 
 #[test]
 fn a_drive_that_is_lost_is_replaced_by_another_while_fio_verifies() {
     let pond = Pond::start("3GiB");
     fio_notices_nothing_of(&pond, |pond| {
         loses_its_drive(pond, 1);
-        let (worked, _, told) = pond.attempt(&["osd", "rm", "1"]);
-        assert!(!worked, "an OSD that is in was removed");
-        names(&told, &["osd.1 is in", "osd out 1"]);
+        pond.refused(&["osd", "rm", "1"], &["osd.1 is in", "osd out 1"]);
         pond.run(&["osd", "out", "osd.1"]);
         is_removed(pond, 1);
         let added = pond.run(&["osd", "add", "--size", "3GiB"]);
         names(&added, &["osd.3 is up on node.1", "osd.3.img"]);
-        becomes_whole_within(pond, MOVED_WITHIN);
+        becomes_whole(pond);
 
         // Another one, and what replaces it is put where it was.
         loses_its_drive(pond, 0);
@@ -36,7 +29,7 @@ fn a_drive_that_is_lost_is_replaced_by_another_while_fio_verifies() {
         let drive = pond.osd_file(0);
         let added = pond.run(&["osd", "add", "--device", path(&drive), "--node", "0"]);
         names(&added, &["osd.4 is up on node.0", "osd.0.img"]);
-        becomes_whole_within(pond, MOVED_WITHIN);
+        becomes_whole(pond);
     });
     // All of it is remembered.
     pond.up();
@@ -51,20 +44,21 @@ fn an_osd_that_lives_is_drained_and_removed_while_fio_verifies() {
         let node = node_of(pond, 2);
         assert!(holds(pond, 2) > 0);
         names(&pond.run(&["osd", "out", "2"]), &["are being moved", "osd rm 2"]);
-        let (worked, _, told) = pond.attempt(&["osd", "rm", "2"]);
-        assert!(!worked, "an OSD was removed that held something");
-        names(&told, &["osd.2 cannot be removed yet"]);
-        within(MOVED_WITHIN, "nothing is left on it", || holds(pond, 2) == 0);
+        pond.refused(&["osd", "rm", "2"], &["osd.2 cannot be removed yet"]);
+        wait_longer(MOVED_WITHIN, "nothing is left on it", || holds(pond, 2) == 0);
         becomes_whole(pond);
-        wait_until("what it held is deleted", || osd_view(pond, 2).is_some_and(|osd| osd["used_bytes"] == 0));
+        wait_longer(MOVED_WITHIN, "what it held is deleted", || {
+            osd_view(pond, 2).is_some_and(|osd| osd["used_bytes"] == 0)
+        });
         is_removed(pond, 2);
         wait_until("its process has ended", || !runs(node));
         wait_until("that is told", || {
             pond.log("up.log").contains("node.2 has ended: it has no OSD any more")
         });
-        let (worked, _, told) = pond.attempt(&["osd", "out", "0"]);
-        assert!(!worked, "one of as many OSDs as copies was taken out");
-        names(&told, &["leave 2 OSDs for the 3 copies of pool default", "--allow-fewer-copies", "osd add"]);
+        pond.refused(
+            &["osd", "out", "0"],
+            &["leave 2 OSDs for the 3 copies of pool default", "--allow-fewer-copies", "osd add"],
+        );
     });
     assert!(!pond.log("up.log").contains("starts again"), "{}", pond.log("up.log"));
     pond.up();
@@ -76,25 +70,24 @@ fn an_osd_that_lives_is_drained_and_removed_while_fio_verifies() {
 fn a_pool_gives_a_copy_back_and_gets_it_again_while_fio_verifies() {
     let pond = Pond::start("3GiB");
     fio_notices_nothing_of(&pond, |pond| {
-        let (worked, _, told) = pond.attempt(&["pool", "set", "default", "--size", "4"]);
-        assert!(!worked, "more copies than OSDs were taken");
-        names(&told, &["wants 4 copies", "only 3 OSDs are in", "osd add"]);
-        let (worked, _, told) = pond.attempt(&["pool", "set", "default", "--size", "1"]);
-        assert!(!worked, "fewer copies were taken than writes need");
-        names(&told, &["min-size 2 does not fit 1 copies"]);
+        pond.refused(
+            &["pool", "set", "default", "--size", "4"],
+            &["wants 4 copies", "only 3 OSDs are in", "osd add"],
+        );
+        pond.refused(&["pool", "set", "default", "--size", "1"], &["min-size 2 does not fit 1 copies"]);
         let told = pond.run(&["pool", "set", "default", "--size", "2"]);
         names(&told, &["shall keep 2 copies", "millpond status"]);
-        within(MOVED_WITHIN, "every group has two copies", || {
-            groups(pond).iter().all(|pg| pg["in_sync"].as_array().is_some_and(|osds| osds.len() == 2))
+        wait_longer(MOVED_WITHIN, "every group has two copies", || {
+            groups(pond).iter().all(|group| osds_in(group, "in_sync").len() == 2)
         });
         pond.run(&["pool", "set", "default", "--size", "3"]);
-        becomes_whole_within(pond, MOVED_WITHIN);
+        becomes_whole(pond);
     });
 }
 
 #[test]
 fn an_osd_that_stays_away_is_replaced_by_the_others_without_a_hand_and_comes_back_while_fio_verifies() {
-    let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "4", "--osd-out-after", "5s"]);
+    let pond = Pond::start_with(&["--osd-size", "3GiB", "--nodes", "4", "--osd-out-after", "10s"]);
     fio_notices_nothing_of(&pond, |pond| {
         // Where it does not find its drive it does not come back.
         let (drive, away) = (pond.osd_file(1), pond.scratch().join("away.img"));
@@ -105,13 +98,13 @@ fn an_osd_that_stays_away_is_replaced_by_the_others_without_a_hand_and_comes_bac
             text.contains("osd.1 on node.1 is down") && text.contains("it is taken out in")
         });
         wait_until("it is out", || admission(pond, 1) == "out_while_down");
-        wait_until("it holds nothing", || holds(pond, 1) == 0);
-        becomes_whole_within(pond, MOVED_WITHIN);
+        wait_longer(MOVED_WITHIN, "it holds nothing", || holds(pond, 1) == 0);
+        becomes_whole(pond);
 
         std::fs::rename(&away, &drive).expect("the drive's file can be moved back");
         wait_until("it is back and in", || admission(pond, 1) == "in");
-        within(MOVED_WITHIN, "data is placed on it again", || holds(pond, 1) > 0);
-        becomes_whole_within(pond, MOVED_WITHIN);
+        wait_longer(MOVED_WITHIN, "data is placed on it again", || holds(pond, 1) > 0);
+        becomes_whole(pond);
     });
 }
 
@@ -131,7 +124,7 @@ fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
     pond.volume("v", "64MiB");
     let door = pond.serve("v");
     let mut client = door.client();
-    let data = crate::common::random_bytes(1, 4 << 20);
+    let data = Random::seeded().bytes(4 << 20);
     client.write(0, &data).expect("it can be written");
 
     // Of node.0, on the drives 0 and 2.
@@ -142,12 +135,8 @@ fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
     assert_eq!(node, node_of(&pond, 1), "the process was started again");
     assert!(client.read(0, data.len() as u32).expect("it can be read") == data);
 
-    let (worked, _, told) = pond.attempt(&["osd", "add", "--device", path(&drives[0])]);
-    assert!(!worked, "the drive of a removed OSD was taken as it was");
-    names(&told, &["holds osd.0", "osd wipe"]);
-    let (worked, _, told) = pond.attempt(&["osd", "add", "--device", path(&drives[1])]);
-    assert!(!worked, "a drive was taken twice");
-    names(&told, &["is a drive of this cluster already"]);
+    pond.refused(&["osd", "add", "--device", path(&drives[0])], &["holds osd.0", "osd wipe"]);
+    pond.refused(&["osd", "add", "--device", path(&drives[1])], &["is a drive of this cluster already"]);
     names(&pond.run(&["osd", "add", "--device", path(&drives[4])]), &["osd.4 is up on node.0"]);
     assert_ne!(node_of(&pond, 4), node, "it has a process of its own until the next start");
 
@@ -177,7 +166,7 @@ fn the_other_osds_of_a_node_go_on_when_one_is_removed_and_when_one_is_added() {
     is_removed(&pond, 2);
     pond.run(&["osd", "wipe", &removed, "--yes"]);
     names(&pond.run(&["osd", "add", "--device", &removed]), &["osd.5 is up"]);
-    pond.kill_nodes_and_up();
+    pond.kill_all(&[], |_| ());
     pond.run(&["osd", "wipe", &killed, "--yes"]);
 }
 
@@ -199,9 +188,7 @@ fn loses_its_drive(pond: &Pond, osd: u32) {
 
 /// How many groups an OSD holds, or is catching up in.
 fn holds(pond: &Pond, osd: u32) -> usize {
-    let is_in = |group: &Value, field: &str| {
-        group[field].as_array().is_some_and(|osds| osds.iter().any(|one| *one == osd))
-    };
+    let is_in = |group, field| osds_in(group, field).contains(&u64::from(osd));
     groups(pond).iter().filter(|group| is_in(group, "in_sync") || is_in(group, "learners")).count()
 }
 

@@ -1,7 +1,7 @@
 //! An authority that issues certificates, by `openssl`.
 
-use super::path;
-use super::tools::{at_another_time, run};
+use super::time_of_day::at_another_time;
+use super::{path, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

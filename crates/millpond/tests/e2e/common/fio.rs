@@ -4,15 +4,15 @@ use super::random::Random;
 use super::replicas::replicas_are_equal;
 use super::site::Cluster;
 use super::whole::{BLOCK, becomes_whole};
+use super::{OnDrop, Process};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a run of fio may take. It writes and verifies 8 MiB, and waits out a few failures meanwhile.
-const FIO_LIMIT: Duration = Duration::from_secs(150);
+const FIO_LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs fio on a cluster, does `trouble` to it meanwhile, and looks at everything afterwards. Each OSD needs 3 GiB.
 pub fn fio_notices_nothing_of<C: Cluster>(cluster: &C, trouble: impl FnOnce(&C)) {
@@ -22,7 +22,7 @@ pub fn fio_notices_nothing_of<C: Cluster>(cluster: &C, trouble: impl FnOnce(&C))
     let enough = AtomicBool::new(false);
     let jobs: Vec<FioJob> = std::thread::scope(|scope| {
         // Also when `trouble` panics: the scope waits for its threads.
-        let _at_the_end = SetOnDrop(&enough);
+        let _at_the_end = OnDrop(|| enough.store(true, Ordering::Relaxed));
         let verifying = [0, 1].map(|half| {
             let (scratch, uri, enough) = (cluster.scratch(), door.uri(), &enough);
             scope.spawn(move || verify_until(enough, scratch, &uri, half))
@@ -40,14 +40,6 @@ pub fn fio_notices_nothing_of<C: Cluster>(cluster: &C, trouble: impl FnOnce(&C))
     }
     drop(door);
     replicas_are_equal(cluster, jobs.len() as u64 * FioJob::BYTES / BLOCK);
-}
-
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Writes and verifies, again and again. Answers the last job of each part of the half.
@@ -92,46 +84,8 @@ impl FioJob {
             .arg(format!("--size={}", Self::BYTES))
             .arg(format!("--randseed={}", self.seed))
             .args(more);
-        Program::start(command, &scratch.join(format!("fio.{}.log", self.half))).succeeds();
-    }
-}
-
-/// A program that is killed with the test.
-struct Program {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Program {
-    fn start(mut command: Command, log: &Path) -> Program {
-        let output = File::create(log).expect("a log can be made");
-        let copy = output.try_clone().expect("a descriptor can be doubled");
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(copy).spawn();
-        let child = child.unwrap_or_else(|error| panic!("fio: {error}; `make deps` installs it"));
-        Program { child, log: log.to_owned() }
-    }
-
-    #[track_caller]
-    fn succeeds(mut self) {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                break status;
-            }
-            assert!(started.elapsed() < FIO_LIMIT, "fio hangs: {}", self.words());
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        assert!(status.success(), "fio: {status}: {}", self.words());
-    }
-
-    fn words(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let mut fio = Process::start(&mut command, &scratch.join(format!("fio.{}.log", self.half)));
+        let status = fio.ends_within(FIO_LIMIT);
+        assert!(status.success(), "fio: {status}: {}", fio.said());
     }
 }

@@ -1,7 +1,6 @@
 //! Takes a test's cluster down when the test is killed, and could not do so itself.
 
-use super::path;
-use super::tools::attempt;
+use super::{attempt, path};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -3,8 +3,7 @@
 
 use super::network::{Network, Peer};
 use super::site::{Cluster, Site};
-use super::tools::attempt;
-use super::{path, wait_until};
+use super::{OnDrop, URGENT, attempt, path, wait_until};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +11,7 @@ use std::fs::File;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use testkit::etcd;
 use testkit::prerequisites::installed;
 
 /// Hosts of the document.
@@ -133,23 +133,32 @@ impl Hosts {
         self.environment.borrow_mut().entry(host).or_default().push((name, value.to_owned()));
     }
 
-    /// Runs a line in a shell on a host.
-    pub fn shell(&self, host: u32, line: &str) -> Output {
+    /// A program on a host.
+    pub fn command_on(&self, host: u32, program: &str) -> Command {
         let bin = Path::new(env!("CARGO_BIN_EXE_millpond")).parent().expect("it is in a directory");
         let path_variable = format!("{}:{}", path(bin), std::env::var("PATH").unwrap_or_default());
-        let stays = line.ends_with('&');
-        let log = || {
-            let log = self.scratch().join(format!("shell.{host}.log"));
-            Stdio::from(File::options().create(true).append(true).open(log).expect("a log can be made"))
-        };
-        Command::new("ip")
-            .args(["netns", "exec", &self.network.namespace(host), "sh", "-c", line])
+        let mut command = Command::new(URGENT[0]);
+        command
+            .args(&URGENT[1..])
+            .args(["ip", "netns", "exec", &self.network.namespace(host), program])
             .env("PATH", path_variable)
             .env("NAME", format!("h{}", host + 1))
             .env("ADDRESS", self.address(host))
             .env("TOKEN", &*self.token.borrow())
             .env("MILLPOND_DIR", self.dir_of(host))
-            .envs(self.environment.borrow().get(&host).into_iter().flatten().cloned())
+            .envs(self.environment.borrow().get(&host).into_iter().flatten().cloned());
+        command
+    }
+
+    /// Runs a line in a shell on a host.
+    pub fn shell(&self, host: u32, line: &str) -> Output {
+        let stays = line.ends_with('&');
+        let log = || {
+            let log = self.scratch().join(format!("shell.{host}.log"));
+            Stdio::from(File::options().create(true).append(true).open(log).expect("a log can be made"))
+        };
+        self.command_on(host, "sh")
+            .args(["-c", line])
             .stdin(Stdio::null())
             // What stays in the background must not hold a pipe open.
             .stderr(log())
@@ -169,7 +178,7 @@ impl Hosts {
 
     /// A line that must be refused on a host, with these words.
     #[track_caller]
-    pub fn refused(&self, host: u32, line: &str, words: &[&str]) {
+    pub fn refused_on(&self, host: u32, line: &str, words: &[&str]) {
         let output = self.shell(host, &format!("{line} 2>&1"));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(!output.status.success(), "host {host}: {line}: {said}");
@@ -191,7 +200,7 @@ impl Hosts {
 
     /// `node ls --json`.
     pub fn nodes(&self) -> Vec<Value> {
-        serde_json::from_str(&self.run(&["node", "ls", "--json"])).expect("the nodes are JSON")
+        self.list(&["node", "ls"])
     }
 
     /// The node that a host is.
@@ -224,6 +233,11 @@ impl Hosts {
         attempt("pkill", &["-KILL", "-f", "--", &format!("millpond node.*{}", path(&self.dir_of(host)))]);
     }
 
+    /// Starts the node of a host when it is dropped.
+    pub fn starts_again(&self, host: u32) -> OnDrop<impl FnMut()> {
+        OnDrop(move || drop(self.shell(host, "millpond node start")))
+    }
+
     /// The hosts whose node runs.
     fn those_that_run(&self) -> Vec<u32> {
         let runs = |host: &u32| {
@@ -250,7 +264,7 @@ impl Hosts {
     /// The process of a host's member of etcd.
     pub fn etcd_pid(&self, host: u32) -> i32 {
         let pattern = format!("^etcd .*{}", path(&self.etcd_dir(host)));
-        let found = super::tools::run("pgrep", &["-f", "--", &pattern]);
+        let found = super::run("pgrep", &["-f", "--", &pattern]);
         found.trim().parse().expect("it is one process")
     }
 
@@ -297,23 +311,16 @@ impl Hosts {
 
     /// Waits until all members of etcd answer.
     pub fn etcd_is_well(&self) {
-        wait_until("all members of etcd are well", || {
-            self.try_etcdctl(&["endpoint", "health"]).status.success()
-        });
+        etcd::is_well(&self.etcd_endpoints());
     }
 
     /// The host whose member leads etcd.
     pub fn etcd_leader(&self) -> u32 {
-        let mut leader = None;
-        wait_until("etcd has a leader", || {
-            let output = self.try_etcdctl(&["endpoint", "status"]);
-            let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-            let leads = |line: &str| line.split(", ").nth(4) == Some("true");
-            let found = lines.lines().find(|line| leads(line));
-            leader = found.and_then(|line| (0..HOSTS).find(|host| line.contains(&self.address(*host))));
-            leader.is_some()
-        });
-        leader.expect("it was waited for")
+        etcd::leader(&self.etcd_endpoints()) as u32
+    }
+
+    fn etcd_endpoints(&self) -> Vec<String> {
+        (0..HOSTS).map(|host| format!("{}:2379", self.address(host))).collect()
     }
 
     /// Runs `etcdctl`, which must work, on the members that run.
@@ -325,13 +332,7 @@ impl Hosts {
     }
 
     fn try_etcdctl(&self, arguments: &[&str]) -> Output {
-        let endpoints: Vec<String> = (0..HOSTS).map(|host| format!("{}:2379", self.address(host))).collect();
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &endpoints.join(",")])
-            .args(arguments)
-            .output();
-        output.expect("etcdctl is there; `make deps` installs it")
+        etcd::try_ctl(&self.etcd_endpoints(), arguments)
     }
 }
 

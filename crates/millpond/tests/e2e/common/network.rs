@@ -1,10 +1,11 @@
 //! A network of a test's own: each node in a network namespace, a bridge between them and the test, and links that can be
 //! cut one way, or made thin. Needs root, `ip`, `nft` and `tc`.
 
-use super::tools::{attempt, run};
+use super::{attempt, run};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use testkit::prerequisites::{installed, is_root};
 
 /// Every interface and namespace of such networks begins so; the test's process id follows.
@@ -71,26 +72,36 @@ impl Network {
         format!("--network-namespaces={}n@{}", self.name, self.address(Peer::Node(0)))
     }
 
-    /// Lets nothing get from one to the other until [`Self::heal`].
-    pub fn cut(&self, from: Peer, to: Peer) {
+    /// Lets nothing get from one to the other.
+    pub fn cut(&self, from: Peer, to: Peer) -> Cut<'_> {
         // In a namespace, so that the rule goes away with it.
         match (from, to) {
             (_, Peer::Node(node)) => self.filter(node, &self.deaf_to(&[from])),
             (Peer::Node(node), Peer::Clients) => self.filter(node, &self.mute_to(&[to])),
             (Peer::Clients, Peer::Clients) => panic!("clients have no link to themselves"),
         }
+        Cut { network: self, since: Instant::now() }
     }
 
-    /// Lets nothing get through between a node and those others until [`Self::heal`], from one moment on: of a node
-    /// that loses the others one after the other, each loss is a failure of its own.
-    pub fn cut_off(&self, node: u32, others: &[Peer]) {
+    /// Lets nothing get through between a node and those others, from one moment on: of a node that loses the others one
+    /// after the other, each loss is a failure of its own.
+    pub fn cut_off(&self, node: u32, others: &[Peer]) -> Cut<'_> {
         self.filter(node, &format!("{}; {}", self.deaf_to(others), self.mute_to(others)));
+        Cut { network: self, since: Instant::now() }
     }
 
-    /// Cuts a node off from the other nodes until [`Self::heal`].
-    pub fn cut_off_from_nodes(&self, node: u32) {
-        let others: Vec<Peer> = (0..self.nodes).filter(|other| *other != node).map(Peer::Node).collect();
-        self.cut_off(node, &others);
+    /// Cuts a node off from the other nodes.
+    pub fn cut_off_from_nodes(&self, node: u32) -> Cut<'_> {
+        self.cut_off(node, &self.others(node))
+    }
+
+    /// Cuts a node off from the other nodes and from clients.
+    pub fn cut_off_from_all(&self, node: u32) -> Cut<'_> {
+        self.cut_off(node, &[&self.others(node)[..], &[Peer::Clients]].concat())
+    }
+
+    fn others(&self, node: u32) -> Vec<Peer> {
+        (0..self.nodes).filter(|other| *other != node).map(Peer::Node).collect()
     }
 
     /// Lets nothing get from one to a port of a node until [`Self::heal`].
@@ -154,6 +165,29 @@ impl Network {
         match peer {
             Peer::Node(node) => format!("{}.{}", self.subnet, node + 1),
             Peer::Clients => format!("{}.254", self.subnet),
+        }
+    }
+}
+
+/// Links that let nothing through until this is dropped; then all links do.
+#[must_use = "dropped, it heals the links"]
+pub struct Cut<'a> {
+    network: &'a Network,
+    since: Instant,
+}
+
+impl Cut<'_> {
+    /// Lets it last for so long in all.
+    pub fn lasts(&self, time: Duration) {
+        std::thread::sleep(time.saturating_sub(self.since.elapsed()));
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        // A test that failed takes the network away as a whole.
+        if !std::thread::panicking() {
+            self.network.heal();
         }
     }
 }

@@ -85,23 +85,12 @@ impl Pond {
         self.up_pid().map(children_of).unwrap_or_default()
     }
 
-    /// SIGKILL to every process of the cluster, in an order that `order` gives.
-    pub fn kill_all(&self, door: &mut Door, order: impl FnOnce(&mut Vec<i32>)) {
+    /// SIGKILL to every process of the cluster and these servers of volumes, in an order that `order` gives.
+    pub fn kill_all(&self, doors: &[&Door], order: impl FnOnce(&mut Vec<i32>)) {
         let mut pids = self.node_pids();
         pids.extend(self.up_pid());
-        pids.push(door.pid());
+        pids.extend(doors.iter().map(|door| door.pid()));
         order(&mut pids);
-        for pid in &pids {
-            // One that is gone already is what was wanted.
-            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
-        }
-        door.ends();
-        wait_until("killed processes are gone", || pids.iter().all(|pid| !runs(*pid)));
-    }
-
-    /// SIGKILL to every process of the cluster but the servers of volumes.
-    pub fn kill_nodes_and_up(&self) {
-        let pids: Vec<i32> = self.up_pid().into_iter().chain(self.node_pids()).collect();
         for pid in &pids {
             // One that is gone already is what was wanted.
             let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);

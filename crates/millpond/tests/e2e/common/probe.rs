@@ -1,13 +1,11 @@
 //! Whether operations go on, in all placement groups.
 
+use super::PATIENCE;
 use super::door::Door;
 use super::nbd::{NbdClient, Refusal};
 use super::site::Site;
 use super::whole::{BLOCK, groups};
-use std::time::{Duration, Instant};
-
-/// Operations go on within this, on a busy machine too.
-const GOES_ON: Duration = Duration::from_secs(25);
+use std::time::Instant;
 
 /// A client that looks whether operations go on, on a volume of its own.
 pub struct Probe<'a> {
@@ -25,11 +23,11 @@ impl<'a> Probe<'a> {
     pub fn new(site: &'a Site) -> Probe<'a> {
         site.volume("probe", "256MiB");
         // What cannot be done in time is told with the reason instead of waiting for it.
-        let door = site.serve_with("probe", &["--timeout", &format!("{}s", GOES_ON.as_secs())]);
+        let door = site.serve_with("probe", &["--timeout", &format!("{}s", PATIENCE.as_secs())]);
         Probe { site, client: door.client(), stamp: 0, _door: door }
     }
 
-    /// Writes and reads in all groups.
+    /// Writes and reads in all groups. How long that takes is measured elsewhere.
     #[track_caller]
     pub fn goes_on(&mut self, what: &str) {
         let began = Instant::now();
@@ -44,9 +42,7 @@ impl<'a> Probe<'a> {
             let found = found.unwrap_or_else(|refusal| self.is_stuck(what, &refusal));
             assert!(found == data, "{what}: block {place} is old");
         }
-        let took = began.elapsed();
-        eprintln!("{what}: operations in all groups took {:.1} s", took.as_secs_f64());
-        assert!(took < GOES_ON, "{what}: operations in all groups took {took:?}");
+        eprintln!("{what}: operations in all groups took {:.1} s", began.elapsed().as_secs_f64());
     }
 
     #[track_caller]

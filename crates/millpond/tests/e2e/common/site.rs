@@ -3,7 +3,7 @@
 
 use super::door::Door;
 use super::guardian::Guardian;
-use super::{millpond, names, path, scratch, wait_until};
+use super::{command, names, scratch, urgent_command, wait_until};
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -49,10 +49,9 @@ impl Site {
 
     /// Runs a command on it; gives whether it worked, what it printed, and what it complained of.
     pub fn attempt(&self, arguments: &[&str]) -> (bool, String, String) {
-        let dir = self.dir();
-        let mut all = arguments.to_vec();
-        all.extend(["--dir", path(&dir)]);
-        let output = millpond(&all);
+        let starts_nodes = arguments.first() == Some(&"up");
+        let mut command = if starts_nodes { urgent_command(arguments) } else { command(arguments) };
+        let output = command.arg("--dir").arg(self.dir()).output().expect("the command can be started");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.success(), text(&output.stdout), text(&output.stderr))
     }
@@ -65,6 +64,19 @@ impl Site {
         names(&stderr, words);
     }
 
+    /// Runs a command on it that must work, and gives what it printed as JSON.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.run(&[arguments, &["--json"]].concat())).expect("it prints JSON")
+    }
+
+    /// The same of a command that prints a list.
+    #[track_caller]
+    pub fn list(&self, arguments: &[&str]) -> Vec<Value> {
+        let Value::Array(list) = self.json(arguments) else { panic!("{arguments:?} prints no list") };
+        list
+    }
+
     /// Makes a volume.
     pub fn volume(&self, name: &str, size: &str) {
         self.run(&["volume", "create", name, size]);
@@ -73,7 +85,7 @@ impl Site {
     /// `status --json`.
     #[track_caller]
     pub fn status(&self) -> Value {
-        serde_json::from_str(&self.run(&["status", "--json"])).expect("the status is JSON")
+        self.json(&["status"])
     }
 
     /// Waits until every placement group is active.
@@ -109,29 +121,38 @@ impl Site {
     }
 
     /// Serves a volume over NBD on a Unix socket.
+    #[track_caller]
     pub fn serve(&self, volume: &str) -> Door {
-        Door::open(self, volume, volume, &[])
+        self.serve_with(volume, &[])
     }
 
     /// The same, or what the server said when it ended instead.
     pub fn try_serve(&self, volume: &str) -> Result<Door, String> {
-        Door::try_open(self, volume, volume, &[])
+        Door::open(self, volume, volume, &[])
     }
 
     /// Serves it with more flags.
+    #[track_caller]
     pub fn serve_with(&self, volume: &str, flags: &[&str]) -> Door {
-        Door::open(self, volume, volume, flags)
+        served(Door::open(self, volume, volume, flags))
     }
 
     /// Serves it without waiting for the attachment of a killed server to expire.
+    #[track_caller]
     pub fn serve_shared(&self, volume: &str) -> Door {
         self.serve_shared_at(volume, volume)
     }
 
     /// Serves it shared, on a socket of that name, so that there can be several servers of it.
+    #[track_caller]
     pub fn serve_shared_at(&self, volume: &str, name: &str) -> Door {
-        Door::open(self, volume, name, &["--shared"])
+        served(Door::open(self, volume, name, &["--shared"]))
     }
+}
+
+#[track_caller]
+fn served(door: Result<Door, String>) -> Door {
+    door.unwrap_or_else(|said| panic!("the NBD server ended: {said}"))
 }
 
 impl Drop for Site {

@@ -5,11 +5,9 @@ use crate::common::http::get;
 use crate::common::network::Peer;
 use crate::common::site::Site;
 use crate::common::whole::becomes_whole;
-use crate::common::{command, names, path, wait_until};
+use crate::common::{Process, command, names, path, wait_until};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// The port of etcd for its clients.
@@ -38,28 +36,19 @@ fn is_open(hosts: &Hosts, host: u32, port: u16) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok()
 }
 
-/// A `millpond monitor`, which ends with the test.
-struct Monitor(Child);
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Monitor {
-    /// Starts it; answers where it listens too.
-    fn start(site: &Site) -> (Monitor, String) {
-        let mut monitor = command(&["monitor", "--listen", "127.0.0.1:0", "--dir", path(&site.dir())]);
-        let mut child = monitor.stdout(Stdio::piped()).spawn().expect("the command can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it is a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("it can be read");
-        let monitor = Monitor(child);
-        let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
-        (monitor, address.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned())
-    }
+/// Starts a `millpond monitor`; answers where it listens too.
+fn monitor(site: &Site) -> (Process, String) {
+    let mut monitor = command(&["monitor", "--listen", "127.0.0.1:0", "--dir", path(&site.dir())]);
+    let mut monitor = Process::start(&mut monitor, &site.scratch().join("monitor.log"));
+    // A whole line of it.
+    let mut address = None;
+    wait_until("the monitor says where it listens", || {
+        assert!(monitor.runs(), "it ended: {}", monitor.said());
+        let said = monitor.said();
+        address = said.split_once("http://").and_then(|(_, rest)| Some(rest.split_once('/')?.0.to_owned()));
+        address.is_some()
+    });
+    (monitor, address.expect("it was waited for"))
 }
 
 #[test]
@@ -72,8 +61,7 @@ fn all_nodes_are_watched_from_one_machine_of_which_none_needs_to_know() {
     names(&hosts.run_on(2, "millpond top --once"), &["osd.0", "osd.1", "osd.2"]);
 
     let site = client(&hosts, "prometheus", "--monitor");
-    let status: Value = serde_json::from_str(&site.run(&["status", "--json"])).expect("it is JSON");
-    assert_eq!(status["health"]["level"], "ok", "{status}");
+    wait_until("it is told that the cluster is well", || site.status()["health"]["level"] == "ok");
     names(&site.run(&["top", "--once"]), &["osd.0", "osd.1", "osd.2"]);
     names(&site.run(&["auth", "ls"]), &["prometheus", "ask how the cluster is"]);
     site.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["prometheus may not do that"]);
@@ -82,7 +70,7 @@ fn all_nodes_are_watched_from_one_machine_of_which_none_needs_to_know() {
     names(&refusal, &["to ask how the cluster is"]);
     site.refused(&["monitor", "--listen", "0.0.0.0:0"], &["loopback"]);
 
-    let (_monitor, address) = Monitor::start(&site);
+    let (_monitor, address) = monitor(&site);
     let (code, _, targets) = get(&address, "/targets");
     assert_eq!(code, 200, "{targets}");
     let targets: Value = serde_json::from_str(&targets).expect("it is JSON");
@@ -123,7 +111,7 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
     let refusal = vm_host.try_serve("theirs").err().expect("it is of another pool");
     names(&refusal, &["no pool that its key is for"]);
 
-    let door = vm_host.serve_with("disk", &["--timeout", "30s"]);
+    let door = vm_host.serve_with("disk", &["--timeout", "120s"]);
     let mut volume = door.client();
     volume.write(0, &[1; 8192]).unwrap();
     let info = || hosts.run_on(1, "millpond volume info disk");
@@ -161,7 +149,7 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
     owner.run(&["volume", "create", "made-from-afar", "64MiB"]);
     names(&owner.run(&["status"]), &["health"]);
 
-    let door = vm_host.serve_with("disk", &["--timeout", "5s"]);
+    let door = vm_host.serve_with("disk", &["--timeout", "10s"]);
     let mut volume = door.client();
     volume.write(0, &[2; 8192]).unwrap();
     owner.run(&["auth", "rm", "vm-host"]);

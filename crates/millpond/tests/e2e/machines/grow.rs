@@ -1,49 +1,18 @@
 //! A cluster that began on one machine by `millpond up`: other hosts join it by the very commands that docs/operations.md
 //! names, and leave it again.
 
+use crate::common::door::Door;
 use crate::common::hosts::{HOSTS, Hosts, commands};
-use crate::common::nbd::NbdClient;
 use crate::common::pieces::{check, write};
-use crate::common::tools::attempt;
-use crate::common::{path, wait_until};
+use crate::common::whole::{MOVED_WITHIN, goes_on_in, without};
+use crate::common::{wait_longer, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
-/// The volume, served on the first host as long as this lives.
-struct Served<'a> {
-    hosts: &'a Hosts,
-    socket: PathBuf,
-}
-
-impl<'a> Served<'a> {
-    /// In the host's own network: OSDs that nobody else is to reach are reached there.
-    fn on_first(hosts: &'a Hosts, name: &str) -> Served<'a> {
-        let socket = hosts.scratch().join(format!("{name}.sock"));
-        let log = hosts.scratch().join(format!("{name}.log"));
-        let served = path(&socket);
-        hosts.run_on(0, &format!("millpond nbd disk --listen unix:{served} > {} 2>&1 &", path(&log)));
-        wait_until("the volume is served", || {
-            std::fs::read_to_string(&log).unwrap_or_default().contains("Serving ")
-        });
-        Served { hosts, socket }
-    }
-
-    fn client(&self) -> NbdClient {
-        NbdClient::connect(&self.socket, "disk").expect("it is served")
-    }
-}
-
-impl Drop for Served<'_> {
-    fn drop(&mut self) {
-        let pattern = format!("millpond nbd disk --listen unix:{}", path(&self.socket));
-        attempt("pkill", &["-TERM", "-f", "--", &pattern]);
-        let is_there = || attempt("pgrep", &["-f", "--", &pattern]).status.success();
-        if !std::thread::panicking() {
-            wait_until("the server of the volume has ended", || !is_there());
-        }
-        let _ = self.hosts;
-    }
+/// Serves the volume on the first host, in its own network: OSDs that nobody else is to reach are reached there.
+fn serve(hosts: &Hosts, name: &str) -> Door {
+    let served = Door::of(hosts.command_on(0, "millpond"), hosts.scratch(), "disk", name, &[]);
+    served.expect("it is served")
 }
 
 #[test]
@@ -51,7 +20,7 @@ fn a_machine_becomes_three_hosts_by_the_commands_of_the_document_and_one_again()
     let Some(hosts) = Hosts::bare("a machine becomes three hosts", 0) else { return };
     hosts.run_on(0, "millpond up --detach --osd-size 1GiB");
     hosts.run_on(0, "millpond volume create disk 256MiB");
-    write(&mut Served::on_first(&hosts, "one").client(), 0);
+    write(&mut serve(&hosts, "one").client(), 0);
 
     let walk = commands("## From one machine to several");
     assert!(walk.len() >= 6, "{walk:?}");
@@ -67,27 +36,30 @@ fn a_machine_becomes_three_hosts_by_the_commands_of_the_document_and_one_again()
     wait_until("the cluster is well, and its data on all hosts", || {
         hosts.health() == "ok" && copies_on_hosts(&hosts).iter().all(|hosts| hosts.len() == 3)
     });
-    let served = Served::on_first(&hosts, "three");
+    let served = serve(&hosts, "three");
     let mut client = served.client();
     check(&mut client, 1);
     write(&mut client, 1);
     // A host dies, and the first one's drives are not all that is left.
-    hosts.kill_node(2);
+    let killed = goes_on_in(&hosts, without(hosts.osd_of(2)), || {
+        hosts.kill_node(2);
+        hosts.starts_again(2)
+    });
     write(&mut client, 2);
     check(&mut client, 3);
-    hosts.run_on(2, "millpond node start");
+    drop(killed);
     wait_until("the cluster is well again", || hosts.health() == "ok");
     drop((client, served));
 
     // And back, by what it says.
     hosts.run_on(0, "millpond down");
     let back = "millpond registry migrate --to embedded";
-    hosts.refused(0, back, &["is of another host, h2", "millpond node drain 3"]);
+    hosts.refused_on(0, back, &["is of another host, h2", "millpond node drain 3"]);
     hosts.run_on(0, "millpond up --detach");
     for node in [3, 4] {
         hosts.run_on(0, &format!("millpond node drain {node}"));
     }
-    wait_until("nothing is left on the other hosts", || {
+    wait_longer(MOVED_WITHIN, "nothing is left on the other hosts", || {
         [3, 4].iter().all(|node| {
             let line = format!("millpond node rm {node}");
             let gone = hosts.shell(0, &line).status.success();
@@ -102,7 +74,7 @@ fn a_machine_becomes_three_hosts_by_the_commands_of_the_document_and_one_again()
     hosts.run_on(0, back);
     (0..HOSTS).for_each(|host| hosts.kill_etcd(host));
     hosts.run_on(0, "millpond up --detach");
-    check(&mut Served::on_first(&hosts, "one-again").client(), 3);
+    check(&mut serve(&hosts, "one-again").client(), 3);
     hosts.run_on(0, "millpond down");
 }
 

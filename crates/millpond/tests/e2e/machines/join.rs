@@ -2,7 +2,8 @@
 //! of its own, with a member of an etcd and a drive; then hosts die and come back.
 
 use crate::common::hosts::{HOSTS, Hosts, walk};
-use crate::common::{path, wait_until};
+use crate::common::whole::{goes_on_in, without};
+use crate::common::{OnDrop, path, wait_until};
 use serde_json::Value;
 
 #[test]
@@ -25,15 +26,20 @@ fn three_bare_hosts_become_a_cluster_by_the_commands_of_the_document() {
     }
 
     // A host dies: its processes, and its member of etcd.
-    hosts.kill_node(2);
-    hosts.kill_etcd(2);
+    let killed = goes_on_in(&hosts, without(hosts.osd_of(2)), || {
+        hosts.kill_node(2);
+        hosts.kill_etcd(2);
+        OnDrop(|| {
+            hosts.start_etcd(2);
+            hosts.run_on(2, "millpond node start");
+        })
+    });
     for round in 0..4u8 {
         client.write((u64::from(round) << 22) + 8192, &[round + 11; 8192]).unwrap();
         assert_eq!(client.read(u64::from(round) << 22, 8192).unwrap(), vec![round + 1; 8192]);
     }
     wait_until("the lost host is told of", || hosts.health() == "warning");
-    hosts.start_etcd(2);
-    hosts.run_on(2, "millpond node start");
+    drop(killed);
     wait_until("the cluster is well again", || hosts.health() == "ok");
     for round in 0..4u8 {
         assert_eq!(client.read((u64::from(round) << 22) + 8192, 8192).unwrap(), vec![round + 11; 8192]);
@@ -41,11 +47,11 @@ fn three_bare_hosts_become_a_cluster_by_the_commands_of_the_document() {
 
     // Somebody who joins twice, with the wrong drive, or nobody's token.
     let join = format!("millpond node join $TOKEN --listen {} --device", hosts.address(1));
-    hosts.refused(1, &format!("{join} /dev/null"), &["already"]);
+    hosts.refused_on(1, &format!("{join} /dev/null"), &["already"]);
     let other = hosts.scratch().join("other");
-    hosts.refused(1, &format!("{join} /dev/null --dir {}", path(&other)), &["/dev/null"]);
+    hosts.refused_on(1, &format!("{join} /dev/null --dir {}", path(&other)), &["/dev/null"]);
     let nobodys = "echo millpond1.e30 | millpond node join - --listen 127.0.0.1 --device x --dir x";
-    hosts.refused(1, nobodys, &["cluster token"]);
-    hosts.refused(1, "millpond node rm 1", &["is in"]);
-    hosts.refused(1, "millpond osd add --device x", &["node.devices"]);
+    hosts.refused_on(1, nobodys, &["cluster token"]);
+    hosts.refused_on(1, "millpond node rm 1", &["is in"]);
+    hosts.refused_on(1, "millpond osd add --device x", &["node.devices"]);
 }
