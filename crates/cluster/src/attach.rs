@@ -1,7 +1,6 @@
 //! Who may write to a volume: one client, or several that share it knowingly.
 
-use super::confined::Bearer;
-use super::errand::{Errand, Outcome};
+use super::clerk::Bearer;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, encode, keys};
 use base::map::VolumeInfo;
 use base::{ClientId, Generation, VolumeId};
@@ -22,7 +21,7 @@ pub struct AttachRecord {
     pub generation: Generation,
     /// Who it is, for people: process and host.
     pub description: String,
-    /// By whose key it was attached, where a node did it: see [`super::ConfinedRegistry`].
+    /// By whose key it was attached, where a node did it: see [`super::Clerk`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
 }
@@ -68,14 +67,6 @@ impl Cluster {
         shared: bool,
         description: String,
     ) -> Result<Attachment> {
-        let (name, said) = (volume.to_owned(), description.clone());
-        let errand = Errand::Attach { volume: name, client, lease, shared, description: said };
-        if let Some(outcome) = self.registry.run_errand(errand.raw()).await? {
-            return Outcome::expect(outcome, |outcome| match outcome {
-                Outcome::Attached(attachment) => Some(attachment),
-                _ => None,
-            });
-        }
         self.attach_by(None, volume, client, lease, shared, description).await
     }
 
@@ -93,7 +84,7 @@ impl Cluster {
             let (id, read, mut info) = self.find_volume(volume).await?;
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
-            let attached = self.attachments_here(id).await?;
+            let attached = self.attachments(id).await?;
             let holders = self.holders(id).await?;
             if let Some(bearer) = bearer {
                 bearer.may_attach(&info, shared)?;
@@ -168,13 +159,6 @@ impl Cluster {
         generation: Generation,
         lease: LeaseId,
     ) -> Result<bool> {
-        let errand = Errand::Resume { volume, client, generation, lease };
-        if let Some(outcome) = self.registry.run_errand(errand.raw()).await? {
-            return Outcome::expect(outcome, |outcome| match outcome {
-                Outcome::Resumed(goes_on) => Some(goes_on),
-                _ => None,
-            });
-        }
         self.resume_by(None, volume, client, generation, lease).await
     }
 
@@ -220,9 +204,6 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn detach(&self, volume: VolumeId, client: ClientId) -> Result<()> {
-        if let Some(outcome) = self.registry.run_errand(Errand::Detach { volume, client }.raw()).await? {
-            return Outcome::expect(outcome, |outcome| (outcome == Outcome::Done).then_some(()));
-        }
         self.registry.delete(&keys::attached(volume, client)).await?;
         self.registry.delete(&keys::holder(volume, client)).await?;
         Ok(())
@@ -250,33 +231,28 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn fenced(&self, attachment: &Attachment) -> Result<()> {
-        let Attachment { id: volume, client, generation, .. } = *attachment;
-        let errand = Errand::Fenced { volume, client, generation };
-        if let Some(outcome) = self.registry.run_errand(errand.raw()).await? {
-            return Outcome::expect(outcome, |outcome| (outcome == Outcome::Done).then_some(()));
-        }
-        self.delete_all(attachment.unfenced.iter().map(|old| keys::holder(volume, old.client))).await
+        self.fenced_by(None, attachment.id, attachment.client, attachment.generation).await
     }
 
     /// The same, for a client that came with a key, if that may have others fenced, and has the volume under that generation.
     pub(super) async fn fenced_by(
         &self,
-        bearer: &Bearer,
+        bearer: Option<&Bearer>,
         volume: VolumeId,
         client: ClientId,
         generation: Generation,
     ) -> Result<()> {
         let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
         let Some(info) = info.value else { return Ok(()) };
-        bearer.may_fence(&info)?;
-        let attached = self.attachments_here(volume).await?;
+        bearer.map_or(Ok(()), |bearer| bearer.may_fence(&info))?;
+        let attached = self.attachments(volume).await?;
         let entries = self.registry.range(&keys::holders_of(volume)).await?.entries;
         let mut deletions = Vec::new();
         let mut has_it = false;
         for entry in &entries {
             let record: AttachRecord = decode(&entry.key, &entry.value)?;
             if record.client == client {
-                bearer.check_own([&record])?;
+                bearer.map_or(Ok(()), |bearer| bearer.check_own([&record]))?;
                 has_it = record.generation == generation;
             } else if record.generation < generation
                 && !attached.iter().any(|holder| holder.client == record.client)
@@ -284,7 +260,7 @@ impl Cluster {
                 deletions.push(entry);
             }
         }
-        if !has_it {
+        if bearer.is_some() && !has_it {
             return Err(ClusterError::Contended { what: format!("the volume {}", info.name) });
         }
         for some in deletions.chunks(DELETIONS_AT_ONCE) {
@@ -292,7 +268,7 @@ impl Cluster {
                 txn.when(Compare::unchanged(&entry.key, Some(*entry))).then(Operation::delete(&entry.key))
             });
             // One that changed meanwhile keeps the others of its batch: whoever attaches next has them fenced again.
-            self.registry.txn(by(Some(bearer), txn)).await?;
+            self.registry.txn(by(bearer, txn)).await?;
         }
         Ok(())
     }
@@ -308,16 +284,6 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or a record that cannot be read.
     pub async fn attachments(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
-        if let Some(outcome) = self.registry.run_errand(Errand::Attachments { volume }.raw()).await? {
-            return Outcome::expect(outcome, |outcome| match outcome {
-                Outcome::Attachments(records) => Some(records),
-                _ => None,
-            });
-        }
-        self.attachments_here(volume).await
-    }
-
-    pub(super) async fn attachments_here(&self, volume: VolumeId) -> Result<Vec<AttachRecord>> {
         let records = self.read_all(&keys::attached_to(volume)).await?;
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }

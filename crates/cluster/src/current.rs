@@ -8,7 +8,7 @@ use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
 use registry::RegistryError;
 use registry::Value;
-use registry::{Event, Registry, Revision, Watch};
+use registry::{Event, Range, Registry, Revision, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,10 @@ pub(super) struct MapParts {
 impl MapParts {
     /// All entries as of one revision.
     pub(super) async fn read(registry: &dyn Registry) -> Result<MapParts, ClusterError> {
-        let range = registry.range(keys::MAP).await?;
+        MapParts::of(registry.range(keys::MAP).await?)
+    }
+
+    fn of(range: Range) -> Result<MapParts, ClusterError> {
         let mut parts = MapParts { revision: range.revision, ..MapParts::default() };
         for entry in range.entries {
             parts.put(&entry.key, &entry.value)?;
@@ -129,11 +132,23 @@ impl MapParts {
     }
 }
 
-/// Starts a task that keeps the map current until nobody looks any more.
-pub(super) fn keep(registry: Arc<dyn Registry>) -> watch::Receiver<Arc<ClusterMap>> {
+/// Starts a task that keeps the map current until nobody looks any more, by following it from where `begin` reads it, and
+/// shows each to `see`. Until the first reading has come, it is the empty map of revision 0.
+///
+/// # Panics
+/// Outside a tokio runtime.
+#[must_use]
+pub fn keep_map<F>(
+    begin: impl Fn() -> F + Send + Sync + 'static,
+    see: impl Fn(&ClusterMap) + Send + Sync + 'static,
+) -> watch::Receiver<Arc<ClusterMap>>
+where
+    F: Future<Output = Result<MapFollower, ClusterError>> + Send,
+{
     let (sender, receiver) = watch::channel(Arc::new(ClusterMap::default()));
     tokio::spawn(async move {
-        follow_again_and_again("the cluster map", &sender, || follow(&*registry, &sender)).await;
+        let follow = || async { follow(begin().await?, &see, &sender).await };
+        follow_again_and_again("the cluster map", &sender, follow).await;
     });
     receiver
 }
@@ -174,9 +189,16 @@ impl MapFollower {
     /// # Errors
     /// Those of the registry, or an entry that makes no sense.
     pub async fn begin(registry: &dyn Registry) -> Result<MapFollower, ClusterError> {
-        let parts = MapParts::read(registry).await?;
-        let changes = registry.watch(keys::MAP, parts.revision.next()).await?;
-        Ok(MapFollower { parts, changes })
+        let (range, changes) = read_and_watch(registry).await?;
+        MapFollower::of(range, changes)
+    }
+
+    /// Goes on from a reading of the map, by its changes from there on.
+    ///
+    /// # Errors
+    /// An entry that makes no sense.
+    pub fn of(range: Range, changes: Box<dyn Watch>) -> Result<MapFollower, ClusterError> {
+        Ok(MapFollower { parts: MapParts::of(range)?, changes })
     }
 
     /// The map as it was seen last, if there is a cluster.
@@ -202,14 +224,24 @@ impl MapFollower {
     }
 }
 
-/// Reads the map and follows its changes until the registry fails.
-async fn follow(
+/// All entries of the map, and their changes from there on.
+pub(super) async fn read_and_watch(
     registry: &dyn Registry,
+) -> Result<(Range, Box<dyn Watch>), RegistryError> {
+    let range = registry.range(keys::MAP).await?;
+    let changes = registry.watch(keys::MAP, range.revision.next()).await?;
+    Ok((range, changes))
+}
+
+/// Publishes the map and its changes until these cannot be followed.
+async fn follow(
+    mut follower: MapFollower,
+    see: &impl Fn(&ClusterMap),
     sender: &watch::Sender<Arc<ClusterMap>>,
 ) -> Result<Never, ClusterError> {
-    let mut follower = MapFollower::begin(registry).await?;
     loop {
         if let Some(map) = follower.map() {
+            see(&map);
             sender.send_replace(Arc::new(map));
         }
         follower.next().await?;

@@ -48,9 +48,8 @@
 //! last; groups without a pool are not part of the map.
 
 mod attach;
-mod confined;
+mod clerk;
 mod current;
-mod errand;
 mod error;
 mod history;
 mod http;
@@ -62,6 +61,7 @@ mod osds;
 mod pools;
 mod presence;
 mod principals;
+mod question;
 mod scrubs;
 mod settings;
 mod splits;
@@ -71,9 +71,8 @@ mod tests;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
-pub use confined::{ConfinedRegistry, Pace};
-pub use current::{Known, MapFollower};
-pub use errand::{Errand, Outcome};
+pub use clerk::{Clerk, Visitor};
+pub use current::{Known, MapFollower, keep_map};
 pub use error::ClusterError;
 pub use history::HistoryBounds;
 pub use http::HttpRecord;
@@ -81,6 +80,10 @@ pub use manager::ManagerRecord;
 pub use migration::{Migrated, Migration, MigrationError, leased, reclaim};
 pub use pools::check_pg;
 pub use presence::{MoveRecord, Presence};
+pub use question::{
+    Attach, Attachments, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager, Question,
+    Resume, Revoke,
+};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use targets::TargetChange;
@@ -174,7 +177,12 @@ impl Cluster {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn watch_map(&self) -> tokio::sync::watch::Receiver<Arc<ClusterMap>> {
-        current::keep(self.registry.clone())
+        let registry = self.registry.clone();
+        let begin = move || {
+            let registry = registry.clone();
+            async move { MapFollower::begin(&*registry).await }
+        };
+        keep_map(begin, |_| {})
     }
 
     async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Read<T>> {

@@ -1,20 +1,19 @@
-//! Where a node serves the registry to clients that have no other way to it: each is served what its key may have, on a
-//! connection that is encrypted whatever the rest of the cluster does. All processes of a node serve it on one port, each on a
-//! thread and over a link to the registry that are for nothing else: leases and handshakes of OSDs do not wait for clients.
+//! Where a node serves clients that have no way to the registry: each is answered what its key may ask, on connections that are
+//! encrypted whatever the rest of the cluster does. All processes of a node serve them on one port, each on a thread and over a
+//! link to the registry that are for nothing else: leases and handshakes of OSDs do not wait for clients.
 
 use crate::entrance::{Entrance, accept_all};
 use crate::location::Location;
 use auth::{Channel, Identity};
+use axum::{Extension, Router};
 use base::map::ClusterMap;
 use base::{Access, Encryption, NodeId, Principal, PublicKey};
-use cluster::{Cluster, ConfinedRegistry, Pace};
+use cluster::{Clerk, Cluster, Visitor};
 use registry::Connect;
-use registry::{Endpoint, Registry};
-use registry_remote::{ConnectionLimits, serve_stream};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -22,15 +21,10 @@ use tokio::sync::watch;
 
 /// Handshakes at a time; others wait until they are accepted.
 const HANDSHAKES_MAX: usize = 256;
-/// Connections of one key: a client has one for each of its processes.
-const CONNECTIONS_PER_KEY_MAX: usize = 128;
-/// What one connection may occupy: as much as attaching a volume and following the map needs. Each operation in progress may
-/// be answered with the whole map.
-const LIMITS: ConnectionLimits = ConnectionLimits { in_progress: 2, watches: 2, line_bytes: 64 << 10 };
-/// The same for an owner, who may change everything.
-const LIMITS_OF_OWNERS: ConnectionLimits =
-    ConnectionLimits { in_progress: 16, watches: 16, line_bytes: 2 << 20 };
-/// How long a client may leave unacknowledged what it was sent.
+/// Connections of one key, of which each has one request at a time: a client has two for each of its processes, one for what it
+/// asks and one to follow the map.
+const CONNECTIONS_PER_KEY_MAX: usize = 256;
+/// How long a client may leave unacknowledged what it was sent, and ask nothing.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The pause before the registry is tried again.
 const CONNECT_PAUSE: Duration = Duration::from_secs(1);
@@ -76,11 +70,9 @@ impl ClientPort {
     /// Serves whoever comes, for ever.
     pub async fn serve(self, node: NodeId, identity: Identity, cluster: Cluster) {
         let maps = cluster.watch_map();
-        let (sender, endpoints) = watch::channel(Vec::new());
         let entrance = Entrance::new(node, identity, CONNECTIONS_PER_KEY_MAX);
-        let registry = cluster.registry().clone();
-        let paces = Mutex::default();
-        let desk = Arc::new(Desk { entrance, registry, maps: maps.clone(), endpoints, paces });
+        let (router, visitors) = (registry_remote::router(), Mutex::default());
+        let desk = Arc::new(Desk { entrance, cluster, maps, router, visitors });
         let meet = |stream, from, permit| {
             let desk = desk.clone();
             async move {
@@ -92,10 +84,7 @@ impl ClientPort {
                 }
             }
         };
-        tokio::select! {
-            () = follow_endpoints(maps, sender) => {}
-            () = accept_all(self.listener, HANDSHAKES_MAX, meet) => {}
-        }
+        accept_all(self.listener, HANDSHAKES_MAX, meet).await;
     }
 }
 
@@ -159,51 +148,25 @@ impl Drop for ClientService {
     }
 }
 
-/// Where the nodes of a cluster serve clients.
-#[must_use]
-pub fn endpoints(map: &ClusterMap) -> Vec<Endpoint> {
-    let served = map.nodes.iter().filter_map(|(node, info)| {
-        Some(Endpoint { address: info.client_port?, key: map.key_of_node(*node)? })
-    });
-    served.collect()
-}
-
-async fn follow_endpoints(
-    mut maps: watch::Receiver<Arc<ClusterMap>>,
-    endpoints: watch::Sender<Vec<Endpoint>>,
-) {
-    loop {
-        let now = self::endpoints(&maps.borrow_and_update());
-        endpoints.send_if_modified(|before| {
-            let is_new = *before != now;
-            *before = now;
-            is_new
-        });
-        if maps.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
 struct Desk {
     entrance: Entrance,
-    registry: Arc<dyn Registry>,
+    cluster: Cluster,
     maps: watch::Receiver<Arc<ClusterMap>>,
-    endpoints: watch::Receiver<Vec<Endpoint>>,
-    /// How much is asked with each key that has a connection.
-    paces: Mutex<BTreeMap<PublicKey, Weak<Pace>>>,
+    router: Router,
+    /// Those who came, for as long as their keys are of the cluster: who comes again has used what he used.
+    visitors: Mutex<BTreeMap<String, Arc<Visitor>>>,
 }
 
 impl Desk {
-    fn pace_of(&self, key: PublicKey) -> Arc<Pace> {
-        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
-        paces.retain(|_, pace| pace.strong_count() > 0);
-        if let Some(pace) = paces.get(&key).and_then(Weak::upgrade) {
-            return pace;
-        }
-        let pace = Arc::new(Pace::default());
-        paces.insert(key, Arc::downgrade(&pace));
-        pace
+    fn visitor(&self, name: &str, principal: &Principal) -> Arc<Visitor> {
+        let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
+        visitors.retain(|name, _| self.maps.borrow().principals.contains_key(name));
+        let known = visitors.get(name).filter(|visitor| visitor.is(name, principal));
+        known.cloned().unwrap_or_else(|| {
+            let visitor = Arc::new(Visitor::new(name.to_owned(), principal.clone()));
+            visitors.insert(name.to_owned(), visitor.clone());
+            visitor
+        })
     }
 
     async fn serve(&self, channel: Channel, name: String, principal: Principal) {
@@ -213,19 +176,15 @@ impl Desk {
             tracing::warn!(%node, name, %error, "a client is not served");
             return;
         }
-        let registry = self.registry.clone();
-        let (registry, limits): (Arc<dyn Registry>, _) = if principal.access == Access::Admin {
-            (registry, LIMITS_OF_OWNERS)
-        } else {
-            let pace = self.pace_of(principal.public_key);
-            match ConfinedRegistry::new(registry, name.clone(), principal.clone(), pace) {
-                Some(confined) => (Arc::new(confined), LIMITS),
-                None => return,
-            }
+        let cluster = self.cluster.clone();
+        let clerk = match principal.access {
+            Access::Admin => Clerk::of_owner(cluster),
+            _ => Clerk::for_visitor(cluster, self.visitor(&name, &principal)),
         };
+        let router = self.router.clone().layer(Extension(clerk));
         let mut maps = self.maps.clone();
         tokio::select! {
-            () = serve_stream(channel.into_stream(), registry, limits, self.endpoints.clone()) => {}
+            () = self.entrance.serve(channel, router, SILENCE_LIMIT) => {}
             // It comes again, and is served what it may have then.
             _ = maps.wait_for(|map| map.principals.get(&name) != Some(&principal)) => {
                 tracing::info!(%node, name, "what a client may do was changed, so its connection ends");
@@ -250,7 +209,6 @@ fn client_of(key: &PublicKey, map: &ClusterMap) -> Result<(String, Principal), S
 mod tests {
     use super::*;
     use auth::SecretKey;
-    use base::map::NodeInfo;
 
     #[tokio::test]
     async fn all_processes_of_a_node_share_the_port_and_another_s_is_told_of() {
@@ -264,22 +222,6 @@ mod tests {
         let others = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let refused = start(others.local_addr().unwrap()).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
-    }
-
-    #[test]
-    fn clients_are_told_of_the_nodes_that_serve_them_and_have_keys() {
-        let mut map = ClusterMap::default();
-        let address = |node: u8| SocketAddr::from(([10, 0, 0, node], 6480));
-        for node in 0..3u8 {
-            let client_port = (node != 1).then_some(address(node));
-            map.nodes.insert(NodeId(node.into()), NodeInfo { client_port, ..NodeInfo::default() });
-            if node != 2 {
-                let access = Access::Node(NodeId(node.into()));
-                let principal = Principal { public_key: PublicKey([node; 32]), access };
-                map.principals.insert(format!("node.{node}"), principal);
-            }
-        }
-        assert_eq!(endpoints(&map), [Endpoint { address: address(0), key: PublicKey([0; 32]) }]);
     }
 
     #[test]

@@ -6,7 +6,11 @@
 
 use crate::refusals::Refusals;
 use auth::{AuthError, Channel, Identity};
+use axum::Router;
 use base::{Encryption, NodeId, PublicKey};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The pause after a connection could not be accepted: descriptors may be short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The most that a request may have in front of its body, in bytes.
+const HEADERS_BYTES_MAX: usize = 64 << 10;
 
 /// See the module's documentation.
 pub(crate) struct Entrance {
@@ -55,6 +62,18 @@ impl Entrance {
                 tracing::debug!(node = %self.node, %from, %error, "a connection came to nothing");
                 None
             }
+        }
+    }
+
+    /// Answers requests, one at a time, until either side ends the connection, or nothing is asked for so long.
+    pub(crate) async fn serve(&self, channel: Channel, router: Router, silence_limit: Duration) {
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(silence_limit)
+            .max_buf_size(HEADERS_BYTES_MAX)
+            .serve_connection(TokioIo::new(channel.into_stream()), TowerToHyperService::new(router));
+        if let Err(error) = served.await {
+            tracing::debug!(node = %self.node, %error, "a connection ended");
         }
     }
 

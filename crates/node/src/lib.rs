@@ -5,7 +5,7 @@
 //! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
 //! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
 //!   manager is told and asked, `manager_link` the way there.
-//! - [`ClientPort`]: where clients are served what their keys may have of the registry; `entrance`: how whoever comes to it or to
+//! - `client_port`: where clients ask what their keys may ask; `entrance`: how whoever comes to it or to
 //!   the manager's port is let in.
 //! - `http`: metrics and the read side of the API, on the loopback interface; `tally`: what shards tell for it.
 //! - `candidate`: which process decides for the cluster, and when, where data shall lie and who is taken out; `scrubbing`: when
@@ -34,7 +34,6 @@ mod switchboard;
 mod tally;
 
 pub use attendance::Attendance;
-pub use client_port::{ClientPort, endpoints};
 pub use control::{Config, NodeError, run};
 pub use location::Location;
 pub use manager_link::{ManagerLink, ToManager};

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use auth::Identity;
-use registry::{Connect, Endpoints, Registry, RegistryError};
+use registry::{Connect, DEFAULT_TIMEOUT, Endpoints, Registry, RegistryError};
 use registry_etcd::{EtcdOptions, EtcdRegistry};
-use registry_remote::RemotePlace;
+use registry_remote::{DeskPlace, RemoteRegistry};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub enum Location {
     Socket(PathBuf),
     /// An etcd.
     Etcd(EtcdOptions),
-    /// The nodes of its cluster, which serve it to clients.
+    /// The nodes of its cluster, which serve it to owners, and answer other clients as far as their keys go.
     Nodes {
         /// Where they do.
         endpoints: Endpoints,
@@ -29,14 +29,21 @@ pub enum Location {
 #[async_trait]
 impl Connect for Location {
     async fn connect(&self) -> Result<Arc<dyn Registry>, RegistryError> {
-        match self {
-            Location::Etcd(options) => Ok(Arc::new(EtcdRegistry::connect(options.clone()).await?)),
-            Location::Socket(path) => RemotePlace::Socket(path.clone()).connect().await,
+        Ok(match self {
+            Location::Etcd(options) => Arc::new(EtcdRegistry::connect(options.clone()).await?),
+            Location::Socket(path) => Arc::new(RemoteRegistry::connect(path, DEFAULT_TIMEOUT).await?),
             Location::Nodes { endpoints, identity } => {
-                RemotePlace::Nodes { endpoints: endpoints.clone(), identity: identity.clone() }
-                    .connect()
-                    .await
+                Arc::new(RemoteRegistry::connect_to_nodes(endpoints, identity, DEFAULT_TIMEOUT).await?)
             }
+        })
+    }
+}
+
+impl From<Location> for DeskPlace {
+    fn from(location: Location) -> DeskPlace {
+        match location {
+            Location::Nodes { endpoints, .. } => DeskPlace::Nodes(endpoints),
+            location => DeskPlace::Registry(Arc::new(location)),
         }
     }
 }

@@ -7,9 +7,6 @@ use api::http::{Source, manager_router};
 use auth::{Channel, Identity};
 use axum::{Extension, Router};
 use base::{NodeId, PublicKey};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,14 +64,8 @@ impl Desk {
         let Some(_place) = self.entrance.enter(key) else { return };
         let router = self.router.clone().layer(Extension(caller));
         let is_plain = !channel.is_encrypted();
-        let served = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(SILENCE_LIMIT)
-            .serve_connection(TokioIo::new(channel.into_stream()), TowerToHyperService::new(router));
         tokio::select! {
-            served = served => if let Err(error) = served {
-                tracing::debug!(node = %self.entrance.node, %error, "a connection ended");
-            },
+            () = self.entrance.serve(channel, router, SILENCE_LIMIT) => {}
             // Who is honest hears of it too, and connects anew.
             () = self.source.encryption_is_on(), if is_plain => {}
         }

@@ -409,8 +409,6 @@ impl Caller for EtcdRegistry {
             Request::LeaseKeepAlive { lease } => client.lease_keep_alive(lease).await,
             Request::LeaseRevoke { lease } => client.lease_revoke(lease).await,
             Request::Compact { revision } => client.compact(revision).await,
-            // It is for nobody that others do what there is to be done.
-            Request::Errand(_) => Ok(Answer::Errand(None)),
         }
     }
 

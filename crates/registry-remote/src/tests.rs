@@ -1,11 +1,23 @@
-//! The two ends together: conformance, lost connections, and peers that speak garbage.
+//! The two ends together: conformance, lost connections, what is refused, and peers that speak garbage.
 
-use super::protocol::LINE_BYTES_MAX;
+use super::protocol::{
+    CALL, CALL_BYTES_MAX, MAP, QUESTION_BYTES_MAX, SILENCE_MAX, WATCH, WatchQuestion, line,
+};
 use super::*;
 use auth::{Identity, SecretKey};
-use base::{ClusterId, Encryption};
+use axum::Extension;
+use base::map::{DeviceClass, NodeInfo};
+use base::{Access, ClientId, ClusterId, Encryption, NodeId, OsdUuid, Permission, Principal, VolumeId};
+use cluster::{
+    Attach, Attachment, Attachments, Clerk, Cluster, ClusterError, Detach, Grant, Identify, KeepAlive,
+    Resume, Visitor,
+};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use registry::conformance;
-use registry::{DEFAULT_TIMEOUT, Endpoint, Endpoints, RegistryError};
+use registry::implement::Request;
+use registry::{DEFAULT_TIMEOUT, Endpoint, Endpoints, LeaseId, MemoryRegistry, RegistryError};
 use registry::{Operation, Registry, Revision, Txn};
 use registry_embedded::EmbeddedRegistry;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +27,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 struct Served {
@@ -63,11 +74,10 @@ async fn a_registry_over_the_socket_conforms() {
     .await;
 }
 
-/// A registry that a node serves, and where.
+/// A node, and where it serves whoever comes by one clerk.
 struct ServedByNode {
     endpoint: Endpoint,
-    /// Where clients are told that it is served too.
-    endpoints: watch::Sender<Vec<Endpoint>>,
+    identity: Identity,
     task: JoinHandle<()>,
 }
 
@@ -82,24 +92,39 @@ fn identity() -> Identity {
 }
 
 impl ServedByNode {
-    async fn new(registry: Arc<dyn Registry>) -> ServedByNode {
+    async fn new(clerk: Clerk) -> ServedByNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let identity = identity();
         let endpoint = Endpoint { address: listener.local_addr().unwrap(), key: identity.public() };
-        let endpoints = watch::Sender::new(Vec::new());
-        let told = endpoints.clone();
+        let own = identity.clone();
         let task = tokio::spawn(async move {
             let mut served = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let accepted = identity.accept(stream, Encryption::On, |_| Ok(())).await;
+                let accepted = own.accept(stream, Encryption::On, |_| Ok(())).await;
                 let Ok((channel, ())) = accepted else { continue };
-                let limits = ConnectionLimits { in_progress: 8, watches: 64, line_bytes: LINE_BYTES_MAX };
-                let stream = channel.into_stream();
-                served.spawn(serve_stream(stream, registry.clone(), limits, told.subscribe()));
+                let service = TowerToHyperService::new(router().layer(Extension(clerk.clone())));
+                let stream = TokioIo::new(channel.into_stream());
+                served.spawn(
+                    async move { drop(http1::Builder::new().serve_connection(stream, service).await) },
+                );
             }
         });
-        ServedByNode { endpoint, endpoints, task }
+        ServedByNode { endpoint, identity, task }
+    }
+
+    async fn of_owner(registry: Arc<dyn Registry>) -> ServedByNode {
+        ServedByNode::new(Clerk::of_owner(Cluster::new(registry))).await
+    }
+
+    /// Has the cluster map show it.
+    async fn show(&self, cluster: &Cluster, number: u32) {
+        let access = Access::Node(NodeId(number));
+        let principal = Principal { public_key: self.identity.public(), access };
+        cluster.put_principal(&format!("node.{number}"), &principal).await.unwrap();
+        let info = NodeInfo { client_port: Some(self.endpoint.address), ..NodeInfo::default() };
+        let info = serde_json::to_string(&info).unwrap();
+        cluster.registry().put(&format!("millpond/map/node/{number}"), info.as_str().into()).await.unwrap();
     }
 
     /// Ends all connections, and takes no more.
@@ -107,11 +132,41 @@ impl ServedByNode {
         drop(self);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+
+    async fn desk(&self) -> Desk {
+        desk_of(vec![self.endpoint]).await
+    }
+
+    /// A connection as a client has one that says what it likes, and all that is answered until the node ends it.
+    async fn provoke(&self, bytes: &[u8]) -> String {
+        let (key, address) = (self.endpoint.key, self.endpoint.address);
+        let channel = auth::reach(&identity(), key, address, Encryption::On).await.unwrap();
+        answer_to(channel.into_stream(), bytes).await
+    }
 }
 
-async fn client_of(endpoints: Vec<Endpoint>) -> RemoteRegistry {
-    let endpoints = Endpoints::new(endpoints).unwrap();
-    RemoteRegistry::connect_to_nodes(&endpoints, &identity(), DEFAULT_TIMEOUT).await.unwrap()
+async fn desk_of(endpoints: Vec<Endpoint>) -> Desk {
+    DeskPlace::Nodes(Endpoints::new(endpoints).unwrap()).open(&identity()).await.unwrap()
+}
+
+/// A cluster with the volume `a`, and what it takes to serve a client that may write to that.
+async fn cluster_and_client() -> (Cluster, Clerk) {
+    let cluster = Cluster::new(Arc::new(MemoryRegistry::new()));
+    cluster.create(ClusterId::default()).await.unwrap();
+    cluster.register_osd(OsdUuid::default(), NodeId(0), 8 << 30, DeviceClass::Ssd).await.unwrap();
+    cluster.create_pool("ours", 1, 1, 8).await.unwrap();
+    cluster.create_volume("a", "ours", 1 << 30).await.unwrap();
+    let pool = cluster.map().await.unwrap().pool_named("ours").unwrap().0;
+    let access = Access::Pools([(pool, Permission::ReadWrite)].into());
+    let principal = Principal { public_key: identity().public(), access };
+    cluster.put_principal("host", &principal).await.unwrap();
+    let clerk = Clerk::for_visitor(cluster.clone(), Arc::new(Visitor::new("host".into(), principal)));
+    (cluster, clerk)
+}
+
+fn attach(number: u64, lease: LeaseId) -> Attach {
+    let (volume, description) = ("a".to_owned(), "a test".to_owned());
+    Attach { volume, client: ClientId(number), lease, shared: false, description }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,8 +176,11 @@ async fn a_registry_that_a_node_serves_conforms() {
         let file = directory.path().join("registry.redb");
         let registry: Arc<dyn Registry> =
             Arc::new(EmbeddedRegistry::create(&file, ClusterId::default()).unwrap());
-        let served = ServedByNode::new(registry).await;
-        let client: Arc<dyn Registry> = Arc::new(client_of(vec![served.endpoint]).await);
+        let served = ServedByNode::of_owner(registry).await;
+        let endpoints = Endpoints::new(vec![served.endpoint]).unwrap();
+        let client =
+            RemoteRegistry::connect_to_nodes(&endpoints, &identity(), DEFAULT_TIMEOUT).await.unwrap();
+        let client: Arc<dyn Registry> = Arc::new(client);
         (client, (served, directory))
     })
     .await;
@@ -130,35 +188,144 @@ async fn a_registry_that_a_node_serves_conforms() {
 
 #[tokio::test]
 async fn a_client_outlives_all_nodes_that_it_knew_at_first() {
-    let registry: Arc<dyn Registry> = Arc::new(registry::MemoryRegistry::new());
-    let first = ServedByNode::new(registry.clone()).await;
-    let second = ServedByNode::new(registry.clone()).await;
-    let client = client_of(vec![first.endpoint]).await;
-    let mut changes = client.watch("k", Revision(0)).await.unwrap();
-    // It is told of another, once that is there.
-    first.endpoints.send_replace(vec![first.endpoint, second.endpoint]);
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (cluster, clerk) = cluster_and_client().await;
+    let first = ServedByNode::new(clerk.clone()).await;
+    let second = ServedByNode::new(clerk.clone()).await;
+    let desk = first.desk().await;
+    let mut maps = desk.watch_map();
+    maps.wait_for(|map| map.volume_named("a").is_some()).await.unwrap();
+    let lease = desk.ask(Grant { ttl: Duration::from_secs(10) }).await.unwrap();
+    // It learns of another, once that is there.
+    first.show(&cluster, 0).await;
+    second.show(&cluster, 1).await;
+    maps.wait_for(|map| endpoints(map).len() == 2).await.unwrap();
     first.stop().await;
-    client.put("k", "1".into()).await.unwrap();
-    assert_eq!(changes.next().await.unwrap().events.len(), 1);
+    // Its lease is its own there too.
+    desk.ask(KeepAlive { lease }).await.unwrap();
+    let attached = desk.ask(attach(1, lease)).await.unwrap();
+    maps.wait_for(|map| map.volumes[&attached.id].generation == attached.generation).await.unwrap();
     // And of a third, while the first is not there any more.
-    let third = ServedByNode::new(registry.clone()).await;
-    second.endpoints.send_replace(vec![third.endpoint]);
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let third = ServedByNode::new(clerk.clone()).await;
+    third.show(&cluster, 2).await;
+    maps.wait_for(|map| endpoints(map).len() == 3).await.unwrap();
     second.stop().await;
-    client.put("k", "2".into()).await.unwrap();
-    assert_eq!(changes.next().await.unwrap().events.len(), 1);
+    cluster.create_volume("b", "ours", 1 << 30).await.unwrap();
+    maps.wait_for(|map| map.volume_named("b").is_some()).await.unwrap();
+    let Attachment { id: volume, client, generation, .. } = attached;
+    assert!(desk.ask(Resume { volume, client, generation, lease }).await.unwrap());
+    desk.ask(Detach { volume, client }).await.unwrap();
+    assert_eq!(desk.ask(Attachments { volume }).await.unwrap(), []);
+    assert_eq!(desk.map().await.unwrap(), cluster.map().await.unwrap());
 }
 
 #[tokio::test]
 async fn a_node_with_another_key_is_none_of_the_cluster() {
-    let served = ServedByNode::new(Arc::new(registry::MemoryRegistry::new())).await;
+    let served = ServedByNode::of_owner(Arc::new(MemoryRegistry::new())).await;
     let impostor = Endpoint { key: identity().public(), ..served.endpoint };
     let endpoints = Endpoints::new(vec![impostor]).unwrap();
     let connecting =
         RemoteRegistry::connect_to_nodes(&endpoints, &identity(), Duration::from_millis(500)).await;
     let error = connecting.err().unwrap().to_string();
     assert!(error.contains("not who it should be") && error.contains("auth ls"), "{error}");
+}
+
+#[tokio::test]
+async fn the_registry_is_for_owners_and_nothing_of_it_is_read_or_changed_by_others() {
+    let (cluster, clerk) = cluster_and_client().await;
+    let served = ServedByNode::new(clerk).await;
+    let before = cluster.registry().range("").await.unwrap();
+    let endpoints = Endpoints::new(vec![served.endpoint]).unwrap();
+    let refused = RemoteRegistry::connect_to_nodes(&endpoints, &identity(), DEFAULT_TIMEOUT).await;
+    let refused = refused.err().unwrap();
+    assert!(matches!(refused, RegistryError::Forbidden { .. }), "{refused}");
+    assert!(refused.to_string().contains("host may not do that"), "{refused}");
+    let key = || "millpond/settings".to_owned();
+    let write = Operation::put(key(), "1");
+    let requests = [
+        Request::Get { key: key() },
+        Request::Get { key: "millpond/map/cluster".to_owned() },
+        Request::Range { prefix: String::new() },
+        Request::Range { prefix: "millpond/map/".to_owned() },
+        Request::Txn(Txn::new()),
+        Request::Txn(Txn::new().then(Operation::range(""))),
+        Request::Txn(Txn::new().then(write.clone())),
+        Request::Txn(Txn::new().otherwise(write)),
+        Request::LeaseGrant { ttl_ms: 10_000 },
+        Request::LeaseKeepAlive { lease: LeaseId(1) },
+        Request::LeaseRevoke { lease: LeaseId(1) },
+        Request::Compact { revision: Revision(1) },
+    ];
+    for request in &requests {
+        let answer = served.provoke(&post(CALL, &line(request))).await;
+        assert!(answer.contains("\"forbidden\""), "{request:?}: {answer}");
+    }
+    for prefix in ["", "millpond/map/", "millpond/attached/"] {
+        let question = WatchQuestion { prefix: prefix.to_owned(), start: Revision(0) };
+        let answer = served.provoke(&post(WATCH, &line(&question))).await;
+        assert!(answer.contains("\"forbidden\""), "{prefix}: {answer}");
+    }
+    assert_eq!(cluster.registry().range("").await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_makes_no_sense_is_refused_and_others_do_not_notice() {
+    let (_, clerk) = cluster_and_client().await;
+    let served = ServedByNode::new(clerk).await;
+    let desk = served.desk().await;
+    let long = vec![b' '; QUESTION_BYTES_MAX + 1];
+    let flood: String = (0..1000).map(|number| format!("h{number}: x\r\n")).collect();
+    let cases = [
+        (post("/desk/1/identify", &long), "413"),
+        (post("/desk/1/identify", b"7"), "422"),
+        (post("/desk/1/identify", b"nul"), "400"),
+        (post("/desk/1/attach", b"{}"), "422"),
+        (post("/desk/1/burn", b"null"), "404"),
+        (post("/desk/2/identify", b"null"), "404"),
+        (b"GET /desk/1/identify HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "405"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "404"),
+        (format!("GET / HTTP/1.1\r\n{flood}\r\n").into_bytes(), "431"),
+        (vec![b'x'; 1 << 20], ""),
+    ];
+    for (bytes, code) in cases {
+        let answer = served.provoke(&bytes).await;
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
+        assert!(code.is_empty() || answer.starts_with(&format!("HTTP/1.1 {code}")), "{shown}: {answer}");
+    }
+    desk.ask(Identify {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_attach_whose_answer_is_lost_is_not_repeated_and_what_may_be_is() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = identity();
+    let endpoint = Endpoint { address: listener.local_addr().unwrap(), key: node.public() };
+    let (heard, mut questions) = tokio::sync::mpsc::unbounded_channel();
+    // It hears a question, and dies.
+    let deaf = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok((mut channel, ())) = node.accept(stream, Encryption::On, |_| Ok(())).await else {
+                continue;
+            };
+            let mut said = Vec::new();
+            while !String::from_utf8_lossy(&said).trim_end().ends_with('}') {
+                if channel.receive(&mut said).await.unwrap_or(0) == 0 {
+                    break;
+                }
+            }
+            heard.send(String::from_utf8_lossy(&said).into_owned()).unwrap();
+        }
+    });
+    let desk = desk_of(vec![endpoint]).await;
+    let error = desk.ask(attach(1, LeaseId(1))).await.unwrap_err();
+    assert!(matches!(error, ClusterError::Registry(RegistryError::OutcomeUnknown { .. })), "{error}");
+    assert!(questions.recv().await.unwrap().starts_with("POST /desk/1/attach "));
+    let question = Attachments { volume: VolumeId(1) };
+    let _ = tokio::time::timeout(Duration::from_secs(1), desk.ask(question)).await;
+    for _ in 0..2 {
+        assert!(questions.recv().await.unwrap().starts_with("POST /desk/1/attachments "));
+    }
+    deaf.abort();
 }
 
 #[tokio::test]
@@ -273,13 +440,12 @@ async fn a_change_whose_answer_is_lost_is_reported_as_unknown() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("registry.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-    // A server that greets, takes the request, and dies.
+    // A server that takes the request, and dies.
     let server = tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            stream.write_all(b"{\"hello\":{\"version\":1}}\n").await.unwrap();
             let mut taken = Vec::new();
-            while !taken.ends_with(b"}\n") || !taken.windows(9).any(|word| word == b"\"request\"") {
+            while !taken.ends_with(b"}\n") {
                 if stream.read_buf(&mut taken).await.unwrap() == 0 {
                     break;
                 }
@@ -302,68 +468,71 @@ async fn a_server_of_another_version_is_named() {
     let server = tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let _ = stream.write_all(b"{\"hello\":{\"version\":99}}\n").await;
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
         }
     });
     let error = RemoteRegistry::connect(&socket, Duration::from_millis(300)).await.err().unwrap();
-    assert!(error.to_string().contains("version 99"), "{error}");
+    assert!(error.to_string().contains("404") && error.to_string().contains("versions"), "{error}");
     server.abort();
 }
 
-/// Sends bytes as a client and returns all that comes back until the server closes.
-async fn provoke(socket: &std::path::Path, bytes: &[u8]) -> String {
-    let mut stream = UnixStream::connect(socket).await.unwrap();
+/// A request as the client sends them.
+fn post(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Sends bytes as a client and returns all that comes back until the server closes, or says nothing more.
+async fn answer_to(
+    mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    bytes: &[u8],
+) -> String {
     // A server that has heard enough may close before all is written.
-    let _ = stream.write_all(bytes).await;
-    let _ = stream.shutdown().await;
+    let _ = tokio::time::timeout(Duration::from_secs(20), stream.write_all(bytes)).await;
     let mut answer = Vec::new();
-    let reading = stream.read_to_end(&mut answer);
-    let _ = tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the server closes");
+    while let Ok(Ok(1..)) =
+        tokio::time::timeout(Duration::from_millis(500), stream.read_buf(&mut answer)).await
+    {}
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_closes_its_connection_with_a_reason_and_nothing_else() {
-    const HELLO: &str = "{\"hello\":{\"protocol\":\"millpond-registry\",\"version\":1}}\n";
+async fn garbage_is_refused_with_a_reason_and_others_do_not_notice() {
     let served = Served::new();
     let client = served.client().await;
     let mut watch = client.watch("", Revision(0)).await.unwrap();
+    let provoke =
+        async |bytes: &[u8]| answer_to(UnixStream::connect(served.socket()).await.unwrap(), bytes).await;
     let cases = [
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "makes no sense"),
-        (b"\x00\xff\xfe\n".to_vec(), "makes no sense"),
-        (b"{}\n".to_vec(), "makes no sense"),
-        (b"{\"unwatch\":{\"watch\":1}}\n".to_vec(), "hello"),
-        (HELLO.replace(":1}", ":2}").into_bytes(), "version"),
-        (HELLO.replace("millpond-registry", "etcd").into_bytes(), "etcd"),
-        (HELLO.repeat(2).into_bytes(), "second hello"),
-        (
-            format!("{HELLO}{{\"request\":{{\"id\":1,\"request\":{{\"burn\":{{}}}}}}}}\n").into_bytes(),
-            "makes no sense",
-        ),
-        (format!("{HELLO}{{\"request\":{{\"id\":-1}}}}\n").into_bytes(), "makes no sense"),
-        (format!("{HELLO}{}\n", "[".repeat(100_000)).into_bytes(), "makes no sense"),
-        (format!("{HELLO}{{\"request\"").into_bytes(), "within a line"),
-        (vec![b'x'; LINE_BYTES_MAX * 2], ""),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "404"),
+        (b"\x00\xff\xfe\r\n\r\n".to_vec(), "400"),
+        (b"{}\r\n\r\n".to_vec(), "400"),
+        (post("/registry/2/call", b"{}"), "404"),
+        (post(CALL, b"{}"), "4"),
+        (post(CALL, b"{\"burn\":{}}"), "422"),
+        (post(CALL, "[".repeat(100_000).as_bytes()), "4"),
+        (post(WATCH, b"{\"prefix\":\"\",\"start\":-1}"), "422"),
+        (post(CALL, &vec![b' '; CALL_BYTES_MAX + 1]), "413"),
+        (vec![b'x'; CALL_BYTES_MAX * 2], ""),
     ];
-    for (bytes, reason) in cases {
-        let answer = provoke(&served.socket(), &bytes).await;
+    for (bytes, code) in cases {
+        let answer = provoke(&bytes).await;
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
-        assert!(answer.contains(reason), "{shown}: {answer}");
-        assert!(reason.is_empty() || answer.contains("\"close\""), "{shown}: {answer}");
+        assert!(code.is_empty() || answer.starts_with(&format!("HTTP/1.1 {code}")), "{shown}: {answer}");
     }
     // Requests beyond the limits are answered with an error and leave the connection open.
-    let long = "k".repeat(2000);
-    let get = format!("{HELLO}{{\"request\":{{\"id\":1,\"request\":{{\"get\":{{\"key\":\"{long}\"}}}}}}}}\n");
+    let get = post(CALL, &line(&Request::Get { key: "k".repeat(2000) }));
+    let answer = provoke(&[get.clone(), get].concat()).await;
+    assert_eq!(answer.matches("1024").count(), 2, "{answer}");
+    // One that is cut off is none.
+    let put = post(CALL, &line(&Request::Txn(Txn::new().then(Operation::put("cut", "off")))));
     let mut stream = UnixStream::connect(served.socket()).await.unwrap();
-    for round in 1..=2 {
-        let text = if round == 1 { get.as_str() } else { &get[HELLO.len()..] };
-        stream.write_all(text.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"}\n") || !String::from_utf8_lossy(&answer).contains("1024") {
-            let reading = tokio::time::timeout(Duration::from_secs(20), stream.read_buf(&mut answer));
-            assert!(reading.await.expect("the server answers").unwrap() > 0, "round {round}");
-        }
-    }
+    stream.write_all(&put[..put.len() - 3]).await.unwrap();
+    drop(stream);
     let mut seed = 1u64;
     for _ in 0..50 {
         let noise: Vec<u8> = (0..500)
@@ -372,10 +541,84 @@ async fn garbage_closes_its_connection_with_a_reason_and_nothing_else() {
                 seed as u8
             })
             .collect();
-        provoke(&served.socket(), &[HELLO.as_bytes(), &noise].concat()).await;
+        let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+        stream.write_all(&[&post(CALL, b"")[..30], &noise].concat()).await.unwrap();
     }
     client.put("still", "here".into()).await.unwrap();
     assert_eq!(watch.next().await.unwrap().events[0].key(), "still");
+}
+
+#[tokio::test]
+async fn the_largest_transaction_is_taken_and_the_largest_answer_comes_whole() {
+    use registry::{BYTES_PER_TXN_MAX, Compare, KEY_BYTES_MAX, OPERATIONS_PER_TXN_MAX};
+    let quotes = "\"".repeat(KEY_BYTES_MAX - 3);
+    let key = |index: usize| format!("{quotes}{index:03}");
+    let keys = 3 * OPERATIONS_PER_TXN_MAX * KEY_BYTES_MAX;
+    let each = (BYTES_PER_TXN_MAX - keys) / (3 * OPERATIONS_PER_TXN_MAX);
+    let mut txn = Txn::new();
+    for index in 0..OPERATIONS_PER_TXN_MAX {
+        txn.compares.push(Compare::Value(key(index), vec![0xff; each].into()));
+        txn.then.push(Operation::put_leased(key(index), vec![0xff; each], LeaseId(u64::MAX)));
+        txn.otherwise.push(Operation::put_leased(key(index), vec![0xff; each], LeaseId(u64::MAX)));
+    }
+    txn.check().unwrap();
+    assert!(line(&Request::Txn(txn)).len() <= CALL_BYTES_MAX);
+
+    let served = Served::new();
+    let client = served.client().await;
+    let value = "\"\\é".repeat(5000);
+    for index in 0..300 {
+        client.put(&format!("key/\"é\"/{index}"), value.as_str().into()).await.unwrap();
+    }
+    let range = client.range("key/").await.unwrap();
+    assert_eq!(range, served.registry.range("key/").await.unwrap());
+    assert!(line(&range).len() > 2 * CALL_BYTES_MAX);
+}
+
+#[tokio::test]
+async fn a_stream_with_nothing_to_say_says_so() {
+    let served = Served::new();
+    let mut stream = UnixStream::connect(served.socket()).await.unwrap();
+    stream.write_all(&post(MAP, b"null")).await.unwrap();
+    let mut said = Vec::new();
+    while !String::from_utf8_lossy(&said).ends_with("1\r\n\n\r\n") {
+        let reading = tokio::time::timeout(SILENCE_MAX * 2, stream.read_buf(&mut said));
+        assert!(reading.await.expect("it says so").unwrap() > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_leaves_a_server_that_falls_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("registry.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let server = tokio::spawn(async move {
+        let mut silent = Vec::new();
+        for round in 1.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+            let mut lines = vec![line(&Ok::<_, ()>(Revision(round)))];
+            if round > 1 {
+                lines.push(line(&Ok::<_, ()>(registry::WatchBatch {
+                    revision: Revision(7),
+                    events: Vec::new(),
+                })));
+            }
+            let chunks: Vec<String> = lines
+                .into_iter()
+                .map(|line| format!("{:x}\r\n{}\r\n", line.len(), String::from_utf8(line).unwrap()))
+                .collect();
+            stream.write_all(format!("{head}{}", chunks.concat()).as_bytes()).await.unwrap();
+            silent.push(stream);
+        }
+    });
+    let client = RemoteRegistry::new(&socket, Duration::from_secs(5));
+    let mut watch = client.watch("", Revision(0)).await.unwrap();
+    assert_eq!(watch.position(), Revision(1));
+    let batch = tokio::time::timeout(SILENCE_MAX * 5, watch.next()).await.unwrap().unwrap();
+    assert_eq!(batch.revision, Revision(7));
+    server.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -383,7 +626,7 @@ async fn a_crowd_of_silent_connections_is_turned_away_and_the_others_go_on() {
     let served = Served::new();
     let client = served.client().await;
     let mut crowd = Vec::new();
-    for _ in 0..700 {
+    for _ in 0..3000 {
         // The test's own descriptors may run out first.
         if let Ok(Ok(stream)) =
             tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(served.socket())).await

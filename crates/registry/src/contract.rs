@@ -1,7 +1,6 @@
 //! The contract of a registry: etcd's semantics, as far as Millpond needs them.
 
 use crate::error::RegistryError;
-use crate::request::RawErrand;
 use crate::value::Value;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -490,12 +489,6 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Drops history up to a revision. Keys keep their values.
     async fn compact(&self, revision: Revision) -> Result<(), RegistryError>;
-
-    /// Has whoever serves this registry do something for who may not write to it. None: who has this does it by itself.
-    async fn run_errand(&self, errand: RawErrand) -> Result<Option<serde_json::Value>, RegistryError> {
-        let _ = errand;
-        Ok(None)
-    }
 
     /// What is wrong with the registry itself, though it answers. Takes half a second at most.
     async fn troubles(&self) -> Vec<RegistryTrouble> {

@@ -33,7 +33,6 @@ pub use contract::{
 pub use endpoint::{Endpoint, Endpoints};
 pub use error::RegistryError;
 pub use memory::MemoryRegistry;
-pub use request::RawErrand;
 pub use value::Value;
 
 /// How long an operation may take before its registry counts as unreachable, if nothing else is said.

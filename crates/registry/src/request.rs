@@ -7,31 +7,7 @@ use crate::contract::{
 use crate::error::RegistryError;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use std::time::Duration;
-
-/// Something that whoever serves a registry is to do for a client that may not write to it. What it is, is known to both
-/// ends, and nothing to the registry. Its text is the JSON alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Json", into = "Json")]
-pub struct RawErrand {
-    /// What is to be done.
-    pub body: Json,
-    /// Whether doing it twice is as good as once. Only who sends it knows.
-    pub is_repeatable: bool,
-}
-
-impl From<Json> for RawErrand {
-    fn from(body: Json) -> RawErrand {
-        RawErrand { body, is_repeatable: false }
-    }
-}
-
-impl From<RawErrand> for Json {
-    fn from(errand: RawErrand) -> Json {
-        errand.body
-    }
-}
 
 /// One operation of a [`Registry`], watches apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +21,6 @@ pub enum Request {
     LeaseKeepAlive { lease: LeaseId },
     LeaseRevoke { lease: LeaseId },
     Compact { revision: Revision },
-    Errand(RawErrand),
 }
 
 impl Request {
@@ -56,10 +31,7 @@ impl Request {
             Request::Range { prefix } => check_prefix(prefix),
             Request::Txn(txn) => txn.check(),
             Request::LeaseGrant { ttl_ms } => check_ttl(Duration::from_millis(*ttl_ms)),
-            Request::LeaseKeepAlive { .. }
-            | Request::LeaseRevoke { .. }
-            | Request::Compact { .. }
-            | Request::Errand(_) => Ok(()),
+            Request::LeaseKeepAlive { .. } | Request::LeaseRevoke { .. } | Request::Compact { .. } => Ok(()),
         }
     }
 
@@ -72,7 +44,6 @@ impl Request {
                 };
                 txn.then.iter().chain(&txn.otherwise).all(reads)
             }
-            Request::Errand(errand) => errand.is_repeatable,
             _ => true,
         }
     }
@@ -86,16 +57,8 @@ pub enum Answer {
     Got(Option<KeyValue>),
     Range(Range),
     Txn(TxnResult),
-    Granted {
-        lease: LeaseId,
-        ttl_ms: u64,
-    },
+    Granted { lease: LeaseId, ttl_ms: u64 },
     Done,
-    Watching {
-        position: Revision,
-    },
-    /// Of an errand; none where the client does it by itself.
-    Errand(Option<Json>),
 }
 
 impl Answer {
@@ -107,8 +70,6 @@ impl Answer {
             Answer::Txn(_) => "a transaction",
             Answer::Granted { .. } => "a lease",
             Answer::Done => "done",
-            Answer::Watching { .. } => "a watch",
-            Answer::Errand(_) => "an errand",
         };
         RegistryError::Protocol { registry: registry.to_owned(), reason: format!("a question with {kind}") }
     }
@@ -123,11 +84,6 @@ pub trait Caller: Send + Sync + 'static {
     async fn call(&self, request: Request) -> Result<Answer, RegistryError>;
     /// Starts a watch.
     async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError>;
-    /// Has whoever serves it do something, where its client may not.
-    async fn send_on_errand(&self, errand: RawErrand) -> Result<Option<Json>, RegistryError> {
-        let _ = errand;
-        Ok(None)
-    }
     /// What is wrong with it.
     async fn find_troubles(&self) -> Vec<RegistryTrouble> {
         Vec::new()
@@ -182,10 +138,6 @@ impl<T: Caller> Registry for T {
         done(self, Request::Compact { revision }).await
     }
 
-    async fn run_errand(&self, errand: RawErrand) -> Result<Option<Json>, RegistryError> {
-        self.send_on_errand(errand).await
-    }
-
     async fn troubles(&self) -> Vec<RegistryTrouble> {
         self.find_troubles().await
     }
@@ -212,6 +164,5 @@ pub async fn perform(registry: &dyn Registry, request: Request) -> Result<Answer
         Request::LeaseKeepAlive { lease } => registry.lease_keep_alive(lease).await.map(|()| Answer::Done),
         Request::LeaseRevoke { lease } => registry.lease_revoke(lease).await.map(|()| Answer::Done),
         Request::Compact { revision } => registry.compact(revision).await.map(|()| Answer::Done),
-        Request::Errand(errand) => registry.run_errand(errand).await.map(Answer::Errand),
     }
 }

@@ -5,10 +5,9 @@ use super::fence::{self, FENCE_LIMIT, Order};
 use auth::{Identity, KeyError, SecretKey};
 use base::map::ClusterMap;
 use base::{ClientId, Generation, VolumeId};
-use cluster::{Attachment, Cluster, ClusterError};
-use registry::Connect;
+use cluster::{Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Resume, Revoke};
 use registry::{LeaseId, RegistryError};
-use registry_remote::RemotePlace;
+use registry_remote::{Desk, DeskPlace, SocketPlace};
 use ring::{ConnectionId, Waker};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -38,8 +37,8 @@ const DETACH_LIMIT: Duration = Duration::from_secs(3);
 /// How a client gets into a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterAccess {
-    /// Where its registry is.
-    pub registry: Arc<dyn Connect>,
+    /// Where it asks.
+    pub desk: DeskPlace,
     /// The client's key.
     pub identity: Identity,
 }
@@ -56,8 +55,8 @@ impl ClusterAccess {
     /// When the key cannot be read.
     pub fn local(directory: &Path) -> Result<ClusterAccess, KeyError> {
         let key = SecretKey::load(&directory.join(ClusterAccess::KEY))?;
-        let registry = Arc::new(RemotePlace::Socket(directory.join(ClusterAccess::SOCKET)));
-        Ok(ClusterAccess { registry, identity: Identity::new(&key) })
+        let registry = SocketPlace(directory.join(ClusterAccess::SOCKET));
+        Ok(ClusterAccess { desk: DeskPlace::Registry(Arc::new(registry)), identity: Identity::new(&key) })
     }
 }
 
@@ -264,20 +263,20 @@ struct Session {
 
 impl Session {
     async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
-        let cluster = Cluster::new(options.cluster.registry.connect().await?);
-        let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
+        let desk = options.cluster.desk.open(&options.cluster.identity).await?;
+        let lease = desk.ask(Grant { ttl: LEASE_TTL }).await?;
         let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
         let made = RefCell::new(Vec::new());
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
-            attached = attach_all(&cluster, client, lease, options, &made) => attached,
-            () = keep_alive(&cluster, lease) => Err(AttachError::Lost { reason: lost() }),
+            attached = attach_all(&desk, client, lease, options, &made) => attached,
+            () = keep_alive(&desk, lease) => Err(AttachError::Lost { reason: lost() }),
         };
-        let hold = Hold { cluster, client, volumes: made.into_inner(), lease: Cell::new(lease) };
+        let hold = Hold { desk, client, volumes: made.into_inner(), lease: Cell::new(lease) };
         match attached {
             Ok((maps, attached)) => Ok((Session { hold, maps }, attached)),
             Err(error) => {
-                release(&hold.cluster, lease).await;
+                release(&hold.desk, lease).await;
                 // What was never used has nothing under way, and who tries again and again leaves nothing behind.
                 hold.detach().await;
                 Err(error)
@@ -326,7 +325,7 @@ impl Session {
                 }
             }
         }
-        release(&hold.cluster, hold.lease.get()).await;
+        release(&hold.desk, hold.lease.get()).await;
         if parting == Parting::Quiet {
             hold.detach().await;
         }
@@ -335,7 +334,7 @@ impl Session {
 
 /// The attachments of one client.
 struct Hold {
-    cluster: Cluster,
+    desk: Desk,
     client: ClientId,
     volumes: Vec<(VolumeId, Generation)>,
     /// The lease that they have now.
@@ -349,7 +348,7 @@ impl Hold {
     /// fenced it, and all that it has under way is as good as before.
     async fn keep(&self) -> String {
         loop {
-            keep_alive(&self.cluster, self.lease.get()).await;
+            keep_alive(&self.desk, self.lease.get()).await;
             loop {
                 match self.resume().await {
                     Ok(true) => {
@@ -369,10 +368,10 @@ impl Hold {
 
     /// Goes on with all of them under a new lease, or says that it cannot.
     async fn resume(&self) -> Result<bool, ClusterError> {
-        let lease = self.cluster.registry().lease_grant(LEASE_TTL).await?.id;
+        let lease = self.desk.ask(Grant { ttl: LEASE_TTL }).await?;
         self.lease.set(lease);
-        for (volume, generation) in &self.volumes {
-            if !self.cluster.resume(*volume, self.client, *generation, lease).await? {
+        for &(volume, generation) in &self.volumes {
+            if !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
                 return Ok(false);
             }
         }
@@ -382,8 +381,8 @@ impl Hold {
     /// Spares who attaches next the fencing. If it cannot be said, that is all that follows.
     async fn detach(&self) {
         let detaching = async {
-            for (volume, _) in &self.volumes {
-                self.cluster.detach(*volume, self.client).await?;
+            for &(volume, _) in &self.volumes {
+                self.desk.ask(Detach { volume, client: self.client }).await?;
             }
             Ok::<(), ClusterError>(())
         };
@@ -406,7 +405,7 @@ fn lost() -> String {
 
 /// Attaches all volumes, and notes in `made` which are.
 async fn attach_all(
-    cluster: &Cluster,
+    desk: &Desk,
     client: ClientId,
     lease: LeaseId,
     options: &SessionOptions,
@@ -416,11 +415,13 @@ async fn attach_all(
     let description = format!("pid {} on {}, {}", std::process::id(), host.trim(), options.purpose);
     let mut volumes = Vec::with_capacity(options.volumes.len());
     for name in &options.volumes {
-        let attached = cluster.attach(name, client, lease, options.shared, description.clone()).await?;
+        let (volume, description) = (name.clone(), description.clone());
+        let attach = Attach { volume, client, lease, shared: options.shared, description };
+        let attached = desk.ask(attach).await?;
         made.borrow_mut().push((attached.id, attached.generation));
         volumes.push(attached);
     }
-    let mut maps = cluster.watch_map();
+    let mut maps = desk.watch_map();
     let shows_all = |map: &Arc<ClusterMap>| {
         volumes.iter().all(|attached| {
             let volume = map.volumes.get(&attached.id);
@@ -436,7 +437,7 @@ async fn attach_all(
     let no_map = || AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() };
     shown.ok_or_else(no_map)?;
     for (name, attached) in options.volumes.iter().zip(&volumes) {
-        fence_those_before(cluster, &maps, client, name, attached, &options.cluster.identity).await?;
+        fence_those_before(desk, &maps, client, name, attached, &options.cluster.identity).await?;
     }
     let map = maps.borrow_and_update().clone();
     Ok((maps, Attached { client, volumes, map }))
@@ -444,7 +445,7 @@ async fn attach_all(
 
 /// Sees to it that nobody is served who had the volume before and did not detach.
 async fn fence_those_before(
-    cluster: &Cluster,
+    desk: &Desk,
     maps: &watch::Receiver<Arc<ClusterMap>>,
     client: ClientId,
     name: &str,
@@ -452,25 +453,25 @@ async fn fence_those_before(
     identity: &Identity,
 ) -> Result<(), AttachError> {
     let Some(before) = attached.unfenced.last() else { return Ok(()) };
-    let order = Order { client, volume: attached.id, generation: attached.generation };
+    let (volume, generation) = (attached.id, attached.generation);
+    let order = Order { client, volume, generation };
     fence::set_up(maps.clone(), order, identity).await.map_err(|osds| AttachError::NotFenced {
         volume: name.to_owned(),
         holder: before.description.clone(),
         osds,
     })?;
-    cluster.fenced(attached).await?;
-    Ok(())
+    Ok(desk.ask(Fenced { volume, client, generation }).await?)
 }
 
 /// Keeps a lease alive until it has ended in spite of that.
-async fn keep_alive(cluster: &Cluster, lease: LeaseId) {
+async fn keep_alive(desk: &Desk, lease: LeaseId) {
     let mut ticks = tokio::time::interval(KEEP_ALIVE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match cluster.registry().lease_keep_alive(lease).await {
+        match desk.ask(KeepAlive { lease }).await {
             Ok(()) => {}
-            Err(RegistryError::LeaseNotFound { .. }) => return,
+            Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) => return,
             // The data path does not need the registry, so this alone ends nothing.
             Err(error) => tracing::warn!(%error, "the attachment is not confirmed now; trying again"),
         }
@@ -478,9 +479,9 @@ async fn keep_alive(cluster: &Cluster, lease: LeaseId) {
 }
 
 /// Ends the lease, and with it every attachment under it. If it cannot, time will.
-async fn release(cluster: &Cluster, lease: LeaseId) {
-    match tokio::time::timeout(DETACH_LIMIT, cluster.registry().lease_revoke(lease)).await {
-        Ok(Ok(()) | Err(RegistryError::LeaseNotFound { .. })) => {}
+async fn release(desk: &Desk, lease: LeaseId) {
+    match tokio::time::timeout(DETACH_LIMIT, desk.ask(Revoke { lease })).await {
+        Ok(Ok(()) | Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. }))) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the volumes stay attached until their lease ends"),
         Err(_) => {
             tracing::warn!("the registry does not answer; the volumes stay attached until their lease ends")

@@ -15,8 +15,7 @@ use base::{
 use cluster::{Cluster, ClusterError};
 use registry::Registry;
 use registry_embedded::EmbeddedRegistry;
-use registry_remote::RemotePlace;
-use registry_remote::SocketServer;
+use registry_remote::{DeskPlace, SocketPlace, SocketServer};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -84,7 +83,7 @@ impl TestCluster {
             ("admin", Principal { public_key: admin.public(), access: Access::Admin }),
         ];
         let access = ClusterAccess {
-            registry: Arc::new(RemotePlace::Socket(socket.clone())),
+            desk: DeskPlace::Registry(Arc::new(SocketPlace(socket.clone()))),
             identity: Identity::new(&admin),
         };
         let stored = Arc::new(Mutex::new(Stored::default()));

@@ -12,6 +12,7 @@ use base::{Access, Permission, Principal, PublicKey};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError};
 use registry::Endpoints;
+use registry_remote::Desk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -163,7 +164,7 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
             output::print_line(&token.to_string())
         }
         AuthCommand::Ls { json } => {
-            let views = access::with_cluster(directory, async |cluster| list(cluster).await)?;
+            let views = access::with_desk(directory, async |desk| list(desk).await)?;
             output::show(*json, &views, || table(&views))
         }
         AuthCommand::Rm { name } => {
@@ -219,7 +220,7 @@ async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
         }
         Some(Access::Admin | Access::Pools(_) | Access::Monitor) => {}
     }
-    let endpoints = Endpoints::new(::node::endpoints(&map)).context(
+    let endpoints = Endpoints::new(registry_remote::endpoints(&map)).context(
         "no node of this cluster serves clients of other machines; those do that joined with `millpond node join`, unless \
          their node.client_port is 0",
     )?;
@@ -227,8 +228,8 @@ async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
     Ok(ClientToken { registry: endpoints.to_string(), cluster: map.cluster, key })
 }
 
-async fn list(cluster: &Cluster) -> anyhow::Result<Vec<PrincipalView>> {
-    let map = cluster.map().await?;
+async fn list(desk: &Desk) -> anyhow::Result<Vec<PrincipalView>> {
+    let map = desk.map().await?;
     Ok(map.principals.iter().map(|(name, principal)| PrincipalView::new(name, principal, &map)).collect())
 }
 

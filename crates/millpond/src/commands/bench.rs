@@ -189,7 +189,7 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
     if !is_concerned {
         return Ok(Vec::new());
     }
-    let osds = access::with_inquiry(directory.as_given(), async |_, inquiry| inquiry.osds().await)?;
+    let osds = access::with_inquiry(directory.as_given(), async |inquiry| inquiry.osds().await)?;
     let mut watched: Vec<Watched> = Vec::new();
     for osd in &osds {
         // Several OSDs may share a node's process.

@@ -9,10 +9,9 @@ use anyhow::{Context, bail};
 use auth::{Identity, SecretKey};
 use base::{Access, Permission};
 use clap::{Args, Subcommand};
-use cluster::Cluster;
-use node::Location;
-use registry::Connect;
+use cluster::Identify;
 use registry::Endpoints;
+use registry_remote::DeskPlace;
 use std::path::Path;
 
 /// Machines that use volumes of a cluster: let this one be such.
@@ -70,18 +69,17 @@ fn join(token: &ClientToken, directory: &Directory) -> anyhow::Result<()> {
     let key = SecretKey::from_pem(&token.key).map_err(anyhow::Error::msg);
     let key = key.context("the token holds no key; get a new one")?;
     let public = key.public();
-    let location = Location::Nodes { endpoints, identity: Identity::new(&key) };
     // Before anything is kept: a token that leads nowhere leaves what was there.
     let (may, is_monitor) = access::block_on(async {
-        let cluster = Cluster::new(location.connect().await?);
-        let found = cluster.id().await?;
+        let desk = DeskPlace::Nodes(endpoints).open(&Identity::new(&key)).await?;
+        let found = desk.ask(Identify {}).await?;
         if found != token.cluster {
             bail!(
                 "the token is of cluster {}, and its nodes are of cluster {found}; get a new one",
                 token.cluster
             );
         }
-        let map = cluster.map().await?;
+        let map = desk.map().await?;
         let (name, principal) =
             map.principal_of(&public).context("the cluster does not know the token's key; get a new one")?;
         let volumes = |(pool, permission): (&base::PoolId, &Permission)| {

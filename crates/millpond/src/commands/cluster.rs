@@ -110,13 +110,13 @@ pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
 }
 
 fn switch_encryption(encryption: Option<Encryption>, path: &Path) -> anyhow::Result<()> {
-    let (is_change, now) = access::with_cluster(path, async |cluster| {
-        let is_change = match encryption {
-            Some(encryption) => cluster.set_encryption(encryption).await?,
-            None => false,
-        };
-        Ok((is_change, cluster.map().await?.encryption))
-    })?;
+    let (is_change, now) = match encryption {
+        Some(encryption) => {
+            let switch = async |cluster: &Cluster| Ok(cluster.set_encryption(encryption).await?);
+            (access::with_cluster(path, switch)?, encryption)
+        }
+        None => (false, access::with_desk(path, async |desk| Ok(desk.map().await?.encryption))?),
+    };
     output::print_line(&match (now, is_change) {
         (Encryption::On, true) => "The traffic of the cluster is encrypted from now on: within seconds its connections are \
                                    made anew, and none is made in plain any more."

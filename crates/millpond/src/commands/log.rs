@@ -85,7 +85,7 @@ fn parse_lines(text: &str) -> Result<usize, String> {
 
 /// Performs a `log` command.
 pub fn run(arguments: &LogArguments, directory: &Path) -> anyhow::Result<()> {
-    access::with_inquiry(directory, async |_, inquiry| show(arguments, inquiry).await)
+    access::with_inquiry(directory, async |inquiry| show(arguments, inquiry).await)
 }
 
 async fn show(arguments: &LogArguments, inquiry: &Inquiry) -> anyhow::Result<()> {

@@ -65,7 +65,7 @@ pub fn add(arguments: &AddArguments, path: &Path) -> anyhow::Result<()> {
             directory.settings_file().display()
         );
     }
-    let osd = access::with_inquiry(path, async |cluster, inquiry| {
+    let osd = access::with_cluster_and_inquiry(path, async |cluster, inquiry| {
         add_to(cluster, inquiry, arguments, &directory).await
     })?;
     output::show(arguments.json, &osd, || {

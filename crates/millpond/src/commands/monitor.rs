@@ -21,8 +21,9 @@ use axum::{Json, Router};
 use base::NodeId;
 use base::map::ClusterMap;
 use clap::Args;
-use cluster::{Cluster, HttpRecord};
+use cluster::{HttpRecord, HttpServers};
 use health::view;
+use registry_remote::Desk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -72,21 +73,21 @@ pub fn run(arguments: &MonitorArguments, path: &Path) -> anyhow::Result<()> {
             listen.port()
         )));
     }
-    access::with_inquiry(path, async |cluster, inquiry| serve(cluster, inquiry, listen).await)
+    access::with_inquiry(path, async |inquiry| serve(inquiry, listen).await)
 }
 
-async fn serve(cluster: &Cluster, inquiry: &Inquiry, listen: SocketAddr) -> anyhow::Result<()> {
+async fn serve(inquiry: &Inquiry, listen: SocketAddr) -> anyhow::Result<()> {
     let mut stop = StopSignals::install()?;
     let identity = inquiry.identity().map_err(anyhow::Error::msg)?;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}; name another port with --listen"))?;
     let address = listener.local_addr().context("the socket has no address")?;
-    let mut maps = cluster.watch_map();
+    let mut maps = inquiry.desk().watch_map();
     // Until the first reading there are no keys to know the nodes by.
     let read = tokio::time::timeout(REGISTRY_LIMIT, maps.wait_for(|map| map.revision > 0)).await;
     drop(read.context("the cluster map could not be read; `millpond status` says more")?);
-    let relay = Relay { cluster: cluster.clone(), maps, identity, address };
+    let relay = Relay { desk: inquiry.desk().clone(), maps, identity, address };
     let router = Router::new()
         .route("/targets", get(targets))
         .route("/metrics/{node}/{number}", get(metrics))
@@ -101,7 +102,7 @@ async fn serve(cluster: &Cluster, inquiry: &Inquiry, listen: SocketAddr) -> anyh
 }
 
 struct Relay {
-    cluster: Cluster,
+    desk: Desk,
     maps: watch::Receiver<Arc<ClusterMap>>,
     identity: Identity,
     /// Where this listens.
@@ -110,7 +111,7 @@ struct Relay {
 
 impl Relay {
     async fn servers(&self) -> anyhow::Result<Vec<HttpRecord>> {
-        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.cluster.http_servers()).await;
+        let asked = tokio::time::timeout(REGISTRY_LIMIT, self.desk.ask(HttpServers {})).await;
         let answered =
             asked.with_context(|| format!("the registry did not answer in {} s", REGISTRY_LIMIT.as_secs()));
         Ok(answered??)

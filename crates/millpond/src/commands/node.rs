@@ -15,7 +15,7 @@ use base::map::{Admission, ClusterMap, Location, NodeInfo};
 use base::units::ByteSize;
 use base::{Access, NodeId, OsdId};
 use clap::{Args, Subcommand};
-use cluster::{Cluster, ManagerRecord};
+use cluster::{Cluster, Manager, ManagerRecord};
 use registry::Connect;
 use registry::Txn;
 use serde::Serialize;
@@ -176,10 +176,9 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
         }
         NodeCommand::Stop => crate::commands::detach::down(path),
         NodeCommand::Ls { json } => {
-            let (map, manager) = access::with_cluster(path, async |cluster| {
-                Ok((cluster.map().await?, cluster.manager().await?))
-            })?;
-            let views = views(&map, manager.as_ref());
+            let (map, manager) =
+                access::with_desk(path, async |desk| Ok((desk.map().await?, desk.ask(Manager {}).await?)))?;
+            let views = views(&map, manager.as_ref().map(|(record, _)| record));
             output::show(*json, &views, || table(&views))
         }
         NodeCommand::Drain { node, allow_fewer_copies } => drain(*node, *allow_fewer_copies, path),

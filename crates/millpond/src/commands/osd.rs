@@ -107,7 +107,7 @@ pub enum OsdCommand {
 pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
     match &arguments.command {
         OsdCommand::Tree { json } => {
-            let osds = access::with_inquiry(directory, async |_, inquiry| inquiry.osds().await)?;
+            let osds = access::with_inquiry(directory, async |inquiry| inquiry.osds().await)?;
             output::show(*json, &osds, || tree(&osds))
         }
         OsdCommand::Add(arguments) => membership::add(arguments, directory),

@@ -32,7 +32,7 @@ pub enum PgCommand {
 /// Performs a `pg` command.
 pub fn run(arguments: &PgArguments, directory: &Path) -> anyhow::Result<()> {
     let PgCommand::Dump { json } = arguments.command;
-    let pgs = access::with_inquiry(directory, async |_, inquiry| inquiry.pgs().await)?;
+    let pgs = access::with_inquiry(directory, async |inquiry| inquiry.pgs().await)?;
     output::show(json, &pgs, || dump(&pgs))
 }
 

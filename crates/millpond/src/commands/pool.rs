@@ -122,7 +122,7 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                     "--min-size {min_size} is more than the {size} copies of --size; lower it"
                 )));
             }
-            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+            let pool = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
                 let rule = PlacementRule { failure_domain: *failure_domain, device_class: *device_class };
                 let pg_count = match pg_count {
                     Some(pg_count) => *pg_count,
@@ -144,7 +144,7 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             })
         }
         PoolCommand::Set { name, size, min_size, pg_count, pg_autoscale, json } => {
-            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+            let pool = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
                 if size.is_some() || min_size.is_some() {
                     cluster.change_pool(name, *size, *min_size).await?;
                 }
@@ -170,11 +170,11 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
             })
         }
         PoolCommand::Ls { json } => {
-            let pools = access::with_inquiry(directory, async |_, inquiry| inquiry.pools().await)?;
+            let pools = access::with_inquiry(directory, async |inquiry| inquiry.pools().await)?;
             output::show(*json, &pools, || status::pool_table(&pools))
         }
         PoolCommand::Rm { name, json } => {
-            let pool = access::with_inquiry(directory, async |cluster, inquiry| {
+            let pool = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
                 let pool = find(cluster, inquiry, name).await?;
                 cluster.remove_pool(name).await?;
                 Ok(pool)

@@ -113,7 +113,7 @@ pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
             ))
         }
         ScrubCommand::Ls { json } => {
-            let scrubs = access::with_inquiry(directory, list)?;
+            let scrubs = access::with_cluster_and_inquiry(directory, list)?;
             output::show(*json, &scrubs, || table(&scrubs))
         }
     }

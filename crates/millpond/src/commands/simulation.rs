@@ -131,7 +131,7 @@ fn candidates(arguments: &SimulateArguments, directory: &Path) -> anyhow::Result
     if !arguments.from_cluster {
         return made_up(arguments);
     }
-    let map: ClusterMap = access::with_cluster(directory, async |cluster| Ok(cluster.map().await?))?;
+    let map: ClusterMap = access::with_desk(directory, async |desk| Ok(desk.map().await?))?;
     let rule =
         PlacementRule { failure_domain: arguments.failure_domain, device_class: arguments.device_class };
     Ok(Candidate::of_rule(&map, &rule))

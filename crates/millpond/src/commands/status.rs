@@ -40,7 +40,7 @@ pub struct StatusArguments {
 
 /// Shows the status once, or again and again.
 pub fn run(arguments: &StatusArguments, path: &Path) -> anyhow::Result<()> {
-    access::with_inquiry(path, async |_, inquiry| {
+    access::with_inquiry(path, async |inquiry| {
         loop {
             if arguments.json {
                 let status = inquiry.status().await?;

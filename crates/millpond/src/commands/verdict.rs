@@ -54,7 +54,7 @@ pub fn run(arguments: &HealthArguments, directory: &Path) -> anyhow::Result<Exit
         explain(code.as_deref(), *json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let health = access::with_inquiry(directory, async |_, inquiry| inquiry.health().await)?;
+    let health = access::with_inquiry(directory, async |inquiry| inquiry.health().await)?;
     output::show(arguments.json, &health, || render(&health, ""))?;
     Ok(if health.level == Level::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

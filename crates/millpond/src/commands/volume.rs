@@ -5,10 +5,12 @@ use crate::host::access;
 use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use anyhow::Context;
+use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::{Args, Subcommand};
-use cluster::Cluster;
+use cluster::Attachments;
 use health::view::{self, AttachmentView, VolumeDetail, VolumeView};
+use registry_remote::Desk;
 use std::path::Path;
 
 /// Create, list, resize and remove volumes.
@@ -85,29 +87,28 @@ pub fn run(arguments: &VolumeArguments, directory: &Path) -> anyhow::Result<()> 
         VolumeCommand::Create { name, size, pool, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 cluster.create_volume(name, pool, size.0).await?;
-                find(cluster, name).await
+                find(&cluster.map().await?, name)
             })?;
             tell(&volume, *json, &format!("volume {name} made: {size} in pool {pool}"))
         }
         VolumeCommand::Ls { json } => {
-            let volumes =
-                access::with_cluster(directory, async |cluster| Ok(view::volumes(&cluster.map().await?)))?;
+            let volumes = access::with_desk(directory, async |desk| Ok(view::volumes(&desk.map().await?)))?;
             output::show(*json, &volumes, || status::volume_table(&volumes))
         }
         VolumeCommand::Info { name, json } => {
-            let detail = access::with_cluster(directory, async |cluster| detail(cluster, name).await)?;
+            let detail = access::with_desk(directory, async |desk| detail(desk, name).await)?;
             output::show(*json, &detail, || info(&detail))
         }
         VolumeCommand::Resize { name, size, allow_shrink, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 cluster.resize_volume(name, size.0, *allow_shrink).await?;
-                find(cluster, name).await
+                find(&cluster.map().await?, name)
             })?;
             tell(&volume, *json, &format!("volume {name} has {size} now"))
         }
         VolumeCommand::Rm { name, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
-                let volume = find(cluster, name).await?;
+                let volume = find(&cluster.map().await?, name)?;
                 cluster.remove_volume(name).await?;
                 Ok(volume)
             })?;
@@ -120,17 +121,16 @@ fn tell(volume: &VolumeView, json: bool, sentence: &str) -> anyhow::Result<()> {
     output::show(json, volume, || format!("{sentence}\n"))
 }
 
-async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<VolumeView> {
-    let volumes = view::volumes(&cluster.map().await?);
-    volumes
+fn find(map: &ClusterMap, name: &str) -> anyhow::Result<VolumeView> {
+    view::volumes(map)
         .into_iter()
         .find(|volume| volume.name == name)
         .with_context(|| format!("there is no volume {name}; `millpond volume ls` lists them"))
 }
 
-async fn detail(cluster: &Cluster, name: &str) -> anyhow::Result<VolumeDetail> {
-    let volume = find(cluster, name).await?;
-    let attachments = cluster.attachments(volume.volume).await?;
+async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
+    let volume = find(&desk.map().await?, name)?;
+    let attachments = desk.ask(Attachments { volume: volume.volume }).await?;
     let attachments = attachments
         .into_iter()
         .map(|record| AttachmentView {

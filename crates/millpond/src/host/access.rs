@@ -5,9 +5,11 @@ use crate::host::inquiry::Inquiry;
 use crate::host::settings::Settings;
 use anyhow::{Context, bail};
 use auth::SecretKey;
-use base::{Access, Principal};
-use cluster::Cluster;
+use base::{Access, ClusterId, Principal};
+use cluster::{Cluster, ClusterError, Identify};
+use node::Location;
 use registry::Connect;
+use registry_remote::{Desk, DeskPlace};
 use std::path::Path;
 
 /// Runs `work` with the cluster that is up in the directory at `path`.
@@ -25,22 +27,61 @@ pub fn with_cluster<T>(
 pub async fn connect(settings: &Settings, directory: &Directory) -> anyhow::Result<Cluster> {
     let registry = settings.registry_of(directory)?;
     let cluster = Cluster::new(registry.connect().await?);
-    if let Some(expected) = settings.cluster() {
-        let found = cluster.id().await?;
-        if found != expected {
-            bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
-        }
-    }
+    require_expected(settings, directory, &registry, cluster.id()).await?;
     Ok(cluster)
 }
 
+/// Whether it is the cluster that the settings name, if they name one.
+async fn require_expected(
+    settings: &Settings,
+    directory: &Directory,
+    registry: &Location,
+    id: impl Future<Output = Result<ClusterId, ClusterError>>,
+) -> anyhow::Result<()> {
+    let Some(expected) = settings.cluster() else { return Ok(()) };
+    let found = id.await?;
+    if found != expected {
+        bail!("{registry} has cluster {found}, and {} is of cluster {expected}", directory.given());
+    }
+    Ok(())
+}
+
 /// The same, with what is needed to ask how it is.
-pub fn with_inquiry<T>(
+pub fn with_cluster_and_inquiry<T>(
     path: &Path,
     work: impl AsyncFnOnce(&Cluster, &Inquiry) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let directory = Directory::new(path)?;
-    with_cluster(path, async |cluster| work(cluster, &Inquiry::new(cluster, &directory)).await)
+    with_cluster(path, async |cluster| {
+        work(cluster, &Inquiry::new(Desk::of(cluster.clone()), &directory)).await
+    })
+}
+
+/// Runs `work` with what any client may ask of the cluster that the directory at `path` leads to.
+pub fn with_desk<T>(path: &Path, work: impl AsyncFnOnce(&Desk) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let directory = Directory::new(path)?;
+    require_up(&directory)?;
+    let settings = Settings::load(&directory)?;
+    block_on(async {
+        let registry = settings.registry_of(&directory)?;
+        let desk = match &registry {
+            Location::Nodes { endpoints, identity } => {
+                DeskPlace::Nodes(endpoints.clone()).open(identity).await?
+            }
+            registry => Desk::of(Cluster::new(registry.connect().await?)),
+        };
+        require_expected(&settings, &directory, &registry, desk.ask(Identify {})).await?;
+        work(&desk).await
+    })
+}
+
+/// Runs `work` with what is needed to ask how the cluster is that the directory at `path` leads to.
+pub fn with_inquiry<T>(
+    path: &Path,
+    work: impl AsyncFnOnce(&Inquiry) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let directory = Directory::new(path)?;
+    with_desk(path, async |desk| work(&Inquiry::new(desk.clone(), &directory)).await)
 }
 
 /// Runs what a command has to wait for.

@@ -7,7 +7,6 @@ use crate::host::settings::{CLIENT_KEY, Settings};
 use anyhow::{Context, anyhow, bail};
 use auth::{Identity, SecretKey};
 use nix::fcntl::{Flock, FlockArg};
-use node::Location;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -92,12 +91,7 @@ impl Directory {
         let registry = settings.registry_of(self)?;
         let key = SecretKey::load(key.unwrap_or(&own)).context("no key to act with; name one with --key")?;
         let identity = Identity::new(&key);
-        let registry = match registry {
-            // Who serves it looks at the key too.
-            Location::Nodes { endpoints, .. } => Location::Nodes { endpoints, identity: identity.clone() },
-            other => other,
-        };
-        Ok(ClusterAccess { registry: std::sync::Arc::new(registry), identity })
+        Ok(ClusterAccess { desk: registry.into(), identity })
     }
 
     /// The socket on which NBD is served unless another is asked for.

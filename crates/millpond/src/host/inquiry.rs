@@ -7,14 +7,15 @@ use anyhow::{Context, bail};
 use api::http::{Answer, LOG_PATH};
 use auth::{Identity, SecretKey};
 use axum::body::Bytes;
-use base::Encryption;
 use base::map::ClusterMap;
-use cluster::{Cluster, HttpRecord, ManagerRecord};
+use base::{Encryption, PublicKey};
+use cluster::{Drives, HttpRecord, Manager, ManagerRecord};
 use health::problem::Health;
 use health::status::{Overview, Picture, Status};
 use health::view::{OsdView, PgView, PoolView, Reports};
 use manager::log::{LogQuery, LogView};
 use node::ManagerLink;
+use registry_remote::Desk;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -28,7 +29,7 @@ const SAY_AFTER: Duration = Duration::from_secs(1);
 
 /// A cluster that can be asked how it is.
 pub struct Inquiry {
-    cluster: Cluster,
+    desk: Desk,
     /// Where the key may be that it is asked with, the best first.
     keys: [PathBuf; 3],
 }
@@ -47,10 +48,15 @@ enum NoAnswer {
 }
 
 impl Inquiry {
-    /// Asks about `cluster` as whoever owns a directory.
-    pub fn new(cluster: &Cluster, directory: &Directory) -> Inquiry {
+    /// Asks about a cluster as whoever owns a directory.
+    pub fn new(desk: Desk, directory: &Directory) -> Inquiry {
         let keys = [directory.admin_key(), directory.host_key(), directory.client_key()];
-        Inquiry { cluster: cluster.clone(), keys }
+        Inquiry { desk, keys }
+    }
+
+    /// Where what does not change from moment to moment is asked.
+    pub fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     /// Everything but the groups.
@@ -96,7 +102,8 @@ impl Inquiry {
 
     /// What a certain manager answers now, if it does.
     pub async fn ask_once<T: DeserializeOwned>(&self, record: &ManagerRecord, path: &str) -> Option<T> {
-        let answer = self.ask_manager(record, path).await.ok()?;
+        let key = self.desk.map().await.ok()?.key_of_node(record.node);
+        let answer = self.ask_manager(record, key, path).await.ok()?;
         serde_json::from_slice(&answer.body).ok()
     }
 
@@ -110,14 +117,15 @@ impl Inquiry {
             Err(silence) => silence,
         };
         output::warning(&format!("{silence}; shown is what the registry knows"));
-        let map = self.cluster.map().await?;
+        let map = self.desk.map().await?;
         Ok(of_registry(self.as_the_registry_knows(&map, silence).await?))
     }
 
     /// What the registry alone knows, where the manager does not answer; `silence` says why.
     pub async fn as_the_registry_knows(&self, map: &ClusterMap, silence: String) -> anyhow::Result<Picture> {
-        let drives = self.cluster.drives().await?;
-        let away = self.cluster.manager().await?.map(|manager| manager.away).unwrap_or_default();
+        let drives = self.desk.ask(Drives {}).await?;
+        let manager = self.desk.ask(Manager {}).await?;
+        let away = manager.map(|(manager, _)| manager.away).unwrap_or_default();
         let reports = Reports { drives, away, silence: Some(silence), ..Reports::default() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Picture::of(map, &reports, None, now.as_secs()))
@@ -128,8 +136,8 @@ impl Inquiry {
         let began = Instant::now();
         let mut has_said = false;
         loop {
-            let answered = match self.cluster.manager().await? {
-                Some(record) => self.ask_manager(&record, path).await,
+            let answered = match self.desk.ask(Manager {}).await? {
+                Some((record, key)) => self.ask_manager(&record, key, path).await,
                 None => Err(NoAnswer::NotYet("nobody manages the cluster".to_owned())),
             };
             let reason = match answered {
@@ -150,10 +158,15 @@ impl Inquiry {
 
     /// Whether there is a process that could manage the cluster.
     async fn is_anybody_up(&self) -> anyhow::Result<bool> {
-        Ok(self.cluster.map().await?.osds.values().any(|info| info.address.is_some()))
+        Ok(self.desk.map().await?.osds.values().any(|info| info.address.is_some()))
     }
 
-    async fn ask_manager(&self, record: &ManagerRecord, path: &str) -> Result<Answer, NoAnswer> {
+    async fn ask_manager(
+        &self,
+        record: &ManagerRecord,
+        key: Option<PublicKey>,
+        path: &str,
+    ) -> Result<Answer, NoAnswer> {
         let node = record.node;
         let identity = self.identity().map_err(NoAnswer::Never)?;
         let address = record.address.ok_or_else(|| {
@@ -161,8 +174,6 @@ impl Inquiry {
                 "{node}, which manages the cluster, is of a version that does not answer"
             ))
         })?;
-        let key =
-            self.cluster.key_of_node(node).await.map_err(|error| NoAnswer::NotYet(error.to_string()))?;
         let key = key.ok_or_else(|| {
             NoAnswer::Never(format!("{node} manages the cluster, and has no key in its map"))
         })?;

@@ -26,7 +26,7 @@ use anyhow::{Context, anyhow, bail};
 use base::{Access, ClusterId, Encryption, NodeId};
 use cluster::Cluster;
 use registry::{Registry, RegistryError, Revision, Watch};
-use registry_remote::SocketServer;
+use registry_remote::{Desk, SocketServer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -178,7 +178,7 @@ impl LocalCluster {
         let map = self.cluster.map().await?;
         let start = Start {
             cluster: self.cluster.clone(),
-            inquiry: Inquiry::new(&self.cluster, &self.directory),
+            inquiry: Inquiry::new(Desk::of(self.cluster.clone()), &self.directory),
             incarnations: map.osds.iter().map(|(id, info)| (*id, info.incarnation)).collect(),
             osds_expected: self.drives.len(),
             nodes: self.known.iter().map(|drive| NodeId(drive.node)).collect(),

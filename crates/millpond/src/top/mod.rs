@@ -11,7 +11,7 @@ use crate::output;
 use anyhow::bail;
 use base::ClientId;
 use clap::{Args, ValueEnum};
-use cluster::Cluster;
+use cluster::{Attachments, HttpServers};
 use lab::engine::plan::parse_seconds;
 use rates::{Reading, Sample};
 use std::collections::BTreeMap;
@@ -111,13 +111,13 @@ pub fn run(arguments: &TopArguments, directory: &Path) -> anyhow::Result<()> {
     if !is_once && !has_terminal {
         bail!(crate::Usage("the live view needs a terminal; use --once or --json without one".to_owned()));
     }
-    access::with_inquiry(directory, async |cluster, inquiry| {
+    access::with_inquiry(directory, async |inquiry| {
         if !is_once {
-            return screen::run(cluster, inquiry, arguments.view, arguments.interval).await;
+            return screen::run(inquiry, arguments.view, arguments.interval).await;
         }
-        let before = Reading::take(cluster, inquiry, &BTreeMap::new()).await?;
+        let before = Reading::take(inquiry, &BTreeMap::new()).await?;
         tokio::time::sleep(arguments.interval).await;
-        let now = Reading::take(cluster, inquiry, &before.clients).await?;
+        let now = Reading::take(inquiry, &before.clients).await?;
         if now.nodes.is_empty() {
             bail!("no process of the cluster tells its figures: {}", reasons(&now.silent));
         }
@@ -135,14 +135,11 @@ fn reasons(silent: &[String]) -> String {
 
 impl Reading {
     /// Reads the counts now. `known` are clients whose names were read before.
-    async fn take(
-        cluster: &Cluster,
-        inquiry: &Inquiry,
-        known: &BTreeMap<ClientId, String>,
-    ) -> anyhow::Result<Reading> {
-        let map = Arc::new(cluster.map().await?);
+    async fn take(inquiry: &Inquiry, known: &BTreeMap<ClientId, String>) -> anyhow::Result<Reading> {
+        let desk = inquiry.desk();
+        let map = Arc::new(desk.map().await?);
         let overview = inquiry.overview().await?;
-        let (nodes, silent) = scrape::all(&cluster.http_servers().await?, &map, inquiry).await?;
+        let (nodes, silent) = scrape::all(&desk.ask(HttpServers {}).await?, &map, inquiry).await?;
         let at = Instant::now();
         let mut clients = known.clone();
         let osds = || nodes.iter().flat_map(|node| &node.osds);
@@ -152,7 +149,7 @@ impl Reading {
             volumes.sort_unstable();
             volumes.dedup();
             for volume in volumes {
-                let attached = cluster.attachments(volume).await?;
+                let attached = desk.ask(Attachments { volume }).await?;
                 clients.extend(attached.into_iter().map(|record| (record.client, record.description)));
             }
         }

@@ -5,7 +5,6 @@ use super::{Order, View, table};
 use crate::host::inquiry::Inquiry;
 use crate::host::stop::StopSignals;
 use anyhow::Context;
-use cluster::Cluster;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout};
@@ -36,14 +35,14 @@ enum Wish {
 }
 
 /// Shows samples until `q`, Ctrl-C or a signal. The terminal is as before afterwards, after a panic too.
-pub async fn run(cluster: &Cluster, inquiry: &Inquiry, view: View, interval: Duration) -> anyhow::Result<()> {
+pub async fn run(inquiry: &Inquiry, view: View, interval: Duration) -> anyhow::Result<()> {
     let mut stop = StopSignals::install()?;
     let mut keys = read_keys();
     let mut screen = Screen { view, order: Order::Operations, sample: None, trouble: None };
     // It installs a hook that gives the terminal back before a panic is told.
     let mut terminal = ratatui::try_init().context("cannot take the terminal over")?;
     let outcome = tokio::select! {
-        outcome = screen.show(&mut terminal, cluster, inquiry, interval, &mut keys) => outcome,
+        outcome = screen.show(&mut terminal, inquiry, interval, &mut keys) => outcome,
         () = stop.wait() => Ok(()),
     };
     ratatui::try_restore().context("cannot give the terminal back; `reset` does")?;
@@ -67,7 +66,6 @@ impl Screen {
     async fn show(
         &mut self,
         terminal: &mut DefaultTerminal,
-        cluster: &Cluster,
         inquiry: &Inquiry,
         interval: Duration,
         keys: &mut mpsc::Receiver<Event>,
@@ -80,7 +78,7 @@ impl Screen {
             tokio::select! {
                 _ = ticks.tick() => {
                     let known = before.as_ref().map(|before| before.clients.clone()).unwrap_or_default();
-                    match Reading::take(cluster, inquiry, &known).await {
+                    match Reading::take(inquiry, &known).await {
                         Ok(now) => {
                             self.sample = before.as_ref().map(|before| Sample::between(before, &now));
                             self.trouble = None;

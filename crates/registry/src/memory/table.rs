@@ -66,8 +66,6 @@ impl Table {
                 self.deadlines.remove(&lease);
                 Ok(Answer::Done)
             }
-            // It is for nobody that others do what there is to be done.
-            Request::Errand(_) => Ok(Answer::Errand(None)),
             Request::Compact { revision } => {
                 // Of these changes nothing is in history yet, and history is bounded without it.
                 let shown = self.state.revision().0 - changes.transactions.len() as u64;

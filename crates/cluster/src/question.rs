@@ -1,0 +1,148 @@
+//! What a client asks of a cluster. It asks a [`Clerk`], its own or that of a node: who may ask what is decided there.
+
+use super::{AttachRecord, Attachment, Clerk, HttpRecord, ManagerRecord, Read, Result, keys};
+use base::map::VolumeInfo;
+use base::{ClientId, ClusterId, Generation, OsdId, PublicKey, VolumeId};
+use registry::LeaseId;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One kind of question, with what it is about.
+pub trait Question: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// What it is answered with.
+    type Answer: Serialize + DeserializeOwned + Send + 'static;
+    /// Its name, where it is sent.
+    const NAME: &'static str;
+    /// Whether asking twice is as good as once.
+    const IS_REPEATABLE: bool = true;
+    /// About how many requests of the registry answering it takes.
+    const COST: u32 = 1;
+    /// Whether what a client has depends on it, so that it must not wait for other questions.
+    const IS_SIGN_OF_LIFE: bool = false;
+
+    /// The answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn answer(self, clerk: &Clerk) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// Declares questions: what each is about, its name and its answer, how it differs from others, and how a clerk answers it.
+macro_rules! questions {
+    ($(
+        $(#[$attribute:meta])*
+        $question:ident { $($field:ident: $kind:ty),* }
+        $name:literal -> $answer:ty, $(const $constant:ident: $type:ty = $value:expr;)* |$clerk:ident| $body:block
+    )*) => {$(
+        $(#[$attribute])*
+        #[allow(missing_docs, reason = "the operations of `Cluster` say what the fields are")]
+        #[derive(Debug, Serialize, Deserialize)]
+        pub struct $question { $(pub $field: $kind),* }
+
+        impl Question for $question {
+            type Answer = $answer;
+            const NAME: &'static str = $name;
+            $(const $constant: $type = $value;)*
+
+            async fn answer(self, $clerk: &Clerk) -> Result<$answer> {
+                let $question { $($field),* } = self;
+                $body
+            }
+        }
+    )*};
+}
+
+questions! {
+    /// Which cluster it is.
+    Identify {}
+    "identify" -> ClusterId, |clerk| { clerk.cluster.id().await }
+
+    /// For a lease. One whose answer is lost ends by itself.
+    Grant { ttl: Duration }
+    "grant" -> LeaseId, const COST: u32 = 2; |clerk| { clerk.grant(ttl).await }
+
+    /// That a lease lives on.
+    KeepAlive { lease: LeaseId }
+    "keep-alive" -> (), const IS_SIGN_OF_LIFE: bool = true; |clerk| { clerk.keep_alive(lease).await }
+
+    /// That a lease ends.
+    Revoke { lease: LeaseId }
+    "revoke" -> (), |clerk| { clerk.revoke(lease).await }
+
+    /// [`Cluster::attach`](super::Cluster::attach).
+    Attach { volume: String, client: ClientId, lease: LeaseId, shared: bool, description: String }
+    "attach" -> Attachment, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.check_description(&description)?;
+        clerk.check_lease(lease).await?;
+        let attaching = clerk.cluster.attach_by(bearer.as_ref(), &volume, client, lease, shared, description);
+        let mut attached = attaching.await?;
+        clerk.mask(&mut attached.unfenced);
+        Ok(attached)
+    }
+
+    /// [`Cluster::resume`](super::Cluster::resume).
+    Resume { volume: VolumeId, client: ClientId, generation: Generation, lease: LeaseId }
+    "resume" -> bool, const COST: u32 = 10; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.check_lease(lease).await?;
+        clerk.cluster.resume_by(bearer.as_ref(), volume, client, generation, lease).await
+    }
+
+    /// [`Cluster::detach`](super::Cluster::detach).
+    Detach { volume: VolumeId, client: ClientId }
+    "detach" -> (), const COST: u32 = 10; |clerk| {
+        match clerk.bearer().await? {
+            Some(bearer) => clerk.cluster.detach_by(&bearer, volume, client).await,
+            None => clerk.cluster.detach(volume, client).await,
+        }
+    }
+
+    /// [`Cluster::fenced`](super::Cluster::fenced).
+    Fenced { volume: VolumeId, client: ClientId, generation: Generation }
+    "fenced" -> (), const COST: u32 = 10; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.cluster.fenced_by(bearer.as_ref(), volume, client, generation).await
+    }
+
+    /// [`Cluster::attachments`](super::Cluster::attachments), without what one must know to speak as another.
+    Attachments { volume: VolumeId }
+    "attachments" -> Vec<AttachRecord>, const COST: u32 = 10; |clerk| {
+        // OSDs let in no key that is for asking how the cluster is.
+        if clerk.is_for_monitor() {
+            return clerk.cluster.attachments(volume).await;
+        }
+        if let Some(bearer) = clerk.bearer().await? {
+            let info: Read<VolumeInfo> = clerk.cluster.read(&keys::volume(volume)).await?;
+            info.value.map_or(Ok(()), |info| bearer.permission(&info).map(drop))?;
+        }
+        let mut records = clerk.cluster.attachments(volume).await?;
+        clerk.mask(&mut records);
+        Ok(records)
+    }
+
+    /// Who manages the cluster, and the key of that node.
+    Manager {}
+    "manager" -> Option<(ManagerRecord, Option<PublicKey>)>, const COST: u32 = 2; |clerk| {
+        clerk.check_monitors()?;
+        let Some(record) = clerk.cluster.manager().await? else { return Ok(None) };
+        let key = clerk.cluster.key_of_node(record.node).await?;
+        Ok(Some((record, key)))
+    }
+
+    /// [`Cluster::http_servers`](super::Cluster::http_servers).
+    HttpServers {}
+    "http-servers" -> Vec<HttpRecord>, |clerk| {
+        clerk.check_monitors()?;
+        clerk.cluster.http_servers().await
+    }
+
+    /// [`Cluster::drives`](super::Cluster::drives).
+    Drives {}
+    "drives" -> BTreeMap<OsdId, String>, |clerk| {
+        clerk.check_monitors()?;
+        clerk.cluster.drives().await
+    }
+}

@@ -1,0 +1,131 @@
+//! What is served on a connection: the registry to owners, a desk to everybody.
+
+use crate::protocol::{
+    CALL, CALL_BYTES_MAX, Failure, MAP, QUESTION_BYTES_MAX, SILENCE_MAX, WATCH, WatchQuestion, line, path_of,
+};
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, FromRequestParts};
+use axum::http::{header, request::Parts};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use cluster::{
+    Attach, Attachments, Clerk, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager,
+    Question, Resume, Revoke,
+};
+use registry::implement::{PROBE, Request, check_prefix, perform};
+use registry::{Operation, Registry, RegistryError, Revision, Txn, Watch};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// All paths. Each request bears, as an extension, the [`Clerk`] who answers whoever has that connection.
+pub fn router() -> Router {
+    let registry = Router::new()
+        .route(CALL, post(call))
+        .route(WATCH, post(watch))
+        .layer(DefaultBodyLimit::max(CALL_BYTES_MAX));
+    let desk = Router::new().route(MAP, post(map));
+    let desk = with::<Identify>(with::<Grant>(with::<KeepAlive>(with::<Revoke>(desk))));
+    let desk = with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<Attachments>(desk)))));
+    let desk = with::<Manager>(with::<HttpServers>(with::<Drives>(desk)));
+    registry.merge(desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX)))
+}
+
+fn with<Q: Question>(router: Router) -> Router {
+    router.route(&path_of::<Q>(), post(answer::<Q>))
+}
+
+async fn answer<Q: Question>(Extension(clerk): Extension<Clerk>, Json(question): Json<Q>) -> Response {
+    told(clerk.ask(question).await.map_err(Failure::from))
+}
+
+async fn map(Extension(clerk): Extension<Clerk>) -> Response {
+    match clerk.follow_map().await {
+        // Who hears no more begins anew, and is told why then.
+        Ok((range, changes)) => follow(range, changes, |next| next.ok().map(|batch| line(&batch))),
+        Err(error) => told::<()>(Err(Failure::Registry(error))),
+    }
+}
+
+/// The registry, if that is an owner's connection: looked at before the rest of a request is read.
+struct OfOwner(Arc<dyn Registry>);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfOwner {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfOwner, Response> {
+        let clerk = Extension::<Clerk>::from_request_parts(parts, state).await;
+        let Extension(clerk) = clerk.map_err(IntoResponse::into_response)?;
+        clerk.registry().cloned().map(OfOwner).map_err(|error| told::<()>(Err(error.into())))
+    }
+}
+
+async fn call(OfOwner(registry): OfOwner, Json(request): Json<Request>) -> Response {
+    told(perform(&*registry, request).await.map_err(Failure::Registry))
+}
+
+async fn watch(OfOwner(registry): OfOwner, Json(question): Json<WatchQuestion>) -> Response {
+    let WatchQuestion { prefix, start } = question;
+    let watching = async {
+        check_prefix(&prefix)?;
+        check_start(&*registry, start).await?;
+        registry.watch(&prefix, start).await
+    };
+    match watching.await {
+        Ok(changes) => follow(changes.position(), changes, |next| match next {
+            // The server is going down; the client will find it again and resume.
+            Err(RegistryError::Closed) => None,
+            next => Some(line(&next)),
+        }),
+        Err(error) => told::<()>(Err(Failure::Registry(error))),
+    }
+}
+
+/// Whether a watch may go on from there. Who followed another registry, or this one before it was set back, has seen revisions
+/// that this one did not come to: it must read anew, and not wait for these.
+async fn check_start(registry: &dyn Registry, start: Revision) -> Result<(), RegistryError> {
+    if start.0 <= 1 {
+        return Ok(());
+    }
+    let now = registry.txn(Txn::new().then(Operation::get(PROBE))).await?.revision;
+    match start > now.next() {
+        true => Err(RegistryError::Compacted { asked: start, compacted: now }),
+        false => Ok(()),
+    }
+}
+
+fn told<A: Serialize>(answer: Result<A, Failure>) -> Response {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (json, line(&answer)).into_response()
+}
+
+/// Tells what comes first, and every change until one cannot be told or the other side is gone. What is not read is not
+/// looked for.
+fn follow(
+    first: impl Serialize,
+    mut changes: Box<dyn Watch>,
+    tell: fn(Result<registry::WatchBatch, RegistryError>) -> Option<Vec<u8>>,
+) -> Response {
+    let (sender, lines) = mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let first = line(&Ok::<_, Failure>(first));
+    tokio::spawn(async move {
+        let mut next = Some(first);
+        while let Some(line) = next {
+            if sender.send(Ok(line.into())).await.is_err() {
+                return;
+            }
+            next = tokio::select! {
+                () = sender.closed() => return,
+                changed = timeout(SILENCE_MAX, changes.next()) => match changed {
+                    Ok(changed) => tell(changed),
+                    Err(_) => Some(b"\n".to_vec()),
+                },
+            };
+        }
+    });
+    Response::new(Body::from_stream(ReceiverStream::new(lines)))
+}
