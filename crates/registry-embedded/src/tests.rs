@@ -98,6 +98,22 @@ fn a_missing_or_foreign_or_empty_file_is_named() {
 }
 
 #[test]
+fn a_file_of_a_newer_format_is_refused_with_both_and_what_to_do() {
+    let (_directory, path, registry) = fresh();
+    drop(registry);
+    let database = redb::Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let meta = redb::TableDefinition::<&str, u64>::new("meta");
+    transaction.open_table(meta).unwrap().insert("format", 2).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = EmbeddedRegistry::open(&path).err().unwrap().to_string();
+    for part in ["registry.redb", "format 2", "up to 1", "run the version that wrote it"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn the_registry_of_another_cluster_is_refused() {
     let (_directory, path, registry) = fresh();
     drop(registry);
