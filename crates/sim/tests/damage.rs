@@ -91,6 +91,23 @@ fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
 }
 
 #[test]
+fn a_record_of_an_unknown_kind_is_an_error_that_names_its_place_and_what_to_do() {
+    let machine = machine(20);
+    let header = u64::from(location(&machine.store, 10).unwrap() - 1) * BLOCK_BYTES as u64;
+    let mut drive = machine.drive;
+    let mut block = vec![0; BLOCK_BYTES];
+    drive.read(header, &mut block).unwrap();
+    block[64] = 99;
+    let checksum = crc32c(&block[4..]);
+    block[..4].copy_from_slice(&checksum.to_le_bytes());
+    drive.write(header, &block).unwrap();
+    let error = open_error(drive).to_string();
+    for part in [&format!("offset {header}"), "kind 99", "use the newer program"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn a_running_store_writes_everything_anew_that_a_start_needs() {
     let spoil = |machine: &mut Machine| {
         // Whatever holds no data of the index: superblocks, headers, and the pages and root of a checkpoint.

@@ -98,6 +98,17 @@ pub(crate) struct RecordView<'a> {
     pub(crate) data_index: u32,
 }
 
+/// The kind of the first record that this program does not know, if there is one in a header block whose checksum was
+/// verified.
+pub(crate) fn unknown_record(block: &[u8], header: &BatchHeader) -> Option<u8> {
+    let (mut count, mut end) = (0, size_of::<BatchHeader>());
+    for view in records(block, header) {
+        count += 1;
+        end += size_of::<Record>() + size_of_val(view.tail);
+    }
+    (count < header.record_count.get()).then(|| block.get(end).copied().unwrap_or_default())
+}
+
 /// The records of a header block whose checksum was verified. Ends early at a record that cannot be.
 pub(crate) fn records<'a>(
     block: &'a [u8],

@@ -97,6 +97,16 @@ pub enum OpenError {
         /// In bytes.
         offset: u64,
     },
+    /// A newer program wrote it, and did not say so in the superblock.
+    #[error(
+        "the batch at offset {offset} has a record of kind {kind}, which this program does not know; use the newer program"
+    )]
+    UnknownRecord {
+        /// Its number.
+        kind: u8,
+        /// Of the batch, in bytes.
+        offset: u64,
+    },
     /// The drive failed.
     #[error("the drive failed: {0}")]
     Device(#[from] DeviceError),

@@ -33,6 +33,8 @@ mod cleaner;
 mod contents;
 mod device;
 mod error;
+#[cfg(test)]
+mod fixtures;
 mod in_flight;
 mod index;
 pub mod layout;

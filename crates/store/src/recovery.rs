@@ -25,7 +25,7 @@
 //! one was durable. If there is one, acknowledged writes are gone, and opening fails with the place.
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
-use crate::batch::{header_of, records};
+use crate::batch::{header_of, records, unknown_record};
 use crate::checkpoint::{Checkpoint, old_root};
 use crate::cleaner::Cleaner;
 use crate::contents::Contents;
@@ -382,6 +382,10 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
         }
         if let Some(found) = &best {
+            if let Some(kind) = unknown_record(&found.block, &found.header) {
+                let offset = self.contents.segments.offset(found.segment, found.block_number);
+                return Err(OpenError::UnknownRecord { kind, offset });
+            }
             self.chain = end_behind(found, &self.chain);
         }
         Ok(best)
