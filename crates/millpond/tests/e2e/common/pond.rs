@@ -2,13 +2,13 @@
 
 use super::door::Door;
 use super::site::{Cluster, Site};
-use super::wait_until;
+use super::{path, run, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::Process;
 use serde_json::Value;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A cluster of three nodes in a directory of its own.
 pub struct Pond(Site);
@@ -37,6 +37,16 @@ impl Pond {
     pub fn start_with(flags: &[&str]) -> Pond {
         let pond = Pond(Site::new("p"));
         pond.up_with(flags);
+        pond
+    }
+
+    /// Starts the one whose directory is in that archive.
+    pub fn unpacked(archive: &Path) -> Pond {
+        let pond = Pond(Site::new("p"));
+        let dir = pond.dir();
+        std::fs::create_dir(&dir).expect("the directory is not there yet");
+        run("tar", &["-xzf", path(archive), "-C", path(&dir)]);
+        pond.up();
         pond
     }
 
