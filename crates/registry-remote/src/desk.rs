@@ -8,7 +8,6 @@ use auth::Identity;
 use base::map::ClusterMap;
 use cluster::{Clerk, Cluster, ClusterError, MapFollower, Question, keep_map};
 use registry::{Connect, DEFAULT_TIMEOUT, Endpoints, Range, RegistryError, Revision, Watch, WatchBatch};
-use std::fmt;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -34,15 +33,6 @@ impl DeskPlace {
                 let link = Link::new(Way::Nodes(nodes), endpoints.place(), DEFAULT_TIMEOUT);
                 Ok(Desk(Answering::Nodes(Arc::new(link))))
             }
-        }
-    }
-}
-
-impl fmt::Display for DeskPlace {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeskPlace::Registry(registry) => registry.fmt(formatter),
-            DeskPlace::Nodes(endpoints) => endpoints.fmt(formatter),
         }
     }
 }
@@ -104,10 +94,8 @@ impl Desk {
             async move { desk.follow_map().await }
         };
         keep_map(begin, move |map| {
-            if let Answering::Nodes(link) = &answering
-                && let Way::Nodes(nodes) = &link.way
-            {
-                nodes.learn(map);
+            if let Answering::Nodes(link) = &answering {
+                link.learn(map);
             }
         })
     }

@@ -6,6 +6,7 @@ use crate::protocol::{Failure, SILENCE_MAX, line};
 use auth::Stream;
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode, header};
+use base::map::ClusterMap;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -44,7 +45,7 @@ pub(crate) enum Way {
 
 /// See the module's documentation.
 pub(crate) struct Link {
-    pub(crate) way: Way,
+    way: Way,
     /// Where that is, for people.
     pub(crate) place: String,
     /// How long an answer is waited for.
@@ -65,6 +66,13 @@ enum Missing {
 impl Link {
     pub(crate) fn new(way: Way, place: String, timeout: Duration) -> Link {
         Link { way, place, timeout, questions: Semaphore::new(QUESTIONS_MAX), idle: Mutex::default() }
+    }
+
+    /// Takes over from the map who can be asked.
+    pub(crate) fn learn(&self, map: &ClusterMap) {
+        if let Way::Nodes(nodes) = &self.way {
+            nodes.learn(map);
+        }
     }
 
     /// The answer to a question, and whether an attempt before it may have had another.
