@@ -11,10 +11,13 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use volume::ClusterAccess;
 
 /// The longest path a Unix socket can have on Linux, in bytes (`sun_path` less its final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// How long the lock of someone who is ending is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A cluster's directory. Absolute, so that child processes find it wherever they stand.
 #[derive(Clone, Debug)]
@@ -178,8 +181,8 @@ impl Directory {
             .truncate(false)
             .open(&path)
             .with_context(|| format!("cannot open {}; is the directory writable?", path.display()))?;
-        // Someone who only asks holds the lock for an instant: not a reason to give up.
-        for _ in 0..20 {
+        let patience_ends = Instant::now() + PATIENCE;
+        loop {
             match Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => {
                     let mut lock = DirectoryLock { file, holder: Holder::default() };
@@ -187,25 +190,36 @@ impl Directory {
                     return Ok(lock);
                 }
                 Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-                    if let Some(holder) = self.holder()?.filter(|holder| holder.pid != 0) {
-                        bail!(
+                    // Someone who only asks has it for an instant, and names nobody.
+                    let holder = self.holder()?.filter(|holder| holder.pid != 0);
+                    let is_late = Instant::now() > patience_ends;
+                    match holder {
+                        Some(holder) if is_late || !is_ending(holder.pid) => bail!(
                             "the cluster in {} is already up, run by process {}; \
                              see it with `millpond status --dir {}`, or stop it with `millpond down --dir {}`",
                             self.given(),
                             holder.pid,
                             self.given(),
                             self.given()
-                        );
+                        ),
+                        None if is_late => {
+                            bail!("{} is locked by another process; try again in a moment", path.display())
+                        }
+                        _ => std::thread::sleep(Duration::from_millis(50)),
                     }
-                    std::thread::sleep(std::time::Duration::from_millis(50));
                 }
                 Err((_, error)) => {
                     return Err(anyhow!(error)).with_context(|| format!("cannot lock {}", path.display()));
                 }
             }
         }
-        bail!("{} is locked by another process; try again in a moment", path.display())
     }
+}
+
+/// Whether a process was killed, or is gone. What it holds is let go of by the last of its threads.
+fn is_ending(pid: u32) -> bool {
+    // From the moment on that its memory is given back there are no words.
+    std::fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |words| words.is_empty())
 }
 
 /// How far the process that runs a cluster is.
@@ -272,6 +286,26 @@ mod tests {
         drop(lock);
         assert_eq!(directory.holder().unwrap(), None);
         directory.lock().unwrap();
+    }
+
+    #[test]
+    fn the_lock_of_one_that_was_killed_is_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::new(scratch.path()).unwrap();
+        let mut lock = directory.lock().unwrap();
+        let mut killed = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        killed.kill().unwrap();
+        lock.holder.pid = killed.id();
+        let text = serde_json::to_vec(&lock.holder).unwrap();
+        std::fs::write(directory.lock_file(), text).unwrap();
+        killed.wait().unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| directory.lock());
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!next.is_finished());
+            drop(lock);
+            next.join().unwrap().unwrap();
+        });
     }
 
     #[test]
