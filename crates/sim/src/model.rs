@@ -29,9 +29,9 @@ pub enum Effect {
     Split(u32),
 }
 
-/// A staged operation.
+/// A change that is staged.
 #[derive(Clone, Debug)]
-pub struct Operation {
+pub struct Change {
     /// What the store reports it by.
     pub token: u64,
     /// Which object, as an index into the model's.
@@ -48,7 +48,7 @@ pub struct Operation {
     pub batch: Option<u64>,
 }
 
-impl Operation {
+impl Change {
     /// How many blocks it changes.
     #[must_use]
     pub fn block_count(&self) -> u16 {
@@ -131,7 +131,7 @@ pub struct Model {
     /// What each group was split by last, durably; 0 where it never was.
     pub moduli: Vec<u32>,
     /// Staged operations that were not reported durable, in order.
-    pub staged: VecDeque<Operation>,
+    pub staged: VecDeque<Change>,
 }
 
 impl Model {
@@ -224,7 +224,7 @@ impl Model {
     }
 
     /// Applies `operation` to the durable state; `changed` hears each block with old and new version.
-    fn apply(&mut self, operation: &Operation, mut changed: impl FnMut(usize, Version, Version)) {
+    fn apply(&mut self, operation: &Change, mut changed: impl FnMut(usize, Version, Version)) {
         if let Effect::Split(modulus) = operation.effect {
             return self.split(self.pg_of[operation.object], modulus);
         }
@@ -316,8 +316,8 @@ mod tests {
         Model::new(vec![pg], vec![ObjectKey { pg, volume: VolumeId(1), object: 0 }], 1024)
     }
 
-    fn write(token: u64, first_block: u16, checksums: &[u32], batch: u64) -> Operation {
-        Operation {
+    fn write(token: u64, first_block: u16, checksums: &[u32], batch: u64) -> Change {
+        Change {
             token,
             object: 0,
             epoch: Epoch(1),

@@ -8,7 +8,7 @@
 
 use crate::drive::{Completion, SimDrive};
 use crate::inspect::{self, View};
-use crate::model::{Effect, Model, Operation};
+use crate::model::{Change, Effect, Model};
 use crate::plan::{LOG_OFFSET_BYTES, Plan};
 use crate::random::Random;
 use crate::trace::Trace;
@@ -654,7 +654,7 @@ impl Life {
             Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
             _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
         };
-        let mut operation = Operation {
+        let mut operation = Change {
             token,
             object,
             epoch: Epoch(self.epochs[pg]),
@@ -691,7 +691,7 @@ impl Life {
         }
     }
 
-    fn offer(&mut self, store: &mut Store, operation: &mut Operation, role: Role) -> Result<(), StageError> {
+    fn offer(&mut self, store: &mut Store, operation: &mut Change, role: Role) -> Result<(), StageError> {
         let record = WriteRecord {
             key: ObjectKey {
                 pg: self.model.pgs[self.pg_of[operation.object]],
@@ -724,7 +724,7 @@ impl Life {
         }
     }
 
-    fn was_staged(&mut self, operation: Operation) {
+    fn was_staged(&mut self, operation: Change) {
         let pg = self.pg_of[operation.object];
         if let Effect::Split(modulus) = operation.effect {
             let child = pg + modulus as usize / 2;
@@ -742,7 +742,7 @@ impl Life {
         self.model.staged.push_back(operation);
     }
 
-    fn refused_as_full(&mut self, store: &Store, operation: &Operation) -> Result<(), String> {
+    fn refused_as_full(&mut self, store: &Store, operation: &Change) -> Result<(), String> {
         self.trace.note("full", &[]);
         self.report.refusals += 1;
         let statistics = store.statistics();
@@ -759,7 +759,7 @@ impl Life {
 
     /// The store has been busy for many turns: with everything completed and nobody in its way, it must
     /// take an operation in the end. Nothing is staged by this.
-    fn help_along(&mut self, store: &mut Store, operation: &mut Operation, role: Role) -> Result<(), String> {
+    fn help_along(&mut self, store: &mut Store, operation: &mut Change, role: Role) -> Result<(), String> {
         self.let_go(store, u64::MAX)?;
         for _ in 0..ROUNDS_MAX {
             while self.drive.in_flight() > 0 && !self.cut {

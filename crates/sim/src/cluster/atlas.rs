@@ -90,7 +90,7 @@ impl Life {
     /// Why an operation that was refused just now may have found no sound copy to read of one of some blocks of its volume,
     /// if there is a reason.
     pub(super) fn why_unreadable(&self, operation: u64, blocks: Range<u64>) -> Option<&'static str> {
-        let volume = volume_id(self.history.request(operation).volume);
+        let volume = volume_id(self.history.step(operation).volume);
         // What was known a moment before the operation began may have been the answer.
         let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
         if blocks.clone().all(|block| self.was_readable(volume, block, since)) {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// What a client does next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct Step {
     pub(super) kind: Kind,
     pub(super) volume: usize,
     pub(super) first_block: u64,
@@ -34,7 +34,7 @@ pub(super) enum Work {
     /// Random operations, until the life's last.
     Load,
     /// These, then nothing more.
-    List(Vec<Request>),
+    List(Vec<Step>),
 }
 
 /// An operation that was refused for a reason which the cluster has to have.
@@ -240,8 +240,8 @@ impl ClientProcess {
     /// A block of an operation is lost: what reads everything writes zeros over it, and reads it again.
     pub(super) fn write_off(&mut self, operation: u64, history: &History, world: &mut World) {
         if let Work::List(list) = &mut self.work {
-            let request = history.request(operation);
-            list.extend([request, zeroing_of(&world.plan, request)]);
+            let step = history.step(operation);
+            list.extend([step, zeroing_of(&world.plan, step)]);
             self.running.iter_mut().for_each(|running| running.due.push(Reverse(world.now)));
             world.wake(self.process, world.now);
         }
@@ -318,7 +318,7 @@ impl ClientProcess {
             }
             running.due.pop();
             running.in_flight += 1;
-            let request = match &mut self.work {
+            let step = match &mut self.work {
                 Work::Load => draw(
                     &world.plan,
                     world.plan.has_reader && self.process.0 == world.plan.nodes,
@@ -326,23 +326,23 @@ impl ClientProcess {
                 ),
                 Work::List(list) => list.pop().expect("has_more looked"),
             };
-            self.submit(request, history, world);
+            self.submit(step, history, world);
         }
     }
 
-    fn submit(&mut self, request: Request, history: &mut History, world: &mut World) {
+    fn submit(&mut self, step: Step, history: &mut History, world: &mut World) {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
-        let (volume, generation) = running.volumes[request.volume];
-        let token = history.begin(process.0, generation, request, world.now, &world.group_ends);
+        let (volume, generation) = running.volumes[step.volume];
+        let token = history.begin(process.0, generation, step, world.now, &world.group_ends);
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
         let now = running.clock.at(world.now);
         let (offset, length) =
-            (request.first_block * world.plan.unit_bytes, request.blocks * world.plan.unit_bytes);
+            (step.first_block * world.plan.unit_bytes, step.blocks * world.plan.unit_bytes);
         let bytes = (world.plan.operation_blocks_max * world.plan.unit_bytes) as usize;
         let mut buffer = || self.buffers.pop().unwrap_or_else(|| Buffer::new(bytes));
-        match request.kind {
+        match step.kind {
             Kind::Read => {
                 let buffer = buffer();
                 let mut io = ClientIo { process, world };
@@ -379,7 +379,7 @@ fn region_start(plan: &Plan, region: u64) -> u64 {
     object * (OBJECT_BYTES / plan.unit_bytes) - plan.region_blocks / 2
 }
 
-fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
+fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Step {
     let blocks = random.between(1, plan.operation_blocks_max.min(plan.region_blocks));
     let start = region_start(plan, random.below(plan.regions));
     let first_block = start + random.between(0, plan.region_blocks - blocks);
@@ -394,20 +394,20 @@ fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Request {
         Kind::Write
     };
     let volume = random.index(plan.volumes);
-    let mut request = Request { kind, volume, first_block, blocks };
+    let mut step = Step { kind, volume, first_block, blocks };
     if kind == Kind::Zero && plan.discards && random.one_in(3) {
         // Makes room that who is away just now has not; and takes many repairs where blocks lie apart.
-        (request.first_block, request.blocks) = (start, plan.region_blocks);
+        (step.first_block, step.blocks) = (start, plan.region_blocks);
     }
-    if kind == Kind::Zero { zeroing_of(plan, request) } else { request }
+    if kind == Kind::Zero { zeroing_of(plan, step) } else { step }
 }
 
-/// Zeroes the blocks of drives that a request touches: only whole ones can be.
-fn zeroing_of(plan: &Plan, request: Request) -> Request {
+/// Zeroes the blocks of drives that a step touches: only whole ones can be.
+fn zeroing_of(plan: &Plan, step: Step) -> Step {
     let each = BLOCK_BYTES as u64 / plan.unit_bytes;
-    let first_block = request.first_block / each * each;
-    let end = (request.first_block + request.blocks).div_ceil(each) * each;
-    Request { kind: Kind::Zero, volume: request.volume, first_block, blocks: end - first_block }
+    let first_block = step.first_block / each * each;
+    let end = (step.first_block + step.blocks).div_ceil(each) * each;
+    Step { kind: Kind::Zero, volume: step.volume, first_block, blocks: end - first_block }
 }
 
 /// Reads of everything that the load may have written.
@@ -418,7 +418,7 @@ pub(super) fn read_everything(plan: &Plan) -> Work {
             let (start, step) = (region_start(plan, region), plan.operation_blocks_max);
             for first in (0..plan.region_blocks).step_by(step as usize) {
                 let blocks = step.min(plan.region_blocks - first);
-                list.push(Request { kind: Kind::Read, volume, first_block: start + first, blocks });
+                list.push(Step { kind: Kind::Read, volume, first_block: start + first, blocks });
             }
         }
     }

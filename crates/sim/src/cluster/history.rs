@@ -2,7 +2,7 @@
 //! who wrote them.
 
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
-use super::client::Request;
+use super::client::Step;
 use super::plan::Plan;
 use super::registry::{POOL, volume_id};
 use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
@@ -24,7 +24,7 @@ struct Operation {
     process: usize,
     /// What its volume was attached with.
     generation: Generation,
-    request: Request,
+    step: Step,
     invoked: u64,
     /// [`PENDING`] until it has ended.
     completed: u64,
@@ -73,14 +73,14 @@ impl History {
         &mut self,
         process: usize,
         generation: Generation,
-        request: Request,
+        step: Step,
         now: u64,
         ends: &[u64],
     ) -> u64 {
         self.operations.push(Operation {
             process,
             generation,
-            request,
+            step,
             invoked: now,
             completed: PENDING,
             ends: [ends.to_vec(), Vec::new()],
@@ -99,16 +99,16 @@ impl History {
     }
 
     /// What an operation asks for.
-    pub(super) fn request(&self, number: u64) -> Request {
-        self.get(number).request
+    pub(super) fn step(&self, number: u64) -> Step {
+        self.get(number).step
     }
 
     /// The blocks of drives that it touches, counted from its volume's start.
     pub(super) fn blocks_of(&self, number: u64) -> Range<u64> {
-        let request = self.request(number);
+        let step = self.step(number);
         let unit_bytes = self.unit_bytes as u64;
-        let end = (request.first_block + request.blocks) * unit_bytes;
-        request.first_block * unit_bytes / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64)
+        let end = (step.first_block + step.blocks) * unit_bytes;
+        step.first_block * unit_bytes / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64)
     }
 
     /// What its volume was attached with.
@@ -123,14 +123,14 @@ impl History {
 
     /// Whether some of these bytes lie where a write other than `number` began of which nobody was told that it is done.
     pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>) -> bool {
-        let volume = self.get(number).request.volume;
-        (1..).zip(&self.operations).any(|(other, Operation { request, completed, .. })| {
-            let begin = request.first_block * self.unit_bytes as u64;
-            let end = begin + request.blocks * self.unit_bytes as u64;
+        let volume = self.get(number).step.volume;
+        (1..).zip(&self.operations).any(|(other, Operation { step, completed, .. })| {
+            let begin = step.first_block * self.unit_bytes as u64;
+            let end = begin + step.blocks * self.unit_bytes as u64;
             other != number
                 && *completed == PENDING
-                && matches!(request.kind, Kind::Write | Kind::Zero)
-                && request.volume == volume
+                && matches!(step.kind, Kind::Write | Kind::Zero)
+                && step.volume == volume
                 && begin < bytes.end
                 && bytes.start < end
         })
@@ -139,7 +139,7 @@ impl History {
     /// An operation in words.
     pub(super) fn describe(&self, number: u64) -> String {
         let operation = self.get(number);
-        let Request { kind, volume, first_block, blocks } = operation.request;
+        let Step { kind, volume, first_block, blocks } = operation.step;
         let end = if operation.completed == PENDING { "begins" } else { "done" };
         let values =
             if operation.values.is_empty() { String::new() } else { format!(" {:?}", operation.values) };
@@ -151,9 +151,9 @@ impl History {
 
     /// Makes the content that a write brings.
     pub(super) fn fill(&self, number: u64, memory: &mut [u8]) {
-        let request = self.get(number).request;
-        for (block, bytes) in (request.first_block..).zip(memory.chunks_exact_mut(self.unit_bytes)) {
-            fill_block(number, request.volume, block, bytes);
+        let step = self.get(number).step;
+        for (block, bytes) in (step.first_block..).zip(memory.chunks_exact_mut(self.unit_bytes)) {
+            fill_block(number, step.volume, block, bytes);
         }
     }
 
@@ -170,7 +170,7 @@ impl History {
     /// first: then it may have taken effect twice.
     fn outlives_the_log(&self, number: u64) -> bool {
         let operation = self.get(number);
-        let Request { kind, volume, first_block, blocks } = operation.request;
+        let Step { kind, volume, first_block, blocks } = operation.step;
         let [begin, end] = &operation.ends;
         let units = OBJECT_BYTES / self.unit_bytes as u64;
         // What a dead client sent last may arrive after it.
@@ -208,16 +208,16 @@ impl History {
         ends: &[u64],
     ) -> Result<(), String> {
         self.operations[number as usize - 1].ends[1] = ends.to_vec();
-        let request = self.get(number).request;
-        let values = match (request.kind, outcome) {
+        let step = self.get(number).step;
+        let values = match (step.kind, outcome) {
             // Whether it took effect nobody knows.
             (_, Outcome::Failed(_)) => return Ok(()),
             (Kind::Read, _) => {
                 let buffer = buffer.ok_or("a read gave no buffer back")?;
-                let blocks = buffer.bytes().chunks_exact(self.unit_bytes).take(request.blocks as usize);
-                (request.first_block..)
+                let blocks = buffer.bytes().chunks_exact(self.unit_bytes).take(step.blocks as usize);
+                (step.first_block..)
                     .zip(blocks)
-                    .map(|(block, bytes)| self.author(request.volume, block, bytes))
+                    .map(|(block, bytes)| self.author(step.volume, block, bytes))
                     .collect::<Result<Vec<_>, _>>()?
             }
             (Kind::Allocated, Outcome::Allocated(runs)) => {
@@ -225,8 +225,8 @@ impl History {
                     std::iter::repeat_n(u64::from(*is_there), *bytes as usize / self.unit_bytes)
                 });
                 let values: Vec<u64> = runs.collect();
-                if values.len() as u64 != request.blocks {
-                    return Err(format!("an answer for {} blocks, of {}", values.len(), request.blocks));
+                if values.len() as u64 != step.blocks {
+                    return Err(format!("an answer for {} blocks, of {}", values.len(), step.blocks));
                 }
                 values
             }
@@ -273,7 +273,7 @@ impl History {
         let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
         let mut unchecked = BTreeSet::new();
         for (number, operation) in (1..).zip(&self.operations) {
-            let Request { kind, volume, first_block, blocks: count } = operation.request;
+            let Step { kind, volume, first_block, blocks: count } = operation.step;
             if self.outlives_the_log(number) {
                 unchecked.extend((first_block..first_block + count).map(|block| (volume, block)));
             }
@@ -313,7 +313,7 @@ impl History {
     /// begun before, anything that the new holder's operations on the same block should have seen.
     fn check_fences(&self) -> Result<(), String> {
         let kept_out = |operation: &Operation| {
-            let volume = volume_id(operation.request.volume);
+            let volume = volume_id(operation.step.volume);
             let fences = self.fences.iter().filter(move |(fenced, ..)| *fenced == volume);
             let newer = fences.filter(|(_, generation, _)| *generation > operation.generation);
             newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)
@@ -329,7 +329,7 @@ impl History {
         let mut blocks: BTreeMap<(usize, u64), Vec<Touch<'_>>> = BTreeMap::new();
         let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
         for (number, operation) in ended {
-            let Request { kind, volume, first_block, blocks: count } = operation.request;
+            let Step { kind, volume, first_block, blocks: count } = operation.step;
             for index in 0..count {
                 let seen = (kind == Kind::Read).then(|| operation.values[index as usize]);
                 let here = blocks.entry((volume, first_block + index)).or_default();
@@ -345,7 +345,7 @@ impl History {
                     other.generation > written_under
                         && other.completed < read.invoked
                         && *seen != Some(author)
-                        && other.request.kind != Kind::Allocated
+                        && other.step.kind != Kind::Allocated
                 });
                 if let Some(Touch { number: other, .. }) = overlooked {
                     return Err(format!(

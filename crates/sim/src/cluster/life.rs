@@ -524,7 +524,7 @@ impl Life {
         let Refusal { operation, ref error } = *refusal;
         let reason = match *error {
             ClientError::Fenced { .. } => {
-                let volume = volume_id(self.history.request(operation).volume);
+                let volume = volume_id(self.history.step(operation).volume);
                 let newest = self.registry.map.volumes[&volume].generation;
                 (newest > self.history.generation(operation)).then_some("an operation is fenced")
             }
