@@ -9,7 +9,7 @@
 //! A page written while work goes on may hold effects of batches behind C, which the replay applies again. Only
 //! durable batches change the index, so each of them is in the log that the replay reads. A replayed write or
 //! zeroing sets the same state again; the last one of each block is the last one replayed. A replayed
-//! relocation applies only where the block still lies at its origin: a block that went on from there since is
+//! relocation applies only where the block still lies where it was moved from: a block that went on from there since is
 //! either left alone, or set by the very write that moved it, which the replay meets afterwards. A replayed split of a
 //! group that the root has split already changes nothing; records before it that name the parent are those of the child
 //! where the object is the child's now (`PgLogs::home`).

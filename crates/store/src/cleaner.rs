@@ -398,9 +398,9 @@ fn push_run(batch: &mut OpenBatch, run: &Run, header_block: &[u8], header: &Batc
         ..Record::new(RecordKind::Relocate, run.key, run.first_block, run.block_count)
     };
     let checksums = &view.tail[run.tail_index..run.tail_index + usize::from(run.block_count)];
-    let mut origins = [U32::ZERO; PIECE_BLOCKS as usize];
-    for (origin, location) in origins.iter_mut().zip(run.location..).take(usize::from(run.block_count)) {
-        *origin = location.into();
+    let mut sources = [U32::ZERO; PIECE_BLOCKS as usize];
+    for (source, location) in sources.iter_mut().zip(run.location..).take(usize::from(run.block_count)) {
+        *source = location.into();
     }
-    batch.push(&record, [checksums, &origins[..usize::from(run.block_count)]], data);
+    batch.push(&record, [checksums, &sources[..usize::from(run.block_count)]], data);
 }

@@ -44,20 +44,20 @@ impl Contents {
                 freed = index.remove(&key, first_block, block_count, |old| segments.block_died(old.location));
             }
             RecordKind::Relocate => {
-                let (checksums, origins) = view.tail.split_at(usize::from(block_count));
+                let (checksums, sources) = view.tail.split_at(usize::from(block_count));
                 for number in 0..block_count {
                     let block = first_block + number;
-                    let origin = origins[usize::from(number)].get();
+                    let source = sources[usize::from(number)].get();
                     let crc32c = checksums[usize::from(number)].get();
                     // Overwritten since it was read: the copy is dead on arrival. The checksum tells even a write to
                     // the very place that the block was read from, should that have been freed meanwhile.
-                    if index.entry(&key, block) != Some(Entry { location: origin, crc32c }) {
+                    if index.entry(&key, block) != Some(Entry { location: source, crc32c }) {
                         continue;
                     }
                     let location = data_location + view.data_index + u32::from(number);
                     index.set(key, block, Entry { location, crc32c });
                     segments.at(location).live += 1;
-                    segments.block_died(origin);
+                    segments.block_died(source);
                 }
             }
             RecordKind::Mark | RecordKind::Join => {
