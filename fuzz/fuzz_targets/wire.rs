@@ -8,18 +8,19 @@
 
 use base::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES};
 use libfuzzer_sys::fuzz_target;
-use wire::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, Request, parse};
-use zerocopy::{FromBytes, IntoBytes};
+use wire::{
+    HEADER_BYTES, MESSAGE_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, Replicate, Request, VERSIONS, parse, seal,
+};
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 1 != 0 {
         let mut at = 0;
-        while let Some(header) = bytes.get(at..).and_then(|rest| rest.get(..HEADER_BYTES)) {
-            let header = Header::read_from_bytes(header).expect("a header has that size").sealed();
-            bytes[at..at + HEADER_BYTES].copy_from_slice(header.as_bytes());
-            at = at.saturating_add(HEADER_BYTES + header.body_bytes.get() as usize);
+        while let Some(header) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+            seal(header);
+            let body_bytes = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+            at = at.saturating_add(HEADER_BYTES + body_bytes as usize);
         }
     }
     let mut at = 0;
@@ -47,10 +48,10 @@ fuzz_target!(|input: &[u8]| {
 fn check(message: &Message<'_>) {
     match message {
         Message::Read(request) => check_range(request, PAYLOAD_BYTES_MAX as u64),
-        Message::Write(request, checksums, data) => {
-            check_range(request, PAYLOAD_BYTES_MAX as u64);
-            assert_eq!(data.len(), request.length as usize);
-            assert_eq!(checksums.len(), usize::from(request.blocks().1));
+        Message::Write(write) => {
+            check_range(&write.head, PAYLOAD_BYTES_MAX as u64);
+            assert_eq!(write.data.len(), write.head.length as usize);
+            assert_eq!(write.checksums.len(), usize::from(write.head.blocks().1));
         }
         Message::Zero(request) => {
             check_range(request, OBJECT_BYTES);
@@ -61,23 +62,29 @@ fn check(message: &Message<'_>) {
             let is_bits = reply.checksums.is_empty() && reply.data.len() == OBJECT_BLOCKS / 8;
             assert!(is_bits || reply.data.len() == reply.checksums.len() * BLOCK_BYTES);
         }
-        Message::ReplicateWrite(replicate, checksums, data) => {
-            let count = usize::from(replicate.block_count);
-            assert!(count > 0 && usize::from(replicate.first_block) + count <= OBJECT_BLOCKS);
-            assert_eq!((checksums.len(), data.len()), (count, count * BLOCK_BYTES));
+        Message::ReplicateWrite(write) => {
+            let count = check_blocks(&write.head);
+            assert_eq!((write.checksums.len(), write.data.len()), (count, count * BLOCK_BYTES));
         }
         Message::ReplicateZero(replicate) => {
-            let count = usize::from(replicate.block_count);
-            assert!(count > 0 && usize::from(replicate.first_block) + count <= OBJECT_BLOCKS);
+            check_blocks(replicate);
         }
         Message::Position(position) => {
             for entry in position.entries() {
                 assert!(usize::from(entry.first_block) + usize::from(entry.block_count) <= OBJECT_BLOCKS);
             }
         }
-        Message::Refused(reason) => assert!(reason.len() <= 512),
+        Message::Hello(hello) => assert!(VERSIONS.contains(hello.version())),
+        Message::Refused(refused) => assert!(refused.reason.len() <= 512),
         _ => {}
     }
+}
+
+/// Answers how many blocks.
+fn check_blocks(replicate: &Replicate) -> usize {
+    let count = usize::from(replicate.range.block_count);
+    assert!(count > 0 && usize::from(replicate.range.first_block) + count <= OBJECT_BLOCKS);
+    count
 }
 
 fn check_range(request: &Request, length_max: u64) {

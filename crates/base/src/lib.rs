@@ -4,6 +4,7 @@
 //! built on it can be replayed from a seed.
 
 pub mod access;
+mod blocks;
 pub mod buffer;
 pub mod checksum;
 pub mod duration;
@@ -20,6 +21,7 @@ mod topology;
 pub mod units;
 
 pub use access::{Access, Encryption, Permission, Principal, PublicKey};
+pub use blocks::BlockRange;
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, crc64};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};

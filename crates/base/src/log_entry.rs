@@ -2,12 +2,16 @@
 
 use crate::{Epoch, ObjectKey, Sequence, VolumeId};
 
-/// Bit of an entry's origin: it made members agree, and changed nothing that a client could tell.
+/// Bit of an origin: it made members agree, and changed nothing that a client could tell.
 pub const REPAIR: u64 = 1 << 62;
-/// Bit of an entry's origin: the write of that name was replaced by what was there before.
+/// Bit of an origin: the write of that name was replaced by what was there before.
 pub const UNDONE: u64 = 1 << 63;
-/// The bits of an origin that are its name.
-pub const NAME: u64 = REPAIR - 1;
+
+/// What its client calls a write, the same in every attempt: the other bits of an origin. 0 if it has no name.
+#[must_use]
+pub const fn name_of(origin: u64) -> u64 {
+    origin & (REPAIR - 1)
+}
 
 /// One write in a group's log: what it changed, not to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +28,7 @@ pub struct LogEntry {
     pub first_block: u16,
     /// How many; 0 for a mark.
     pub block_count: u16,
-    /// What its client calls it, with [`REPAIR`] and [`UNDONE`]; 0 if it has none.
+    /// What the write comes from: the name that its client gave it ([`name_of`]), with [`REPAIR`] and [`UNDONE`].
     pub origin: u64,
 }
 
@@ -56,6 +60,6 @@ impl LogEntry {
     /// Whether it is of the write that a client calls `name`, or of a repair of it.
     #[must_use]
     pub fn is_of(&self, key: &ObjectKey, name: u64) -> bool {
-        self.origin & NAME == name && (self.volume, self.object) == (key.volume, key.object)
+        name_of(self.origin) == name && (self.volume, self.object) == (key.volume, key.object)
     }
 }

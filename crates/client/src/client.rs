@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use waiting::{Stalls, Trouble};
 use wire::{
-    BLOCKS_PER_MESSAGE_MAX, Hello, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, WireError,
-    encode,
+    BLOCKS_PER_MESSAGE_MAX, Hello, Kind, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, VERSIONS,
+    Version, Welcome, WireError,
 };
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -110,7 +110,7 @@ struct Piece {
     damaged: u32,
     /// Why the attempt before was in vain.
     trouble: Trouble,
-    /// What OSDs know a write by, the same in every attempt.
+    /// What OSDs know a write by, the same in every attempt: the name in [`base::LogEntry::origin`].
     origin: u64,
 }
 
@@ -140,7 +140,8 @@ struct OsdLink {
     link: LinkId,
     address: SocketAddr,
     incarnation: u64,
-    is_ready: bool,
+    /// Which version of the protocol is spoken on it. None before the welcome.
+    version: Option<Version>,
     /// Pieces to send once it stands.
     queued: VecDeque<u32>,
     /// Since when it is known that an answer is awaited and nothing at all comes.
@@ -390,8 +391,8 @@ impl Client {
     /// An outgoing connection stands.
     pub fn handle_connected(&mut self, link: LinkId, io: &mut impl Network) {
         if let Some(&osd) = self.links.get(&link) {
-            let hello = Hello { role: Role::Client(self.id), cluster: self.cluster, target: osd };
-            io.send(link, &encode::hello(&hello));
+            let (role, cluster) = (Role::Client(self.id), self.cluster);
+            io.send(link, &Hello { role, cluster, target: osd, versions: VERSIONS }.encode());
         }
     }
 
@@ -429,8 +430,8 @@ impl Client {
                     self.answered_by(link);
                     self.handle_reply(now, link, &reply, io);
                 }
-                Message::Welcome => self.handle_welcome(now, link, io),
-                Message::Refused(reason) => return Err(LinkError::Refused(reason.to_owned())),
+                Message::Welcome(welcome) => self.handle_welcome(now, link, welcome, io),
+                Message::Refused(refused) => return Err(LinkError::Refused(refused.reason.to_owned())),
                 _ => return Err(LinkError::Unexpected),
             }
             consumed += size;
@@ -572,7 +573,7 @@ impl Client {
         if let Some(state) = self.osds.get_mut(&osd) {
             let is_same = state.address == address && state.incarnation == incarnation;
             assert!(is_same, "a map that shows an OSD started anew ends the connection to the one before");
-            if state.is_ready {
+            if state.version.is_some() {
                 let link = state.link;
                 self.send_piece(index, link, io);
             } else {
@@ -588,15 +589,15 @@ impl Client {
         let queued = VecDeque::from([index]);
         let silent_since = Some(now);
         let state =
-            OsdLink { link, address, incarnation, is_ready: false, queued, silent_since, is_awaited: true };
+            OsdLink { link, address, incarnation, version: None, queued, silent_since, is_awaited: true };
         self.osds.insert(osd, state);
         self.pieces[index as usize].state = PieceState::Queued(osd);
     }
 
-    fn handle_welcome(&mut self, now: Instant, link: LinkId, io: &mut impl Network) {
+    fn handle_welcome(&mut self, now: Instant, link: LinkId, welcome: Welcome, io: &mut impl Network) {
         let Some(osd) = self.links.get(&link).copied() else { return };
         let Some(state) = self.osds.get_mut(&osd) else { return };
-        state.is_ready = true;
+        state.version = Some(welcome.version);
         let mut queued = std::mem::take(&mut state.queued);
         for index in queued.drain(..) {
             // Since it was queued it may have been sent elsewhere.
@@ -623,9 +624,9 @@ impl Client {
             is_again: piece.attempts > 1,
         };
         match piece.kind {
-            PieceKind::Read => io.send(link, &encode::read(&request)),
-            PieceKind::Zero => io.send(link, &encode::zero(&request)),
-            PieceKind::Allocated => io.send(link, &encode::allocated(&request)),
+            PieceKind::Read => io.send(link, &request.encode(Kind::Read)),
+            PieceKind::Zero => io.send(link, &request.encode(Kind::Zero)),
+            PieceKind::Allocated => io.send(link, &request.encode(Kind::Allocated)),
             PieceKind::Write => {
                 // The unaligned edge of a zeroing has no buffer: it is a write of zeros.
                 let (buffer, start) = match &operation.buffer {
@@ -635,7 +636,7 @@ impl Client {
                 let range = start..start + piece.length as usize;
                 let mut checksums = [U32::ZERO; BLOCKS_PER_MESSAGE_MAX];
                 let count = block_checksums(piece.offset, &buffer.bytes()[range.clone()], &mut checksums);
-                io.send(link, &encode::write(&request, &checksums[..count]));
+                io.send(link, &request.encode(Kind::Write));
                 io.send(link, checksums[..count].as_bytes());
                 io.send_shared(link, buffer.clone(), range);
             }
@@ -643,26 +644,26 @@ impl Client {
     }
 
     fn handle_reply(&mut self, now: Instant, link: LinkId, reply: &Reply<'_>, io: &mut impl Network) {
-        let (index, serial) = (reply.request as u32, (reply.request >> 32) as u32);
+        let (index, serial) = (reply.head.request as u32, (reply.head.request >> 32) as u32);
         let Some(piece) = self.pieces.get(index as usize) else { return };
         // A reply to an attempt that was given up, on this link or another, changes nothing.
         if piece.serial != serial || piece.state != PieceState::Sent(link) {
             return;
         }
         let osd = self.links.get(&link).copied().unwrap_or_default();
-        match reply.status {
+        match reply.head.status {
             Status::Ok => match self.take_result(index, reply) {
                 Ok(()) => self.end_piece(index, None),
                 Err(()) => self.corrupt_in_transit(now, index, osd, io),
             },
             Status::StaleEpoch
-                if self.routes.newer_epoch(self.pieces[index as usize].key.pg, reply.epoch) =>
+                if self.routes.newer_epoch(self.pieces[index as usize].key.pg, reply.head.details.epoch) =>
             {
                 self.give_up_attempt(index);
                 self.dispatch(now, index, io);
             }
             Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
-                self.retry_later(now, index, Trouble::NotServed(osd, reply.status));
+                self.retry_later(now, index, Trouble::NotServed(osd, reply.head.status));
             }
             Status::CorruptPayload => self.corrupt_in_transit(now, index, osd, io),
             Status::Fenced
@@ -679,17 +680,17 @@ impl Client {
 
     fn final_error(&self, index: u32, reply: &Reply<'_>) -> ClientError {
         let volume = self.volume_name(index);
-        match reply.status {
+        match reply.head.status {
             Status::Fenced => ClientError::Fenced { volume },
             Status::NoSpace => ClientError::NoSpace { volume },
             Status::NoSuchVolume => ClientError::NoSuchVolume { volume },
-            Status::DeviceFailed => ClientError::DeviceFailed { volume, osd: reply.osd },
+            Status::DeviceFailed => ClientError::DeviceFailed { volume, osd: reply.head.details.osd },
             Status::Forbidden => ClientError::Forbidden { volume },
             _ => ClientError::Damaged {
                 volume,
                 object: self.pieces[index as usize].key.object,
-                offset: reply.offset,
-                osd: reply.osd,
+                offset: reply.head.details.offset,
+                osd: reply.head.details.osd,
             },
         }
     }
@@ -721,7 +722,7 @@ impl Client {
                 let buffer = operation.buffer.as_mut().expect("a read has a buffer");
                 let memory = buffer.bytes_mut().expect("a read's buffer has one holder");
                 let target = &mut memory[piece.buffer_start..piece.buffer_start + piece.length as usize];
-                if reply.is_zeros {
+                if reply.head.is_zeros {
                     target.fill(0);
                     return Ok(());
                 }

@@ -404,7 +404,7 @@ impl Shard {
     fn refuse(&mut self, connection: ConnectionId, error: &LinkError) {
         let reason = error.to_string();
         tracing::info!(osd = %self.osd.id(), reason, "a connection is refused");
-        self.reactor.send(connection, &wire::encode::refused(&reason));
+        self.reactor.send(connection, &wire::Refused { reason: &reason }.encode());
         self.reactor.close(connection, &reason);
     }
 

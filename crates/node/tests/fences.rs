@@ -11,17 +11,17 @@ use common::{BLOCK, PGS, POOL, Pond, VOLUME, cluster_id};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use wire::{Fence, Hello, Message, Role, encode};
+use wire::{Fence, Hello, Kind, Message, Role, VERSIONS};
 
 /// Connects to an OSD as a client and has a fence set up. Gives what to wait for its answer with.
 fn begin_fence(pond: &Pond, osd: OsdId, volume: VolumeId, generation: Generation) -> (TcpStream, Fence) {
     let address = pond.map.osds[&osd].address.unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let hello = Hello { role: Role::Client(ClientId(77)), cluster: cluster_id(), target: osd };
-    stream.write_all(&encode::hello(&hello)).unwrap();
+    let (role, cluster) = (Role::Client(ClientId(77)), cluster_id());
+    stream.write_all(&Hello { role, cluster, target: osd, versions: VERSIONS }.encode()).unwrap();
     let fence = Fence { request: 5, volume, generation };
-    stream.write_all(&encode::fence(&fence)).unwrap();
+    stream.write_all(&fence.encode(Kind::Fence)).unwrap();
     (stream, fence)
 }
 
@@ -30,7 +30,7 @@ fn stands((mut stream, fence): (TcpStream, Fence)) {
     let mut inbox = [0; 128];
     // A welcome, and the answer.
     stream.read_exact(&mut inbox).unwrap();
-    assert!(matches!(wire::parse(&inbox), Ok(Some((Message::Welcome, 64)))));
+    assert!(matches!(wire::parse(&inbox), Ok(Some((Message::Welcome(_), 64)))));
     let answer = wire::parse(&inbox[64..]);
     assert!(matches!(answer, Ok(Some((Message::FenceDone(done), 64))) if done == fence), "{answer:?}");
 }

@@ -4,7 +4,6 @@
 //! mechanism calls one that calls it back: what it has done by another is a [`Task`], which the router carries out when the
 //! mechanism is done, before anything else.
 
-use crate::blocks::BlockRange;
 use crate::broken::{Broken, Sabotage};
 use crate::damage::{Absence, Damage};
 use crate::disk::Disk;
@@ -18,11 +17,10 @@ use crate::operation::{Asked, MendReason, OperationId, OperationState, Operation
 use crate::pace::Pace;
 use crate::volumes::Volumes;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, ClusterId, Epoch, Generation, Instant, LinkId, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, BlockRange, ClusterId, Epoch, Generation, Instant, LinkId, ObjectKey, OsdId};
 use std::time::Duration;
 use store::StageError;
-use wire::Status;
-use wire::encode::{self, RefusalDetails};
+use wire::{Outcome, RefusalDetails, Status};
 
 /// How soon something is looked at again that may change at any moment.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -226,7 +224,7 @@ impl<I: Io> Context<'_, I> {
     pub(crate) fn refuse_client(&mut self, asked: &Asked, status: Status, details: RefusalDetails) {
         self.pass(Milestone::refused(status));
         self.count_refused(asked.kind, status);
-        self.io.send(asked.link, &encode::reply_refused(asked.request, status, details));
+        self.io.send(asked.link, &Outcome::refused(asked.request, status, details));
     }
 
     /// A client's request was done.

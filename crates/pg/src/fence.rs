@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::io::Io;
 use base::{LinkId, OsdId};
 use std::collections::BTreeSet;
-use wire::{Fence, encode};
+use wire::{Fence, Kind};
 
 /// Fences of clients that may wait for other OSDs at the same time.
 const FENCING_MAX: usize = 1024;
@@ -89,7 +89,7 @@ impl Fences {
                 match cx.links.ready(awaited.osd) {
                     Some(link) if awaited.told_on != Some(link) => {
                         awaited.told_on = Some(link);
-                        cx.io.send(link, &encode::fence(&Fence { request: 1, ..*fence }));
+                        cx.io.send(link, &Fence { request: 1, ..*fence }.encode(Kind::Fence));
                     }
                     _ => {}
                 }
@@ -98,7 +98,7 @@ impl Fences {
                 is_linked || !cx.presence.leases.is_free_of(awaited.osd, cx.now)
             });
             if awaited.is_empty() {
-                cx.io.send(*client, &encode::fence_done(fence));
+                cx.io.send(*client, &fence.encode(Kind::FenceDone));
             }
             !awaited.is_empty()
         });
@@ -111,7 +111,7 @@ impl Fences {
 /// Another OSD tells of a fence.
 pub(crate) fn handle_peer_fence(cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
     if cx.volumes.fence(fence.volume, fence.generation) && fence.request != 0 {
-        cx.io.send(link, &encode::fence_done(fence));
+        cx.io.send(link, &fence.encode(Kind::FenceDone));
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn handle_peer_fence(cx: &mut Context<'_, impl Io>, link: LinkId, fen
 /// epoch before it could hear of one, and may be about to begin it.
 pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
     for (volume, generation) in cx.volumes.generations() {
-        cx.io.send(link, &encode::fence(&Fence { request: 0, volume, generation }));
+        cx.io.send(link, &Fence { request: 0, volume, generation }.encode(Kind::Fence));
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
         pair.turn();
         assert!(pair.heard.iter().any(|message| message.starts_with("Fence(")), "{:?}", pair.heard);
         assert!(!pair.alone.io.to.contains_key(&client), "the other OSD has not said that it knows it");
-        let done = encode::fence_done(&Fence { request: 1, ..fence });
+        let done = Fence { request: 1, ..fence }.encode(Kind::FenceDone);
         pair.hears(&done);
         assert!(pair.alone.io.to.contains_key(&client) && pair.alone.osd.router.fences.is_idle());
         assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));

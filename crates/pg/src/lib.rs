@@ -30,7 +30,6 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
-mod blocks;
 mod broken;
 mod codec;
 mod context;

@@ -1,9 +1,8 @@
 //! One read, write or zeroing on its way through a primary.
 
-use crate::blocks::BlockRange;
 use crate::codec::Payload;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, OsdId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, BlockRange, Buffer, Epoch, Instant, LinkId, OsdId, Sequence, VolumeId, crc32c};
 use store::Location;
 use wire::Status;
 use zerocopy::little_endian::U32;
@@ -134,8 +133,9 @@ impl ByteRange {
 /// Which of the attempts at a write or zeroing it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempt {
-    /// What its client calls it, 0 if it has none; and whether it was sent before.
-    pub(crate) tag: u64,
+    /// See [`base::LogEntry::origin`].
+    pub(crate) origin: u64,
+    /// It was sent before.
     pub(crate) is_again: bool,
     /// It was narrowed to a part of what was asked for: the client is to send it again for the rest.
     pub(crate) is_narrowed: bool,

@@ -27,7 +27,7 @@ use base::map::{ClusterMap, PgConfig};
 use base::{Buffer, Instant, LinkId, OsdId, PgId};
 use std::sync::Arc;
 use store::Store;
-use wire::{Hello, Role, encode};
+use wire::{Hello, Role, VERSIONS};
 
 /// Sizes of an OSD.
 #[derive(Clone, Debug)]
@@ -233,8 +233,8 @@ impl Osd {
     /// An outgoing link stands.
     pub fn handle_connected(&mut self, link: LinkId, io: &mut impl Io) {
         if let Some(target) = self.shared.links.osd_at(link) {
-            let hello = Hello { role: Role::Osd(self.me.id), cluster: self.me.cluster, target };
-            io.send(link, &encode::hello(&hello));
+            let (role, cluster) = (Role::Osd(self.me.id), self.me.cluster);
+            io.send(link, &Hello { role, cluster, target, versions: VERSIONS }.encode());
         }
     }
 
@@ -253,7 +253,7 @@ impl Osd {
     /// Bytes came. Handles whole messages from the front.
     ///
     /// # Errors
-    /// When the link is of no use any more: tell the peer with `wire::encode::refused` and close it.
+    /// When the link is of no use any more: tell the peer with [`wire::Refused`] and close it.
     pub fn handle_bytes(
         &mut self,
         now: Instant,

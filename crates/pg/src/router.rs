@@ -7,7 +7,7 @@ use crate::fence::{self, Fences};
 use crate::group::Group;
 use crate::heal::backfill::{self, Backfill, Received};
 use crate::heal::digest;
-use crate::heal::mend::{self, Fetched, Mends};
+use crate::heal::mend::{self, Mends};
 use crate::heal::renewal::Renewals;
 use crate::heal::scrub::{self, Scrubs};
 use crate::io::Io;
@@ -23,12 +23,11 @@ use crate::replication::{order, replica};
 use crate::request::read::{self, Reads};
 use crate::request::{admit, edges, write};
 use base::map::ClusterMap;
-use base::{Buffer, Epoch, LinkId};
+use base::{Buffer, LinkId};
 use std::sync::Arc;
 use std::time::Duration;
 use store::DeviceError;
-use wire::encode::{self, RefusalDetails};
-use wire::{Hello, Message, Status};
+use wire::{Hello, Message, Outcome, RefusalDetails, ReplicateRefused, Status, Welcome};
 
 /// How often the slow things are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -79,7 +78,7 @@ impl Router {
             Peer::Client(client) => {
                 if let Some((request, status)) = client.lacks_right(&message, cx.volumes) {
                     cx.pass(Milestone::refused(status));
-                    cx.io.send(link, &encode::reply_refused(request, status, RefusalDetails::default()));
+                    cx.io.send(link, &Outcome::refused(request, status, RefusalDetails::default()));
                     return Ok(Handled::Done);
                 }
                 if !cx.turn.is_busy(cx.now) {
@@ -113,14 +112,15 @@ impl Router {
             is_leaving: is_leaving(cx),
             now: cx.now,
         };
+        let welcome = Welcome { version: hello.version() }.encode();
         match cx.links.greet(&host, link, hello, credential, cx.io)? {
-            Admitted::Client => cx.io.send(link, &encode::welcome()),
+            Admitted::Client => cx.io.send(link, &welcome),
             Admitted::Osd { osd, is_anew } => {
                 if is_anew {
                     epoch::lost_member(cx, osd, &format!("{osd} connected anew"));
                 }
                 cx.turn.next_tick = cx.now;
-                cx.io.send(link, &encode::welcome());
+                cx.io.send(link, &welcome);
                 fence::tell_all(cx, link);
             }
         }
@@ -136,8 +136,8 @@ impl Router {
         match message {
             Message::Read(request) => Ok(self.reads.handle_read(cx, link, &request)),
             Message::Allocated(request) => Ok(self.reads.handle_allocated(cx, link, &request)),
-            Message::Write(request, checksums, data) => {
-                Ok(write::handle_write(cx, link, &request, checksums, data))
+            Message::Write(write) => {
+                Ok(write::handle_write(cx, link, &write.head, write.checksums, write.data))
             }
             Message::Zero(request) => Ok(write::handle_zero(cx, link, &request)),
             Message::Fence(fence) => {
@@ -158,18 +158,18 @@ impl Router {
     ) -> Result<Handled, LinkError> {
         use crate::replication::replica::Pushed;
         Ok(match message {
-            Message::ReplicateWrite(write, checksums, data) => {
-                replica::apply_write(cx, link, &write, Some((checksums, data)))
+            Message::ReplicateWrite(write) => {
+                replica::apply_write(cx, link, &write.head, Some((write.checksums, write.data)))
             }
             Message::ReplicateZero(zeroing) => replica::apply_write(cx, link, &zeroing, None),
-            Message::Activate { pg, epoch, mark, join } => replica::activate(cx, link, pg, epoch, mark, join),
-            Message::Whole { pg, epoch } => replica::apply_whole(cx, link, pg, epoch),
-            Message::PushEntry { pg, epoch, entry } => replica::apply_entry(cx, link, pg, epoch, &entry),
-            Message::PushWrite(push, checksums, data) => {
-                replica::apply_push(cx, link, &push, Pushed::Data(checksums, data))
+            Message::Activate(activate) => replica::activate(cx, link, &activate),
+            Message::Whole(group) => replica::apply_whole(cx, link, group),
+            Message::PushEntry(entry) => replica::apply_entry(cx, link, &entry),
+            Message::PushWrite(push) => {
+                replica::apply_push(cx, link, &push.head, Pushed::Data(push.checksums, push.data))
             }
             Message::PushZero(push) => replica::apply_push(cx, link, &push, Pushed::Zeros),
-            Message::PushLost(push, checksum) => replica::apply_push(cx, link, &push, Pushed::Lost(checksum)),
+            Message::PushLost(lost) => replica::apply_push(cx, link, &lost.push, Pushed::Lost(lost.checksum)),
             message => {
                 self.word_of_osd(cx, link, message)?;
                 Handled::Done
@@ -186,50 +186,46 @@ impl Router {
     ) -> Result<(), LinkError> {
         let osd = cx.links.osd_at(link).expect("the caller looked");
         match message {
-            Message::Welcome => {
+            Message::Welcome(welcome) => {
                 let peer = cx.links.osd_mut(link).expect("the caller looked");
-                (peer.is_ready, peer.since) = (true, cx.now);
+                (peer.version, peer.since) = (Some(welcome.version), cx.now);
                 cx.turn.next_tick = cx.now;
                 fence::tell_all(cx, link);
             }
-            Message::Refused(reason) => return Err(LinkError::Refused(reason.to_owned())),
+            Message::Refused(refused) => return Err(LinkError::Refused(refused.reason.to_owned())),
             Message::Fence(fence) => fence::handle_peer_fence(cx, link, &fence),
             Message::FenceDone(fence) => self.fences.handle_done(cx, link, &fence),
             Message::Lease(lease) => {
                 let is_busy = cx.turn.is_busy(cx.now);
                 if let Some(answer) = cx.presence.handle_lease(osd, &lease, is_busy, cx.now) {
-                    cx.io.send(link, &encode::lease(&answer));
+                    cx.io.send(link, &answer.encode());
                 }
             }
-            Message::ReplicateAck { through, is_full } => self.acknowledged(cx, link, through, is_full)?,
-            Message::ReplicateRefused { ordinal, status, epoch } => {
-                self.refused(cx, link, ordinal, status, epoch);
-            }
-            Message::Query { pg, modulus, epoch } => {
-                self.splits.by_query(cx, pg, modulus);
-                query::handle_query(cx, link, pg, modulus, epoch);
+            Message::ReplicateAck(ack) => self.acknowledged(cx, link, ack.through, ack.is_full)?,
+            Message::ReplicateRefused(refused) => self.refused(cx, link, &refused),
+            Message::Query(query) => {
+                self.splits.by_query(cx, query.pg, query.modulus);
+                query::handle_query(cx, link, &query);
             }
             Message::Position(position) => {
                 if let Some(group) = query::handle_position(cx, osd, &position) {
                     self.backfill.learner_stands(cx, group, osd, &position);
                 }
             }
-            Message::Serves { pg, epoch } => replica::epoch_serves(cx, pg, epoch),
-            Message::ListObjects { pg, epoch, after } => digest::list_objects(cx, link, pg, epoch, after),
+            Message::Serves(group) => replica::epoch_serves(cx, group),
+            Message::ListObjects(wanted) => digest::list_objects(cx, link, &wanted),
             Message::Objects(objects) => {
                 if !self.scrubs.handle_objects(cx, osd, &objects) {
                     self.backfill.handle_objects(cx, osd, &objects);
                 }
             }
-            Message::ListBlocks { key, epoch } => digest::list_blocks(cx, link, key, epoch),
+            Message::ListBlocks(wanted) => digest::list_blocks(cx, link, wanted),
             Message::Blocks(blocks) => self.backfill.handle_blocks(cx, osd, &blocks),
             Message::Fetch(inquiry) => mend::handle_fetch(cx, link, &inquiry),
-            Message::Fetched(inquiry, status, checksums, data) => {
-                self.mends.handle_fetched(cx, link, &Fetched { inquiry, status, checksums, data });
-            }
-            Message::Check { inquiry, is_deep } => self.scrubs.handle_check(cx, link, &inquiry, is_deep),
-            Message::Checked(inquiry, findings) => {
-                self.scrubs.was_answered(cx, osd, inquiry.request, findings);
+            Message::Fetched(fetched) => self.mends.handle_fetched(cx, link, &fetched),
+            Message::Check(check) => self.scrubs.handle_check(cx, link, &check),
+            Message::Checked(checked) => {
+                self.scrubs.was_answered(cx, osd, checked.inquiry.request, checked.findings);
             }
             _ => return Err(LinkError::OutOfTurn("an OSD sent a message of clients")),
         }
@@ -263,14 +259,8 @@ impl Router {
     }
 
     /// A replica did not apply a message: the group begins anew, which brings the replica into line.
-    fn refused(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        link: LinkId,
-        ordinal: u64,
-        status: Status,
-        epoch: Epoch,
-    ) {
+    fn refused(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, refused: &ReplicateRefused) {
+        let ReplicateRefused { ordinal, status, epoch } = *refused;
         let Some((osd, awaited)) = cx.links.refused(link, ordinal) else { return };
         match awaited {
             Awaited::Write(operation) => {
@@ -627,7 +617,8 @@ fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
         }
         StagedRecord::Replica { link, ordinal, group, .. } => {
             let epoch = cx.groups[group].epoch;
-            cx.io.send(link, &encode::replicate_refused(ordinal, Status::DeviceFailed, epoch));
+            let refused = ReplicateRefused { ordinal, status: Status::DeviceFailed, epoch };
+            cx.io.send(link, &refused.encode());
         }
         // Both halves wait for ever, as long as this process lives: its drive is of no use any more.
         StagedRecord::Left { .. } | StagedRecord::Split { .. } => {}

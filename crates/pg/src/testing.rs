@@ -1,7 +1,6 @@
 //! An OSD that is alone, on a drive in memory, for tests of what it does by itself.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
-use crate::blocks::BlockRange;
 use crate::context::Context;
 use crate::epoch::query;
 use crate::group::Group;
@@ -15,13 +14,13 @@ use crate::request::write;
 use crate::router::Router;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{
-    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, LogEntry, Network,
-    ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, BlockRange, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, LogEntry,
+    Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{Message, Status, encode};
+use wire::{Found, Kind, Lease, LogState, Message, Query, ReplicateAck, Status, Version};
 use zerocopy::little_endian::U32;
 
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -168,7 +167,7 @@ impl Alone {
     /// A link to another OSD stands.
     pub(crate) fn connect(&mut self, osd: OsdId) -> LinkId {
         let link = LinkId(10 + u64::from(osd.0));
-        self.osd.shared.links.insert_osd(link, OsdLink::new(osd, true, self.now));
+        self.osd.shared.links.insert_osd(link, OsdLink::new(osd, Some(Version(3)), self.now));
         link
     }
 
@@ -176,7 +175,7 @@ impl Alone {
     pub(crate) fn query(&mut self, link: LinkId, pg: PgId, modulus: u32, epoch: Epoch) {
         self.with(|router, cx| {
             router.splits.by_query(cx, pg, modulus);
-            query::handle_query(cx, link, pg, modulus, epoch);
+            query::handle_query(cx, link, &Query { pg, modulus, epoch });
         });
     }
 
@@ -185,13 +184,13 @@ impl Alone {
     }
 
     /// A write of blocks that are full of their own number, without a client.
-    pub(crate) fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, tag: u64) {
+    pub(crate) fn order(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
         let (data, checksums) = content(first_block, block_count);
         let range = BlockRange { key, first_block, block_count };
         self.with(|_, cx| {
             let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, 0, range);
             let operation = cx.operations.live(id);
-            operation.attempt.tag = tag;
+            operation.attempt.origin = origin;
             operation.checksums.extend(checksums);
             assert!(order::write(cx, id, &data));
         });
@@ -302,38 +301,40 @@ impl Pair {
         let before = self.received;
         while let Some((message, size)) = wire::parse(bytes).unwrap() {
             match message {
-                Message::Query { pg, epoch, .. } => {
-                    let log = encode::LogState {
+                Message::Query(Query { pg, epoch, .. }) => {
+                    let log = LogState {
+                        pg,
+                        epoch,
                         last_sequence: self.entries.last().map_or(Sequence(0), |entry| entry.sequence),
                         log_begins: Sequence(0),
                         is_incomplete: false,
                         may_lack_tail: false,
                     };
                     let entries = self.entries.iter().copied();
-                    encode::position(&mut answer, pg, epoch, log, entries);
+                    answer.extend(log.encode(entries));
                 }
-                Message::Activate { .. } | Message::ReplicateWrite(..) | Message::ReplicateZero(_) => {
+                Message::Activate(_) | Message::ReplicateWrite(_) | Message::ReplicateZero(_) => {
                     self.received += 1;
                 }
                 Message::Lease(lease) if lease.ttl_ms > 0 => {
-                    let grant =
-                        wire::Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..lease };
-                    answer.extend(encode::lease(&wire::Lease { ttl_ms: 0, ..grant }));
+                    let Lease { ttl_ms, stamp, .. } = lease;
+                    let grant = Lease { ttl_ms: 0, granted_ttl_ms: ttl_ms, granted_stamp: stamp, ..lease };
+                    answer.extend(grant.encode());
                 }
                 Message::Fetch(inquiry) => match &self.block {
                     Some(block) => {
-                        answer.extend(encode::fetched(&inquiry, Status::Ok, true));
+                        answer.extend(Found { inquiry, status: Status::Ok }.encode(true));
                         answer.extend(crc32c(block).to_le_bytes());
                         answer.extend_from_slice(block);
                     }
-                    None => answer.extend(encode::fetched(&inquiry, Status::Damaged, false)),
+                    None => answer.extend(Found { inquiry, status: Status::Damaged }.encode(false)),
                 },
                 other => self.heard.push(format!("{other:?}")),
             }
             bytes = &bytes[size..];
         }
         if self.acknowledges && self.received > before {
-            answer.extend(encode::replicate_ack(self.received, false));
+            answer.extend(ReplicateAck { through: self.received, is_full: false }.encode());
         }
         answer
     }
@@ -352,7 +353,7 @@ impl Pair {
     pub(crate) fn told(&self) -> Option<Status> {
         let told = self.alone.io.to.get(&LinkId(99))?;
         match wire::parse(told).unwrap()?.0 {
-            Message::Reply(reply) => Some(reply.status),
+            Message::Reply(reply) => Some(reply.head.status),
             other => panic!("{other:?}"),
         }
     }
@@ -362,7 +363,7 @@ impl Pair {
         let data = vec![content; BLOCK_BYTES];
         let checksums = [U32::new(crc32c(&data))];
         let request = self.request(block);
-        let mut bytes = encode::write(&request, &checksums).to_vec();
+        let mut bytes = request.encode(Kind::Write).to_vec();
         bytes.extend_from_slice(zerocopy::IntoBytes::as_bytes(&checksums[..]));
         bytes.extend_from_slice(&data);
         bytes

@@ -112,7 +112,7 @@ pub struct WriteRecord {
     pub epoch: Epoch,
     /// The place in the group's order; 0 for what is given to a learner out of order, which no log shows.
     pub sequence: Sequence,
-    /// What its client calls it, so that it is known when it is sent again; 0 if it has no client.
+    /// By which it is known when its client sends it again: see [`base::LogEntry::origin`].
     pub origin: u64,
     /// The first block of the object.
     pub first_block: u16,

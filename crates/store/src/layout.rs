@@ -270,7 +270,7 @@ impl Record {
         }
     }
 
-    /// Of a write or zeroing: what its client calls it, 0 if it has none.
+    /// Of a write or zeroing: see [`base::LogEntry::origin`].
     #[must_use]
     pub fn origin(&self) -> u64 {
         u64::from(self.crc32c.get()) << 32 | u64::from(self.bytes.get())

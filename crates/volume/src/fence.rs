@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use wire::{Fence, Hello, Message, Role, encode};
+use wire::{Fence, Hello, Kind, Message, Role, VERSIONS};
 
 /// How long it may take: an OSD that vouches for one that fell silent does so within 15 s.
 pub(super) const FENCE_LIMIT: Duration = Duration::from_secs(30);
@@ -134,12 +134,13 @@ impl Asking {
         let silent = |_| format!("{address} does not answer");
         let map = self.maps.borrow().clone();
         let mut channel = auth::dial(&self.identity, &map, address).await?;
-        let hello = Hello { role: Role::Client(order.client), cluster: map.cluster, target: self.osd };
-        channel.send(&encode::hello(&hello)).await.map_err(unreachable)?;
+        let (role, cluster) = (Role::Client(order.client), map.cluster);
+        let hello = Hello { role, cluster, target: self.osd, versions: VERSIONS };
+        channel.send(&hello.encode()).await.map_err(unreachable)?;
         let mut inbox = Vec::new();
         timeout(GREETING_LIMIT, next(&mut channel, &mut inbox)).await.map_err(silent)??;
         let fence = Fence { request: 1, volume: order.volume, generation: order.generation };
-        channel.send(&encode::fence(&fence)).await.map_err(unreachable)?;
+        channel.send(&fence.encode(Kind::Fence)).await.map_err(unreachable)?;
         let waits = |_| "it is not sure of other OSDs yet that it reached a moment ago".to_owned();
         match timeout(ANSWER_LIMIT, next(&mut channel, &mut inbox)).await.map_err(waits)?? {
             Some(done) if done == fence => Ok(()),
@@ -152,9 +153,9 @@ impl Asking {
 async fn next(channel: &mut Channel, inbox: &mut Vec<u8>) -> Result<Option<Fence>, String> {
     loop {
         let parsed = match wire::parse(inbox).map_err(|error| error.to_string())? {
-            Some((Message::Welcome, size)) => Some((None, size)),
+            Some((Message::Welcome(_), size)) => Some((None, size)),
             Some((Message::FenceDone(fence), size)) => Some((Some(fence), size)),
-            Some((Message::Refused(reason), _)) => return Err(format!("it refused: {reason}")),
+            Some((Message::Refused(refused), _)) => return Err(format!("it refused: {}", refused.reason)),
             Some(_) => return Err("it sent what nobody asked for".to_owned()),
             None => None,
         };

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use wire::{Message, Request, Status, encode};
+use wire::{Kind, Message, Outcome, RefusalDetails, Refused, Request, Status, Welcome};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -212,9 +212,11 @@ async fn serve(mut channel: Channel, cluster: ClusterId, stored: &Mutex<Stored>)
             }
             match message {
                 Message::Hello(hello) if hello.cluster == cluster => {
-                    replies.extend_from_slice(&encode::welcome());
+                    replies.extend_from_slice(&Welcome { version: hello.version() }.encode());
                 }
-                Message::Hello(_) => replies.extend_from_slice(&encode::refused("another cluster")),
+                Message::Hello(_) => {
+                    replies.extend_from_slice(&Refused { reason: "another cluster" }.encode());
+                }
                 _ => answer(&mut stored, &message, &mut replies),
             }
             consumed += size;
@@ -230,13 +232,14 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
     if let Message::Fence(fence) = message {
         if !stored.faults.deaf_to_fences {
             stored.fences.push(*fence);
-            replies.extend_from_slice(&encode::fence_done(fence));
+            replies.extend_from_slice(&fence.encode(Kind::FenceDone));
         }
         return;
     }
     let (request, refusal) = match message {
         Message::Read(request) => (request, stored.faults.refuse_reads),
-        Message::Write(request, ..) | Message::Zero(request) => (request, stored.faults.refuse_writes),
+        Message::Write(write) => (&write.head, stored.faults.refuse_writes),
+        Message::Zero(request) => (request, stored.faults.refuse_writes),
         Message::Allocated(request) => (request, None),
         _ => panic!("clients send requests"),
     };
@@ -244,22 +247,24 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
         return;
     }
     if let Some(status) = refusal {
-        let details = encode::RefusalDetails { offset: request.offset, ..Default::default() };
-        replies.extend_from_slice(&encode::reply_refused(request.request, status, details));
+        let details = RefusalDetails { offset: request.offset, ..Default::default() };
+        replies.extend_from_slice(&Outcome::refused(request.request, status, details));
         return;
     }
     match message {
         Message::Read(request) => read(stored, request, replies),
-        Message::Write(request, checksums, data) => {
-            let status =
-                if write(stored, request, checksums, data) { Status::Ok } else { Status::CorruptPayload };
-            replies.extend_from_slice(&encode::reply(request.request, status, 0));
-        }
+        Message::Write(sent) => match write(stored, request, sent.checksums, sent.data) {
+            true => replies.extend_from_slice(&Outcome::done(request.request, 0)),
+            false => {
+                let details = RefusalDetails::default();
+                replies.extend(Outcome::refused(request.request, Status::CorruptPayload, details));
+            }
+        },
         Message::Zero(request) => {
             for block in blocks(request) {
                 stored.blocks.remove(&place(request.key, block));
             }
-            replies.extend_from_slice(&encode::reply(request.request, Status::Ok, 0));
+            replies.extend_from_slice(&Outcome::done(request.request, 0));
         }
         _ => {
             let mut bits = [0u8; OBJECT_BLOCKS / 8];
@@ -267,7 +272,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
                 let is_there = stored.blocks.contains_key(&place(request.key, block));
                 bits[block / 8] |= u8::from(is_there) << (block % 8);
             }
-            replies.extend_from_slice(&encode::reply(request.request, Status::Ok, bits.len()));
+            replies.extend_from_slice(&Outcome::done(request.request, bits.len()));
             replies.extend_from_slice(&bits);
         }
     }
@@ -276,7 +281,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
 fn read(stored: &Stored, request: &Request, replies: &mut Vec<u8>) {
     const ZEROS: Block = [0; BLOCK_BYTES];
     if blocks(request).all(|block| !stored.blocks.contains_key(&place(request.key, block))) {
-        replies.extend_from_slice(&encode::reply_zeros(request.request));
+        replies.extend_from_slice(&Outcome::zeros(request.request));
         return;
     }
     let found: Vec<&Block> = blocks(request)
@@ -284,7 +289,7 @@ fn read(stored: &Stored, request: &Request, replies: &mut Vec<u8>) {
         .collect();
     let checksums: Vec<U32> = found.iter().map(|block| crc32c(&block[..]).into()).collect();
     let body_bytes = found.len() * (BLOCK_BYTES + 4);
-    replies.extend_from_slice(&encode::reply(request.request, Status::Ok, body_bytes));
+    replies.extend_from_slice(&Outcome::done(request.request, body_bytes));
     replies.extend_from_slice(checksums.as_bytes());
     found.iter().for_each(|block| replies.extend_from_slice(&block[..]));
 }

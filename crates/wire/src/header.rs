@@ -1,59 +1,34 @@
-//! The 64 bytes every message starts with. Drawn in docs/protocol.md.
+//! What the headers of all kinds have in common, and which kinds there are. Drawn in docs/protocol.md.
 
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 
-/// The header of every message, little-endian. What a field means depends on the kind; unused ones are 0.
+/// The bytes of a header.
+pub type HeaderBytes = [u8; HEADER_BYTES];
+
+/// What every header begins with, little-endian.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-pub struct Header {
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub(crate) struct Prefix {
     /// CRC-32C of the 60 bytes that follow.
     pub header_crc32c: U32,
     /// One of [`Kind`].
     pub kind: u8,
-    /// Bits that qualify the kind.
+    /// Bits that qualify the kind: a `Flag` of its fields each.
     pub flags: u8,
-    /// One of [`Status`], in replies.
+    /// One of [`Status`], if the kind has one.
     pub status: U16,
-    /// Bytes after this header.
+    /// Bytes after the header.
     pub body_bytes: U32,
-    /// Bytes of the volume that the message is about; without data in a read request.
-    pub length: U32,
-    /// Chosen by whoever asks, repeated in the reply.
-    pub request: U64,
-    /// The volume.
-    pub volume: U64,
-    /// The 4 MiB piece of the volume.
-    pub object: U32,
-    /// Bytes from the object's start.
-    pub offset: U32,
-    /// The placement group's pool.
-    pub pool: U32,
-    /// The placement group's number in its pool.
-    pub pg_index: U32,
-    /// The sender's idea of the placement group's epoch.
-    pub epoch: U32,
-    /// The attach generation of the volume.
-    pub generation: U32,
-    /// A place in the placement group's order, or a count, by kind.
-    pub sequence: U64,
 }
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-impl Header {
-    /// Fills in the checksum: the last thing before a header is sent.
-    #[must_use]
-    pub fn sealed(mut self) -> Header {
-        self.header_crc32c = base::crc32c(&self.as_bytes()[4..]).into();
-        self
-    }
-
-    pub(crate) fn is_intact(&self) -> bool {
-        self.header_crc32c.get() == base::crc32c(&self.as_bytes()[4..])
-    }
+/// Fills in a header's checksum.
+pub fn seal(header: &mut HeaderBytes) {
+    let header_crc32c = base::crc32c(&header[size_of::<U32>()..]);
+    header[..size_of::<U32>()].copy_from_slice(&header_crc32c.to_le_bytes());
 }
 
 macro_rules! codes {
@@ -64,6 +39,9 @@ macro_rules! codes {
         pub enum $name { $($(#[$variant_doc])* $variant = $value,)* }
 
         impl $name {
+            /// All there are.
+            pub const ALL: &[$name] = &[$($name::$variant),*];
+
             /// The value that number stands for, if any.
             #[must_use]
             pub fn from_number(number: $number) -> Option<$name> {
@@ -80,7 +58,7 @@ codes! {
         Hello = 1,
         /// The answer to a hello that was accepted.
         Welcome = 2,
-        /// The answer to anything that ends the connection: the body is the reason as text.
+        /// The answer to anything that ends the connection.
         Refused = 3,
         /// Client to primary: read a range of an object.
         Read = 4,
@@ -96,17 +74,16 @@ codes! {
         ReplicateWrite = 9,
         /// Primary to replica: apply this zeroing.
         ReplicateZero = 10,
-        /// Replica to primary: everything up to the `sequence`th replicated message is on stable media.
+        /// Replica to primary: replicated messages are on stable media.
         ReplicateAck = 11,
-        /// Replica to primary: the `sequence`th replicated message was refused, and so is what follows it in
-        /// its placement group.
+        /// Replica to primary: a replicated message was refused, and so is what follows it in its placement group.
         ReplicateRefused = 12,
         /// Primary to replica: I have claimed this epoch; where are you?
         Query = 13,
         /// Replica to primary: the answer to a query, with the newest entries of the log.
         Position = 14,
-        /// Primary to replica: the epoch begins with a mark at this sequence. Counts as a replicated message.
-        /// To a learner: what is ordered from this sequence on is sent to you too.
+        /// Primary to replica: the epoch begins with a mark. Counts as a replicated message. To a learner: what is ordered
+        /// from there on is sent to you too.
         Activate = 15,
         /// Between OSDs: asks for a lease, grants one, or both.
         Lease = 16,
@@ -153,22 +130,21 @@ codes! {
         Ok = 0,
         /// This OSD is not the primary of that placement group: ask the registry who is.
         NotPrimary = 1,
-        /// The request's epoch is not the group's; the reply's header has the newer one.
+        /// The request's epoch is not the group's; the reply has the newer one.
         StaleEpoch = 2,
         /// The group cannot serve now; try again.
         NotActive = 3,
-        /// The volume was attached anew by somebody else; the reply's header has the newer generation.
+        /// The volume was attached anew by somebody else; the reply has the newer generation.
         Fenced = 4,
         /// An OSD of the group is full.
         NoSpace = 5,
-        /// Stored bytes do not match their checksum; the reply's `offset` is that of the block, and
-        /// `sequence` the OSD.
+        /// Stored bytes do not match their checksum; the reply has the block's offset, and the OSD.
         Damaged = 6,
         /// The bytes of a write did not match their checksum when they arrived.
         CorruptPayload = 7,
         /// The volume does not exist, or was removed.
         NoSuchVolume = 8,
-        /// The drive failed; the reply's `sequence` is the OSD.
+        /// The drive failed; the reply has the OSD.
         DeviceFailed = 9,
         /// The client's key does not allow it.
         Forbidden = 10,

@@ -1,25 +1,29 @@
 //! The binary protocol between clients and OSDs and between OSDs: what a message looks like.
 //!
-//! A message is a [`header::Header`] of 64 bytes and a body. [`message::parse`] turns the bytes of a peer,
-//! which may be anything, into a [`Message`] that cannot be wrong: every length, count and range was
-//! bounded, the header's checksum verified. Data is not verified here but by whoever stores or uses it,
-//! against the CRC-32C that travels beside each block.
+//! A message is a header of 64 bytes and a body. Of each kind one struct says what the bytes of its header are, and another
+//! what it is in memory, with its bounds and the way from one to the other beside them: [`Hello`] and what answers it in
+//! `hello`, all others in `message`, by who talks to whom. [`parse`] turns the bytes of a peer, which may be anything, into
+//! a [`Message`] that cannot be wrong: every length, count and range was bounded, the header's checksum verified, and what
+//! this version does not use is zero. Data is not verified here but by whoever stores or uses it, against the CRC-32C that
+//! travels beside each block.
 //!
-//! The order of messages is told in `docs/protocol.md`.
+//! `fixtures/` has the bytes of a message of each kind. The order of messages is told in `docs/protocol.md`.
 
-pub mod encode;
-pub mod header;
-pub mod message;
+mod fields;
+mod frame;
+mod header;
+mod hello;
+mod message;
+mod version;
 
-pub use header::{HEADER_BYTES, Header, Kind, Status};
-pub use message::{
-    BLOCKS_PER_MESSAGE_MAX, Blocks, CHECK_BLOCKS_MAX, Checksums, Fence, Findings, Hello, Inquiry,
-    LEASE_MS_MAX, Lease, Message, OBJECTS_MAX, ObjectDigest, Objects, PAYLOAD_BYTES_MAX, Position, Replicate,
-    Reply, Request, Role, WireError, parse,
-};
+pub use frame::WireError;
+pub use header::{HEADER_BYTES, HeaderBytes, Kind, Status, seal};
+pub use hello::{Hello, Refused, Role, Welcome};
+pub use message::*;
+pub use version::{VERSIONS, Version, Versions};
 
-/// The version of this protocol. A peer with another one is refused, with both numbers in the reason.
-pub const PROTOCOL_VERSION: u16 = 3;
+/// The checksums of a message's data, one for each block or part of one.
+pub type Checksums<'a> = &'a [zerocopy::little_endian::U32];
 
 /// The most bytes a whole message can have: what a receiver must have room for.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + message::BODY_BYTES_MAX;

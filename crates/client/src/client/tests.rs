@@ -4,7 +4,7 @@ use super::*;
 use base::Epoch;
 use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use std::ops::Range;
-use wire::header::Kind;
+use wire::{RefusalDetails, WithData};
 
 pub(super) const OSD: OsdId = OsdId(1);
 pub(super) const LINK: LinkId = LinkId(77);
@@ -46,7 +46,7 @@ impl TestIo {
                 Message::Read(request) => requests.push((Kind::Read, request, Vec::new())),
                 Message::Zero(request) => requests.push((Kind::Zero, request, Vec::new())),
                 Message::Allocated(request) => requests.push((Kind::Allocated, request, Vec::new())),
-                Message::Write(request, sums, data) => {
+                Message::Write(WithData { head: request, checksums: sums, data }) => {
                     let mut expected = [U32::ZERO; BLOCKS_PER_MESSAGE_MAX];
                     let count = block_checksums(request.offset, data, &mut expected);
                     assert_eq!(sums, &expected[..count]);
@@ -91,9 +91,11 @@ pub(super) fn connected() -> (Client, VolumeHandle, TestIo) {
     let mut io = TestIo::default();
     client.submit_read(Instant::default(), volume, 0, 0, 1, Buffer::new(1), &mut io);
     client.handle_connected(LINK, &mut io);
-    client.handle_bytes(Instant::default(), LINK, &encode::welcome(), &mut io).unwrap();
+    client
+        .handle_bytes(Instant::default(), LINK, &Welcome { version: Version(3) }.encode(), &mut io)
+        .unwrap();
     let (_, request, _) = io.requests().remove(0);
-    client.handle_bytes(Instant::default(), LINK, &encode::reply_zeros(request.request), &mut io).unwrap();
+    client.handle_bytes(Instant::default(), LINK, &wire::Outcome::zeros(request.request), &mut io).unwrap();
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
     (client, volume, io)
 }
@@ -103,8 +105,7 @@ fn reply(client: &mut Client, io: &mut TestIo, bytes: &[u8]) {
 }
 
 fn reply_with_data(request: &Request, data: &[u8], checksums: &[U32]) -> Vec<u8> {
-    let mut bytes =
-        encode::reply(request.request, Status::Ok, data.len() + checksums.as_bytes().len()).to_vec();
+    let mut bytes = wire::Outcome::done(request.request, data.len() + checksums.as_bytes().len()).to_vec();
     bytes.extend_from_slice(checksums.as_bytes());
     bytes.extend_from_slice(data);
     bytes
@@ -127,7 +128,7 @@ fn a_range_is_cut_at_objects_and_blocks() {
         assert_eq!(data, &buffer.bytes()[from..from + request.length as usize]);
         at += u64::from(request.length);
         assert!(client.poll_completion().is_none());
-        reply(&mut client, &mut io, &encode::reply(request.request, Status::Ok, 0));
+        reply(&mut client, &mut io, &wire::Outcome::done(request.request, 0));
     }
     assert_eq!(at, start + 600_000);
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
@@ -176,8 +177,8 @@ fn a_stale_epoch_is_replaced_by_the_newer_one_at_once() {
     client.submit_zero(Instant::default(), volume, 1, 0, 4096, &mut io);
     let (_, request, _) = io.requests().remove(0);
     assert_eq!(request.epoch, Epoch(3));
-    let details = encode::RefusalDetails { epoch: Epoch(8), ..Default::default() };
-    reply(&mut client, &mut io, &encode::reply_refused(request.request, Status::StaleEpoch, details));
+    let details = RefusalDetails { epoch: Epoch(8), ..Default::default() };
+    reply(&mut client, &mut io, &wire::Outcome::refused(request.request, Status::StaleEpoch, details));
     let (_, request, _) = io.requests().remove(0);
     assert_eq!(request.epoch, Epoch(8));
 }
@@ -193,13 +194,13 @@ fn what_was_under_way_on_a_lost_connection_is_tried_again_on_a_new_one() {
     client.handle_timeout(later, &mut io);
     let new_link = LinkId(LINK.0 + 1);
     client.handle_connected(new_link, &mut io);
-    client.handle_bytes(later, new_link, &encode::welcome(), &mut io).unwrap();
+    client.handle_bytes(later, new_link, &Welcome { version: Version(3) }.encode(), &mut io).unwrap();
     let (kind, again, _) = io.requests().remove(0);
     assert_eq!((kind, again.key, again.offset), (Kind::Zero, first.key, first.offset));
     // The old connection's answer, should it still come, is nobody's.
-    client.handle_bytes(later, LINK, &encode::reply(first.request, Status::Ok, 0), &mut io).unwrap();
+    client.handle_bytes(later, LINK, &wire::Outcome::done(first.request, 0), &mut io).unwrap();
     assert!(client.poll_completion().is_none());
-    client.handle_bytes(later, new_link, &encode::reply(again.request, Status::Ok, 0), &mut io).unwrap();
+    client.handle_bytes(later, new_link, &wire::Outcome::done(again.request, 0), &mut io).unwrap();
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
 }
 
@@ -208,8 +209,8 @@ fn damage_names_volume_object_and_osd() {
     let (mut client, volume, mut io) = connected();
     client.submit_read(Instant::default(), volume, 1, OBJECT_BYTES + 4096, 4096, Buffer::new(4096), &mut io);
     let (_, request, _) = io.requests().remove(0);
-    let details = encode::RefusalDetails { offset: 4096, osd: OSD, ..Default::default() };
-    reply(&mut client, &mut io, &encode::reply_refused(request.request, Status::Damaged, details));
+    let details = RefusalDetails { offset: 4096, osd: OSD, ..Default::default() };
+    reply(&mut client, &mut io, &wire::Outcome::refused(request.request, Status::Damaged, details));
     let Outcome::Failed(error) = client.poll_completion().unwrap().outcome else { panic!() };
     let text = error.to_string();
     assert!(text.contains("\"v\"") && text.contains("object 1") && text.contains("osd.1"), "{text}");
@@ -276,7 +277,7 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
         assert_eq!(other.origin, request.origin, "it is the same write");
         elsewhere += 1;
         // An answer to the first attempt says nothing any more.
-        reply(&mut client, &mut io, &encode::reply(request.request, Status::Ok, 0));
+        reply(&mut client, &mut io, &wire::Outcome::done(request.request, 0));
         assert!(client.poll_completion().is_none());
     }
     assert_eq!(elsewhere, 4);

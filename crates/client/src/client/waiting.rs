@@ -222,7 +222,8 @@ impl Client {
         let is_silent = |osd: &OsdId| {
             let state = &self.osds[osd];
             // Who does not even greet may be away, and is tried again and again at the same pace.
-            let doublings = if state.is_ready { self.silences.get(osd).copied().unwrap_or(0) } else { 0 };
+            let doublings =
+                if state.version.is_some() { self.silences.get(osd).copied().unwrap_or(0) } else { 0 };
             let limit = SILENCE_MAX * (1 << doublings.min(SILENCE_DOUBLINGS_MAX));
             state.is_awaited && state.silent_since.is_some_and(|since| now.since(since) >= limit)
         };
@@ -234,7 +235,7 @@ impl Client {
     fn give_up_silent(&mut self, now: Instant, osd: OsdId, link: LinkId, io: &mut impl Network) {
         let state = &self.osds[&osd];
         let seconds = state.silent_since.map_or(0, |since| now.since(since).as_secs());
-        let reason = if state.is_ready {
+        let reason = if state.version.is_some() {
             *self.silences.entry(osd).or_default() += 1;
             format!("it has not answered for {seconds} s")
         } else {
@@ -320,7 +321,7 @@ impl Client {
         };
         let silent = osd.and_then(|osd| {
             let state = self.osds.get(&osd)?;
-            Some((osd, state.is_ready, now.since(state.silent_since?).as_secs()))
+            Some((osd, state.version.is_some(), now.since(state.silent_since?).as_secs()))
         });
         let pg = piece.key.pg;
         match silent {

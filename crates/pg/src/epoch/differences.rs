@@ -2,10 +2,9 @@
 //!
 //! Pure functions of where the members stand ([`MemberPosition`]).
 
-use crate::blocks::BlockRange;
 use crate::group::position::{Difference, MemberPosition};
-use base::log_entry::{NAME, REPAIR, UNDONE};
-use base::{Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::log_entry::{REPAIR, UNDONE, name_of};
+use base::{BlockRange, Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -60,12 +59,12 @@ pub(crate) fn as_told_by(
     member: &MemberPosition,
     difference: Difference,
 ) -> impl Iterator<Item = Difference> + use<> {
-    let Difference { range, tag } = difference;
-    let name = tag & NAME;
+    let Difference { range, origin } = difference;
+    let name = name_of(origin);
     let runs = done_runs(member.entries.iter().copied(), &range, name);
     runs.into_iter().map(move |(first_block, block_count, was_done)| {
         let undone = if name != 0 && !was_done { UNDONE } else { 0 };
-        Difference { range: BlockRange { first_block, block_count, ..range }, tag: name | REPAIR | undone }
+        Difference { range: BlockRange { first_block, block_count, ..range }, origin: name | REPAIR | undone }
     })
 }
 
@@ -105,7 +104,7 @@ pub(crate) fn differences(
                 first_block: entry.first_block,
                 block_count: entry.block_count,
             },
-            tag: entry.origin & NAME,
+            origin: name_of(entry.origin),
         })
         .collect();
     let words: Vec<Words> = members.iter().map(words_of).collect();
@@ -118,7 +117,7 @@ type Words = BTreeMap<(VolumeId, u32, u64), Vec<LogEntry>>;
 fn words_of(member: &MemberPosition) -> Words {
     let mut words = Words::new();
     for entry in member.entries.iter().filter(|entry| !entry.is_mark()) {
-        words.entry((entry.volume, entry.object, entry.origin & NAME)).or_default().push(*entry);
+        words.entry((entry.volume, entry.object, name_of(entry.origin))).or_default().push(*entry);
     }
     words
 }
@@ -126,14 +125,14 @@ fn words_of(member: &MemberPosition) -> Words {
 /// The parts of a range on which the members' newest words of its write differ. Where all have the same, an epoch that
 /// began since made them agree: its repair brought everybody the same content, whatever they had before.
 fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
-    let Difference { range, tag } = difference;
-    let key = range.key;
-    if tag == 0 {
+    let Difference { range, origin } = difference;
+    let (key, name) = (range.key, name_of(origin));
+    if name == 0 {
         return vec![difference];
     }
     let words: Vec<&[LogEntry]> = words
         .iter()
-        .map(|words| words.get(&(key.volume, key.object, tag)).map_or(&[][..], Vec::as_slice))
+        .map(|words| words.get(&(key.volume, key.object, name)).map_or(&[][..], Vec::as_slice))
         .collect();
     let differ = |block: u16| {
         let mut newest = words.iter().map(|words| {
@@ -146,7 +145,7 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
     let runs = runs_alike(range.blocks(), differ).into_iter().filter(|(.., differs)| *differs);
     runs.map(|(first_block, block_count, _)| Difference {
         range: BlockRange { first_block, block_count, ..range },
-        tag,
+        origin,
     })
     .collect()
 }
@@ -160,11 +159,11 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
 pub(crate) fn done_runs(
     log: impl DoubleEndedIterator<Item = LogEntry>,
     range: &BlockRange,
-    tag: u64,
+    name: u64,
 ) -> Vec<(u16, u16, bool)> {
-    let entries: Vec<LogEntry> = match tag {
+    let entries: Vec<LogEntry> = match name {
         0 => Vec::new(),
-        _ => log.rev().filter(|entry| entry.is_of(&range.key, tag)).collect(),
+        _ => log.rev().filter(|entry| entry.is_of(&range.key, name)).collect(),
     };
     let was_done = |block: u16| {
         entries.iter().find(|entry| entry.covers(block)).is_some_and(|entry| entry.origin & UNDONE == 0)
@@ -262,7 +261,10 @@ mod tests {
         let pg = PgId { pool: PoolId(1), index: 0 };
         let found = differences(pg, 1, &members).unwrap();
         assert_eq!(
-            found.iter().map(|difference| (difference.range.first_block, difference.tag)).collect::<Vec<_>>(),
+            found
+                .iter()
+                .map(|difference| (difference.range.first_block, difference.origin))
+                .collect::<Vec<_>>(),
             [(10, 8)]
         );
         // Before that repair was on both, the write was a difference. A part of it that only one repaired is one still.
@@ -284,9 +286,9 @@ mod tests {
     fn a_repair_tells_what_the_log_of_the_content_tells() {
         let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
         let range = BlockRange { key, first_block: 10, block_count: 2 };
-        let told = |entries: &[LogEntry], tag| -> Vec<(u16, u64)> {
-            let parts = as_told_by(&member(0, true, entries), Difference { range, tag });
-            parts.map(|part| (part.range.first_block, part.tag)).collect()
+        let told = |entries: &[LogEntry], origin| -> Vec<(u16, u64)> {
+            let parts = as_told_by(&member(0, true, entries), Difference { range, origin });
+            parts.map(|part| (part.range.first_block, part.origin)).collect()
         };
         let write = LogEntry { origin: 7, block_count: 2, ..entry(1, 1, 10) };
         assert_eq!(told(&[write], 7), [(10, 7 | REPAIR)]);

@@ -11,11 +11,11 @@ use crate::group::role::{Change, Phase, Repairing};
 use crate::group::{LogTail, PendingQuery};
 use crate::io::Io;
 use crate::journal::Milestone;
-use base::log_entry::{NAME, UNDONE};
-use base::{Epoch, LinkId, OsdId, PgId, Sequence};
+use base::log_entry::{UNDONE, name_of};
+use base::{LinkId, OsdId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
-use wire::{Position, encode};
+use wire::{LogState, Position, Query};
 
 /// How long a group whose members' logs do not reach each other waits before it looks again.
 const STOPPED_PAUSE: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ const STOPPED_PAUSE: Duration = Duration::from_secs(10);
 /// Asks the replicas of an epoch that was just granted.
 pub(crate) fn ask(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &cx.groups[index];
-    let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
+    let query = Query { pg: group.pg, modulus: group.modulus, epoch: group.epoch };
     let replicas: Vec<_> = group.replicas(cx.me.id).collect();
     for osd in replicas {
         match cx.links.ready(osd) {
-            Some(link) => cx.io.send(link, &encode::query(pg, modulus, epoch)),
+            Some(link) => cx.io.send(link, &query.encode()),
             None => return end(cx, index, &format!("{osd} cannot be reached")),
         }
     }
@@ -35,13 +35,8 @@ pub(crate) fn ask(cx: &mut Context<'_, impl Io>, index: u32) {
 }
 
 /// A primary claimed an epoch and asks where this replica stands.
-pub(crate) fn handle_query(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    pg: PgId,
-    modulus: u32,
-    epoch: Epoch,
-) {
+pub(crate) fn handle_query(cx: &mut Context<'_, impl Io>, link: LinkId, query: &Query) {
+    let Query { pg, modulus, epoch } = *query;
     let Some(index) = cx.groups.find(pg) else { return };
     let Some(leader) = cx.links.osd_at(link) else { return };
     if !may_ask(&cx.groups[index], leader, epoch, modulus) {
@@ -66,27 +61,27 @@ pub(crate) fn answer_pending(cx: &mut Context<'_, impl Io>, index: u32) {
     if epoch != group.epoch {
         return;
     }
-    let pg = group.pg;
-    let mut bytes = Vec::new();
-    encode::position(&mut bytes, pg, epoch, log_state(cx, index), cx.disk.store.pg_log(pg));
-    cx.io.send(link, &bytes);
+    let state = log_state(cx, index);
+    cx.io.send(link, &state.encode(cx.disk.store.pg_log(state.pg)));
 }
 
-fn log_state(cx: &Context<'_, impl Io>, index: u32) -> encode::LogState {
-    let (pg, store) = (cx.groups[index].pg, &cx.disk.store);
-    encode::LogState {
+fn log_state(cx: &Context<'_, impl Io>, index: u32) -> LogState {
+    let (group, store) = (&cx.groups[index], &cx.disk.store);
+    let pg = group.pg;
+    LogState {
+        pg,
+        epoch: group.epoch,
         last_sequence: store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
         log_begins: store.pg_log_begins(pg),
         is_incomplete: store.pg_is_incomplete(pg),
-        may_lack_tail: cx.groups[index].tail == LogTail::MayHaveRotted,
+        may_lack_tail: group.tail == LogTail::MayHaveRotted,
     }
 }
 
 /// Where this OSD stands itself.
 pub(crate) fn own_position(cx: &Context<'_, impl Io>, index: u32) -> MemberPosition {
-    let encode::LogState { last_sequence, log_begins, is_incomplete, may_lack_tail } = log_state(cx, index);
-    let entries = cx.disk.store.pg_log(cx.groups[index].pg).collect();
-    MemberPosition { osd: cx.me.id, last_sequence, log_begins, is_incomplete, may_lack_tail, entries }
+    let state = log_state(cx, index);
+    MemberPosition::new(cx.me.id, &state, cx.disk.store.pg_log(state.pg))
 }
 
 /// A replica says where it stands. Answers its group, if it is no member in sync: then it says so as a learner.
@@ -95,9 +90,9 @@ pub(crate) fn handle_position(
     osd: OsdId,
     position: &Position<'_>,
 ) -> Option<u32> {
-    let index = cx.groups.find(position.pg)?;
+    let index = cx.groups.find(position.head.pg)?;
     let group = &mut cx.groups[index];
-    if position.epoch != group.epoch {
+    if position.head.epoch != group.epoch {
         return None;
     }
     if !group.config.in_sync.contains(&osd) {
@@ -105,7 +100,7 @@ pub(crate) fn handle_position(
     }
     let positions = group.standing.positions_mut()?;
     if positions.iter().all(|known| known.osd != osd) {
-        positions.push(MemberPosition::told(osd, position));
+        positions.push(MemberPosition::new(osd, &position.head, position.entries()));
         begin_epoch(cx, index);
     }
     None
@@ -166,14 +161,14 @@ fn begin_behind(
     let own = members.pop().expect("this OSD is the last of the members");
     let queue: VecDeque<Difference> =
         found.into_iter().flat_map(|difference| as_told_by(&own, difference)).collect();
-    if queue.iter().any(|difference| difference.tag & UNDONE != 0) {
+    if queue.iter().any(|difference| difference.origin & UNDONE != 0) {
         cx.pass(Milestone::PeeringUndone);
     }
     // Of their logs, what a block that is adopted may be about.
-    let names: BTreeSet<u64> = queue.iter().map(|difference| difference.tag & NAME).collect();
+    let names: BTreeSet<u64> = queue.iter().map(|difference| name_of(difference.origin)).collect();
     let mut others = members;
     for member in &mut others {
-        member.entries.retain(|entry| names.contains(&(entry.origin & NAME)));
+        member.entries.retain(|entry| names.contains(&name_of(entry.origin)));
     }
     others.sort_by_key(|member| member.may_lack_tail);
     let repairing = Repairing { queue, current: None, mark_is_due: true, others };
@@ -212,6 +207,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::{Alone, PG};
+    use base::Epoch;
     use wire::Message;
 
     fn positions(alone: &mut Alone, link: LinkId) -> usize {

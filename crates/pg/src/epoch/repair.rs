@@ -2,7 +2,6 @@
 
 use super::differences::as_told_by;
 use super::end_for_longer;
-use crate::blocks::BlockRange;
 use crate::context::{Context, Task};
 use crate::damage::Absence;
 use crate::group::LogTail;
@@ -11,9 +10,9 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
-use base::{BLOCK_BYTES, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, BlockRange, ObjectKey, OsdId};
 use store::StageError;
-use wire::encode;
+use wire::{GroupEpoch, Kind};
 
 /// Blocks repaired at a time.
 const REPAIR_BLOCKS: u16 = 64;
@@ -27,14 +26,14 @@ pub(crate) fn next(cx: &mut Context<'_, impl Io>, index: u32) {
     if repairing.mark_is_due {
         return stage_mark(cx, index);
     }
-    let Some(Difference { range, tag }) = repairing.queue.pop_front() else { return serve(cx, index) };
+    let Some(Difference { range, origin }) = repairing.queue.pop_front() else { return serve(cx, index) };
     let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, index, range);
     let operation = cx.operations.live(id);
-    operation.attempt.tag = tag;
+    operation.attempt.origin = origin;
     repairing.current = Some(id);
     let wanted = range.block_count.min(REPAIR_BLOCKS);
     let (block_count, is_zeros) = cx.disk.look_up_run(operation, wanted, 1);
-    requeue(cx, index, Difference { range: range.behind(block_count), tag });
+    requeue(cx, index, Difference { range: range.behind(block_count), origin });
     let operation = cx.operations.live(id);
     if !is_zeros {
         operation.state = OperationState::Reading;
@@ -53,7 +52,7 @@ fn serve(cx: &mut Context<'_, impl Io>, index: u32) {
     group.tail = LogTail::IsKnown;
     let (pg, epoch) = (group.pg, group.epoch);
     for link in group.replicas(cx.me.id).filter_map(|osd| cx.links.ready(osd)) {
-        cx.io.send(link, &encode::serves(pg, epoch));
+        cx.io.send(link, &GroupEpoch { pg, epoch }.encode(Kind::Serves));
     }
     cx.damage.forget_lost(pg);
 }
@@ -84,7 +83,7 @@ fn stage_mark(cx: &mut Context<'_, impl Io>, index: u32) {
 pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let damage = operation.first_damage();
-    let (index, range, tag) = (operation.group, operation.range, operation.attempt.tag);
+    let (index, range, origin) = (operation.group, operation.range, operation.attempt.origin);
     if let Some((block, status)) = damage {
         cx.release_parts(id);
         if range.block_count == 1 {
@@ -95,7 +94,7 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
         }
         cx.forget(id);
         for block in range.blocks().rev() {
-            requeue(cx, index, Difference { range: BlockRange::one(range.key, block), tag });
+            requeue(cx, index, Difference { range: BlockRange::one(range.key, block), origin });
         }
         set_current(cx, index, None);
         return next(cx, index);
@@ -159,7 +158,7 @@ pub(crate) fn adopted(cx: &mut Context<'_, impl Io>, id: OperationId, osd: OsdId
     let Some(repairing) = cx.groups[operation.group].standing.repairing() else { return };
     let Some(member) = repairing.others.iter().find(|member| member.osd == osd) else { return };
     let told = as_told_by(member, difference_of(operation));
-    operation.attempt.tag = told.map(|told| told.tag).next().unwrap_or(operation.attempt.tag);
+    operation.attempt.origin = told.map(|told| told.origin).next().unwrap_or(operation.attempt.origin);
 }
 
 /// The store has no room right now for a repair.
@@ -173,7 +172,7 @@ pub(crate) fn must_come_again(cx: &mut Context<'_, impl Io>, id: OperationId) {
 }
 
 fn difference_of(operation: &Operation) -> Difference {
-    Difference { range: operation.range, tag: operation.attempt.tag }
+    Difference { range: operation.range, origin: operation.attempt.origin }
 }
 
 fn requeue(cx: &mut Context<'_, impl Io>, index: u32, difference: Difference) {

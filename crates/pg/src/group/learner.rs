@@ -1,7 +1,6 @@
 //! Members that a primary brings up to date, and how far each is.
 
-use crate::blocks::BlockRange;
-use base::{BLOCK_BYTES, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
 use std::collections::VecDeque;
 
 /// What a learner is still to be given.

@@ -1,7 +1,7 @@
 //! The operations of a group: those under way, and behind them those that wait for their blocks or for room.
 
-use crate::blocks::BlockRange;
 use crate::operation::{OperationId, Operations};
+use base::BlockRange;
 use std::collections::VecDeque;
 
 /// The most writes of one group that are ordered and not yet acknowledged. Below the length of the log that a

@@ -1,18 +1,17 @@
 //! Where members stand in a group's order, and what they may differ in.
 
-use crate::blocks::BlockRange;
-use base::{LogEntry, OsdId, Sequence};
-use wire::Position;
+use base::{BlockRange, LogEntry, OsdId, Sequence};
+use wire::LogState;
 
 /// Blocks whose content the members may disagree about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Difference {
     pub(crate) range: BlockRange,
-    /// What the client calls the write that not all members have; 0 if it has no name.
-    pub(crate) tag: u64,
+    /// That of the write that not all members have, or of its repair: see [`LogEntry::origin`].
+    pub(crate) origin: u64,
 }
 
-/// Where a member stands, as it told its primary.
+/// Where a member stands, as it told its primary: see [`LogState`].
 #[derive(Clone, Debug)]
 pub(crate) struct MemberPosition {
     pub(crate) osd: OsdId,
@@ -24,15 +23,14 @@ pub(crate) struct MemberPosition {
 }
 
 impl MemberPosition {
-    pub(crate) fn told(osd: OsdId, position: &Position<'_>) -> MemberPosition {
-        MemberPosition {
-            osd,
-            last_sequence: position.last_sequence,
-            log_begins: position.log_begins,
-            is_incomplete: position.is_incomplete,
-            may_lack_tail: position.may_lack_tail,
-            entries: position.entries().collect(),
-        }
+    pub(crate) fn new(
+        osd: OsdId,
+        state: &LogState,
+        entries: impl Iterator<Item = LogEntry>,
+    ) -> MemberPosition {
+        let LogState { last_sequence, log_begins, is_incomplete, may_lack_tail, .. } = *state;
+        let entries = entries.collect();
+        MemberPosition { osd, last_sequence, log_begins, is_incomplete, may_lack_tail, entries }
     }
 
     /// Whether its log goes back to the group's first write.

@@ -18,7 +18,6 @@
 //! sync. Should it be a learner again before that, its log is not used. Nobody but the registry's configuration
 //! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
 
-use crate::blocks::BlockRange;
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::epoch::differences::{agreement, differences};
@@ -32,10 +31,13 @@ use crate::journal::Milestone;
 use crate::links::Awaited;
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::pace::PUSH_BLOCKS;
-use base::{BLOCK_BYTES, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, BlockRange, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use wire::{Blocks, Objects, Position, Replicate, Status, encode};
+use wire::{
+    Activate, Blocks, GroupEpoch, Kind, ListBlocks, ListObjects, Objects, Position, Push, PushEntry, Query,
+    Status,
+};
 use zerocopy::IntoBytes;
 
 use super::digest::digest_of;
@@ -116,7 +118,8 @@ impl Backfill {
                 learning.asked.push(osd);
             }
             learning.learners.push(Learner { osd, link, session, heard_at, joined: None });
-            cx.io.send(link, &encode::query(group.pg, group.modulus, group.epoch));
+            let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
+            cx.io.send(link, &Query { pg, modulus, epoch }.encode());
             if !self.learning.contains(&index) {
                 self.learning.push(index);
             }
@@ -143,13 +146,13 @@ impl Backfill {
         let (link, session) = (learner.link, learner.session);
         let own = query::own_position(cx, index);
         let last_sequence = own.last_sequence;
-        let theirs = MemberPosition::told(osd, position);
+        let theirs = MemberPosition::new(osd, &position.head, position.entries());
         // Its log tells what it lacks only where it is a part of the same history: logs that both go back to the
         // first write are, and those that share an entry that members had only in agreement. The same numbers may
         // stand for other writes.
         let is_whole = own.is_whole() && theirs.is_whole();
         let members = [own, theirs];
-        let tells = !position.is_incomplete && (is_whole || agreement(&members).is_some());
+        let tells = !position.head.is_incomplete && (is_whole || agreement(&members).is_some());
         let by_log = if tells && !is_cramped { differences(pg, modulus, &members).ok() } else { None };
         cx.pass(match by_log {
             Some(_) => Milestone::LearnerByLog,
@@ -174,12 +177,12 @@ impl Backfill {
         learner.heard_at = now;
         let (has_mark, blocks_awaited, pushed) = (false, None, 0);
         learner.joined = Some(Joined { from, has_mark, work, comparison, blocks_awaited, pushed });
-        let join = encode::join(pg, epoch, mark, from);
+        let join = Activate { pg, epoch, mark, join: Some(from) }.encode();
         cx.send_replicated(link, Awaited::Join { group: index, session }, &join);
         // Its log shall be as good as any member's: a client may ask it whether a write was done. What is under way
         // is no part of this OSD's log yet.
         for entry in entries.iter().chain(&under_way) {
-            let bytes = encode::push_entry(pg, epoch, entry);
+            let bytes = PushEntry { pg, epoch, entry: *entry }.encode();
             cx.send_replicated(link, Awaited::Learning { group: index, session }, &bytes);
         }
         self.recover_next(cx, index, osd);
@@ -316,12 +319,13 @@ impl Backfill {
                 }
                 (Some(Work::Object(key)), _) => {
                     joined.blocks_awaited = Some(key);
-                    return cx.io.send(link, &encode::list_blocks(key, epoch));
+                    return cx.io.send(link, &ListBlocks { key, epoch }.encode());
                 }
                 (None, Some(comparison)) => {
                     if !comparison.is_awaited {
                         comparison.is_awaited = true;
-                        cx.io.send(link, &encode::list_objects(pg, epoch, comparison.after));
+                        let after = comparison.after;
+                        cx.io.send(link, &ListObjects { pg, epoch, after }.encode());
                     }
                     return;
                 }
@@ -349,7 +353,8 @@ impl Backfill {
         let (pg, epoch) = (group.pg, group.epoch);
         let learner = group.learning_mut().and_then(|learning| learning.of(osd));
         if let Some(session) = learner.map(|learner| learner.session) {
-            cx.send_replicated(link, Awaited::Learning { group: index, session }, &encode::whole(pg, epoch));
+            let whole = GroupEpoch { pg, epoch }.encode(Kind::Whole);
+            cx.send_replicated(link, Awaited::Learning { group: index, session }, &whole);
         }
         epoch::end(cx, index, &format!("{osd} has caught up"));
         // From here on nothing more is acknowledged. What was, it was sent.
@@ -419,10 +424,10 @@ impl Backfill {
         objects: &Objects<'_>,
     ) {
         let now = cx.now;
-        let Some(index) = cx.groups.find(objects.pg) else { return };
+        let Some(index) = cx.groups.find(objects.head.pg) else { return };
         let group = &mut cx.groups[index];
         let pg = group.pg;
-        let is_current = group.epoch == objects.epoch;
+        let is_current = group.epoch == objects.head.epoch;
         let Some(learning) = group.learning_mut() else { return };
         let is_cramped = learning.cramped.contains(&osd);
         let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
@@ -433,7 +438,7 @@ impl Backfill {
         let theirs: BTreeMap<(VolumeId, u32), u64> =
             objects.entries().map(|entry| ((entry.volume, entry.object), entry.digest)).collect();
         // A page that is not the last goes as far as its last entry.
-        let end = if objects.is_last { None } else { theirs.keys().next_back().copied() };
+        let end = if objects.head.is_last { None } else { theirs.keys().next_back().copied() };
         let mut own: Vec<ObjectKey> = Vec::new();
         while let Some(key) = comparison.own.front().copied() {
             if end.is_some_and(|end| (key.volume, key.object) > end) {
@@ -443,7 +448,7 @@ impl Backfill {
             own.push(key);
         }
         comparison.after = end;
-        if objects.is_last {
+        if objects.head.is_last {
             joined.comparison = None;
         }
         for key in &own {
@@ -468,20 +473,20 @@ impl Backfill {
     /// A learner says what the blocks of an object hold: those that differ are pushed.
     pub(crate) fn handle_blocks(&mut self, cx: &mut Context<'_, impl Io>, osd: OsdId, blocks: &Blocks<'_>) {
         let now = cx.now;
-        let Some(index) = cx.groups.find(blocks.key.pg) else { return };
+        let Some(index) = cx.groups.find(blocks.of.key.pg) else { return };
         let group = &mut cx.groups[index];
-        let is_current = group.epoch == blocks.epoch;
+        let is_current = group.epoch == blocks.of.epoch;
         let Some(learning) = group.learning_mut() else { return };
         let is_cramped = learning.cramped.contains(&osd);
         let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
-        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(blocks.key))
+        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(blocks.of.key))
         else {
             return;
         };
         joined.blocks_awaited = None;
         learner.heard_at = now;
         let mut own = [None; OBJECT_BLOCKS];
-        cx.disk.store.for_each_block(&blocks.key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
+        cx.disk.store.for_each_block(&blocks.of.key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
         let theirs = |block: usize| {
             let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
             is_there.then(|| blocks.checksums[block].get())
@@ -495,7 +500,7 @@ impl Backfill {
             }
             if block > first {
                 let (first_block, block_count) = (first as u16, (block - first) as u16);
-                let range = BlockRange { key: blocks.key, first_block, block_count };
+                let range = BlockRange { key: blocks.of.key, first_block, block_count };
                 joined.work.push_back(Work::Range(range));
             }
             block += 1;
@@ -556,7 +561,7 @@ fn under_way(
                 object: range.key.object,
                 first_block: range.first_block,
                 block_count: range.block_count,
-                origin: operation.attempt.tag,
+                origin: operation.attempt.origin,
             });
         }
         work.push_back(Work::Range(range));
@@ -627,14 +632,7 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let index = operation.group;
     let group = &mut cx.groups[index];
-    let push = Replicate {
-        key: operation.range.key,
-        epoch: group.epoch,
-        sequence: Sequence(0),
-        first_block: operation.range.first_block,
-        block_count: operation.range.block_count,
-        origin: 0,
-    };
+    let push = Push { range: operation.range, epoch: group.epoch };
     let purpose = operation.purpose;
     // Of what is lost there is nothing: what was read was given back.
     let (is_lost, is_zeros) = match operation.parts.first() {
@@ -651,8 +649,12 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
         _ => None,
     };
     if let Some((link, session, cost)) = link {
-        let header = if is_lost { encode::push_lost(&push) } else { encode::push(&push, is_zeros) };
-        cx.send_replicated(link, Awaited::Push { group: index, session, cost }, &header);
+        let kind = match (is_lost, is_zeros) {
+            (true, _) => Kind::PushLost,
+            (false, true) => Kind::PushZero,
+            (false, false) => Kind::PushWrite,
+        };
+        cx.send_replicated(link, Awaited::Push { group: index, session, cost }, &push.encode(kind));
         let operation = cx.operations.live(id);
         if !is_zeros {
             cx.io.send(link, operation.checksums.as_bytes());

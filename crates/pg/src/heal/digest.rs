@@ -3,9 +3,9 @@
 use crate::context::Context;
 use crate::io::Io;
 use base::hash::mix;
-use base::{Epoch, LinkId, OBJECT_BLOCKS, ObjectKey, PgId, VolumeId};
+use base::{LinkId, OBJECT_BLOCKS, ObjectKey};
 use store::Store;
-use wire::{OBJECTS_MAX, ObjectDigest, encode};
+use wire::{Blocks, ENTRIES_MAX, ListBlocks, ListObjects, ObjectDigest, Page};
 use zerocopy::little_endian::U32;
 
 /// A digest with one more value in it.
@@ -28,33 +28,26 @@ pub(crate) fn digest_of(store: &Store, key: &ObjectKey) -> ObjectDigest {
 }
 
 /// A primary asks which objects of a group this member has.
-pub(crate) fn list_objects(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    pg: PgId,
-    epoch: Epoch,
-    after: Option<(VolumeId, u32)>,
-) {
+pub(crate) fn list_objects(cx: &mut Context<'_, impl Io>, link: LinkId, wanted: &ListObjects) {
+    let ListObjects { pg, epoch, after } = *wanted;
     if cx.groups.find(pg).is_none_or(|index| cx.groups[index].epoch != epoch) {
         return;
     }
     let objects = cx.disk.objects_of(pg);
     let mut left = objects.iter().filter(|key| after.is_none_or(|after| (key.volume, key.object) > after));
-    let page = left.by_ref().take(OBJECTS_MAX).map(|key| digest_of(&cx.disk.store, key));
-    let page: Vec<ObjectDigest> = page.collect();
-    let mut bytes = Vec::new();
-    encode::objects(&mut bytes, pg, epoch, &page, left.next().is_none());
-    cx.io.send(link, &bytes);
+    let page = left.by_ref().take(ENTRIES_MAX).map(|key| digest_of(&cx.disk.store, key));
+    let digests: Vec<ObjectDigest> = page.collect();
+    let page = Page { pg, epoch, is_last: left.next().is_none() };
+    cx.io.send(link, &page.encode(digests.into_iter()));
 }
 
 /// A primary asks for the checksums of an object's blocks.
-pub(crate) fn list_blocks(cx: &mut Context<'_, impl Io>, link: LinkId, key: ObjectKey, epoch: Epoch) {
+pub(crate) fn list_blocks(cx: &mut Context<'_, impl Io>, link: LinkId, of: ListBlocks) {
     let store = &cx.disk.store;
     let mut checksums = Box::new([U32::ZERO; OBJECT_BLOCKS]);
-    store.for_each_block(&key, |block, crc32c| checksums[usize::from(block)] = crc32c.into());
-    let mut bytes = Vec::new();
-    encode::blocks(&mut bytes, key, epoch, &store.allocated_bits(&key), &checksums);
-    cx.io.send(link, &bytes);
+    store.for_each_block(&of.key, |block, crc32c| checksums[usize::from(block)] = crc32c.into());
+    let allocated = store.allocated_bits(&of.key);
+    cx.io.send(link, &Blocks { of, allocated: &allocated, checksums: &checksums }.encode());
 }
 
 #[cfg(test)]

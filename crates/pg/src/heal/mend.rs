@@ -9,7 +9,6 @@
 //! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
 //! While a member is away that may have one, they wait instead.
 
-use crate::blocks::BlockRange;
 use crate::broken::Sabotage;
 use crate::context::{Context, Task};
 use crate::damage::Absence;
@@ -19,9 +18,9 @@ use crate::journal::Milestone;
 use crate::operation::{MendReason, Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
 use base::log_entry::REPAIR;
-use base::{BLOCK_BYTES, Instant, LinkId, OsdId, crc32c};
+use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, OsdId, crc32c};
 use std::time::Duration;
-use wire::{Checksums, Inquiry, Status, encode};
+use wire::{Fetched, Found, Inquiry, Status};
 use zerocopy::little_endian::U32;
 
 /// How long a member may take to answer before the next one is asked.
@@ -37,15 +36,6 @@ struct Fetching {
     /// What those and this OSD said.
     absence: Absence,
     since: Instant,
-}
-
-/// A member's answer to a fetch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetched<'a> {
-    pub(crate) inquiry: Inquiry,
-    pub(crate) status: Status,
-    pub(crate) checksums: Checksums<'a>,
-    pub(crate) data: &'a [u8],
 }
 
 /// The mends of an OSD, and what else it asks other members for block by block.
@@ -179,15 +169,11 @@ impl Mends {
         };
         let operation = cx.operations.live(id);
         operation.state = OperationState::Fetching;
-        let inquiry = Inquiry {
-            request: id.number(),
-            key: operation.range.key,
-            epoch: cx.groups[operation.group].epoch,
-            first_block: operation.range.first_block,
-            block_count: 1,
-        };
+        let range = BlockRange::one(operation.range.key, operation.range.first_block);
+        let epoch = cx.groups[operation.group].epoch;
+        let inquiry = Inquiry { request: id.number(), range, epoch };
         self.fetching.push(Fetching { id, link, asked, absence, since: cx.now });
-        cx.io.send(link, &encode::fetch(&inquiry));
+        cx.io.send(link, &inquiry.encode());
     }
 
     /// Gives up on members that do not answer.
@@ -215,7 +201,7 @@ impl Mends {
         link: LinkId,
         fetched: &Fetched<'_>,
     ) {
-        let Fetched { inquiry, status, checksums, data } = *fetched;
+        let Fetched { head: Found { inquiry, status }, checksums, data } = *fetched;
         let is_meant = |fetching: &Fetching| fetching.id.number() == inquiry.request && fetching.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
         let fetching = self.fetching.swap_remove(index);
@@ -270,7 +256,7 @@ fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
     match operation.purpose {
-        Purpose::Mend(_) => operation.attempt.tag = REPAIR,
+        Purpose::Mend(_) => operation.attempt.origin = REPAIR,
         Purpose::Adoption(osd) => {
             operation.purpose = Purpose::Repair;
             repair::adopted(cx, id, osd);
@@ -338,38 +324,31 @@ pub(crate) fn add_inquiry(
     inquiry: &Inquiry,
 ) -> OperationId {
     let purpose = Purpose::Peer { link, request: inquiry.request };
-    let id = cx.operations.add_for(kind, purpose, group, range_of(inquiry));
+    let id = cx.operations.add_for(kind, purpose, group, inquiry.range);
     let operation = cx.operations.live(id);
     operation.epoch = inquiry.epoch;
     operation.state = OperationState::Reading;
     id
 }
 
-/// The blocks that an inquiry is about.
-pub(crate) fn range_of(inquiry: &Inquiry) -> BlockRange {
-    let Inquiry { key, first_block, block_count, .. } = *inquiry;
-    BlockRange { key, first_block, block_count }
-}
-
 /// The inquiry that such an operation answers, and whom.
 pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
     let Purpose::Peer { link, request } = operation.purpose else { return None };
-    let BlockRange { key, first_block, block_count } = operation.range;
-    Some((link, Inquiry { request, key, epoch: operation.epoch, first_block, block_count }))
+    Some((link, Inquiry { request, range: operation.range, epoch: operation.epoch }))
 }
 
 /// A primary asks what blocks hold here.
 pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry: &Inquiry) {
     // Who was a member before does not hear of later epochs.
     let is_obsolete = |index: u32| cx.groups[index].epoch > inquiry.epoch;
-    let Some(group) = cx.groups.find(inquiry.key.pg).filter(|index| !is_obsolete(*index)) else {
-        return cx.io.send(link, &encode::fetched(inquiry, Status::NotActive, false));
+    let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(|index| !is_obsolete(*index)) else {
+        return cx.io.send(link, &Found { inquiry: *inquiry, status: Status::NotActive }.encode(false));
     };
     let id = add_inquiry(cx, OperationKind::Read, link, group, inquiry);
     let operation = cx.operations.live(id);
     cx.disk.look_up(operation);
     if operation.is_hole() {
-        cx.io.send(link, &encode::fetched(inquiry, Status::Ok, false));
+        cx.io.send(link, &Found { inquiry: *inquiry, status: Status::Ok }.encode(false));
         return cx.forget(id);
     }
     cx.read_parts(id);
@@ -383,10 +362,10 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     match damage {
         Some((_, status)) => {
             cx.damage.counts.found += 1;
-            cx.io.send(link, &encode::fetched(&inquiry, status, false));
+            cx.io.send(link, &Found { inquiry, status }.encode(false));
         }
         None => {
-            cx.io.send(link, &encode::fetched(&inquiry, Status::Ok, true));
+            cx.io.send(link, &Found { inquiry, status: Status::Ok }.encode(true));
             cx.disk.send_content(operation, link, cx.io);
         }
     }
@@ -399,6 +378,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::Pair;
+    use wire::Kind;
 
     /// A pair whose primary has one block, on a place of its drive that gives back something else.
     fn damaged() -> Pair {
@@ -417,7 +397,7 @@ mod tests {
     fn a_block_that_does_not_verify_is_read_from_a_sound_copy_and_written_anew() {
         let mut pair = damaged();
         pair.block = Some(vec![7; BLOCK_BYTES]);
-        let read = encode::read(&pair.request(10));
+        let read = pair.request(10).encode(Kind::Read);
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Ok));
@@ -430,7 +410,7 @@ mod tests {
     fn what_a_member_answers_in_its_place_counts_only_if_it_matches_the_index() {
         let mut pair = damaged();
         pair.block = Some(vec![8; BLOCK_BYTES]);
-        let read = encode::read(&pair.request(10));
+        let read = pair.request(10).encode(Kind::Read);
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Damaged));
@@ -440,7 +420,7 @@ mod tests {
     #[test]
     fn a_block_that_nobody_has_is_lost_until_it_is_written_anew() {
         let mut pair = damaged();
-        let read = encode::read(&pair.request(10));
+        let read = pair.request(10).encode(Kind::Read);
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Damaged));

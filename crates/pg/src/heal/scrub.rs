@@ -13,19 +13,20 @@
 //! are served, and never more than [`BYTES_PER_SECOND_MAX`].
 
 use super::digest::{mixed, with_block};
-use super::mend::{add_inquiry, inquiry_of, range_of};
-use crate::blocks::BlockRange;
+use super::mend::{add_inquiry, inquiry_of};
 use crate::context::{Context, Task};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
 use crate::report::ScrubReport;
-use base::{BLOCK_BYTES, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, crc64};
+use base::{
+    BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, crc64,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use store::Store;
-use wire::{CHECK_BLOCKS_MAX, Findings, Inquiry, Objects, encode};
+use wire::{CHECK_BLOCKS_MAX, Check, Checked, Findings, Inquiry, ListObjects, Objects};
 
 /// What a scrub reads of one drive at most.
 const BYTES_PER_SECOND_MAX: u64 = 100_000_000;
@@ -180,7 +181,7 @@ impl Scrubs {
         let after = listing.after;
         scrub.listing = Some(listing);
         if let Some(link) = cx.links.ready(osd) {
-            cx.io.send(link, &encode::list_objects(pg, epoch, after));
+            cx.io.send(link, &ListObjects { pg, epoch, after }.encode());
         }
     }
 
@@ -192,8 +193,8 @@ impl Scrubs {
         objects: &Objects<'_>,
     ) -> bool {
         let Some(scrub) = &mut self.current else { return false };
-        let is_meant = scrub.report.pg == objects.pg
-            && scrub.epoch == objects.epoch
+        let is_meant = scrub.report.pg == objects.head.pg
+            && scrub.epoch == objects.head.epoch
             && scrub.listing.as_ref().is_some_and(|listing| listing.left.last() == Some(&osd));
         if !is_meant {
             return false;
@@ -202,7 +203,7 @@ impl Scrubs {
         scrub.objects.extend(objects.entries().map(|entry| (entry.volume, entry.object)));
         listing.since = cx.now;
         listing.after = objects.entries().last().map(|entry| (entry.volume, entry.object));
-        if objects.is_last {
+        if objects.head.is_last {
             listing.left.pop();
             listing.after = None;
         }
@@ -271,16 +272,10 @@ impl Scrubs {
         let members: Vec<OsdId> = cx.groups[group].replicas(cx.me.id).collect();
         checking.awaited.clone_from(&members);
         checking.awaited.push(cx.me.id);
-        let inquiry = Inquiry {
-            request: id.number(),
-            key: range.key,
-            epoch: cx.groups[group].epoch,
-            first_block: range.first_block,
-            block_count: range.block_count,
-        };
+        let inquiry = Inquiry { request: id.number(), range, epoch: cx.groups[group].epoch };
         for osd in members {
             if let Some(link) = cx.links.ready(osd) {
-                cx.io.send(link, &encode::check(&inquiry, is_deep));
+                cx.io.send(link, &Check { inquiry, is_deep }.encode());
             }
         }
         match is_deep {
@@ -332,34 +327,26 @@ impl Scrubs {
         match asked_by {
             Some((link, inquiry)) => {
                 cx.forget(id);
-                let mut bytes = Vec::new();
-                encode::checked(&mut bytes, &inquiry, &findings);
-                cx.io.send(link, &bytes);
+                cx.io.send(link, &Checked { inquiry, findings }.encode());
             }
             None => self.was_answered(cx, cx.me.id, id.number(), findings),
         }
     }
 
     /// A primary asks what blocks hold here, in short.
-    pub(crate) fn handle_check(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        link: LinkId,
-        inquiry: &Inquiry,
-        is_deep: bool,
-    ) {
-        let Some(group) = cx.groups.find(inquiry.key.pg) else { return };
+    pub(crate) fn handle_check(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, check: &Check) {
+        let Check { inquiry, is_deep } = *check;
+        let Some(group) = cx.groups.find(inquiry.range.key.pg) else { return };
         if cx.groups[group].epoch != inquiry.epoch {
             // The primary gives the scrub up when its epoch ends.
             return;
         }
         if is_deep {
-            let id = add_inquiry(cx, OperationKind::Check, link, group, inquiry);
+            let id = add_inquiry(cx, OperationKind::Check, link, group, &inquiry);
             return self.read(cx, id);
         }
-        let mut bytes = Vec::new();
-        encode::checked(&mut bytes, inquiry, &look_into_index(&cx.disk.store, inquiry));
-        cx.io.send(link, &bytes);
+        let findings = look_into_index(&cx.disk.store, &inquiry);
+        cx.io.send(link, &Checked { inquiry, findings }.encode());
     }
 
     /// A member's answer to a check, this OSD's own among them.
@@ -447,9 +434,9 @@ impl Scrub {
 
 /// What the index says of blocks.
 fn look_into_index(store: &Store, inquiry: &Inquiry) -> Findings {
-    let blocks = range_of(inquiry).blocks();
+    let blocks = inquiry.range.blocks();
     let mut digest = 0;
-    store.for_each_block(&inquiry.key, |block, crc32c| {
+    store.for_each_block(&inquiry.range.key, |block, crc32c| {
         if blocks.contains(&block) {
             digest = with_block(digest, block, crc32c);
         }
@@ -476,6 +463,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::{PG, Pair};
+    use wire::Page;
 
     #[test]
     fn a_scrub_asks_every_member_and_ends_with_a_report() {
@@ -488,23 +476,13 @@ mod tests {
         assert!(pair.heard.iter().any(|message| message.starts_with("ListObjects")), "{:?}", pair.heard);
         // The replica has no object that this OSD has not, and says the same of the one that both have.
         let epoch = pair.alone.osd.shared.groups[0].epoch;
-        let mut objects = Vec::new();
-        encode::objects(&mut objects, PG, epoch, &[], true);
-        pair.hears(&objects);
+        pair.hears(&Page { pg: PG, epoch, is_last: true }.encode(std::iter::empty()));
         let checking =
             pair.alone.osd.router.scrubs.current.as_ref().and_then(|scrub| scrub.checking.as_ref());
         let checking = checking.expect("it checks what there is");
-        let inquiry = Inquiry {
-            request: checking.id.number(),
-            key: checking.run.range.key,
-            epoch,
-            first_block: 0,
-            block_count: checking.run.range.block_count,
-        };
+        let inquiry = Inquiry { request: checking.id.number(), range: checking.run.range, epoch };
         let findings = look_into_index(pair.alone.osd.store(), &inquiry);
-        let mut checked = Vec::new();
-        encode::checked(&mut checked, &inquiry, &findings);
-        pair.hears(&checked);
+        pair.hears(&Checked { inquiry, findings }.encode());
         pair.run();
         let reports = pair.alone.osd.take_scrub_reports();
         assert_eq!(reports.len(), 1);

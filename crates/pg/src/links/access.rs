@@ -74,7 +74,8 @@ impl ClientLink {
     pub(crate) fn lacks_right(&self, message: &Message<'_>, volumes: &Volumes) -> Option<(u64, Status)> {
         let (request, is_change) = match message {
             Message::Read(request) | Message::Allocated(request) => (request, false),
-            Message::Write(request, ..) | Message::Zero(request) => (request, true),
+            Message::Write(write) => (&write.head, true),
+            Message::Zero(request) => (request, true),
             _ => return None,
         };
         let status = match self.to_pool(request.key.pg.pool) {
@@ -237,7 +238,7 @@ mod tests {
     use base::map::OsdInfo;
     use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
     use std::collections::BTreeMap;
-    use wire::{Fence, Hello, Request, Role, encode};
+    use wire::{Fence, Hello, Kind, Request, Role, VERSIONS};
 
     const LINK: LinkId = LinkId(7);
     const CLIENT: Role = Role::Client(ClientId(5));
@@ -273,8 +274,9 @@ mod tests {
     ) -> Result<(), LinkError> {
         let credential = credential(alone, name, access);
         alone.osd.handle_accepted(link, Some(credential))?;
-        let hello = Hello { role, cluster: alone.osd.me.cluster, target: alone.osd.me.id };
-        alone.osd.handle_bytes(alone.now, link, &encode::hello(&hello), &mut alone.io).map(drop)
+        let (cluster, target) = (alone.osd.me.cluster, alone.osd.me.id);
+        let hello = Hello { role, cluster, target, versions: VERSIONS };
+        alone.osd.handle_bytes(alone.now, link, &hello.encode(), &mut alone.io).map(drop)
     }
 
     fn request(alone: &Alone, generation: u32) -> Request {
@@ -296,7 +298,7 @@ mod tests {
         alone.osd.handle_bytes(alone.now, LINK, bytes, &mut alone.io).unwrap();
         alone.run();
         match wire::parse(&alone.io.sent).unwrap().expect("it is answered").0 {
-            Message::Reply(reply) => reply.status,
+            Message::Reply(reply) => reply.head.status,
             other => panic!("{other:?}"),
         }
     }
@@ -306,16 +308,16 @@ mod tests {
         let mut alone = Alone::new();
         greet(&mut alone, LINK, "backup", reader(), CLIENT).unwrap();
         let (now, ahead) = (request(&alone, 1), request(&alone, 9));
-        assert_eq!(status(&mut alone, &encode::zero(&now)), Status::Forbidden);
-        assert_eq!(status(&mut alone, &encode::read(&now)), Status::Ok);
-        assert_eq!(status(&mut alone, &encode::read(&ahead)), Status::NotActive);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Read)), Status::Ok);
+        assert_eq!(status(&mut alone, &ahead.encode(Kind::Read)), Status::NotActive);
         assert_eq!(
-            status(&mut alone, &encode::read(&now)),
+            status(&mut alone, &now.encode(Kind::Read)),
             Status::Ok,
             "the writer's generation still counts"
         );
         let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
-        let fenced = alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io);
+        let fenced = alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io);
         assert!(matches!(fenced, Err(LinkError::NotAllowed { .. })), "{fenced:?}");
     }
 
@@ -325,23 +327,23 @@ mod tests {
         let other = Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]));
         greet(&mut alone, LINK, "tenant", other, CLIENT).unwrap();
         let wanted = request(&alone, 1);
-        assert_eq!(status(&mut alone, &encode::read(&wanted)), Status::Forbidden);
-        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &wanted.encode(Kind::Read)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &wanted.encode(Kind::Zero)), Status::Forbidden);
         // Nor by a lie about the pool.
         let mut lie = wanted;
         lie.key.pg.pool = PoolId(2);
         lie.generation = Generation(9);
-        assert_eq!(status(&mut alone, &encode::read(&lie)), Status::NotPrimary);
+        assert_eq!(status(&mut alone, &lie.encode(Kind::Read)), Status::NotPrimary);
         assert_eq!(
             alone.osd.shared.volumes.get(VOLUME).unwrap().generation,
             Generation(1),
             "which fences nobody"
         );
         let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
-        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io).is_err());
         // A volume that is not known here may be in any pool.
         let fence = Fence { volume: VolumeId(77), ..fence };
-        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::fence(&fence), &mut alone.io).is_err());
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io).is_err());
     }
 
     #[test]
@@ -354,17 +356,17 @@ mod tests {
         let mut older = map.clone();
         older.revision = 1;
         alone.osd.shared.links.heed_principals(&ClusterMap { revision: 0, ..older }, &mut alone.io);
-        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Ok);
+        assert_eq!(status(&mut alone, &wanted.encode(Kind::Zero)), Status::Ok);
         map.revision = 2;
         map.principals.insert("tenant".to_owned(), principal(reader()));
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
         let wanted = request(&alone, 1);
-        assert_eq!(status(&mut alone, &encode::zero(&wanted)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &wanted.encode(Kind::Zero)), Status::Forbidden);
         map.revision = 3;
         map.principals.clear();
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         assert_eq!(alone.io.closed, [LINK]);
-        assert!(alone.osd.handle_bytes(alone.now, LINK, &encode::read(&wanted), &mut alone.io).is_err());
+        assert!(alone.osd.handle_bytes(alone.now, LINK, &wanted.encode(Kind::Read), &mut alone.io).is_err());
     }
 
     #[test]
@@ -402,7 +404,7 @@ mod tests {
     fn a_link_to_an_osd_ends_when_the_key_of_its_node_is_replaced() {
         let mut alone = Alone::new();
         let dialled = LinkId(20);
-        alone.osd.shared.links.insert(dialled, Peer::Osd(OsdLink::new(OsdId(1), false, alone.now)));
+        alone.osd.shared.links.insert(dialled, Peer::Osd(OsdLink::new(OsdId(1), None, alone.now)));
         let proved = credential(&alone, "node.1", Access::Node(NodeId(1)));
         alone.osd.handle_proved(dialled, proved.clone()).unwrap();
         let mut map = map(1);

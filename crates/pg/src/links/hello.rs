@@ -61,7 +61,7 @@ impl Links {
                 if host.is_leaving {
                     return Err(LinkError::Stopped(host.id));
                 }
-                let peer = OsdLink { credential, ..OsdLink::new(osd, true, host.now) };
+                let peer = OsdLink { credential, ..OsdLink::new(osd, Some(hello.version()), host.now) };
                 let older = self.insert_osd(link, peer);
                 if let Some(older) = older {
                     network.close(older, "the OSD connected anew");

@@ -14,7 +14,7 @@ use base::hash::Map;
 use base::{ClusterId, Instant, LinkId, OsdId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use wire::WireError;
+use wire::{ReplicateAck, Version, WireError};
 
 /// Why a link is of no use any more: close it with this reason, and tell the peer.
 #[derive(thiserror::Error, Debug)]
@@ -109,7 +109,8 @@ pub(crate) struct OsdLink {
     pub(crate) osd: OsdId,
     /// Whose key is there, if that is checked.
     pub(crate) credential: Option<Credential>,
-    pub(crate) is_ready: bool,
+    /// Which version of the protocol is spoken on it. None before the welcome.
+    pub(crate) version: Option<Version>,
     /// When it was dialled, or became ready.
     pub(crate) since: Instant,
     /// When something came on it.
@@ -127,8 +128,13 @@ pub(crate) struct OsdLink {
 }
 
 impl OsdLink {
-    pub(crate) fn new(osd: OsdId, is_ready: bool, now: Instant) -> OsdLink {
-        OsdLink { osd, is_ready, since: now, heard_at: now, ..OsdLink::default() }
+    pub(crate) fn new(osd: OsdId, version: Option<Version>, now: Instant) -> OsdLink {
+        OsdLink { osd, version, since: now, heard_at: now, ..OsdLink::default() }
+    }
+
+    /// Whether both ends have greeted.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.version.is_some()
     }
 
     /// Notes that one more replicated message is sent.
@@ -214,7 +220,7 @@ impl Links {
 
     /// The link to an OSD, if it stands.
     pub(crate) fn ready(&self, osd: OsdId) -> Option<LinkId> {
-        self.to(osd).filter(|peer| peer.is_ready).and_then(|_| self.link_of(osd))
+        self.to(osd).filter(|peer| peer.is_ready()).and_then(|_| self.link_of(osd))
     }
 
     /// The OSD at the end of a link.
@@ -287,7 +293,7 @@ impl Links {
         for link in links.drain(..) {
             if let Some(peer) = self.osd_mut(link) {
                 peer.needs_ack = false;
-                network.send(link, &wire::encode::replicate_ack(peer.durable, is_full));
+                network.send(link, &ReplicateAck { through: peer.durable, is_full }.encode());
             }
         }
         self.to_ack = links;
@@ -298,12 +304,14 @@ impl Links {
 mod tests {
     use super::*;
 
+    const VERSION: Option<Version> = Some(Version(3));
+
     #[test]
     fn a_link_that_was_replaced_ends_without_its_osd_being_lost() {
         let mut links = Links::default();
         let (osd, now) = (OsdId(3), Instant::default());
-        assert_eq!(links.insert_osd(LinkId(1), OsdLink::new(osd, true, now)), None);
-        assert_eq!(links.insert_osd(LinkId(2), OsdLink::new(osd, true, now)), Some(LinkId(1)));
+        assert_eq!(links.insert_osd(LinkId(1), OsdLink::new(osd, VERSION, now)), None);
+        assert_eq!(links.insert_osd(LinkId(2), OsdLink::new(osd, VERSION, now)), Some(LinkId(1)));
         assert_eq!(links.ended(LinkId(1), now), None);
         assert_eq!(links.ready(osd), Some(LinkId(2)));
         let later = now + std::time::Duration::from_secs(1);
@@ -315,7 +323,7 @@ mod tests {
     fn acknowledgements_are_taken_in_order_and_not_of_what_was_not_sent() {
         let mut links = Links::default();
         let link = LinkId(1);
-        links.insert_osd(link, OsdLink::new(OsdId(3), true, Instant::default()));
+        links.insert_osd(link, OsdLink::new(OsdId(3), VERSION, Instant::default()));
         let awaited = |group| Awaited::Learning { group, session: 0 };
         for group in 0..4 {
             links.osd_mut(link).expect("it is there").sends(awaited(group));
@@ -332,7 +340,7 @@ mod tests {
     #[test]
     fn a_link_that_does_not_stand_yet_is_not_ready() {
         let mut links = Links::default();
-        links.insert_osd(LinkId(1), OsdLink::new(OsdId(3), false, Instant::default()));
+        links.insert_osd(LinkId(1), OsdLink::new(OsdId(3), None, Instant::default()));
         assert_eq!((links.ready(OsdId(3)), links.link_of(OsdId(3))), (None, Some(LinkId(1))));
     }
 }

@@ -9,7 +9,7 @@ use base::map::ClusterMap;
 use base::{Instant, LinkId, Network, OsdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use wire::encode;
+use wire::Lease;
 
 /// How long another OSD may take to greet back: a connection that was dialled into a partition would be tried again by
 /// TCP ever more rarely.
@@ -55,17 +55,16 @@ impl Presence {
             }
             let address = map.osds.get(&osd).and_then(|info| info.address);
             if let Some(link) = address.and_then(|address| network.connect(address)) {
-                links.insert_osd(link, OsdLink::new(osd, false, now));
+                links.insert_osd(link, OsdLink::new(osd, None, now));
             }
         }
     }
 
     /// Whether an OSD answers: the connection stands, and it grants leases, or was not asked for long.
     pub(crate) fn is_present(&self, links: &Links, osd: OsdId, now: Instant) -> bool {
-        let is_ready = |peer: &&OsdLink| peer.is_ready;
         links
             .to(osd)
-            .filter(is_ready)
+            .filter(|peer| peer.is_ready())
             .is_some_and(|peer| self.leases.holds(osd, now) || now.since(peer.since) < LEASE)
     }
 
@@ -123,12 +122,12 @@ impl Presence {
         let mut silent = Vec::new();
         for (osd, link) in links.osds() {
             let Some(Peer::Osd(peer)) = links.get(link) else { continue };
-            let patience = if peer.is_ready { SILENCE_MAX } else { WELCOME_MAX };
+            let patience = if peer.is_ready() { SILENCE_MAX } else { WELCOME_MAX };
             if now.since(peer.heard_at) >= patience {
                 silent.push(link);
-            } else if peer.is_ready && self.leases.is_due(osd, now, is_busy) {
+            } else if peer.is_ready() && self.leases.is_due(osd, now, is_busy) {
                 let lease = self.leases.ask(osd, now, is_busy);
-                network.send(link, &encode::lease(&lease));
+                network.send(link, &lease.encode());
             }
         }
         silent
@@ -138,10 +137,10 @@ impl Presence {
     pub(crate) fn handle_lease(
         &mut self,
         osd: OsdId,
-        lease: &wire::Lease,
+        lease: &Lease,
         is_busy: bool,
         now: Instant,
-    ) -> Option<wire::Lease> {
+    ) -> Option<Lease> {
         if lease.granted_ttl_ms > 0 {
             self.leases.granted(osd, lease);
         }
@@ -153,9 +152,9 @@ impl Presence {
         let own = if !is_busy && self.leases.is_nearly_due(osd, now) {
             self.leases.ask(osd, now, is_busy)
         } else {
-            wire::Lease::default()
+            Lease::default()
         };
-        Some(wire::Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..own })
+        Some(Lease { granted_ttl_ms: lease.ttl_ms, granted_stamp: lease.stamp, ..own })
     }
 }
 
@@ -163,7 +162,7 @@ impl Links {
     /// Whether something came from an OSD a moment ago. Who loses one member after the other may be the one that is cut
     /// off: before it goes on without the first it makes sure of the others.
     pub(crate) fn was_heard(&self, osd: OsdId, now: Instant) -> bool {
-        self.to(osd).is_some_and(|peer| peer.is_ready && now.since(peer.heard_at) < HEARD_MAX)
+        self.to(osd).is_some_and(|peer| peer.is_ready() && now.since(peer.heard_at) < HEARD_MAX)
     }
 }
 
@@ -179,7 +178,7 @@ mod tests {
 
     fn linked(is_ready: bool, now: Instant) -> Links {
         let mut links = Links::default();
-        links.insert_osd(LinkId(1), OsdLink::new(OTHER, is_ready, now));
+        links.insert_osd(LinkId(1), OsdLink::new(OTHER, is_ready.then_some(wire::Version(3)), now));
         links
     }
 

@@ -3,7 +3,6 @@
 //! What a removed volume held is deleted by the primary, as ordinary ordered zeroings. Of a group that this OSD left it
 //! deletes its own copy alone; before the first block goes, its log says that it does not tell any more what it has.
 
-use crate::blocks::BlockRange;
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::group::Group;
@@ -12,7 +11,7 @@ use crate::io::Io;
 use crate::ledger::StagedRecord;
 use crate::operation::{OperationKind, Purpose};
 use crate::replication::order;
-use base::{OBJECT_BLOCKS, ObjectKey, Sequence};
+use base::{BlockRange, OBJECT_BLOCKS, ObjectKey, Sequence};
 use std::collections::VecDeque;
 use store::{StageError, WriteRecord};
 

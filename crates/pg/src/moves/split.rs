@@ -204,6 +204,7 @@ mod tests {
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::{LinkId, ObjectKey, OsdId, PoolId};
     use std::sync::Arc;
+    use wire::Version;
 
     fn key(modulus: u32, object: u32) -> ObjectKey {
         ObjectKey { pg: PgId::of_object(PG.pool, modulus, VOLUME, object), volume: VOLUME, object }
@@ -278,7 +279,7 @@ mod tests {
         let (mut alone, epoch) = about_to_split();
         // A later primary of both asks, and no map was seen.
         let (link, leader) = (LinkId(1), OsdId(1));
-        alone.osd.shared.links.insert_osd(link, OsdLink::new(leader, true, alone.now));
+        alone.osd.shared.links.insert_osd(link, OsdLink::new(leader, Some(Version(3)), alone.now));
         let child = PG.child(1);
         alone.io.sent.clear();
         alone.query(link, child, 2, Epoch(epoch.0 + 1));
@@ -296,7 +297,7 @@ mod tests {
         let mut sent = &alone.io.sent[..];
         while let Some((message, size)) = wire::parse(sent).unwrap() {
             if let wire::Message::Position(position) = message {
-                told.push((position.pg, position.entries().count()));
+                told.push((position.head.pg, position.entries().count()));
             }
             sent = &sent[size..];
         }
@@ -312,7 +313,7 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map_of(3, epoch, Some(epoch))), &mut alone.io);
         alone.run();
         let link = LinkId(1);
-        alone.osd.shared.links.insert_osd(link, OsdLink::new(OsdId(1), true, alone.now));
+        alone.osd.shared.links.insert_osd(link, OsdLink::new(OsdId(1), Some(Version(3)), alone.now));
         let epochs: Vec<Epoch> = alone.osd.shared.groups.iter().map(|group| group.epoch).collect();
         alone.query(link, PG, 1, Epoch(epoch.0 + 9));
         assert_eq!(alone.osd.shared.groups.iter().map(|group| group.epoch).collect::<Vec<_>>(), epochs);

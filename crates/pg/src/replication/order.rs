@@ -13,7 +13,7 @@ use crate::links::Awaited;
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use base::{Buffer, Sequence};
 use store::{BatchId, StageError, WriteRecord};
-use wire::{Replicate, Status, encode};
+use wire::{Activate, Kind, Outcome, Replicate, Status};
 
 /// A replica that lags by more gets copies of what it must write.
 const SHARE_LIMIT_BYTES: usize = 512 << 10;
@@ -72,7 +72,7 @@ fn record(cx: &mut Context<'_, impl Io>, id: OperationId) -> WriteRecord {
         key: operation.range.key,
         epoch: cx.recorded_epoch(cx.groups[operation.group].epoch),
         sequence,
-        origin: operation.attempt.tag,
+        origin: operation.attempt.origin,
         first_block: operation.range.first_block,
         block_count: operation.range.block_count,
         token: cx.ledger.next_token(),
@@ -136,17 +136,14 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
     let group = &cx.groups[group_index];
     let (me, sequence) = (cx.me.id, operation.order.sequence);
     let header = match operation.kind {
-        OperationKind::Mark => encode::activate(group.pg, group.epoch, sequence),
+        OperationKind::Mark => {
+            Activate { pg: group.pg, epoch: group.epoch, mark: sequence, join: None }.encode()
+        }
         kind => {
-            let message = Replicate {
-                key: operation.range.key,
-                epoch: group.epoch,
-                sequence,
-                first_block: operation.range.first_block,
-                block_count: operation.range.block_count,
-                origin: operation.attempt.tag,
-            };
-            encode::replicate(&message, kind == OperationKind::Zero)
+            let (range, origin) = (operation.range, operation.attempt.origin);
+            let message = Replicate { range, epoch: group.epoch, sequence, origin };
+            let is_zero = kind == OperationKind::Zero;
+            message.encode(if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite })
         }
     };
     let replicas = group.replicas(me).map(|osd| (osd, None, Awaited::Write(id)));
@@ -182,7 +179,7 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
         // The acknowledgement of a write: every in-sync member has it.
         match is_narrowed {
             false => {
-                cx.io.send(asked.link, &encode::reply(asked.request, Status::Ok, 0));
+                cx.io.send(asked.link, &Outcome::done(asked.request, 0));
                 cx.count_done(&asked, group);
             }
             true => cx.refuse(purpose, Status::NotActive),
@@ -205,6 +202,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::Pair;
+    use wire::ReplicateAck;
 
     #[test]
     fn a_write_is_acknowledged_when_every_member_has_it_and_not_before() {
@@ -217,7 +215,7 @@ mod tests {
         }
         assert!(pair.alone.io.drive.is_empty(), "it is on stable media here");
         assert_eq!(pair.told(), None, "the replica has not said that it has it");
-        let ack = encode::replicate_ack(pair.received, false);
+        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
         pair.hears(&ack);
         assert_eq!(pair.told(), Some(Status::Ok));
         assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
@@ -230,7 +228,7 @@ mod tests {
         pair.ask(&write);
         let crate::testing::Alone { osd, io, now } = &mut pair.alone;
         osd.end_turn(*now, io);
-        let ack = encode::replicate_ack(pair.received + 1, false);
+        let ack = ReplicateAck { through: pair.received + 1, is_full: false }.encode();
         pair.hears(&ack);
         assert_eq!(pair.told(), None, "the drive has not written it");
         pair.received += 1;

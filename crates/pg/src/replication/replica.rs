@@ -12,9 +12,9 @@ use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
 use base::figures::RequestKind;
 use base::log_entry::REPAIR;
-use base::{Epoch, LinkId, LogEntry, ObjectKey, PgId, Sequence};
+use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
 use store::{StageError, WriteRecord};
-use wire::{Checksums, Replicate, Status, encode};
+use wire::{Activate, Checksums, GroupEpoch, Push, PushEntry, Replicate, ReplicateRefused, Status};
 use zerocopy::little_endian::U32;
 
 /// What a learner is told that blocks hold.
@@ -67,7 +67,7 @@ pub(crate) fn apply_write(
 
 /// The group of a replicated message, if it is the next one of the epoch that this member obeys.
 fn ordered_group(cx: &Context<'_, impl Io>, replicate: &Replicate) -> Result<u32, Refusal> {
-    let index = cx.groups.find(replicate.key.pg).ok_or((Status::NotActive, Epoch(0)))?;
+    let index = cx.groups.find(replicate.range.key.pg).ok_or((Status::NotActive, Epoch(0)))?;
     let group = &cx.groups[index];
     match may_order(group, replicate.epoch, replicate.sequence) {
         Err((Status::StaleEpoch, _)) if cx.breaks(Sabotage::ForgetFence) => Ok(index),
@@ -77,12 +77,12 @@ fn ordered_group(cx: &Context<'_, impl Io>, replicate: &Replicate) -> Result<u32
 
 fn replica_record(cx: &Context<'_, impl Io>, replicate: &Replicate) -> WriteRecord {
     WriteRecord {
-        key: replicate.key,
+        key: replicate.range.key,
         epoch: cx.recorded_epoch(replicate.epoch),
         sequence: replicate.sequence,
         origin: replicate.origin,
-        first_block: replicate.first_block,
-        block_count: replicate.block_count,
+        first_block: replicate.range.first_block,
+        block_count: replicate.range.block_count,
         token: cx.ledger.next_token(),
         // What makes members agree is taken by one that takes no other writes any more.
         role: match replicate.origin & REPAIR {
@@ -102,12 +102,20 @@ fn pushed_group(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch) -> Result<u32
 pub(crate) fn apply_push(
     cx: &mut Context<'_, impl Io>,
     link: LinkId,
-    push: &Replicate,
+    push: &Push,
     pushed: Pushed<'_>,
 ) -> Handled {
-    let record =
-        WriteRecord { sequence: Sequence(0), role: store::Role::Recovery, ..replica_record(cx, push) };
-    let group = pushed_group(cx, push.key.pg, push.epoch);
+    let record = WriteRecord {
+        key: push.range.key,
+        epoch: cx.recorded_epoch(push.epoch),
+        sequence: Sequence(0),
+        origin: 0,
+        first_block: push.range.first_block,
+        block_count: push.range.block_count,
+        token: cx.ledger.next_token(),
+        role: store::Role::Recovery,
+    };
+    let group = pushed_group(cx, push.range.key.pg, push.epoch);
     let store = &mut cx.disk.store;
     let staged = group.and_then(|group| {
         let staged = match pushed {
@@ -124,13 +132,8 @@ pub(crate) fn apply_push(
 }
 
 /// An entry of the log from before this learner's join.
-pub(crate) fn apply_entry(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    pg: PgId,
-    epoch: Epoch,
-    entry: &LogEntry,
-) -> Handled {
+pub(crate) fn apply_entry(cx: &mut Context<'_, impl Io>, link: LinkId, pushed: &PushEntry) -> Handled {
+    let PushEntry { pg, epoch, entry } = *pushed;
     let record = WriteRecord {
         key: ObjectKey { pg, volume: entry.volume, object: entry.object },
         epoch: entry.epoch,
@@ -148,7 +151,8 @@ pub(crate) fn apply_entry(
 
 /// This learner has everything. That it has what it was pushed, of which no log tells, is told by this: should the end of
 /// what was sent to it ever be missing, this is missing too.
-pub(crate) fn apply_whole(cx: &mut Context<'_, impl Io>, link: LinkId, pg: PgId, epoch: Epoch) -> Handled {
+pub(crate) fn apply_whole(cx: &mut Context<'_, impl Io>, link: LinkId, whole: GroupEpoch) -> Handled {
+    let GroupEpoch { pg, epoch } = whole;
     let group = pushed_group(cx, pg, epoch);
     let staged = group.map(|group| (group, cx.disk.store.stage_whole(pg, epoch, cx.ledger.next_token())));
     applied(cx, link, Advance::No, None, staged)
@@ -156,14 +160,8 @@ pub(crate) fn apply_whole(cx: &mut Context<'_, impl Io>, link: LinkId, pg: PgId,
 
 /// The begin of an epoch: from its mark on, the primary's order is this member's. With `join` this member is a learner, whose
 /// stream begins there.
-pub(crate) fn activate(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    pg: PgId,
-    epoch: Epoch,
-    mark: Sequence,
-    join: Option<Sequence>,
-) -> Handled {
+pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &Activate) -> Handled {
+    let Activate { pg, epoch, mark, join } = *activate;
     let sender = cx.links.osd_at(link);
     let token = cx.ledger.next_token();
     let may_begin = |index| may_activate(&cx.groups[index], sender, epoch).map(|()| index);
@@ -186,9 +184,9 @@ pub(crate) fn activate(
 }
 
 /// Every member has what was ordered before this epoch.
-pub(crate) fn epoch_serves(cx: &mut Context<'_, impl Io>, pg: PgId, epoch: Epoch) {
-    if let Some(index) = cx.groups.find(pg)
-        && may_tell(&cx.groups[index], epoch)
+pub(crate) fn epoch_serves(cx: &mut Context<'_, impl Io>, serves: GroupEpoch) {
+    if let Some(index) = cx.groups.find(serves.pg)
+        && may_tell(&cx.groups[index], serves.epoch)
     {
         cx.groups[index].tail = LogTail::IsKnown;
     }
@@ -235,7 +233,7 @@ fn applied(
     if write.is_some() {
         cx.count_refused(RequestKind::Replicate, status);
     }
-    cx.io.send(link, &encode::replicate_refused(ordinal, status, epoch));
+    cx.io.send(link, &ReplicateRefused { ordinal, status, epoch }.encode());
     Handled::Done
 }
 
@@ -255,7 +253,7 @@ mod tests {
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
         let (primary, other, link) = (OsdId(1), OsdId(2), LinkId(7));
-        let peer = OsdLink { osd: primary, is_ready: true, ..OsdLink::default() };
+        let peer = OsdLink { osd: primary, version: Some(wire::Version(3)), ..OsdLink::default() };
         alone.osd.shared.links.insert_osd(link, peer);
         // Others hold the group now. Before a map says that this OSD shall hold it again, the primary asks it.
         let epoch = Epoch(9);
@@ -273,7 +271,8 @@ mod tests {
         alone.with(|router, cx| router.deletions.advance(cx));
         map.targets.insert(PG, [in_sync.clone(), vec![OsdId(0)]].concat());
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
-        let join = encode::join(PG, epoch, Sequence(1), Sequence(20));
+        let (mark, join) = (Sequence(1), Some(Sequence(20)));
+        let join = Activate { pg: PG, epoch, mark, join }.encode();
         alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
         assert_eq!(alone.osd.shared.groups[0].following().and_then(|following| following.expected), None);
         assert!(!alone.osd.shared.groups[0].is_led_here());

@@ -8,12 +8,9 @@ use crate::journal::Milestone;
 use crate::operation::{Asked, Attempt, ByteRange, Operation, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
-use base::log_entry::NAME;
-use base::{LinkId, OBJECT_BYTES};
-use wire::encode::{self, RefusalDetails};
-use wire::{Request, Status};
-
-use crate::blocks::BlockRange;
+use base::log_entry::name_of;
+use base::{BlockRange, LinkId, OBJECT_BYTES};
+use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
 pub(crate) type Refusal = (Status, RefusalDetails);
@@ -99,13 +96,14 @@ pub(crate) fn add_operation(
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
     operation.attempt =
-        Attempt { tag: request.origin & NAME, is_again: request.is_again, is_narrowed: false };
+        Attempt { origin: name_of(request.origin), is_again: request.is_again, is_narrowed: false };
     id
 }
 
 /// Of which blocks of an operation an earlier attempt was done, in runs: `(block, block count, is_done)`.
 fn done_before(cx: &Context<'_, impl Io>, operation: &Operation) -> Vec<(u16, u16, bool)> {
-    done_runs(cx.disk.store.pg_log(operation.range.key.pg), &operation.range, operation.attempt.tag)
+    let name = name_of(operation.attempt.origin);
+    done_runs(cx.disk.store.pg_log(operation.range.key.pg), &operation.range, name)
 }
 
 /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
@@ -123,13 +121,13 @@ pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) ->
         return false;
     }
     let (purpose, group) = (operation.purpose, operation.group);
-    let (key, tag) = (operation.range.key, operation.attempt.tag);
+    let (key, name) = (operation.range.key, name_of(operation.attempt.origin));
     let runs = done_before(cx, operation);
     if let Some((first_block, block_count, _)) = runs.iter().find(|(.., is_done)| !is_done) {
         let milestone = if runs.len() > 1 {
             cx.operations.live(id).narrow(*first_block, *block_count);
             Milestone::SentAgainInPart
-        } else if cx.disk.store.pg_log(key.pg).any(|entry| entry.is_of(&key, tag)) {
+        } else if cx.disk.store.pg_log(key.pg).any(|entry| entry.is_of(&key, name)) {
             Milestone::SentAgainUndone
         } else {
             Milestone::SentAgainUnknown
@@ -140,7 +138,7 @@ pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) ->
     cx.pass(Milestone::SentAgainDone);
     if let Purpose::Client(asked) = purpose {
         cx.count_done(&asked, group);
-        cx.io.send(asked.link, &encode::reply(asked.request, Status::Ok, 0));
+        cx.io.send(asked.link, &Outcome::done(asked.request, 0));
     }
     cx.forget(id);
     true

@@ -109,9 +109,8 @@ fn complete(operation: &mut Operation) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::BlockRange;
     use crate::operation::{OperationKind, Operations, Part, Purpose};
-    use base::{Buffer, ObjectKey};
+    use base::{BlockRange, Buffer, ObjectKey};
     use store::Location;
 
     #[test]

@@ -11,7 +11,7 @@ use crate::journal::Milestone;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
 use base::figures::RequestKind;
 use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS};
-use wire::{Request, Status, encode};
+use wire::{Outcome, Request, Status};
 use zerocopy::little_endian::U32;
 
 /// A reply that was looked up and leaves with the end of the turn, if the leases still last then.
@@ -110,9 +110,9 @@ impl Reads {
             }
             cx.count_done(&asked, group);
             match answer {
-                Answer::Zeros => cx.io.send(asked.link, &encode::reply_zeros(asked.request)),
+                Answer::Zeros => cx.io.send(asked.link, &Outcome::zeros(asked.request)),
                 Answer::Allocated(bits) => {
-                    cx.io.send(asked.link, &encode::reply(asked.request, Status::Ok, bits.len()));
+                    cx.io.send(asked.link, &Outcome::done(asked.request, bits.len()));
                     cx.io.send(asked.link, &bits);
                 }
             }
@@ -153,7 +153,7 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     if let Purpose::Client(asked) = purpose {
         let operation = cx.operations.live(id);
         let body_bytes = usize::from(operation.range.block_count) * (BLOCK_BYTES + size_of::<U32>());
-        cx.io.send(asked.link, &encode::reply(asked.request, Status::Ok, body_bytes));
+        cx.io.send(asked.link, &Outcome::done(asked.request, body_bytes));
         cx.disk.send_content(operation, asked.link, cx.io);
         cx.count_done(&asked, group);
     }
@@ -194,7 +194,10 @@ mod tests {
         let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().expect("it is answered").0 else {
             panic!("by a reply")
         };
-        assert_eq!((reply.status, reply.offset), (Status::DeviceFailed, 11 * BLOCK_BYTES as u32));
+        assert_eq!(
+            (reply.head.status, reply.head.details.offset),
+            (Status::DeviceFailed, 11 * BLOCK_BYTES as u32)
+        );
         assert_eq!(alone.osd.view().operations_in_flight(), 0);
     }
 }

@@ -112,7 +112,7 @@ mod tests {
             let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
                 panic!("the client is answered")
             };
-            assert_eq!(reply.status, status);
+            assert_eq!(reply.head.status, status);
             assert_eq!(newest(&alone).sequence > sequence, status != Status::Ok);
             assert_eq!((newest(&alone).first_block, newest(&alone).block_count), expected.next().unwrap());
         }

@@ -9,7 +9,7 @@ use client::Fencing;
 use cluster::Attachment;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::{Fence, Hello, Message, Role, encode};
+use wire::{Fence, Hello, Kind, Message, Role, VERSIONS};
 
 /// How long it may take in all.
 const LIMIT: u64 = 30 * SECOND;
@@ -136,8 +136,8 @@ impl Fencer {
 
     fn connected(&mut self, link: LinkId, io: &mut impl Network) {
         if let Some(osd) = self.osd_of(link) {
-            let hello = Hello { role: Role::Client(self.client), cluster: self.map.cluster, target: osd };
-            io.send(link, &encode::hello(&hello));
+            let (role, cluster) = (Role::Client(self.client), self.map.cluster);
+            io.send(link, &Hello { role, cluster, target: osd, versions: VERSIONS }.encode());
         }
     }
 
@@ -156,10 +156,10 @@ impl Fencer {
         let fence = Fence { request: 1, volume: attached.id, generation: attached.generation };
         while let Ok(Some((message, size))) = wire::parse(&inbox) {
             match message {
-                Message::Welcome => {
+                Message::Welcome(_) => {
                     let until = world.now + ANSWER_LIMIT;
                     self.asked.insert(osd, Asked::Told { link, until });
-                    ClientIo { process, world }.send(link, &encode::fence(&fence));
+                    ClientIo { process, world }.send(link, &fence.encode(Kind::Fence));
                 }
                 Message::FenceDone(done) if done == fence => {
                     self.asked.insert(osd, Asked::Answered);

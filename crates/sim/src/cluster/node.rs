@@ -625,7 +625,7 @@ impl Node {
                 let reason = error.to_string();
                 world.story(Some(self.process), || format!("refuses {link}: {reason}"));
                 world.coverage.count("a connection is refused");
-                world.send(link, &wire::encode::refused(&reason));
+                world.send(link, &wire::Refused { reason: &reason }.encode());
                 world.close(link, "refused here");
             }
         }

@@ -6,8 +6,7 @@ use super::*;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, OBJECT_BYTES, VolumeId, crc32c};
 use std::sync::Arc;
-use wire::header::Kind;
-use wire::{Request, encode};
+use wire::{Kind, Request, Version, Welcome};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -76,7 +75,7 @@ impl Scene {
     fn greet(&mut self) {
         let link = self.link();
         self.client.handle_connected(link, &mut self.io);
-        self.hear(link, &encode::welcome());
+        self.hear(link, &Welcome { version: Version(3) }.encode());
     }
 
     fn ended(&mut self) -> Option<(u64, Outcome)> {
@@ -89,16 +88,16 @@ impl Scene {
 }
 
 fn done(request: &Request) -> Option<Vec<u8>> {
-    Some(encode::reply(request.request, Status::Ok, 0).to_vec())
+    Some(wire::Outcome::done(request.request, 0).to_vec())
 }
 
 fn not_active(request: &Request) -> Option<Vec<u8>> {
-    Some(encode::reply_refused(request.request, Status::NotActive, Default::default()).to_vec())
+    Some(wire::Outcome::refused(request.request, Status::NotActive, Default::default()).to_vec())
 }
 
 fn filled(request: &Request, byte: u8) -> Vec<u8> {
     let data = [byte; BLOCK_BYTES];
-    let mut bytes = encode::reply(request.request, Status::Ok, BLOCK_BYTES + 4).to_vec();
+    let mut bytes = wire::Outcome::done(request.request, BLOCK_BYTES + 4).to_vec();
     bytes.extend_from_slice(U32::new(crc32c(&data)).as_bytes());
     bytes.extend_from_slice(&data);
     bytes

@@ -1,35 +1,47 @@
 //! Blocks of an object.
 
-use base::ObjectKey;
+use crate::{OBJECT_BLOCKS, ObjectKey};
 use std::ops::Range;
 
 /// Blocks of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BlockRange {
-    pub(crate) key: ObjectKey,
-    pub(crate) first_block: u16,
-    pub(crate) block_count: u16,
+pub struct BlockRange {
+    /// The object.
+    pub key: ObjectKey,
+    /// The first of them.
+    pub first_block: u16,
+    /// How many.
+    pub block_count: u16,
 }
 
 impl BlockRange {
-    pub(crate) fn one(key: ObjectKey, block: u16) -> BlockRange {
+    /// One of them.
+    #[must_use]
+    pub fn one(key: ObjectKey, block: u16) -> BlockRange {
         BlockRange { key, first_block: block, block_count: 1 }
     }
 
-    pub(crate) fn whole(key: ObjectKey) -> BlockRange {
-        BlockRange { key, first_block: 0, block_count: base::OBJECT_BLOCKS as u16 }
+    /// All of an object.
+    #[must_use]
+    pub fn whole(key: ObjectKey) -> BlockRange {
+        BlockRange { key, first_block: 0, block_count: OBJECT_BLOCKS as u16 }
     }
 
-    pub(crate) fn blocks(self) -> Range<u16> {
+    /// Their numbers.
+    #[must_use]
+    pub fn blocks(self) -> Range<u16> {
         self.first_block..self.first_block + self.block_count
     }
 
     /// What is left of it behind its first `done` blocks.
-    pub(crate) fn behind(self, done: u16) -> BlockRange {
+    #[must_use]
+    pub fn behind(self, done: u16) -> BlockRange {
         BlockRange { first_block: self.first_block + done, block_count: self.block_count - done, ..self }
     }
 
-    pub(crate) fn overlaps(&self, other: &BlockRange) -> bool {
+    /// Whether both have a block.
+    #[must_use]
+    pub fn overlaps(&self, other: &BlockRange) -> bool {
         self.key == other.key
             && self.first_block < other.first_block + other.block_count
             && other.first_block < self.first_block + self.block_count
