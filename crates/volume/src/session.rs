@@ -277,8 +277,9 @@ impl Session {
             Ok((maps, attached)) => Ok((Session { hold, maps }, attached)),
             Err(error) => {
                 release(&hold.desk, lease).await;
-                // What was never used has nothing under way, and who tries again and again leaves nothing behind.
-                hold.detach().await;
+                // What was never used has nothing under way, and who tries again and again leaves nothing behind, nor does one
+                // attach more, whose answer was lost.
+                hold.detach(options.volumes.get(hold.volumes.len())).await;
                 Err(error)
             }
         }
@@ -327,7 +328,7 @@ impl Session {
         }
         release(&hold.desk, hold.lease.get()).await;
         if parting == Parting::Quiet {
-            hold.detach().await;
+            hold.detach(None).await;
         }
     }
 }
@@ -378,10 +379,16 @@ impl Hold {
         Ok(true)
     }
 
-    /// Spares who attaches next the fencing. If it cannot be said, that is all that follows.
-    async fn detach(&self) {
+    /// Spares who attaches next the fencing, also of a volume that may be attached. If it cannot be said, that is all that
+    /// follows.
+    async fn detach(&self, perhaps: Option<&String>) {
         let detaching = async {
             for &(volume, _) in &self.volumes {
+                self.desk.ask(Detach { volume, client: self.client }).await?;
+            }
+            if let Some(name) = perhaps
+                && let Some((volume, _)) = self.desk.map().await?.volume_named(name)
+            {
                 self.desk.ask(Detach { volume, client: self.client }).await?;
             }
             Ok::<(), ClusterError>(())

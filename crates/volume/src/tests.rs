@@ -2,9 +2,15 @@
 
 use super::*;
 use crate::testing::{Faults, Served, TestCluster};
+use async_trait::async_trait;
 use base::{Buffer, Encryption};
 use client::{ClientError, Completion, Outcome};
+use registry::implement::{Answer, Caller, Request, perform};
+use registry::{Connect, Operation, Registry, RegistryError, Revision, Watch};
+use registry_remote::DeskPlace;
 use ring::ReactorOptions;
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Status;
 
@@ -136,6 +142,70 @@ fn who_did_not_part_quietly_is_fenced_before_the_volume_is_used_again() {
         !fences.is_empty() && fences.iter().all(|fence| fence.generation == base::Generation(4)),
         "{fences:?}"
     );
+}
+
+/// The way to a registry whose answers to attaches are lost.
+#[derive(Debug)]
+struct Forgetful(Arc<dyn Connect>);
+
+impl fmt::Display for Forgetful {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+#[async_trait]
+impl Connect for Forgetful {
+    async fn connect(&self) -> Result<Arc<dyn Registry>, RegistryError> {
+        Ok(Arc::new(ForgetfulRegistry(self.0.connect().await?)))
+    }
+}
+
+struct ForgetfulRegistry(Arc<dyn Registry>);
+
+#[async_trait]
+impl Caller for ForgetfulRegistry {
+    fn place(&self) -> String {
+        "a test".to_owned()
+    }
+
+    async fn call(&self, request: Request) -> Result<Answer, RegistryError> {
+        let attaches = |operation: &Operation| matches!(operation, Operation::Put { lease: Some(_), .. });
+        let is_attach = matches!(&request, Request::Txn(txn) if txn.then.iter().any(attaches));
+        let answer = perform(&*self.0, request).await?;
+        match is_attach {
+            true => {
+                let (registry, reason) = (self.place(), "it forgot".to_owned());
+                Err(RegistryError::OutcomeUnknown { registry, reason })
+            }
+            false => Ok(answer),
+        }
+    }
+
+    async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
+        self.0.watch(&prefix, start).await
+    }
+}
+
+#[test]
+fn an_attach_whose_answer_was_lost_leaves_nothing_behind() {
+    let pond = pond();
+    let DeskPlace::Registry(registry) = pond.cluster.access().desk else { panic!("it reaches the registry") };
+    let options = SessionOptions {
+        cluster: ClusterAccess {
+            desk: DeskPlace::Registry(Arc::new(Forgetful(registry))),
+            ..pond.cluster.access()
+        },
+        volumes: vec!["disk".to_owned()],
+        shared: false,
+        timeout: None,
+        purpose: "a test".to_owned(),
+    };
+    let error = VolumeLoop::attach(options, ReactorOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("it forgot"), "{error}");
+    assert_eq!(pond.attachments(), Vec::<String>::new());
+    let _next = pond.attach(false).unwrap();
+    assert_eq!(pond.cluster.fences(), [], "nothing was under way, so nobody is fenced");
 }
 
 #[test]
