@@ -18,7 +18,7 @@ use super::question::Question;
 use super::{AttachRecord, Cluster, ClusterError, Result, current, encode, keys};
 use base::map::VolumeInfo;
 use base::{Access, ClientId, Permission, PoolId, Principal};
-use registry::implement::SCHEME;
+use registry::implement::{PROBE, SCHEME};
 use registry::{Compare, LeaseId, Operation, Range, Registry, RegistryError, Txn, Watch};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -287,6 +287,14 @@ impl Clerk {
         let Some(visitor) = &self.visitor else { return current::read_and_watch(registry).await };
         visitor.take_turn(&visitor.requests, MAP_COST).await?;
         current::read_and_watch(registry).await.map_err(veil)
+    }
+
+    /// Sees whether the registry answers, for whoever follows something there.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn probe(&self) -> Result<(), RegistryError> {
+        self.cluster.registry.get(PROBE).await.map(drop)
     }
 
     /// The registry itself, for an owner.

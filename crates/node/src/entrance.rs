@@ -7,6 +7,7 @@
 use crate::refusals::Refusals;
 use auth::{AuthError, Channel, Identity};
 use axum::Router;
+use axum::middleware::from_fn;
 use base::{Encryption, NodeId, PublicKey};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -65,8 +66,10 @@ impl Entrance {
         }
     }
 
-    /// Answers requests, one at a time, until either side ends the connection, or nothing is asked for so long.
+    /// Answers requests, one at a time, until either side ends the connection, or nothing is asked for so long. A request
+    /// has a time limit of its own.
     pub(crate) async fn serve(&self, channel: Channel, router: Router, silence_limit: Duration) {
+        let router = router.layer(from_fn(registry_remote::in_time));
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(silence_limit)

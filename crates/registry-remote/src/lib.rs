@@ -25,5 +25,5 @@ mod tests;
 pub use client::{RemoteRegistry, SocketPlace};
 pub use desk::{Desk, DeskPlace};
 pub use nodes::endpoints;
-pub use service::router;
+pub use service::{in_time, router};
 pub use socket::{ServeError, SocketServer};

@@ -1,5 +1,6 @@
 //! What both ends know: paths, and JSON in both directions. Every path is asked with POST. An answer is one line, or a line
-//! and others as things come to pass: a stream. In a stream, an empty line says that there is nothing to say.
+//! and others as things come to pass: a stream. In a stream, an empty line says that there is nothing to say, and that the registry
+//! answers.
 
 use cluster::{ClusterError, Question};
 use registry::{RegistryError, Revision};

@@ -4,8 +4,10 @@ use crate::protocol::{
     CALL, CALL_BYTES_MAX, Failure, MAP, QUESTION_BYTES_MAX, SILENCE_MAX, WATCH, WatchQuestion, line, path_of,
 };
 use axum::body::{Body, Bytes};
+use axum::extract::Request as HttpRequest;
 use axum::extract::{DefaultBodyLimit, FromRequestParts};
-use axum::http::{header, request::Parts};
+use axum::http::{StatusCode, header, request::Parts};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
@@ -18,9 +20,17 @@ use registry::{Operation, Registry, RegistryError, Revision, Txn, Watch};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::mpsc;
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+
+/// How long the registry may take to answer, so that a stream goes on that has nothing to say.
+const PROBE_LIMIT: Duration = SILENCE_MAX;
+/// For so long one answer is as good as another.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// How long a request may take until it is read and answered: who says half of one must not hold a place.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// All paths. Each request bears, as an extension, the [`Clerk`] who answers whoever has that connection.
 pub fn router() -> Router {
@@ -32,7 +42,15 @@ pub fn router() -> Router {
     let desk = with::<Identify>(with::<Grant>(with::<KeepAlive>(with::<Revoke>(desk))));
     let desk = with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<Attachments>(desk)))));
     let desk = with::<Manager>(with::<HttpServers>(with::<Drives>(desk)));
-    registry.merge(desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX)))
+    let desk = desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX));
+    registry.merge(desk).layer(Extension(Pulse::default()))
+}
+
+/// A layer for what is served on connections: a request that is not read and answered in time is answered with that.
+pub async fn in_time(request: HttpRequest, next: Next) -> Response {
+    let answered = timeout(REQUEST_LIMIT, next.run(request)).await;
+    // What was asked may be done all the same, so this is none of 4xx.
+    answered.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
 }
 
 fn with<Q: Question>(router: Router) -> Router {
@@ -43,10 +61,12 @@ async fn answer<Q: Question>(Extension(clerk): Extension<Clerk>, Json(question):
     told(clerk.ask(question).await.map_err(Failure::from))
 }
 
-async fn map(Extension(clerk): Extension<Clerk>) -> Response {
+async fn map(Extension(clerk): Extension<Clerk>, Extension(pulse): Extension<Pulse>) -> Response {
     match clerk.follow_map().await {
         // Who hears no more begins anew, and is told why then.
-        Ok((range, changes)) => follow(range, changes, |next| next.ok().map(|batch| line(&batch))),
+        Ok((range, changes)) => {
+            follow(range, changes, clerk, pulse, |next| next.ok().map(|batch| line(&batch)))
+        }
         Err(error) => told::<()>(Err(Failure::Registry(error))),
     }
 }
@@ -68,7 +88,12 @@ async fn call(OfOwner(registry): OfOwner, Json(request): Json<Request>) -> Respo
     told(perform(&*registry, request).await.map_err(Failure::Registry))
 }
 
-async fn watch(OfOwner(registry): OfOwner, Json(question): Json<WatchQuestion>) -> Response {
+async fn watch(
+    OfOwner(registry): OfOwner,
+    Extension(clerk): Extension<Clerk>,
+    Extension(pulse): Extension<Pulse>,
+    Json(question): Json<WatchQuestion>,
+) -> Response {
     let WatchQuestion { prefix, start } = question;
     let watching = async {
         check_prefix(&prefix)?;
@@ -76,7 +101,7 @@ async fn watch(OfOwner(registry): OfOwner, Json(question): Json<WatchQuestion>) 
         registry.watch(&prefix, start).await
     };
     match watching.await {
-        Ok(changes) => follow(changes.position(), changes, |next| match next {
+        Ok(changes) => follow(changes.position(), changes, clerk, pulse, |next| match next {
             // The server is going down; the client will find it again and resume.
             Err(RegistryError::Closed) => None,
             next => Some(line(&next)),
@@ -103,28 +128,66 @@ fn told<A: Serialize>(answer: Result<A, Failure>) -> Response {
     (json, line(&answer)).into_response()
 }
 
-/// Tells what comes first, and every change until one cannot be told or the other side is gone. What is not read is not
-/// looked for.
+/// When the registry was asked last that then answered, by whichever stream.
+#[derive(Clone, Default)]
+struct Pulse(Arc<Mutex<Option<Instant>>>);
+
+impl Pulse {
+    /// Whether the registry answers. A watch does not tell: it waits for its registry as long as it takes.
+    async fn beats(&self, clerk: &Clerk) -> bool {
+        let probing = async {
+            let mut answered = self.0.lock().await;
+            if answered.is_none_or(|asked| asked.elapsed() >= PROBE_EVERY) {
+                let asked = Instant::now();
+                clerk.probe().await?;
+                *answered = Some(asked);
+            }
+            Ok::<(), RegistryError>(())
+        };
+        matches!(timeout(PROBE_LIMIT, probing).await, Ok(Ok(())))
+    }
+}
+
+/// Tells what comes first, and every change until one cannot be told, the registry does not answer any more, or the other side
+/// is gone. What is not read is not looked for.
 fn follow(
     first: impl Serialize,
     mut changes: Box<dyn Watch>,
+    clerk: Clerk,
+    pulse: Pulse,
     tell: fn(Result<registry::WatchBatch, RegistryError>) -> Option<Vec<u8>>,
 ) -> Response {
     let (sender, lines) = mpsc::channel::<Result<Bytes, Infallible>>(1);
     let first = line(&Ok::<_, Failure>(first));
     tokio::spawn(async move {
-        let mut next = Some(first);
-        while let Some(line) = next {
-            if sender.send(Ok(line.into())).await.is_err() {
-                return;
+        let telling = async {
+            sender.send(Ok(first.into())).await.ok()?;
+            loop {
+                // It may be about to find its registry again, so silence does not interrupt it.
+                let mut changing = changes.next();
+                let changed = loop {
+                    let silence = async {
+                        sleep(SILENCE_MAX).await;
+                        pulse.beats(&clerk).await
+                    };
+                    tokio::select! {
+                        changed = &mut changing => break changed,
+                        answers = silence => match answers {
+                            true => sender.send(Ok(Bytes::from_static(b"\n"))).await.ok()?,
+                            false => return None::<Infallible>,
+                        },
+                    }
+                };
+                let is_last = changed.is_err();
+                sender.send(Ok(tell(changed)?.into())).await.ok()?;
+                if is_last {
+                    return None;
+                }
             }
-            next = tokio::select! {
-                () = sender.closed() => return,
-                changed = timeout(SILENCE_MAX, changes.next()) => match changed {
-                    Ok(changed) => tell(changed),
-                    Err(_) => Some(b"\n".to_vec()),
-                },
-            };
+        };
+        tokio::select! {
+            () = sender.closed() => {}
+            _ = telling => {}
         }
     });
     Response::new(Body::from_stream(ReceiverStream::new(lines)))

@@ -1,5 +1,6 @@
 //! A registry on a Unix socket.
 
+use axum::middleware::from_fn;
 use axum::{Extension, Router};
 use cluster::{Clerk, Cluster};
 use hyper::server::conn::http1;
@@ -80,7 +81,8 @@ impl SocketServer {
         clear_way(path)?;
         let listener = listen(path).map_err(io_error)?;
         let clerk = Clerk::of_owner(Cluster::new(registry));
-        let task = tokio::spawn(accept(listener, crate::router().layer(Extension(clerk))));
+        let router = crate::router().layer(Extension(clerk)).layer(from_fn(crate::in_time));
+        let task = tokio::spawn(accept(listener, router));
         Ok(SocketServer { path: path.to_owned(), task })
     }
 
