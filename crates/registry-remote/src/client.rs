@@ -135,6 +135,7 @@ impl Watch for RemoteWatch {
                     return Err(error);
                 }
                 None => {
+                    self.link.leave_teller(lines);
                     self.lines = None;
                     tokio::time::sleep(RESUME_PAUSE).await;
                 }

@@ -75,7 +75,10 @@ impl Desk {
     /// As [`Cluster::map`].
     pub async fn map(&self) -> Result<ClusterMap, ClusterError> {
         match self.follow_map().await?.map() {
-            Some(map) => Ok(map),
+            Some(map) => {
+                self.learn(&map);
+                Ok(map)
+            }
             // Why there is none.
             None => Err(self.ask(cluster::Identify {}).await.err().unwrap_or(ClusterError::NoCluster)),
         }
@@ -88,16 +91,18 @@ impl Desk {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn watch_map(&self) -> watch::Receiver<Arc<ClusterMap>> {
-        let (desk, answering) = (self.clone(), self.0.clone());
+        let (desk, learning) = (self.clone(), self.clone());
         let begin = move || {
             let desk = desk.clone();
             async move { desk.follow_map().await }
         };
-        keep_map(begin, move |map| {
-            if let Answering::Nodes(link) = &answering {
-                link.learn(map);
-            }
-        })
+        keep_map(begin, move |map| learning.learn(map))
+    }
+
+    fn learn(&self, map: &ClusterMap) {
+        if let Answering::Nodes(link) = &self.0 {
+            link.learn(map);
+        }
     }
 
     async fn follow_map(&self) -> Result<MapFollower, ClusterError> {
@@ -128,10 +133,13 @@ impl Watch for Followed {
 
     async fn next(&mut self) -> Result<WatchBatch, RegistryError> {
         let told: Option<WatchBatch> = self.lines.next().await;
-        let batch = told.ok_or_else(|| RegistryError::Unreachable {
-            registry: self.link.place.clone(),
-            waited_ms: 0,
-            reason: "the node that told of its changes does not any more".to_owned(),
+        let batch = told.ok_or_else(|| {
+            self.link.leave_teller(&self.lines);
+            RegistryError::Unreachable {
+                registry: self.link.place.clone(),
+                waited_ms: 0,
+                reason: "the node that told of its changes does not any more".to_owned(),
+            }
         })?;
         self.position = batch.revision.next();
         Ok(batch)

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use registry::RegistryError;
+use registry::{Endpoint, RegistryError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
@@ -35,7 +35,11 @@ const SILENCE_LIMIT: Duration = SILENCE_MAX.saturating_mul(3);
 /// Bytes of the longest line.
 const LINE_BYTES_MAX: usize = 512 << 20;
 
-type Sender = SendRequest<Full<Bytes>>;
+/// A connection, and to which of the nodes, where it is to one.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    endpoint: Option<Endpoint>,
+}
 
 /// Who is asked.
 pub(crate) enum Way {
@@ -52,7 +56,7 @@ pub(crate) struct Link {
     timeout: Duration,
     questions: Semaphore,
     /// Connections that are free, and since when.
-    idle: Mutex<Vec<(Sender, Instant)>>,
+    idle: Mutex<Vec<(Connection, Instant)>>,
 }
 
 /// Why one attempt gave no answer.
@@ -83,7 +87,9 @@ impl Link {
         is_repeatable: bool,
     ) -> (Result<A, Failure>, bool) {
         let deadline = Instant::now() + self.timeout;
-        let _turn = timeout_at(deadline, self.questions.acquire()).await;
+        let Ok(_turn) = timeout_at(deadline, self.questions.acquire()).await else {
+            return (Err(self.unreachable("too much is asked at once".to_owned())), false);
+        };
         let mut may_be_done = false;
         let asking = self.try_until(deadline, path, question, is_repeatable, &mut may_be_done);
         let answer = match asking.await {
@@ -95,6 +101,24 @@ impl Link {
             Err(failure) => Err(failure),
         };
         (answer, may_be_done)
+    }
+
+    fn unreachable(&self, reason: String) -> Failure {
+        let (registry, waited_ms) = (self.place.clone(), self.timeout.as_millis() as u64);
+        Failure::Registry(RegistryError::Unreachable { registry, waited_ms, reason })
+    }
+
+    /// Asks others from now on, as far as there are any: that node did not answer, or not for the registry.
+    fn leave(&self, endpoint: Option<Endpoint>) {
+        if let (Way::Nodes(nodes), Some(endpoint)) = (&self.way, endpoint) {
+            nodes.failed(endpoint);
+            self.idle().retain(|(connection, _)| connection.endpoint != Some(endpoint));
+        }
+    }
+
+    /// Leaves who told that, and does not any more.
+    pub(crate) fn leave_teller(&self, lines: &Lines) {
+        self.leave(lines.connection.endpoint);
     }
 
     /// The first line of a stream, and the others as they come.
@@ -123,17 +147,22 @@ impl Link {
             // What may not be repeated is worth waiting for.
             let is_brief = is_of_nodes && is_repeatable;
             let limit = if is_brief { deadline.min(Instant::now() + ATTEMPT_LIMIT) } else { deadline };
-            let reason = match self.attempt::<A>(path, question.clone(), limit).await {
+            let reason = match self.attempt::<A>(path, question.clone(), limit, is_repeatable).await {
                 // It is that node which does not reach the registry: another may.
                 Ok((
                     Err(Failure::Registry(
                         error @ (RegistryError::Unreachable { .. } | RegistryError::Closed),
                     )),
-                    _,
-                )) if is_of_nodes => match error {
-                    RegistryError::Unreachable { reason, .. } => reason,
-                    error => error.to_string(),
-                },
+                    lines,
+                )) if is_of_nodes => {
+                    // Its registry may have done what is safe to repeat.
+                    *may_be_done |= is_repeatable;
+                    self.leave_teller(&lines);
+                    match error {
+                        RegistryError::Unreachable { reason, .. } => reason,
+                        error => error.to_string(),
+                    }
+                }
                 Ok(answered) => return Ok(answered),
                 Err(Missing::Unsent(reason)) => reason,
                 Err(Missing::Lost(reason)) if is_repeatable => {
@@ -146,11 +175,7 @@ impl Link {
                 }
             };
             if Instant::now() + pause >= deadline {
-                return Err(Failure::Registry(RegistryError::Unreachable {
-                    registry: self.place.clone(),
-                    waited_ms: self.timeout.as_millis() as u64,
-                    reason,
-                }));
+                return Err(self.unreachable(reason));
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -162,73 +187,87 @@ impl Link {
         path: &str,
         question: Bytes,
         limit: Instant,
+        is_repeatable: bool,
     ) -> Result<(Result<A, Failure>, Lines), Missing> {
-        let connecting = timeout_at(limit.min(Instant::now() + ATTEMPT_LIMIT), self.connection()).await;
-        let mut sender =
-            connecting.unwrap_or_else(|_| Err("it does not answer".to_owned())).map_err(Missing::Unsent)?;
+        let connecting = self.connection(limit.min(Instant::now() + ATTEMPT_LIMIT));
+        let mut connection = connecting.await.map_err(Missing::Unsent)?;
+        let endpoint = connection.endpoint;
         let request = Request::post(path)
             .header(header::HOST, "millpond")
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(question))
             .expect("its parts are those of a request");
         let asking = async {
-            let answer = sender.try_send_request(request).await.map_err(|mut error| {
+            let answer = connection.sender.try_send_request(request).await.map_err(|mut error| {
                 let reason = "the connection was lost".to_owned();
                 if error.take_message().is_some() { Missing::Unsent(reason) } else { Missing::Lost(reason) }
             })?;
             let status = answer.status();
             let body = answer.into_body();
-            let mut lines = Lines { body, buffer: Vec::new(), searched: 0, heard: Instant::now(), sender };
+            let (buffer, searched, heard) = (Vec::new(), 0, Instant::now());
+            let mut lines = Lines { body, status, buffer, searched, heard, connection };
             let first = lines.next_line().await.map_err(Missing::Lost)?;
-            Ok((status, first.unwrap_or_default(), lines))
+            Ok((first.unwrap_or_default(), lines))
         };
         let asked = timeout_at(limit, asking).await;
-        let (status, first, lines) =
-            asked.unwrap_or_else(|_| Err(Missing::Lost("no answer in time".to_owned())))?;
-        if let Way::Nodes(nodes) = &self.way {
-            nodes.answered();
+        let asked = asked.unwrap_or_else(|_| Err(Missing::Lost("no answer in time".to_owned())));
+        if let Err(Missing::Lost(_)) = &asked {
+            self.leave(endpoint);
         }
-        let answer = match status {
+        let (first, lines) = asked?;
+        let answer = match lines.status {
             StatusCode::OK => serde_json::from_slice(&first).map_err(|error| error.to_string()),
             status => Err(format!("{status}: {}", String::from_utf8_lossy(&first))),
         };
-        let answer = answer.unwrap_or_else(|reason| {
-            Err(Failure::Registry(RegistryError::Protocol { registry: self.place.clone(), reason }))
-        });
-        Ok((answer, lines))
+        match answer {
+            Ok(answer) => Ok((answer, lines)),
+            // Who does not understand the question has done nothing.
+            Err(reason) if is_repeatable || lines.status.is_client_error() => {
+                let registry = self.place.clone();
+                Ok((Err(Failure::Registry(RegistryError::Protocol { registry, reason })), lines))
+            }
+            Err(reason) => Err(Missing::Lost(reason)),
+        }
     }
 
     /// A connection that is free, or a new one.
-    async fn connection(&self) -> Result<Sender, String> {
-        while let Some((sender, since)) = self.idle().pop() {
-            if since.elapsed() < IDLE_MAX && sender.is_ready() {
-                return Ok(sender);
+    async fn connection(&self, limit: Instant) -> Result<Connection, String> {
+        while let Some((connection, since)) = self.idle().pop() {
+            if since.elapsed() < IDLE_MAX && connection.sender.is_ready() {
+                return Ok(connection);
             }
         }
-        let stream: Box<dyn Stream> = match &self.way {
-            Way::Socket(path) => {
-                Box::new(UnixStream::connect(path).await.map_err(|error| error.to_string())?)
-            }
-            Way::Nodes(nodes) => nodes.open().await?,
+        let mut endpoint = None;
+        let opening = async {
+            let stream: Box<dyn Stream> = match &self.way {
+                Way::Socket(path) => {
+                    Box::new(UnixStream::connect(path).await.map_err(|error| error.to_string())?)
+                }
+                Way::Nodes(nodes) => nodes.open(*endpoint.insert(nodes.next())).await?,
+            };
+            Ok::<_, String>(stream)
         };
+        let opened = timeout_at(limit, opening).await;
+        let opened = opened.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        let stream = opened.inspect_err(|_| self.leave(endpoint))?;
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         // Why it ended, whoever asks is told.
         tokio::spawn(async move { drop(connection.await) });
-        Ok(sender)
+        Ok(Connection { sender, endpoint })
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Sender, Instant)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Connection, Instant)>> {
         // Nothing that can panic runs while it is held.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the connection of an answer that was one line, once that is over.
     async fn keep(&self, mut lines: Lines) {
-        if lines.next_line().await == Ok(None) && lines.sender.ready().await.is_ok() {
+        if lines.next_line().await == Ok(None) && lines.connection.sender.ready().await.is_ok() {
             let mut idle = self.idle();
             idle.retain(|(_, since)| since.elapsed() < IDLE_MAX);
-            idle.push((lines.sender, Instant::now()));
+            idle.push((lines.connection, Instant::now()));
         }
     }
 }
@@ -236,12 +275,13 @@ impl Link {
 /// What an answer says, line by line. Dropping it ends the connection, unless it is kept.
 pub(crate) struct Lines {
     body: Incoming,
+    status: StatusCode,
     buffer: Vec<u8>,
     /// Bytes of the buffer known to hold no line's end.
     searched: usize,
     /// When something was said last.
     heard: Instant,
-    sender: Sender,
+    connection: Connection,
 }
 
 impl Lines {
@@ -268,6 +308,8 @@ impl Lines {
                 Some(Ok(frame)) => self.buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
                 Some(Err(_)) => return Err("the connection was lost".to_owned()),
                 None if self.buffer.is_empty() => return Ok(None),
+                None if self.status == StatusCode::OK => return Err("it was cut within a line".to_owned()),
+                // Words, and none of ours.
                 None => {
                     self.searched = 0;
                     return Ok(Some(std::mem::take(&mut self.buffer)));
@@ -280,5 +322,32 @@ impl Lines {
     /// cancel.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
         serde_json::from_slice(&self.next_line().await.ok()??).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SocketServer;
+    use crate::protocol::CALL;
+    use registry::implement::{Answer, PROBE, Request};
+    use registry::{MemoryRegistry, Operation, Registry, Txn};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn what_has_no_turn_in_time_is_not_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("registry.sock");
+        let registry: Arc<dyn Registry> = Arc::new(MemoryRegistry::new());
+        let _server = SocketServer::bind(&socket, registry.clone()).unwrap();
+        let link = Link::new(Way::Socket(socket), "a test".to_owned(), Duration::from_millis(200));
+        let get = Request::Get { key: PROBE.to_owned() };
+        let (got, _) = link.ask::<Answer>(CALL, &get, true).await;
+        assert!(matches!(got, Ok(Answer::Got(None))));
+        let _others = link.questions.acquire_many(QUESTIONS_MAX as u32).await.unwrap();
+        let put = Request::Txn(Txn::new().then(Operation::put("a", "1")));
+        let (answer, _) = link.ask::<Answer>(CALL, &put, false).await;
+        assert!(matches!(answer, Err(Failure::Registry(RegistryError::Unreachable { .. }))), "{answer:?}");
+        assert_eq!(registry.get("a").await, Ok(None));
     }
 }

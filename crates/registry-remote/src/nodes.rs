@@ -6,10 +6,13 @@ use base::map::ClusterMap;
 use registry::{Endpoint, Endpoints};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a node may leave unacknowledged what it was sent. Another one is found before a lease of ten seconds ends that
 /// is kept alive every three.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(4);
+/// How long one that did not answer is not asked, while another is known.
+const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// Where the nodes of a cluster serve clients.
 #[must_use]
@@ -32,8 +35,8 @@ pub(crate) struct Nodes {
 struct Turn {
     /// Those that the map showed last.
     shown: Vec<Endpoint>,
-    /// Attempts since somebody answered.
-    failures: usize,
+    /// Those that did not answer, and when.
+    failed: Vec<(Endpoint, Instant)>,
     /// Counts the attempts.
     next: usize,
 }
@@ -42,7 +45,7 @@ impl Nodes {
     pub(crate) fn new(endpoints: &Endpoints, identity: &Identity) -> Nodes {
         let next = (uuid::Uuid::new_v4().as_u64_pair().0 >> 1) as usize;
         let first = endpoints.all().to_vec();
-        let turn = Mutex::new(Turn { shown: first.clone(), failures: 0, next });
+        let turn = Mutex::new(Turn { shown: first.clone(), failed: Vec::new(), next });
         Nodes { identity: identity.clone(), first, turn }
     }
 
@@ -51,27 +54,36 @@ impl Nodes {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects to the next. Once none that the map showed lets it in, those that were named at first have their turn.
-    pub(crate) async fn open(&self) -> Result<Box<dyn Stream>, String> {
-        let endpoint = {
-            let mut turn = self.turn();
-            let shown = turn.shown.len();
-            let among =
-                if turn.failures % (shown + self.first.len()) < shown { &turn.shown } else { &self.first };
-            let endpoint = among[turn.next % among.len()];
-            turn.next += 1;
-            turn.failures += 1;
-            endpoint
-        };
+    /// The next that did not fail a moment ago. Once all did that the map showed, those that were named at first have their
+    /// turn, and then all of them anew.
+    pub(crate) fn next(&self) -> Endpoint {
+        let turn = &mut *self.turn();
+        turn.failed.retain(|(_, at)| at.elapsed() < AVOIDED_FOR);
+        turn.next += 1;
+        for among in [&turn.shown, &self.first] {
+            let has_failed = |endpoint: &Endpoint| turn.failed.iter().any(|(failed, _)| failed == endpoint);
+            let left: Vec<_> = among.iter().filter(|endpoint| !has_failed(endpoint)).collect();
+            if !left.is_empty() {
+                return *left[turn.next % left.len()];
+            }
+        }
+        turn.failed.clear();
+        turn.shown[turn.next % turn.shown.len()]
+    }
+
+    /// Connects to one.
+    pub(crate) async fn open(&self, endpoint: Endpoint) -> Result<Box<dyn Stream>, String> {
         // Whatever the rest of the cluster does: it costs nothing here.
         let channel = auth::reach(&self.identity, endpoint.key, endpoint.address, Encryption::On).await?;
         channel.end_unless_acknowledged_within(UNACKNOWLEDGED_LIMIT).map_err(|error| error.to_string())?;
         Ok(Box::new(channel.into_stream()))
     }
 
-    /// Somebody answered.
-    pub(crate) fn answered(&self) {
-        self.turn().failures = 0;
+    /// One did not answer.
+    pub(crate) fn failed(&self, endpoint: Endpoint) {
+        let mut turn = self.turn();
+        turn.failed.retain(|(failed, _)| *failed != endpoint);
+        turn.failed.push((endpoint, Instant::now()));
     }
 
     /// Takes over which there are.
@@ -89,6 +101,26 @@ mod tests {
     use base::map::NodeInfo;
     use base::{Access, NodeId, Principal, PublicKey};
     use std::net::SocketAddr;
+
+    #[test]
+    fn a_node_that_failed_is_passed_over_while_another_is_known() {
+        let all = [1u8, 2, 3].map(|number| Endpoint {
+            address: SocketAddr::from(([10, 0, 0, number], 6480)),
+            key: PublicKey([number; 32]),
+        });
+        let identity = Identity::new(&auth::SecretKey::generate().unwrap());
+        let nodes = Nodes::new(&Endpoints::new(all.to_vec()).unwrap(), &identity);
+        nodes.turn().shown = all[..2].to_vec();
+        let turns = |count| -> Vec<_> { (0..count).map(|_| nodes.next()).collect() };
+        let before = turns(4);
+        assert!(before.contains(&all[0]) && before.contains(&all[1]) && !before.contains(&all[2]));
+        for (failed, others) in [(0, [all[1]; 4]), (1, [all[2]; 4])] {
+            nodes.failed(all[failed]);
+            assert_eq!(turns(4), others);
+        }
+        nodes.failed(all[2]);
+        assert!(turns(4).contains(&all[0]), "where all failed, all have their turn");
+    }
 
     #[test]
     fn clients_learn_of_the_nodes_that_serve_them_and_have_keys() {

@@ -4,6 +4,7 @@ use super::protocol::{
     CALL, CALL_BYTES_MAX, MAP, QUESTION_BYTES_MAX, SILENCE_MAX, WATCH, WatchQuestion, line,
 };
 use super::*;
+use async_trait::async_trait;
 use auth::{Identity, SecretKey};
 use axum::Extension;
 use base::map::{DeviceClass, NodeInfo};
@@ -16,13 +17,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use registry::conformance;
-use registry::implement::Request;
+use registry::implement::{Answer, Caller, Request, perform};
 use registry::{DEFAULT_TIMEOUT, Endpoint, Endpoints, LeaseId, MemoryRegistry, RegistryError};
-use registry::{Operation, Registry, Revision, Txn};
+use registry::{Operation, Registry, Revision, Txn, Watch, WatchBatch};
 use registry_embedded::EmbeddedRegistry;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -216,6 +217,152 @@ async fn a_client_outlives_all_nodes_that_it_knew_at_first() {
     desk.ask(Detach { volume, client }).await.unwrap();
     assert_eq!(desk.ask(Attachments { volume }).await.unwrap(), []);
     assert_eq!(desk.map().await.unwrap(), cluster.map().await.unwrap());
+}
+
+/// What is wrong with a registry.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    Nothing,
+    /// It answers nobody, shows no changes, and does not say so.
+    Lost,
+    /// Of one request it says that nobody answered, and has done it.
+    Forgetful,
+    /// It has dropped what watches would show.
+    Compacted,
+}
+
+/// A registry with a fault.
+#[derive(Clone)]
+struct Faulty {
+    registry: Arc<dyn Registry>,
+    fault: Arc<Mutex<Fault>>,
+}
+
+impl Faulty {
+    fn of(cluster: &Cluster) -> Faulty {
+        let (registry, fault) = (cluster.registry().clone(), Arc::new(Mutex::new(Fault::Nothing)));
+        Faulty { registry, fault }
+    }
+
+    fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        *self.fault.lock().unwrap() == fault
+    }
+
+    async fn unless_lost(&self) {
+        if self.is(Fault::Lost) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Caller for Faulty {
+    fn place(&self) -> String {
+        "a test".to_owned()
+    }
+
+    async fn call(&self, request: Request) -> Result<Answer, RegistryError> {
+        self.unless_lost().await;
+        let answer = perform(&*self.registry, request).await;
+        if self.is(Fault::Forgetful) {
+            self.set(Fault::Nothing);
+            let reason = "it forgot".to_owned();
+            return Err(RegistryError::Unreachable { registry: self.place(), waited_ms: 0, reason });
+        }
+        answer
+    }
+
+    async fn start_watch(&self, prefix: String, start: Revision) -> Result<Box<dyn Watch>, RegistryError> {
+        self.unless_lost().await;
+        Ok(Box::new(FaultyWatch(self.registry.watch(&prefix, start).await?, self.clone())))
+    }
+}
+
+struct FaultyWatch(Box<dyn Watch>, Faulty);
+
+#[async_trait]
+impl Watch for FaultyWatch {
+    fn position(&self) -> Revision {
+        self.0.position()
+    }
+
+    async fn next(&mut self) -> Result<WatchBatch, RegistryError> {
+        if self.1.is(Fault::Compacted) {
+            return Err(RegistryError::Compacted { asked: Revision(1), compacted: Revision(2) });
+        }
+        let next = self.0.next().await;
+        self.1.unless_lost().await;
+        next
+    }
+}
+
+/// A cluster with two nodes, the first of them with such a registry, and a desk that knew only that one.
+async fn cluster_and_faulty_node() -> (Cluster, Faulty, [ServedByNode; 2], Desk) {
+    let (cluster, _) = cluster_and_client().await;
+    let faulty = Faulty::of(&cluster);
+    let first = ServedByNode::of_owner(Arc::new(faulty.clone())).await;
+    let second = ServedByNode::of_owner(cluster.registry().clone()).await;
+    first.show(&cluster, 0).await;
+    second.show(&cluster, 1).await;
+    let desk = first.desk().await;
+    (cluster, faulty, [first, second], desk)
+}
+
+#[tokio::test]
+async fn a_map_is_followed_elsewhere_when_its_node_loses_the_registry() {
+    let (cluster, faulty, _nodes, desk) = cluster_and_faulty_node().await;
+    let mut maps = desk.watch_map();
+    maps.wait_for(|map| map.volume_named("a").is_some()).await.unwrap();
+    faulty.set(Fault::Lost);
+    cluster.create_volume("b", "ours", 1 << 30).await.unwrap();
+    let shown = maps.wait_for(|map| map.volume_named("b").is_some());
+    tokio::time::timeout(SILENCE_MAX * 10, shown).await.expect("it is shown").unwrap();
+}
+
+#[tokio::test]
+async fn a_node_that_died_is_asked_once_however_many_connections_there_are() {
+    let (_cluster, faulty, _nodes, desk) = cluster_and_faulty_node().await;
+    let ask = || desk.ask(Identify {});
+    let (a, b, c, d, e) = tokio::join!(ask(), ask(), ask(), ask(), ask());
+    assert!([a, b, c, d, e].iter().all(Result::is_ok));
+    // Which nodes there are.
+    desk.map().await.unwrap();
+    faulty.set(Fault::Lost);
+    ask().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_reads_the_map_learns_of_the_nodes() {
+    let (_cluster, _faulty, [first, _second], desk) = cluster_and_faulty_node().await;
+    desk.map().await.unwrap();
+    first.stop().await;
+    desk.ask(Identify {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_an_attempt_without_an_answer_ended_is_ended() {
+    let (_cluster, faulty, [first, _second], _) = cluster_and_faulty_node().await;
+    let endpoints = Endpoints::new(vec![first.endpoint]).unwrap();
+    let client = RemoteRegistry::connect_to_nodes(&endpoints, &identity(), DEFAULT_TIMEOUT).await.unwrap();
+    let lease = client.lease_grant(Duration::from_secs(60)).await.unwrap().id;
+    faulty.set(Fault::Forgetful);
+    assert_eq!(client.lease_revoke(lease).await, Ok(()));
+    let error = client.lease_revoke(lease).await.unwrap_err();
+    assert!(matches!(error, RegistryError::LeaseNotFound { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_watch_tells_of_one_error_and_ends() {
+    let (_cluster, faulty, [first, _second], _) = cluster_and_faulty_node().await;
+    faulty.set(Fault::Compacted);
+    let question = WatchQuestion { prefix: String::new(), start: Revision(0) };
+    let bytes = post(WATCH, &line(&question));
+    let answer = tokio::time::timeout(Duration::from_secs(20), first.provoke(&bytes)).await.expect("it ends");
+    assert!(answer.matches("\"Err\"").count() == 1 && answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
 }
 
 #[tokio::test]
@@ -475,6 +622,54 @@ async fn a_server_of_another_version_is_named() {
     let error = RemoteRegistry::connect(&socket, Duration::from_millis(300)).await.err().unwrap();
     assert!(error.to_string().contains("404") && error.to_string().contains("versions"), "{error}");
     server.abort();
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_makes_no_sense_or_is_cut_may_be_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("registry.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let body = Arc::new(Mutex::new(""));
+    let said = body.clone();
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            let body = *said.lock().unwrap();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let client = RemoteRegistry::new(&socket, Duration::from_millis(500));
+    let done = "{\"Ok\":{\"txn\":{\"succeeded\":true,\"revision\":1,\"results\":[\"put\"]}}}";
+    for nonsense in ["{}\n", "", done] {
+        *body.lock().unwrap() = nonsense;
+        let error = client.put("a", "1".into()).await.unwrap_err();
+        assert!(matches!(error, RegistryError::OutcomeUnknown { .. }), "{nonsense}: {error}");
+    }
+    let error = client.get("a").await.unwrap_err().to_string();
+    assert!(error.contains("cut within a line"), "{error}");
+    *body.lock().unwrap() = "{}\n";
+    let error = client.get("a").await.unwrap_err();
+    assert!(matches!(error, RegistryError::Protocol { .. }), "{error}");
+    server.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_does_not_come_to_its_end_holds_no_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("registry.sock");
+    let _server = SocketServer::bind(&socket, Arc::new(MemoryRegistry::new())).unwrap();
+    let mut stream = UnixStream::connect(&socket).await.unwrap();
+    let put = post(CALL, &line(&Request::Txn(Txn::new().then(Operation::put("cut", "off")))));
+    stream.write_all(&put[..put.len() - 3]).await.unwrap();
+    let mut answer = String::new();
+    let ended = tokio::time::timeout(Duration::from_secs(120), stream.read_to_string(&mut answer)).await;
+    ended.expect("it ends").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
 }
 
 /// A request as the client sends them.
