@@ -5,10 +5,11 @@
 //! empty key space. Waits are bounded generously and never assert that something was fast.
 
 use crate::contract::{
-    BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, LeaseId, OPERATIONS_PER_TXN_MAX, Operation,
-    OperationResult, Registry, Revision, Txn, VALUE_BYTES_MAX, Watch, WatchBatch,
+    BYTES_PER_TXN_MAX, Compare, Event, KEY_BYTES_MAX, KeyValue, OPERATIONS_PER_TXN_MAX, Operation,
+    OperationResult, Registry, Txn, VALUE_BYTES_MAX, Watch, WatchBatch,
 };
 use crate::error::RegistryError;
+use crate::ids::{LeaseId, Revision};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;

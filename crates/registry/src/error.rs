@@ -1,6 +1,6 @@
 //! Why an operation on a registry failed. The same errors travel over the socket.
 
-use crate::contract::{LeaseId, Revision};
+use crate::ids::{LeaseId, Revision};
 use serde::{Deserialize, Serialize};
 
 /// Why a registry did not do what it was asked. Unless the variant says otherwise, nothing was changed.

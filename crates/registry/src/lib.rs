@@ -21,17 +21,19 @@ pub mod conformance;
 mod contract;
 mod endpoint;
 mod error;
+mod ids;
 mod memory;
 mod request;
 mod value;
 
 pub use contract::{
     BYTES_PER_TXN_MAX, Compare, Connect, Event, KEY_BYTES_MAX, KeyValue, LEASE_TTL_MAX, LEASE_TTL_MIN, Lease,
-    LeaseId, OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, RegistryTrouble, Revision,
-    Txn, TxnResult, VALUE_BYTES_MAX, Watch, WatchBatch,
+    OPERATIONS_PER_TXN_MAX, Operation, OperationResult, Range, Registry, RegistryTrouble, Txn, TxnResult,
+    VALUE_BYTES_MAX, Watch, WatchBatch,
 };
 pub use endpoint::{Endpoint, Endpoints};
 pub use error::RegistryError;
+pub use ids::{LeaseId, Revision};
 pub use memory::MemoryRegistry;
 pub use value::Value;
 

@@ -1,10 +1,11 @@
 //! Operations as data: what the embedded registry's thread is handed and what goes over the socket.
 
 use crate::contract::{
-    KeyValue, Lease, LeaseId, Range, Registry, RegistryTrouble, Revision, Txn, TxnResult, Watch, check_key,
-    check_prefix, check_ttl,
+    KeyValue, Lease, Range, Registry, RegistryTrouble, Txn, TxnResult, Watch, check_key, check_prefix,
+    check_ttl,
 };
 use crate::error::RegistryError;
+use crate::ids::{LeaseId, Revision};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

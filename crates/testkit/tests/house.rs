@@ -156,9 +156,6 @@ fn arrows(name: &str) -> BTreeMap<String, BTreeSet<String>> {
     arrows
 }
 
-/// Crates that have such circles still. One that is put in order leaves this list.
-const IN_CIRCLES: [&str; 1] = ["registry"];
-
 #[test]
 fn no_folders_of_a_crate_depend_on_each_other_in_a_circle() {
     let has_circle = |name: &&str| {
@@ -175,7 +172,7 @@ fn no_folders_of_a_crate_depend_on_each_other_in_a_circle() {
         !arrows.is_empty()
     };
     let found: Vec<&str> = LAYERS.into_iter().filter(has_circle).collect();
-    assert_eq!(found, IN_CIRCLES, "crates in which folders depend on each other in a circle");
+    assert!(found.is_empty(), "crates in which folders depend on each other in a circle: {found:?}");
 }
 
 /// What the types of a crate have, tests and what only they use excepted: the fields of each struct, and all methods of each

@@ -3,8 +3,9 @@
 //! A watch has no queue of its own: it reads here at its own pace, and learns that it is too late when
 //! what it wants was dropped. So a slow watcher costs nothing and hurts nobody.
 
-use crate::contract::{Event, Revision, Watch, WatchBatch};
+use crate::contract::{Event, Watch, WatchBatch};
 use crate::error::RegistryError;
+use crate::ids::Revision;
 use async_trait::async_trait;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

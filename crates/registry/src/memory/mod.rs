@@ -4,8 +4,9 @@ pub mod history;
 pub mod state;
 pub mod table;
 
-use crate::contract::{LeaseId, Revision, Watch};
+use crate::contract::Watch;
 use crate::error::RegistryError;
+use crate::ids::{LeaseId, Revision};
 use crate::request::{Answer, Caller, Request};
 use async_trait::async_trait;
 use history::History;

@@ -1,9 +1,8 @@
 //! What a registry knows, and how requests change it. No file, no clock, no random source.
 
-use crate::contract::{
-    Compare, Event, KeyValue, LeaseId, Operation, OperationResult, Revision, Txn, TxnResult,
-};
+use crate::contract::{Compare, Event, KeyValue, Operation, OperationResult, Txn, TxnResult};
 use crate::error::RegistryError;
+use crate::ids::{LeaseId, Revision};
 use crate::value::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -2,8 +2,9 @@
 
 use super::history::History;
 use super::state::{Changes, State};
-use crate::contract::{LeaseId, Range, Revision};
+use crate::contract::Range;
 use crate::error::RegistryError;
+use crate::ids::{LeaseId, Revision};
 use crate::request::{Answer, Request};
 use std::collections::BTreeMap;
 use std::time::Duration;
