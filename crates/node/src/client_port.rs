@@ -72,15 +72,15 @@ impl ClientPort {
         let maps = cluster.watch_map();
         let entrance = Entrance::new(node, identity, CONNECTIONS_PER_KEY_MAX);
         let (router, visitors) = (registry_remote::router(), Mutex::default());
-        let desk = Arc::new(Desk { entrance, cluster, maps, router, visitors });
+        let counter = Arc::new(Counter { entrance, cluster, maps, router, visitors });
         let meet = |stream, from, permit| {
-            let desk = desk.clone();
+            let counter = counter.clone();
             async move {
-                let client = |key| client_of(&key, &desk.maps.borrow());
-                let admitted = desk.entrance.admit(stream, from, Encryption::On, client).await;
+                let client = |key| client_of(&key, &counter.maps.borrow());
+                let admitted = counter.entrance.admit(stream, from, Encryption::On, client).await;
                 drop(permit);
                 if let Some((channel, (name, principal))) = admitted {
-                    desk.serve(channel, name, principal).await;
+                    counter.serve(channel, name, principal).await;
                 }
             }
         };
@@ -148,7 +148,7 @@ impl Drop for ClientService {
     }
 }
 
-struct Desk {
+struct Counter {
     entrance: Entrance,
     cluster: Cluster,
     maps: watch::Receiver<Arc<ClusterMap>>,
@@ -157,7 +157,7 @@ struct Desk {
     visitors: Mutex<BTreeMap<String, Arc<Visitor>>>,
 }
 
-impl Desk {
+impl Counter {
     fn visitor(&self, name: &str, principal: &Principal) -> Arc<Visitor> {
         let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
         visitors.retain(|name, _| self.maps.borrow().principals.contains_key(name));

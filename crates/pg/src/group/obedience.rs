@@ -1,10 +1,11 @@
 //! Who refuses a stale primary, and why that is enough.
 //!
 //! A primary is *stale* when the registry holds a later epoch of its group. It may not know that. What it then does changes
-//! nothing and is believed by nobody, for five reasons, of which the first three are the functions of this file:
+//! nothing and is believed by nobody, for five reasons, of which the first two are the functions of this file:
 //!
-//! 1. *It orders nothing that counts.* A member takes an order only of the very epoch it obeys, from whoever began that
-//!    one, and only the next in sequence ([`may_order`], [`may_push`], [`may_activate`]). Of a member in sync, no
+//! 1. *It orders nothing that counts.* A member takes an order only of the very epoch it obeys, which has one primary and is
+//!    begun only by whoever asked for the member's position ([`may_activate`]), and only the next in sequence ([`may_order`];
+//!    [`may_push`] and [`may_tell`] for what stands beside it). Of a member in sync, no
 //!    acknowledgement to a client can do without it.
 //! 2. *It gets no position.* A query of an older epoch than the one obeyed is not answered, nor one of the same epoch by
 //!    somebody else ([`may_ask`]). So of an epoch that was never begun none can be begun later.
