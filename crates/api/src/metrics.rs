@@ -4,7 +4,7 @@
 //! processes count nothing twice.
 
 use crate::board::Told;
-use base::figures::{Latencies, RequestFigures, RequestKind, Traffic};
+use base::figures::{Latencies, RequestFigures, RequestKind, Tally, Traffic};
 use base::map::ClusterMap;
 use base::status::OsdStatus;
 use base::{NodeId, OsdId, VolumeId};
@@ -151,17 +151,11 @@ impl Collector for Families {
         let mut writer = Writer(&mut encoder);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let build = [([("version", version), ("node", self.0.node.to_string())], 1u64)];
-        writer.gauge(
-            "millpond_build_info",
-            "The version of this process, and the node it belongs to",
-            build,
-        )?;
+        let help = "The version of this process, and the node it belongs to";
+        writer.gauge("millpond_build_info", help, build)?;
         let answers = u64::from(self.0.registry_answers);
-        writer.single(
-            "millpond_registry_reachable",
-            "Whether the registry answered this process",
-            answers,
-        )?;
+        let help = "Whether the registry answered this process";
+        writer.single("millpond_registry_reachable", help, answers)?;
         let is_manager = u64::from(self.0.is_manager);
         writer.single("millpond_manager", "Whether this process manages the cluster", is_manager)?;
         self.requests(&mut writer)?;
@@ -175,34 +169,26 @@ impl Collector for Families {
 }
 
 impl Families {
+    /// What the OSDs counted that told it.
+    fn figures(&self) -> impl Iterator<Item = (OsdId, &Tally)> {
+        self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_deref()?)))
+    }
+
     fn requests(&self, writer: &mut Writer<'_, '_>) -> Result {
         let all = || {
-            let figures = self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
-            figures.flat_map(|(osd, figures)| {
+            self.figures().flat_map(|(osd, figures)| {
                 RequestKind::ALL.map(move |kind| (labels(osd, kind), figures.counts.requests.of(kind)))
             })
         };
         let counts = |count: fn(&RequestFigures) -> u64| all().map(move |(labels, it)| (labels, count(it)));
-        writer.counter(
-            "millpond_osd_operations",
-            "Operations that were done, by kind; replicate: what a primary had this OSD write",
-            counts(|requests| requests.latencies.count()),
-        )?;
-        writer.counter(
-            "millpond_osd_operation_bytes",
-            "Bytes of the operations that were done",
-            counts(|requests| requests.bytes),
-        )?;
-        writer.counter(
-            "millpond_osd_operation_errors",
-            "Operations that failed for good: damage, no space, a failed drive, a fenced client",
-            counts(|requests| requests.errors),
-        )?;
-        writer.counter(
-            "millpond_osd_operations_redirected",
-            "Operations that were turned away and are sent again, here or to another OSD",
-            counts(|requests| requests.redirected),
-        )?;
+        let help = "Operations that were done, by kind; replicate: what a primary had this OSD write";
+        writer.counter("millpond_osd_operations", help, counts(|requests| requests.latencies.count()))?;
+        let help = "Bytes of the operations that were done";
+        writer.counter("millpond_osd_operation_bytes", help, counts(|requests| requests.bytes))?;
+        let help = "Operations that failed for good: damage, no space, a failed drive, a fenced client";
+        writer.counter("millpond_osd_operation_errors", help, counts(|requests| requests.errors))?;
+        let help = "Operations that were turned away and are sent again, here or to another OSD";
+        writer.counter("millpond_osd_operations_redirected", help, counts(|requests| requests.redirected))?;
         let name = "millpond_osd_operation_duration_seconds";
         let help = "How long operations took, from when they were taken up to the answer";
         let mut family = writer.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
@@ -219,10 +205,7 @@ impl Families {
     }
 
     fn osds(&self, writer: &mut Writer<'_, '_>) -> Result {
-        let figures = || {
-            let told = self.0.osds.iter();
-            told.filter_map(|(osd, told)| Some(([("osd", osd.to_string())], told.figures.as_ref()?)))
-        };
+        let figures = || self.figures().map(|(osd, figures)| ([("osd", osd.to_string())], figures));
         let statuses = || {
             let told = self.0.osds.iter();
             told.filter_map(|(osd, told)| Some(([("osd", osd.to_string())], told.status.as_ref()?)))
@@ -232,24 +215,16 @@ impl Families {
             Some(([("osd", osd.to_string()), ("node", node), ("device", status.path.clone())], 1u64))
         });
         writer.gauge("millpond_osd_info", "The node and the drive of an OSD", infos)?;
-        writer.counter(
-            "millpond_osd_cpu_seconds",
-            "CPU time of the OSD's thread; what the kernel does for it on other threads is not in it",
-            figures().map(|(labels, figures)| (labels, figures.counts.cpu_ns as f64 / 1e9)),
-        )?;
-        writer.gauge(
-            "millpond_osd_operations_in_flight",
-            "Operations that have not ended",
-            figures().map(|(labels, figures)| (labels, figures.counts.operations_in_flight)),
-        )?;
-        writer.counter(
-            "millpond_osd_recovery_sent_bytes",
-            "Bytes that members were sent that catch up",
-            figures().map(|(labels, figures)| (labels, figures.counts.recovery_sent_bytes)),
-        )?;
-        let mut gauge = |name, help, value: fn(&OsdStatus) -> u64| {
-            writer.gauge(name, help, statuses().map(|(labels, status)| (labels, value(status))))
-        };
+        let seconds = figures().map(|(labels, it)| (labels, it.counts.cpu_ns as f64 / 1e9));
+        let help = "CPU time of the OSD's thread; what the kernel does for it on other threads is not in it";
+        writer.counter("millpond_osd_cpu_seconds", help, seconds)?;
+        let operations = figures().map(|(labels, it)| (labels, it.counts.operations_in_flight));
+        writer.gauge("millpond_osd_operations_in_flight", "Operations that have not ended", operations)?;
+        let bytes = figures().map(|(labels, it)| (labels, it.counts.recovery_sent_bytes));
+        let help = "Bytes that members were sent that catch up";
+        writer.counter("millpond_osd_recovery_sent_bytes", help, bytes)?;
+        let told = |value: fn(&OsdStatus) -> u64| statuses().map(move |(labels, it)| (labels, value(it)));
+        let mut gauge = |name, help, value: fn(&OsdStatus) -> u64| writer.gauge(name, help, told(value));
         gauge("millpond_osd_used_bytes", "Bytes that hold something", |it| it.used_bytes)?;
         let help = "Bytes that can hold something, used ones included";
         gauge("millpond_osd_usable_bytes", help, |it| it.usable_bytes)?;
@@ -257,38 +232,28 @@ impl Families {
         let help = "Whether its drive failed and is used no more";
         gauge("millpond_osd_drive_failed", help, |it| it.failure.is_some().into())?;
         gauge("millpond_osd_index_bytes", "Memory of its index", |it| it.index_bytes)?;
-        writer.gauge(
-            "millpond_osd_write_amplification_ratio",
-            "Bytes written to the drive for each byte that clients wrote; 0 before the first",
-            statuses().map(|(labels, status)| (labels, status.write_amplification)),
-        )?;
-        writer.counter(
-            "millpond_osd_damaged_blocks",
-            "Blocks that did not verify when they were read, since the start",
-            statuses().map(|(labels, status)| (labels, status.damaged_reads)),
-        )?;
-        writer.counter(
-            "millpond_osd_mended_blocks",
-            "Blocks that it, as primary, had written anew from sound copies, since the start",
-            statuses().map(|(labels, status)| (labels, status.mended_blocks)),
-        )?;
-        writer.gauge(
-            "millpond_osd_lost_blocks",
-            "Blocks of the groups it is primary of that no member has a sound copy of",
-            statuses().map(|(labels, status)| (labels, status.lost_blocks)),
-        )
+        let ratios = statuses().map(|(labels, it)| (labels, it.write_amplification));
+        let help = "Bytes written to the drive for each byte that clients wrote; 0 before the first";
+        writer.gauge("millpond_osd_write_amplification_ratio", help, ratios)?;
+        let help = "Blocks that did not verify when they were read, since the start";
+        writer.counter("millpond_osd_damaged_blocks", help, told(|it| it.damaged_reads))?;
+        let help = "Blocks that it, as primary, had written anew from sound copies, since the start";
+        writer.counter("millpond_osd_mended_blocks", help, told(|it| it.mended_blocks))?;
+        let help = "Blocks of the groups it is primary of that no member has a sound copy of";
+        writer.gauge("millpond_osd_lost_blocks", help, told(|it| it.lost_blocks))
     }
 
     fn traffic(&self, writer: &mut Writer<'_, '_>) -> Result {
-        let figures = || self.0.osds.iter().filter_map(|(osd, told)| Some((*osd, told.figures.as_ref()?)));
-        let pools: Vec<(OsdId, String, Traffic)> = figures()
+        let pools: Vec<(OsdId, String, Traffic)> = self
+            .figures()
             .flat_map(|(osd, figures)| figures.pools.iter().map(move |it| (osd, it)))
             .map(|(osd, (pool, traffic))| {
                 let name = self.0.map.pools.get(pool).map(|pool| pool.name.clone());
                 (osd, name.unwrap_or_else(|| pool.to_string()), *traffic)
             })
             .collect();
-        let volumes: Vec<(OsdId, String, Traffic)> = figures()
+        let volumes: Vec<(OsdId, String, Traffic)> = self
+            .figures()
             .flat_map(|(osd, figures)| figures.volumes.iter().map(move |it| (osd, it)))
             // Of one that was removed, and whose name another may have.
             .filter_map(|(osd, (volume, traffic))| Some((osd, volume_name(&self.0.map, *volume)?, *traffic)))
@@ -343,11 +308,8 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
             [("code", code.name().to_owned()), ("level", code.explanation().level.name().to_owned())];
         (labels, status.health.problems.iter().filter(|problem| problem.code == code).count() as u64)
     });
-    writer.gauge(
-        "millpond_health_problems",
-        "Problems by code; `millpond health explain CODE` says what one means",
-        problems,
-    )?;
+    let help = "Problems by code; `millpond health explain CODE` says what one means";
+    writer.gauge("millpond_health_problems", help, problems)?;
     let counts = &status.counts;
     let osds = [("up", counts.osds_up as u64), ("down", (counts.osds - counts.osds_up) as u64)];
     let osds = osds.map(|(state, count)| ([("state", state.to_owned())], count));
@@ -359,56 +321,35 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
         ([("state", state.name().to_owned())], count)
     });
     writer.gauge("millpond_pgs", "Placement groups by state", states)?;
-    writer.single(
-        "millpond_pgs_degraded",
-        "Placement groups with fewer copies in sync than their pool wants",
-        status.pgs.degraded as u64,
-    )?;
-    writer.single(
-        "millpond_recovery_objects_left",
-        "Objects that were not compared with or sent to members that catch up yet",
-        status.recovery.objects_left,
-    )?;
-    writer.single(
-        "millpond_recovery_left_bytes",
-        "Bytes that are known to be sent to members that catch up yet",
-        status.recovery.bytes_left,
-    )?;
+    let help = "Placement groups with fewer copies in sync than their pool wants";
+    writer.single("millpond_pgs_degraded", help, status.pgs.degraded as u64)?;
+    let help = "Objects that were not compared with or sent to members that catch up yet";
+    writer.single("millpond_recovery_objects_left", help, status.recovery.objects_left)?;
+    let help = "Bytes that are known to be sent to members that catch up yet";
+    writer.single("millpond_recovery_left_bytes", help, status.recovery.bytes_left)?;
     let capacity = &status.capacity;
     writer.single("millpond_cluster_size_bytes", "Bytes of all drives", capacity.bytes)?;
-    writer.single(
-        "millpond_cluster_used_bytes",
-        "Bytes in use, each copy counted, of the OSDs that report",
-        capacity.used_bytes.unwrap_or(0),
-    )?;
-    writer.single(
-        "millpond_cluster_usable_bytes",
-        "Bytes that data may take, each copy counted, of the OSDs that report",
-        capacity.usable_bytes.unwrap_or(0),
-    )?;
+    let help = "Bytes in use, each copy counted, of the OSDs that report";
+    writer.single("millpond_cluster_used_bytes", help, capacity.used_bytes.unwrap_or(0))?;
+    let help = "Bytes that data may take, each copy counted, of the OSDs that report";
+    writer.single("millpond_cluster_usable_bytes", help, capacity.usable_bytes.unwrap_or(0))?;
     let pools = |value: fn(&PoolView) -> u64| {
         let samples = status.pools.iter().map(move |pool| ([("pool", pool.name.clone())], value(pool)));
         samples.collect::<Vec<_>>()
     };
     writer.gauge("millpond_pool_copies", "Copies that a pool keeps", pools(|it| it.size.into()))?;
     writer.gauge("millpond_pool_pgs", "Placement groups of a pool", pools(|it| it.pg_count.into()))?;
-    writer.gauge(
-        "millpond_pool_pgs_active",
-        "Placement groups of a pool that serve",
-        pools(|it| it.pgs_active as u64),
-    )?;
+    let help = "Placement groups of a pool that serve";
+    writer.gauge("millpond_pool_pgs_active", help, pools(|it| it.pgs_active as u64))?;
     writer.gauge("millpond_pool_volumes", "Volumes of a pool", pools(|it| it.volumes as u64))?;
-    writer.gauge(
-        "millpond_pool_provisioned_bytes",
-        "Bytes that a pool's volumes could hold if they were written in full",
-        pools(|it| it.volume_bytes),
-    )
+    let help = "Bytes that a pool's volumes could hold if they were written in full";
+    writer.gauge("millpond_pool_provisioned_bytes", help, pools(|it| it.volume_bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::figures::{Counts, Figures, Tally};
+    use base::figures::{Counts, Figures};
     use base::map::PoolInfo;
     use base::{Instant, PoolId};
     use health::view::Reports;

@@ -1,6 +1,7 @@
 //! Who may write to a volume: one client, or several that share it knowingly.
 
 use super::clerk::Bearer;
+use super::question::{Attach, Fenced, Resume};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, encode, keys};
 use base::map::VolumeInfo;
 use base::{ClientId, Generation, VolumeId};
@@ -67,21 +68,15 @@ impl Cluster {
         shared: bool,
         description: String,
     ) -> Result<Attachment> {
-        self.attach_by(None, volume, client, lease, shared, description).await
+        let volume = volume.to_owned();
+        self.attach_by(None, Attach { volume, client, lease, shared, description }).await
     }
 
     /// The same, for a client that came with a key, if that may.
-    pub(super) async fn attach_by(
-        &self,
-        bearer: Option<&Bearer>,
-        volume: &str,
-        client: ClientId,
-        lease: LeaseId,
-        shared: bool,
-        description: String,
-    ) -> Result<Attachment> {
+    pub(super) async fn attach_by(&self, bearer: Option<&Bearer>, asked: Attach) -> Result<Attachment> {
+        let Attach { volume, client, lease, shared, description } = asked;
         for _ in 0..ATTEMPTS_MAX {
-            let (id, read, mut info) = self.find_volume(volume).await?;
+            let (id, read, mut info) = self.find_volume(&volume).await?;
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
             let attached = self.attachments(id).await?;
@@ -104,7 +99,7 @@ impl Cluster {
                     _ => "it is not shared there: detach it, or attach it with --shared there too",
                 };
                 return Err(ClusterError::Attached {
-                    name: volume.to_owned(),
+                    name: volume,
                     holder: holder.description.clone(),
                     next,
                 });
@@ -131,10 +126,9 @@ impl Cluster {
             let description = description.clone();
             let principal = bearer.map(|bearer| bearer.name.clone());
             let record = AttachRecord { client, shared, generation, description, principal };
-            let mut txn = Txn::new()
+            let mut txn = guard
+                .replaced_by(&client)
                 .when(read.unchanged())
-                .when(guard.unchanged())
-                .then(Operation::put(&guard.key, encode(&client)))
                 .then(Operation::put(keys::holder(id, client), encode(&record)))
                 .then(Operation::put_leased(keys::attached(id, client), encode(&record), lease));
             if is_raised {
@@ -148,48 +142,27 @@ impl Cluster {
     }
 
     /// Goes on with an attachment whose lease ended, under another lease, if nobody attached the volume meanwhile who bears
-    /// with no other. Says whether: if not, whoever did may be served already.
+    /// with no other, and the key may that the client came with. Says whether: if not, whoever did may be served already.
     ///
     /// # Errors
     /// Those of the registry; then it is not known whether it goes on, and it may be asked again.
-    pub async fn resume(
-        &self,
-        volume: VolumeId,
-        client: ClientId,
-        generation: Generation,
-        lease: LeaseId,
-    ) -> Result<bool> {
-        self.resume_by(None, volume, client, generation, lease).await
-    }
-
-    /// The same, for a client that came with a key, if that may.
-    pub(super) async fn resume_by(
-        &self,
-        bearer: Option<&Bearer>,
-        volume: VolumeId,
-        client: ClientId,
-        generation: Generation,
-        lease: LeaseId,
-    ) -> Result<bool> {
+    pub(super) async fn resume_by(&self, bearer: Option<&Bearer>, asked: &Resume) -> Result<bool> {
+        let &Resume { volume, client, generation, lease } = asked;
         for _ in 0..ATTEMPTS_MAX {
             let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
             let guard: Read<ClientId> = self.read(&keys::attach_guard(volume)).await?;
             let held: Read<AttachRecord> = self.read(&keys::holder(volume, client)).await?;
-            let is_as_it_was =
-                info.value.as_ref().is_some_and(|info| !info.removed && info.generation == generation);
-            let (true, Some(record), Some(known)) = (is_as_it_was, &held.value, &info.value) else {
-                return Ok(false);
-            };
+            let known = info.value.as_ref().filter(|info| !info.removed && info.generation == generation);
+            let (Some(known), Some(record)) = (known, &held.value) else { return Ok(false) };
             if let Some(bearer) = bearer {
                 bearer.check_own([record])?;
                 bearer.may_attach(known, record.shared)?;
             }
-            let txn = Txn::new()
+            // Who attaches at this moment and saw nobody looks again.
+            let txn = guard
+                .replaced_by(&client)
                 .when(info.unchanged())
                 .when(held.unchanged())
-                // Who attaches at this moment and saw nobody looks again.
-                .when(guard.unchanged())
-                .then(Operation::put(&guard.key, encode(&client)))
                 .then(Operation::put_leased(keys::attached(volume, client), encode(record), lease));
             if self.commit(by(bearer, txn)).await? {
                 return Ok(true);
@@ -231,17 +204,13 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn fenced(&self, attachment: &Attachment) -> Result<()> {
-        self.fenced_by(None, attachment.id, attachment.client, attachment.generation).await
+        let &Attachment { id: volume, client, generation, .. } = attachment;
+        self.fenced_by(None, &Fenced { volume, client, generation }).await
     }
 
     /// The same, for a client that came with a key, if that may have others fenced, and has the volume under that generation.
-    pub(super) async fn fenced_by(
-        &self,
-        bearer: Option<&Bearer>,
-        volume: VolumeId,
-        client: ClientId,
-        generation: Generation,
-    ) -> Result<()> {
+    pub(super) async fn fenced_by(&self, bearer: Option<&Bearer>, asked: &Fenced) -> Result<()> {
+        let &Fenced { volume, client, generation } = asked;
         let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
         let Some(info) = info.value else { return Ok(()) };
         bearer.map_or(Ok(()), |bearer| bearer.may_fence(&info))?;

@@ -2,13 +2,11 @@
 
 use super::keys::{self, MapKey};
 use super::osds::{OsdRecord, OsdUp};
-use super::{ClusterError, decode};
+use super::{ClusterError, decode_if_any};
 use base::access::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
-use registry::RegistryError;
-use registry::Value;
-use registry::{Event, Range, Registry, Revision, Watch};
+use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,56 +44,30 @@ impl MapParts {
     fn of(range: Range) -> Result<MapParts, ClusterError> {
         let mut parts = MapParts { revision: range.revision, ..MapParts::default() };
         for entry in range.entries {
-            parts.put(&entry.key, &entry.value)?;
+            parts.set(&entry.key, Some(&entry.value))?;
         }
         Ok(parts)
     }
 
-    /// Takes over an entry. One that cannot be read leaves what was there.
-    fn put(&mut self, key: &str, value: &Value) -> Result<(), ClusterError> {
+    /// Takes over an entry, or that it is gone. One that cannot be read leaves what was there.
+    fn set(&mut self, key: &str, value: Option<&Value>) -> Result<(), ClusterError> {
         match MapKey::parse(key) {
-            Some(MapKey::Cluster) => self.cluster = Some(decode(key, value)?),
-            Some(MapKey::Node(id)) => drop(self.nodes.insert(id, decode(key, value)?)),
-            Some(MapKey::Osd(id)) => drop(self.osds.insert(id, decode(key, value)?)),
-            Some(MapKey::Up(id)) => drop(self.up.insert(id, decode(key, value)?)),
-            Some(MapKey::Pool(id)) => drop(self.pools.insert(id, decode(key, value)?)),
-            Some(MapKey::Pg(id)) => drop(self.pgs.insert(id, decode(key, value)?)),
-            Some(MapKey::Target(id)) => drop(self.targets.insert(id, decode(key, value)?)),
-            Some(MapKey::Volume(id)) => drop(self.volumes.insert(id, decode(key, value)?)),
+            Some(MapKey::Cluster) => self.cluster = decode_if_any(key, value)?,
+            Some(MapKey::Node(id)) => put_or_remove(&mut self.nodes, id, decode_if_any(key, value)?),
+            Some(MapKey::Osd(id)) => put_or_remove(&mut self.osds, id, decode_if_any(key, value)?),
+            Some(MapKey::Up(id)) => put_or_remove(&mut self.up, id, decode_if_any(key, value)?),
+            Some(MapKey::Pool(id)) => put_or_remove(&mut self.pools, id, decode_if_any(key, value)?),
+            Some(MapKey::Pg(id)) => put_or_remove(&mut self.pgs, id, decode_if_any(key, value)?),
+            Some(MapKey::Target(id)) => put_or_remove(&mut self.targets, id, decode_if_any(key, value)?),
+            Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
             Some(MapKey::Principal(name)) => {
-                drop(self.principals.insert(name.to_owned(), decode(key, value)?))
+                put_or_remove(&mut self.principals, name.to_owned(), decode_if_any(key, value)?);
             }
-            Some(MapKey::Encryption) => self.encryption = decode(key, value)?,
+            Some(MapKey::Encryption) => self.encryption = decode_if_any(key, value)?.unwrap_or_default(),
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
         Ok(())
-    }
-
-    fn delete(&mut self, key: &str) {
-        match MapKey::parse(key) {
-            Some(MapKey::Cluster) => self.cluster = None,
-            Some(MapKey::Node(id)) => drop(self.nodes.remove(&id)),
-            Some(MapKey::Osd(id)) => drop(self.osds.remove(&id)),
-            Some(MapKey::Up(id)) => drop(self.up.remove(&id)),
-            Some(MapKey::Pool(id)) => drop(self.pools.remove(&id)),
-            Some(MapKey::Pg(id)) => drop(self.pgs.remove(&id)),
-            Some(MapKey::Target(id)) => drop(self.targets.remove(&id)),
-            Some(MapKey::Volume(id)) => drop(self.volumes.remove(&id)),
-            Some(MapKey::Principal(name)) => drop(self.principals.remove(name)),
-            Some(MapKey::Encryption) => self.encryption = Encryption::Off,
-            None => {}
-        }
-    }
-
-    fn apply(&mut self, event: &Event) -> Result<(), ClusterError> {
-        match event {
-            Event::Put(entry) => self.put(&entry.key, &entry.value),
-            Event::Delete { key, .. } => {
-                self.delete(key);
-                Ok(())
-            }
-        }
     }
 
     /// The map, if there is a cluster. Placement groups and volumes without a pool are left out: their
@@ -130,6 +102,13 @@ impl MapParts {
             encryption: self.encryption,
         })
     }
+}
+
+fn put_or_remove<K: Ord, V>(entries: &mut BTreeMap<K, V>, id: K, value: Option<V>) {
+    match value {
+        Some(value) => entries.insert(id, value),
+        None => entries.remove(&id),
+    };
 }
 
 /// Starts a task that keeps the map current until nobody looks any more, by following it from where `begin` reads it, and
@@ -214,7 +193,7 @@ impl MapFollower {
     pub async fn next(&mut self) -> Result<(), ClusterError> {
         let batch = self.changes.next().await?;
         for event in &batch.events {
-            if let Err(error) = self.parts.apply(event) {
+            if let Err(error) = self.parts.set(event.key(), event.value()) {
                 // The rest of the map is better than none; who needs this entry sees the older one.
                 tracing::error!(%error, "a change of the cluster map is passed over");
             }
@@ -284,10 +263,7 @@ async fn follow_entry<T: DeserializeOwned + PartialEq>(
     sender: &watch::Sender<Known<T>>,
 ) -> Result<Never, ClusterError> {
     let publish = |value: Option<&Value>| -> Result<(), ClusterError> {
-        let known = match value {
-            None => Known::Absent,
-            Some(value) => Known::Is(decode(key, value)?),
-        };
+        let known = decode_if_any(key, value)?.map_or(Known::Absent, Known::Is);
         sender.send_if_modified(|before| {
             let is_new = *before != known;
             *before = known;
@@ -302,10 +278,7 @@ async fn follow_entry<T: DeserializeOwned + PartialEq>(
     let mut changes = registry.watch(key, range.revision.next()).await?;
     loop {
         for event in changes.next().await?.events.iter().filter(|event| event.key() == key) {
-            publish(match event {
-                Event::Put(entry) => Some(&entry.value),
-                Event::Delete { .. } => None,
-            })?;
+            publish(event.value())?;
         }
     }
 }

@@ -66,96 +66,39 @@ impl MapKey<'_> {
     }
 }
 
-pub(super) fn node(id: NodeId) -> String {
-    format!("{MAP}node/{}", id.0)
+/// Declares the functions that name keys: of what, and in which form.
+macro_rules! keys {
+    ($($name:ident($($of:ident: $kind:ty),+) = $form:literal $(, $value:expr)*;)*) => {$(
+        pub(super) fn $name($($of: $kind),+) -> String {
+            format!($form $(, $value)*)
+        }
+    )*};
 }
 
-pub(super) fn osd(id: OsdId) -> String {
-    format!("{MAP}osd/{}", id.0)
-}
-
-pub(super) fn up(id: OsdId) -> String {
-    format!("{MAP}up/{}", id.0)
-}
-
-pub(super) fn pool(id: PoolId) -> String {
-    format!("{MAP}pool/{}", id.0)
-}
-
-pub(super) fn pg(id: PgId) -> String {
-    format!("{PGS}{id}")
-}
-
-pub(super) fn pgs_of(pool: PoolId) -> String {
-    format!("{PGS}{}.", pool.0)
-}
-
-pub(super) fn target(id: PgId) -> String {
-    format!("{TARGETS}{id}")
-}
-
-pub(super) fn targets_of(pool: PoolId) -> String {
-    format!("{TARGETS}{}.", pool.0)
-}
-
-pub(super) fn volume(id: VolumeId) -> String {
-    format!("{VOLUMES}{}", id.0)
-}
-
-pub(super) fn principal(name: &str) -> String {
-    format!("{PRINCIPALS}{name}")
-}
-
-pub(super) fn uuid(uuid: OsdUuid) -> String {
-    format!("millpond/uuid/{uuid}")
-}
-
-pub(super) fn pool_name(name: &str) -> String {
-    format!("millpond/pool-name/{name}")
-}
-
-pub(super) fn volume_name(name: &str) -> String {
-    format!("{VOLUME_NAMES}{name}")
-}
-
-pub(super) fn attached_to(volume: VolumeId) -> String {
-    format!("{ATTACHED}{}/", volume.0)
-}
-
-pub(super) fn attached(volume: VolumeId, client: ClientId) -> String {
-    format!("{ATTACHED}{}/{:016x}", volume.0, client.0)
-}
-
-pub(super) fn holders_of(volume: VolumeId) -> String {
-    format!("millpond/holder/{}/", volume.0)
-}
-
-pub(super) fn holder(volume: VolumeId, client: ClientId) -> String {
-    format!("millpond/holder/{}/{:016x}", volume.0, client.0)
-}
-
-pub(super) fn attach_guard(volume: VolumeId) -> String {
-    format!("millpond/attach-guard/{}", volume.0)
-}
-
-pub(super) fn client_lease(lease: LeaseId) -> String {
-    format!("millpond/client-lease/{:016x}", lease.0)
-}
-
-pub(super) fn scrub(id: PgId) -> String {
-    format!("{SCRUBS}{id}")
-}
-
-pub(super) fn scrub_wish(id: PgId) -> String {
-    format!("{SCRUB_WISHES}{id}")
-}
-
-pub(super) fn drive(id: OsdId) -> String {
-    format!("{DRIVES}{}", id.0)
-}
-
-pub(super) fn http(node: NodeId, pid: u32) -> String {
-    format!("{HTTP}{}-{pid}", node.0)
+keys! {
+    node(id: NodeId) = "{MAP}node/{}", id.0;
+    osd(id: OsdId) = "{MAP}osd/{}", id.0;
+    up(id: OsdId) = "{MAP}up/{}", id.0;
+    pool(id: PoolId) = "{MAP}pool/{}", id.0;
+    pg(id: PgId) = "{PGS}{id}";
+    pgs_of(pool: PoolId) = "{PGS}{}.", pool.0;
+    target(id: PgId) = "{TARGETS}{id}";
+    targets_of(pool: PoolId) = "{TARGETS}{}.", pool.0;
+    volume(id: VolumeId) = "{VOLUMES}{}", id.0;
+    principal(name: &str) = "{PRINCIPALS}{name}";
+    uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
+    pool_name(name: &str) = "millpond/pool-name/{name}";
+    volume_name(name: &str) = "{VOLUME_NAMES}{name}";
+    attached_to(volume: VolumeId) = "{ATTACHED}{}/", volume.0;
+    attached(volume: VolumeId, client: ClientId) = "{ATTACHED}{}/{:016x}", volume.0, client.0;
+    holders_of(volume: VolumeId) = "millpond/holder/{}/", volume.0;
+    holder(volume: VolumeId, client: ClientId) = "millpond/holder/{}/{:016x}", volume.0, client.0;
+    attach_guard(volume: VolumeId) = "millpond/attach-guard/{}", volume.0;
+    client_lease(lease: LeaseId) = "millpond/client-lease/{:016x}", lease.0;
+    scrub(id: PgId) = "{SCRUBS}{id}";
+    scrub_wish(id: PgId) = "{SCRUB_WISHES}{id}";
+    drive(id: OsdId) = "{DRIVES}{}", id.0;
+    http(node: NodeId, pid: u32) = "{HTTP}{}-{pid}", node.0;
 }
 
 #[cfg(test)]

@@ -66,6 +66,8 @@ mod scrubs;
 mod settings;
 mod splits;
 mod targets;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -187,7 +189,7 @@ impl Cluster {
 
     async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Read<T>> {
         let entry = self.registry.get(key).await?;
-        let value = entry.as_ref().map(|entry| decode(key, &entry.value)).transpose()?;
+        let value = decode_if_any(key, entry.as_ref().map(|entry| &entry.value))?;
         Ok(Read { key: key.to_owned(), value, entry })
     }
 
@@ -213,8 +215,9 @@ impl Cluster {
         }
     }
 
-    async fn delete_all(&self, keys: impl IntoIterator<Item = String>) -> Result<()> {
-        for txn in Txn::split(keys.into_iter().map(Operation::delete)) {
+    /// Performs operations in as few transactions as their number allows.
+    async fn perform_all(&self, operations: impl IntoIterator<Item = Operation>) -> Result<()> {
+        for txn in Txn::split(operations) {
             self.registry.txn(txn).await?;
         }
         Ok(())
@@ -233,6 +236,11 @@ impl<T> Read<T> {
     fn unchanged(&self) -> Compare {
         Compare::unchanged(&self.key, self.entry.as_ref())
     }
+
+    /// Gives it another value, if it still is so.
+    fn replaced_by<V: Serialize>(&self, value: &V) -> Txn {
+        Txn::new().when(self.unchanged()).then(Operation::put(&self.key, encode(value)))
+    }
 }
 
 impl Read<u64> {
@@ -240,6 +248,17 @@ impl Read<u64> {
     fn take(&self, first: u64) -> (u64, Operation) {
         let id = self.value.unwrap_or(first);
         (id, Operation::put(&self.key, encode(&(id + 1))))
+    }
+
+    /// The same, of ids that have 32 bits.
+    fn take_u32(&self, first: u64, what: &str) -> Result<(u32, Operation)> {
+        let (id, used) = self.take(first);
+        match u32::try_from(id) {
+            Ok(id) => Ok((id, used)),
+            Err(_) => {
+                Err(ClusterError::Unreadable { key: self.key.clone(), reason: format!("{id} is no {what}") })
+            }
+        }
     }
 }
 
@@ -250,4 +269,8 @@ fn encode<T: Serialize>(value: &T) -> Value {
 fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T> {
     serde_json::from_slice(value.as_bytes())
         .map_err(|error| ClusterError::Unreadable { key: key.to_owned(), reason: error.to_string() })
+}
+
+fn decode_if_any<T: DeserializeOwned>(key: &str, value: Option<&Value>) -> Result<Option<T>> {
+    value.map(|value| decode(key, value)).transpose()
 }

@@ -33,12 +33,8 @@ impl Cluster {
     /// # Errors
     /// Those of the registry.
     pub async fn become_manager(&self, record: &ManagerRecord, lease: LeaseId) -> Result<bool> {
-        let txn = Txn::new().when(Compare::Absent(keys::MANAGER.to_owned())).then(Operation::put_leased(
-            keys::MANAGER,
-            encode(record),
-            lease,
-        ));
-        self.commit(txn).await
+        let put = Operation::put_leased(keys::MANAGER, encode(record), lease);
+        self.commit(Txn::new().when(Compare::Absent(keys::MANAGER.to_owned())).then(put)).await
     }
 
     /// Publishes what the manager intends, if it still is the manager that said `before`. Says whether.
@@ -51,10 +47,9 @@ impl Cluster {
         now: &ManagerRecord,
         lease: LeaseId,
     ) -> Result<bool> {
-        let txn = Txn::new()
-            .when(Compare::Value(keys::MANAGER.to_owned(), encode(before)))
-            .then(Operation::put_leased(keys::MANAGER, encode(now), lease));
-        self.commit(txn).await
+        let is_same = Compare::Value(keys::MANAGER.to_owned(), encode(before));
+        let put = Operation::put_leased(keys::MANAGER, encode(now), lease);
+        self.commit(Txn::new().when(is_same).then(put)).await
     }
 
     /// Ends the term of a manager that is known to be dead, so that nobody waits for the end of its lease. One that lives

@@ -25,9 +25,7 @@
 use super::presence::{MoveRecord, Presence, Seen, is_of_presence};
 use super::{ClusterError, encode, keys};
 use base::ClusterId;
-use registry::RegistryError;
-use registry::Value;
-use registry::{Operation, Range, Registry, Txn};
+use registry::{KeyValue, Operation, Range, Registry, RegistryError, Txn, Value};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
@@ -208,19 +206,18 @@ impl<'a> Migration<'a> {
     /// Notes at the target that the cluster is coming. From here on this attempt alone writes there.
     async fn begin(&self, cluster: ClusterId) -> Result<MoveRecord> {
         let target = Seen::read(self.target).await?;
-        let other_key = || async {
-            let entries = self.target.range("").await?.entries.into_iter();
-            Ok::<_, RegistryError>(entries.map(|entry| entry.key).find(|key| !is_of_presence(key)))
-        };
-        let in_use = |key: String| MigrationError::TargetInUse { target: self.target_name.clone(), key };
         match &target.presence {
-            Presence::Absent => other_key().await?.map_or(Ok(()), |key| Err(in_use(key)))?,
             // This one's, begun before, or what was left behind when it was here before: nobody needs these keys.
             Presence::MovingIn(record) | Presence::Moved(record) if record.cluster == cluster => {}
             Presence::MovingIn(record) => {
                 return Err(MigrationError::TargetAwaitsOther { record: Box::new(record.clone()) });
             }
-            Presence::Moved(_) => other_key().await?.map_or(Ok(()), |key| Err(in_use(key)))?,
+            Presence::Absent | Presence::Moved(_) => {
+                let mut entries = self.target.range("").await?.entries.into_iter();
+                if let Some(KeyValue { key, .. }) = entries.find(|entry| !is_of_presence(&entry.key)) {
+                    return Err(MigrationError::TargetInUse { target: self.target_name.clone(), key });
+                }
+            }
             Presence::Here(found) if *found == cluster => {
                 let (source_name, target) = (self.source_name.clone(), self.target_name.clone());
                 return Err(MigrationError::Twice { cluster, source_name, target });
@@ -231,10 +228,7 @@ impl<'a> Migration<'a> {
             }
         }
         let record = self.record(cluster);
-        let txn = Txn { compares: target.unchanged(), ..Txn::new() };
-        let txn =
-            txn.then(Operation::delete(keys::MOVED)).then(Operation::put(keys::MOVING_IN, encode(&record)));
-        match self.target.txn(txn).await?.succeeded {
+        match target.replace(self.target, keys::MOVED, keys::MOVING_IN, encode(&record)).await? {
             true => Ok(record),
             false => Err(MigrationError::Overtaken { cluster }),
         }
@@ -296,10 +290,7 @@ impl<'a> Migration<'a> {
 
     /// Has the source be the cluster's no more.
     async fn leave(&self, source: &Seen, record: &MoveRecord) -> Result<()> {
-        let txn = Txn { compares: source.unchanged(), ..Txn::new() };
-        let txn =
-            txn.then(Operation::delete(keys::CLUSTER)).then(Operation::put(keys::MOVED, encode(record)));
-        match self.source.txn(txn).await?.succeeded {
+        match source.replace(self.source, keys::CLUSTER, keys::MOVED, encode(record)).await? {
             true => Ok(()),
             false => Err(self.changed()),
         }
@@ -324,11 +315,7 @@ impl<'a> Migration<'a> {
             self.check_idle(compared.who)?;
             return Err(self.changed());
         }
-        let txn = Txn { compares: target.unchanged(), ..Txn::new() };
-        let txn = txn
-            .then(Operation::delete(keys::MOVING_IN))
-            .then(Operation::put(keys::CLUSTER, encode(&cluster)));
-        match self.target.txn(txn).await?.succeeded {
+        match target.replace(self.target, keys::MOVING_IN, keys::CLUSTER, encode(&cluster)).await? {
             true => Ok(Migrated { cluster, keys: compared.keys, bytes: compared.bytes }),
             false => Err(MigrationError::Overtaken { cluster }),
         }
@@ -388,8 +375,10 @@ impl<'a> Migration<'a> {
             }
             (Some(record), other) => return Err(self.lost(record, other)),
         }
+        // What was copied goes first, and the note that it was at last.
         let target = Seen::read(self.target).await?;
-        self.empty(self.target, &target).await?;
+        let gone = kept(self.target.range("").await?).into_keys().chain([keys::MOVING_IN.to_owned()]);
+        self.delete(self.target, &target, gone).await?;
         Ok(cluster)
     }
 
@@ -408,12 +397,6 @@ impl<'a> Migration<'a> {
             }
             _ => Err(MigrationError::Overtaken { cluster }),
         }
-    }
-
-    /// Removes what was copied, and at last the note that it was.
-    async fn empty(&self, registry: &dyn Registry, seen: &Seen) -> Result<()> {
-        let gone = kept(registry.range("").await?);
-        self.delete(registry, seen, gone.into_keys().chain([keys::MOVING_IN.to_owned()])).await
     }
 
     async fn delete(
@@ -440,9 +423,7 @@ pub async fn reclaim(source: &dyn Registry) -> Result<ClusterId> {
     let seen = Seen::read(source).await?;
     let Presence::Moved(record) = &seen.presence else { return Ok(seen.presence.id()?) };
     let cluster = record.cluster;
-    let txn = Txn { compares: seen.unchanged(), ..Txn::new() };
-    let txn = txn.then(Operation::delete(keys::MOVED)).then(Operation::put(keys::CLUSTER, encode(&cluster)));
-    match source.txn(txn).await?.succeeded {
+    match seen.replace(source, keys::MOVED, keys::CLUSTER, encode(&cluster)).await? {
         true => Ok(cluster),
         false => Err(MigrationError::Overtaken { cluster }),
     }
@@ -468,7 +449,7 @@ struct Compared {
 
 /// What goes along when a cluster moves.
 fn kept(range: Range) -> BTreeMap<String, Value> {
-    let is_kept = |entry: &crate::KeyValue| entry.lease.is_none() && !is_of_presence(&entry.key);
+    let is_kept = |entry: &KeyValue| entry.lease.is_none() && !is_of_presence(&entry.key);
     range.entries.into_iter().filter(is_kept).map(|entry| (entry.key, entry.value)).collect()
 }
 

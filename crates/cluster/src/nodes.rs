@@ -17,14 +17,11 @@ impl Cluster {
             let map = self.map().await?;
             let known = map.nodes.keys().copied().chain(map.osds.values().map(|osd| osd.node));
             let first = known.max().map_or(0, |node| u64::from(node.0) + 1);
-            let next: Read<u64> = self.read(keys::NEXT_NODE).await?;
+            let mut next: Read<u64> = self.read(keys::NEXT_NODE).await?;
             // Of a cluster on one machine whoever starts a node chooses its number.
-            let number = next.value.unwrap_or(0).max(first);
-            let used = Operation::put(&next.key, encode(&(number + 1)));
-            let node = NodeId(u32::try_from(number).map_err(|_| ClusterError::Unreadable {
-                key: keys::NEXT_NODE.to_owned(),
-                reason: format!("{number} is no number of a node"),
-            })?);
+            next.value = next.value.max(Some(first));
+            let (number, used) = next.take_u32(first, "number of a node")?;
+            let node = NodeId(number);
             let key = keys::node(node);
             let txn = Txn::new()
                 .when(next.unchanged())
@@ -50,16 +47,13 @@ impl Cluster {
                 return Err(ClusterError::NodeInUse { node, osd: *osd });
             }
             let is_its = |principal: &base::Principal| principal.access == base::Access::Node(node);
-            let keys = map.principals.iter().filter(|(_, principal)| is_its(principal)).map(|(name, _)| name);
-            let mut txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
-            let mut is_known = read.value.is_some();
-            for name in keys {
-                is_known = true;
-                txn = txn.then(Operation::delete(keys::principal(name)));
-            }
-            if !is_known {
+            let its = map.principals.iter().filter(|(_, principal)| is_its(principal));
+            let mut keys = its.map(|(name, _)| keys::principal(name)).peekable();
+            if read.value.is_none() && keys.peek().is_none() {
                 return Ok(false);
             }
+            let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
+            let txn = keys.map(Operation::delete).fold(txn, Txn::then);
             if self.commit(txn).await? {
                 return Ok(true);
             }
@@ -83,11 +77,7 @@ impl Cluster {
             let mut info = before.clone();
             change(&mut info);
             check_names(&info)?;
-            if info == before {
-                return Ok(info);
-            }
-            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&info)));
-            if self.commit(txn).await? {
+            if info == before || self.commit(read.replaced_by(&info)).await? {
                 return Ok(info);
             }
         }

@@ -65,15 +65,12 @@ impl Cluster {
                     if now == *before {
                         return Ok(id);
                     }
-                    (id, Txn::new().when(record.unchanged()).then(Operation::put(&record.key, encode(&now))))
+                    (id, record.replaced_by(&now))
                 }
                 None => {
                     let next: Read<u64> = self.read(keys::NEXT_OSD).await?;
-                    let (number, used) = next.take(0);
-                    let id = OsdId(u32::try_from(number).map_err(|_| ClusterError::Unreadable {
-                        key: keys::NEXT_OSD.to_owned(),
-                        reason: format!("{number} is no id of an OSD"),
-                    })?);
+                    let (number, used) = next.take_u32(0, "id of an OSD")?;
+                    let id = OsdId(number);
                     let record = OsdRecord {
                         uuid,
                         node,
@@ -84,11 +81,10 @@ impl Cluster {
                         given_class: None,
                         reweight: Reweight::FULL,
                     };
-                    let txn = Txn::new()
-                        .when(known.unchanged())
+                    let txn = known
+                        .replaced_by(&id)
                         .when(next.unchanged())
                         .then(used)
-                        .then(Operation::put(&known.key, encode(&id)))
                         .then(Operation::put(keys::osd(id), encode(&record)));
                     (id, txn)
                 }
@@ -115,14 +111,10 @@ impl Cluster {
     /// [`ClusterError::NoSuchOsd`] before [`Self::register_osd`]; those of the registry.
     pub async fn osd_up(&self, id: OsdId, address: SocketAddr, lease: LeaseId) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
-            let read: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
-            let mut record = read.value.clone().ok_or(ClusterError::NoSuchOsd { osd: id })?;
+            let (read, mut record) = self.osd_record(id).await?;
             record.incarnation += 1;
-            let txn = Txn::new()
-                .when(read.unchanged())
-                .then(Operation::put(&read.key, encode(&record)))
-                .then(Operation::put_leased(keys::up(id), encode(&OsdUp { address }), lease));
-            if self.commit(txn).await? {
+            let up = Operation::put_leased(keys::up(id), encode(&OsdUp { address }), lease);
+            if self.commit(read.replaced_by(&record).then(up)).await? {
                 return Ok(record.incarnation);
             }
         }
@@ -187,11 +179,7 @@ impl Cluster {
             let (read, before) = self.osd_record(id).await?;
             let mut record = before.clone();
             change(&mut record);
-            if record == before {
-                return Ok(before);
-            }
-            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&record)));
-            if self.commit(txn).await? {
+            if record == before || self.commit(read.replaced_by(&record)).await? {
                 return Ok(before);
             }
         }

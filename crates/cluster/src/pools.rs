@@ -53,14 +53,11 @@ impl Cluster {
                 let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
                 [target, Operation::put(keys::pg(pg), encode(&config))]
             });
-            for txn in Txn::split(configurations) {
-                self.registry.txn(txn).await?;
-            }
-            let last = Txn::new()
-                .when(named.unchanged())
+            self.perform_all(configurations).await?;
+            let last = named
+                .replaced_by(&id)
                 .when(removed.unchanged())
                 .then(Operation::put(&removed.key, encode(&removed.value.unwrap_or(0))))
-                .then(Operation::put(&named.key, encode(&id)))
                 .then(Operation::put(keys::pool(id), encode(info)));
             if self.commit(last).await? {
                 return Ok(id);
@@ -108,15 +105,8 @@ impl Cluster {
             let Some(before) = read.value.clone() else { continue };
             let mut info = before.clone();
             change(&map, &mut info)?;
-            if info == before {
-                return Ok(info);
-            }
-            let txn = Txn::new()
-                .when(is_named)
-                .when(removed.unchanged())
-                .when(read.unchanged())
-                .then(Operation::put(&read.key, encode(&info)));
-            if self.commit(txn).await? {
+            let txn = read.replaced_by(&info).when(is_named).when(removed.unchanged());
+            if info == before || self.commit(txn).await? {
                 return Ok(info);
             }
         }
@@ -132,7 +122,7 @@ impl Cluster {
         if read.value.as_ref() != Some(before) {
             return Ok(false);
         }
-        self.commit(Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(now)))).await
+        self.commit(read.replaced_by(now)).await
     }
 
     /// Removes a pool that holds no volumes.
@@ -141,8 +131,7 @@ impl Cluster {
     /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`]; those of the registry.
     pub async fn remove_pool(&self, name: &str) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
-            let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+            let (id, is_named) = self.find_pool(name).await?;
             // Read before the volumes are: one that is made afterwards moves it.
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let volumes: Vec<(String, VolumeInfo)> = self.read_all(keys::VOLUMES).await?;
@@ -158,14 +147,14 @@ impl Cluster {
                 });
             }
             let txn = Txn::new()
-                .when(named.unchanged())
+                .when(is_named)
                 .when(next.unchanged())
-                .then(Operation::delete(&named.key))
+                .then(Operation::delete(keys::pool_name(name)))
                 .then(Operation::delete(keys::pool(id)));
             if self.commit(txn).await? {
                 // Without its pool none of this is part of the map; what a failure leaves here is harmless.
                 self.delete_pgs(id).await?;
-                return self.delete_all(removed.into_iter().map(|(key, _)| key)).await;
+                return self.perform_all(removed.into_iter().map(|(key, _)| Operation::delete(key))).await;
             }
         }
         Err(ClusterError::Contended { what: format!("the pool {name}") })
@@ -183,7 +172,7 @@ impl Cluster {
         if present.epoch != expected {
             return Ok(false);
         }
-        let mut txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&new)));
+        let mut txn = read.replaced_by(&new);
         // Whoever becomes in sync must not have been removed meanwhile: nobody would find what it holds.
         for osd in new.in_sync.iter().filter(|osd| !present.in_sync.contains(osd)) {
             txn = txn.when(Compare::Exists(keys::osd(*osd)));
@@ -194,11 +183,7 @@ impl Cluster {
     async fn take_pool_id(&self) -> Result<PoolId> {
         for _ in 0..ATTEMPTS_MAX {
             let next: Read<u64> = self.read(keys::NEXT_POOL).await?;
-            let (number, used) = next.take(1);
-            let id = u32::try_from(number).map_err(|_| ClusterError::Unreadable {
-                key: keys::NEXT_POOL.to_owned(),
-                reason: format!("{number} is no id of a pool"),
-            })?;
+            let (id, used) = next.take_u32(1, "id of a pool")?;
             if self.commit(Txn::new().when(next.unchanged()).then(used)).await? {
                 return Ok(PoolId(id));
             }
@@ -210,7 +195,7 @@ impl Cluster {
         let scrubs = [keys::SCRUBS, keys::SCRUB_WISHES].map(|prefix| format!("{prefix}{}.", pool.0));
         for prefix in [keys::pgs_of(pool), keys::targets_of(pool)].into_iter().chain(scrubs) {
             let entries = self.registry.range(&prefix).await?.entries;
-            self.delete_all(entries.into_iter().map(|entry| entry.key)).await?;
+            self.perform_all(entries.into_iter().map(|entry| Operation::delete(entry.key))).await?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use super::{ClusterError, Result, decode, keys};
 use base::ClusterId;
-use registry::{Compare, KeyValue, Operation, OperationResult, Registry, Revision, Txn};
+use registry::{Compare, KeyValue, Operation, OperationResult, Registry, RegistryError, Txn, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -62,36 +62,45 @@ impl Presence {
 /// What a registry said, and the condition that it still says so.
 pub(super) struct Seen {
     pub(super) presence: Presence,
-    /// The key that says so, as it was changed last; all of them where nothing is said.
-    key: Option<(&'static str, Revision)>,
+    /// What says so; none where nothing is said.
+    entry: Option<KeyValue>,
 }
 
 impl Seen {
     pub(super) async fn read(registry: &dyn Registry) -> Result<Seen> {
         let reads = ALL.into_iter().fold(Txn::new(), |txn, key| txn.then(Operation::get(key)));
-        let results = registry.txn(reads).await?.results;
-        let entry = |at: usize| match results.get(at) {
-            Some(OperationResult::Got(entry)) => entry.as_ref(),
-            _ => None,
-        };
+        let mut results = registry.txn(reads).await?.results.into_iter();
         // In this order: where a cluster is, the others would be somebody's mistake, and it is the cluster that counts.
-        let found = (0..ALL.len()).find_map(|at| entry(at).map(|entry| (ALL[at], entry)));
-        let Some((key, entry)) = found else { return Ok(Seen { presence: Presence::Absent, key: None }) };
-        let presence = match key {
-            keys::CLUSTER => Presence::Here(value_of(entry)?),
-            keys::MOVING_IN => Presence::MovingIn(value_of(entry)?),
-            _ => Presence::Moved(value_of(entry)?),
+        let entry = results.find_map(|result| match result {
+            OperationResult::Got(entry) => entry,
+            _ => None,
+        });
+        let presence = match &entry {
+            None => Presence::Absent,
+            Some(entry) if entry.key == keys::CLUSTER => Presence::Here(value_of(entry)?),
+            Some(entry) if entry.key == keys::MOVING_IN => Presence::MovingIn(value_of(entry)?),
+            Some(entry) => Presence::Moved(value_of(entry)?),
         };
-        Ok(Seen { presence, key: Some((key, entry.mod_revision)) })
+        Ok(Seen { presence, entry })
     }
 
     /// The conditions that nothing of this has changed since.
     pub(super) fn unchanged(&self) -> Vec<Compare> {
-        let revision = |key: &str| match self.key {
-            Some((own, revision)) if own == key => revision,
-            _ => Revision(0),
-        };
-        ALL.iter().map(|key| Compare::ModRevision((*key).to_owned(), revision(key))).collect()
+        let entry = |key: &str| self.entry.as_ref().filter(|entry| entry.key == key);
+        ALL.into_iter().map(|key| Compare::unchanged(key, entry(key))).collect()
+    }
+
+    /// Has the registry that this was read from say it by another key, if nothing of it has changed since. Says whether.
+    pub(super) async fn replace(
+        &self,
+        registry: &dyn Registry,
+        key: &str,
+        new_key: &str,
+        value: Value,
+    ) -> Result<bool, RegistryError> {
+        let steps = vec![Operation::delete(key), Operation::put(new_key, value)];
+        let txn = Txn { compares: self.unchanged(), then: steps, ..Txn::new() };
+        Ok(registry.txn(txn).await?.succeeded)
     }
 }
 

@@ -77,8 +77,7 @@ impl Cluster {
             if read.value.unwrap_or_default() == encryption {
                 return Ok(false);
             }
-            let put = Operation::put(&read.key, encode(&encryption));
-            if self.commit(Txn::new().when(read.unchanged()).then(put)).await? {
+            if self.commit(read.replaced_by(&encryption)).await? {
                 return Ok(true);
             }
         }

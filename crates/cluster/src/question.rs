@@ -77,18 +77,19 @@ questions! {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let attaching = clerk.cluster.attach_by(bearer.as_ref(), &volume, client, lease, shared, description);
-        let mut attached = attaching.await?;
+        let asked = Attach { volume, client, lease, shared, description };
+        let mut attached = clerk.cluster.attach_by(bearer.as_ref(), asked).await?;
         clerk.mask(&mut attached.unfenced);
         Ok(attached)
     }
 
-    /// [`Cluster::resume`](super::Cluster::resume).
+    /// That an attachment whose lease ended goes on under another one. Answers whether it does: not if somebody attached the
+    /// volume meanwhile who bears with no other.
     Resume { volume: VolumeId, client: ClientId, generation: Generation, lease: LeaseId }
     "resume" -> bool, const COST: u32 = 10; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_lease(lease).await?;
-        clerk.cluster.resume_by(bearer.as_ref(), volume, client, generation, lease).await
+        clerk.cluster.resume_by(bearer.as_ref(), &Resume { volume, client, generation, lease }).await
     }
 
     /// [`Cluster::detach`](super::Cluster::detach).
@@ -104,7 +105,7 @@ questions! {
     Fenced { volume: VolumeId, client: ClientId, generation: Generation }
     "fenced" -> (), const COST: u32 = 10; |clerk| {
         let bearer = clerk.bearer().await?;
-        clerk.cluster.fenced_by(bearer.as_ref(), volume, client, generation).await
+        clerk.cluster.fenced_by(bearer.as_ref(), &Fenced { volume, client, generation }).await
     }
 
     /// [`Cluster::attachments`](super::Cluster::attachments), without what one must know to speak as another.

@@ -125,10 +125,7 @@ impl Cluster {
     /// Those of the registry.
     pub async fn wish_scrubs(&self, pgs: impl IntoIterator<Item = PgId>, wish: ScrubWish) -> Result<()> {
         let wishes = pgs.into_iter().map(|pg| Operation::put(keys::scrub_wish(pg), encode(&wish)));
-        for txn in Txn::split(wishes) {
-            self.registry.txn(txn).await?;
-        }
-        Ok(())
+        self.perform_all(wishes).await
     }
 
     /// Notes what a scrub of a group found, and that the wish it began with is fulfilled; a newer one stays. Only the

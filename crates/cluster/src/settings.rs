@@ -1,8 +1,7 @@
 //! What people set for the whole cluster.
 
 use super::current::{self, Known};
-use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
-use registry::{Operation, Txn};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, keys};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -50,11 +49,7 @@ impl Cluster {
             let before = read.value.unwrap_or_default();
             let mut settings = before;
             change(&mut settings);
-            if settings == before {
-                return Ok(());
-            }
-            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&settings)));
-            if self.commit(txn).await? {
+            if settings == before || self.commit(read.replaced_by(&settings)).await? {
                 return Ok(());
             }
         }

@@ -10,7 +10,7 @@ use super::{Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{PgConfig, PoolInfo};
 use base::{Epoch, OsdId, PgId};
 use placement::PG_COUNT_MAX;
-use registry::{Compare, Operation, Txn};
+use registry::{Compare, Operation};
 
 impl Cluster {
     /// Has a pool's groups split until there are `pg_count`: as many as now, or twice as many. Answers what the pool is
@@ -63,12 +63,11 @@ impl Cluster {
         let child = pg.child(pg_count);
         let target: Read<Vec<OsdId>> = self.read(&keys::target(pg)).await?;
         let scrubbed: Read<ScrubRecord> = self.read(&keys::scrub(pg)).await?;
-        let mut txn = Txn::new()
-            .when(read.unchanged())
+        let mut txn = read
+            .replaced_by(&new)
             .when(pool.unchanged())
             .when(target.unchanged())
             .when(Compare::Absent(keys::pg(child)))
-            .then(Operation::put(&read.key, encode(&new)))
             .then(Operation::put(keys::pg(child), encode(&new)));
         if let Some(target) = &target.value {
             txn = txn.then(Operation::put(keys::target(child), encode(target)));
@@ -85,54 +84,30 @@ impl Cluster {
 /// Why a pool's groups cannot be split until there are `pg_count`.
 fn check_split(pool: &PoolInfo, pg_count: u32) -> Result<(), String> {
     let now = pool.pg_count;
-    if let Some(split_to) = pool.split_to {
-        if pg_count == split_to {
-            return Ok(());
-        }
-        return Err(format!(
+    Err(match pool.split_to {
+        Some(split_to) if pg_count == split_to => return Ok(()),
+        Some(split_to) => format!(
             "its {now} placement groups are being split to {split_to}; `millpond pool ls` shows when that is done"
-        ));
-    }
-    if pg_count == now {
-        return Ok(());
-    }
-    if pg_count < now {
-        return Err(format!("it has {now} placement groups, and they are never made fewer"));
-    }
-    if now > PG_COUNT_MAX / 2 {
-        return Err(format!("it has {now} placement groups, and there are at most {PG_COUNT_MAX}"));
-    }
-    if pg_count != 2 * now {
-        return Err(format!(
+        ),
+        None if pg_count == now => return Ok(()),
+        None if pg_count < now => format!("it has {now} placement groups, and they are never made fewer"),
+        None if now > PG_COUNT_MAX / 2 => {
+            format!("it has {now} placement groups, and there are at most {PG_COUNT_MAX}")
+        }
+        None if pg_count == 2 * now => return Ok(()),
+        None => format!(
             "each of its {now} placement groups is split in two, no more at a time: say {} first",
             2 * now
-        ));
-    }
-    Ok(())
+        ),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use base::map::DeviceClass;
-    use base::{ClusterId, NodeId, OsdUuid, PoolId};
-    use std::sync::Arc;
-
-    async fn cluster_of(osds: u32, pg_count: u32) -> Cluster {
-        let cluster = Cluster::new(Arc::new(registry::MemoryRegistry::new()));
-        cluster.create(ClusterId::from_bytes([1; 16])).await.unwrap();
-        add_osds(&cluster, 0..osds).await;
-        cluster.create_pool("p", 2, 1, pg_count).await.unwrap();
-        cluster
-    }
-
-    async fn add_osds(cluster: &Cluster, osds: std::ops::Range<u32>) {
-        for osd in osds {
-            let uuid = OsdUuid::from_bytes([osd as u8 + 1; 16]);
-            cluster.register_osd(uuid, NodeId(osd), 1 << 30, DeviceClass::Ssd).await.unwrap();
-        }
-    }
+    use crate::testing::cluster_of;
+    use base::PoolId;
 
     #[tokio::test]
     async fn a_split_changes_no_members_and_is_lost_to_whoever_was_faster() {

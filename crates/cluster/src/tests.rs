@@ -288,7 +288,8 @@ async fn an_attachment_whose_lease_ended_goes_on_unless_somebody_else_attached()
     };
     let revoke = async |lease| cluster.registry().lease_revoke(lease).await.unwrap();
     let resume = async |client, generation, lease| {
-        cluster.resume(volume, ClientId(client), generation, lease).await.unwrap()
+        let client = ClientId(client);
+        cluster.resume_by(None, &Resume { volume, client, generation, lease }).await.unwrap()
     };
     let first = lease(&cluster).await;
     let generation = attach(1, first, false).await;

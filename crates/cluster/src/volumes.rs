@@ -6,7 +6,7 @@ use base::geometry::VOLUME_BYTES_MAX;
 use base::map::VolumeInfo;
 use base::units::ByteSize;
 use base::{ClientId, Generation, VolumeId};
-use registry::{Operation, Txn};
+use registry::Operation;
 
 impl Cluster {
     /// Makes a volume in the pool of a name.
@@ -28,12 +28,11 @@ impl Cluster {
             let id = VolumeId(number);
             let info =
                 VolumeInfo { name: name.to_owned(), pool, bytes, generation: Generation(0), removed: false };
-            let txn = Txn::new()
-                .when(named.unchanged())
+            let txn = named
+                .replaced_by(&id)
                 .when(pool_there)
                 .when(next.unchanged())
                 .then(used)
-                .then(Operation::put(&named.key, encode(&id)))
                 .then(Operation::put(keys::volume(id), encode(&info)));
             if self.commit(txn).await? {
                 return Ok(id);
@@ -62,8 +61,7 @@ impl Cluster {
                 });
             }
             let info = VolumeInfo { bytes, ..info };
-            let txn = Txn::new().when(read.unchanged()).then(Operation::put(&read.key, encode(&info)));
-            if self.commit(txn).await? {
+            if self.commit(read.replaced_by(&info)).await? {
                 return Ok(());
             }
         }
@@ -88,16 +86,15 @@ impl Cluster {
                 });
             }
             let info = VolumeInfo { removed: true, ..info };
-            let txn = Txn::new()
-                .when(read.unchanged())
+            let txn = read
+                .replaced_by(&info)
                 .when(guard.unchanged())
-                .then(Operation::put(&read.key, encode(&info)))
                 .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
             if self.commit(txn).await? {
                 // Nobody attaches it any more; what is left of these is of no use.
                 let holders: Vec<(String, AttachRecord)> = self.read_all(&keys::holders_of(id)).await?;
-                self.delete_all(holders.into_iter().map(|(key, _)| key)).await?;
+                self.perform_all(holders.into_iter().map(|(key, _)| Operation::delete(key))).await?;
                 return Ok(());
             }
         }

@@ -13,22 +13,17 @@ pub fn announcements(before: &ClusterMap, now: &ClusterMap) -> Vec<(bool, String
     let removed = before.osds.keys().filter(|osd| !now.osds.contains_key(osd));
     said.extend(removed.map(|osd| (false, format!("{osd} was removed from the cluster"))));
     for (id, pool) in &now.pools {
-        let name = &pool.name;
-        match before.pools.get(id) {
-            None => {
-                said.push((false, format!("pool {name} was made, with {} placement groups", pool.pg_count)))
-            }
-            Some(old) => {
-                if let (None, Some(count)) = (old.split_to, pool.split_to) {
-                    said.push((
-                        false,
-                        format!("the placement groups of pool {name} are being split to {count}"),
-                    ));
-                }
-                if old.pg_count != pool.pg_count {
-                    said.push((false, format!("pool {name} has {} placement groups", pool.pg_count)));
-                }
-            }
+        let mut say = |text: String| said.push((false, text));
+        let (name, groups) = (&pool.name, pool.pg_count);
+        let Some(old) = before.pools.get(id) else {
+            say(format!("pool {name} was made, with {groups} placement groups"));
+            continue;
+        };
+        if let (None, Some(count)) = (old.split_to, pool.split_to) {
+            say(format!("the placement groups of pool {name} are being split to {count}"));
+        }
+        if old.pg_count != groups {
+            say(format!("pool {name} has {groups} placement groups"));
         }
     }
     let removed = before.pools.iter().filter(|(id, _)| !now.pools.contains_key(id));

@@ -108,24 +108,9 @@ impl Management {
 mod tests {
     use super::*;
     use crate::decide::targets::target_changes;
-    use base::map::{DeviceClass, PgConfig};
-    use base::{ClusterId, Epoch, NodeId, OsdUuid, PgId, PoolId};
-    use std::sync::Arc;
-
-    async fn cluster_of(osds: u32, pg_count: u32) -> Cluster {
-        let cluster = Cluster::new(Arc::new(registry::MemoryRegistry::new()));
-        cluster.create(ClusterId::from_bytes([1; 16])).await.unwrap();
-        add_osds(&cluster, 0..osds).await;
-        cluster.create_pool("p", 2, 1, pg_count).await.unwrap();
-        cluster
-    }
-
-    async fn add_osds(cluster: &Cluster, osds: std::ops::Range<u32>) {
-        for osd in osds {
-            let uuid = OsdUuid::from_bytes([osd as u8 + 1; 16]);
-            cluster.register_osd(uuid, NodeId(osd), 1 << 30, DeviceClass::Ssd).await.unwrap();
-        }
-    }
+    use base::map::PgConfig;
+    use base::{Epoch, PgId, PoolId};
+    use cluster::testing::{add_osds, cluster_of};
 
     /// What a primary would propose to split its group.
     async fn split(cluster: &Cluster, index: u32) -> Result<bool, ClusterError> {

@@ -105,15 +105,10 @@ impl Batch {
         let anew = before.is_none();
         let mut report = OsdReport { osd, anew, status, pgs: BTreeMap::new(), pgs_gone: gone };
         loop {
-            let batch = self.last();
-            let (mut groups, room) = (0, GROUPS_PER_REPORT_MAX);
-            while groups < room
-                && let Some((pg, status)) = changed.next()
-            {
-                report.pgs.insert(*pg, status.clone());
-                groups += 1;
-            }
-            batch.osds.push(report);
+            let some = changed.by_ref().take(GROUPS_PER_REPORT_MAX);
+            report.pgs = some.map(|(pg, status)| (*pg, status.clone())).collect();
+            let groups = report.pgs.len();
+            self.last().osds.push(report);
             self.groups += groups;
             if changed.peek().is_none() {
                 return;

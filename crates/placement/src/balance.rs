@@ -6,7 +6,7 @@
 //! and every group looked at once for each of its members.
 
 use super::layout::{Layout, ROUNDING};
-use super::moves::{Move, Moves};
+use super::moves::{Move, Moves, NOT_REACHED, path_to};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -101,7 +101,6 @@ impl Layout<'_> {
     /// A shortest path from any of `starts`, the first that will do, to any that `ends`: of those that are equally near
     /// the one lowest below its share.
     fn path(&self, starts: &[u32], ends: impl Fn(u32) -> bool) -> Option<Vec<u32>> {
-        const NOT_REACHED: u32 = u32::MAX;
         let mut before = vec![NOT_REACHED; self.candidates.len()];
         let mut distance = vec![NOT_REACHED; self.candidates.len()];
         for &at in starts {
@@ -141,16 +140,12 @@ impl Layout<'_> {
                 }
             }
         }
-        let mut path = vec![best?];
-        while before[path[path.len() - 1] as usize] != NOT_REACHED {
-            path.push(before[path[path.len() - 1] as usize]);
-        }
-        path.reverse();
-        Some(path)
+        best.map(|best| path_to(best, &before))
     }
 }
 
 /// The OSDs by what they hold.
+#[derive(Default)]
 struct Order {
     /// By how far they are above their shares; below 0 are those that lack something.
     by_excess: BTreeSet<(i64, u32)>,
@@ -165,13 +160,7 @@ struct Order {
 
 impl Order {
     fn of(layout: &Layout<'_>) -> Order {
-        let mut order = Order {
-            by_excess: BTreeSet::new(),
-            by_lack: BTreeSet::new(),
-            off: BTreeSet::new(),
-            helpless: BTreeSet::new(),
-            moves: Moves::default(),
-        };
+        let mut order = Order::default();
         for at in 0..layout.candidates.len() as u32 {
             order.enter(layout, at);
         }

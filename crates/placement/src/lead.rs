@@ -4,12 +4,10 @@
 //! kept as groups change hands.
 
 use super::layout::Layout;
-use super::moves::{Move, Moves};
+use super::moves::{Move, Moves, NOT_REACHED, path_to};
 use super::shares::{lead_shares, least, most};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-const NOT_REACHED: u32 = u32::MAX;
 
 /// How many groups each candidate is the primary of, and should be.
 struct Leads {
@@ -53,6 +51,31 @@ impl Leads {
 
     fn excess(&self, at: u32) -> f64 {
         f64::from(self.led[at as usize]) - self.fair[at as usize]
+    }
+
+    /// A shortest path from an OSD to one that may lead more: of those equally near, the one that lacks most.
+    fn heirs_of(&self, from: u32, ways: &Ways) -> Option<Vec<u32>> {
+        let reached = reach(from, &ways.heirs, |heir, best| {
+            self.may_take(heir) && best.is_none_or(|best| self.excess(heir) < self.excess(best))
+        })?;
+        Some(path_to(reached.best, &reached.before))
+    }
+
+    /// A shortest path to an OSD from one that may lead less: of those equally near, the one that has most too many. It
+    /// is searched for from its end, which few lead to.
+    fn lenders_to(&self, to: u32, ways: &Ways) -> Option<Vec<u32>> {
+        let Reached { best, distance, .. } = reach(to, &ways.lenders, |lender, best| {
+            let has_more =
+                |best: u32| self.excess(best).total_cmp(&self.excess(lender)).then(lender.cmp(&best)).is_lt();
+            self.may_give(lender) && best.is_none_or(has_more)
+        })?;
+        let mut path = vec![best];
+        while path[path.len() - 1] != to {
+            let last = path[path.len() - 1] as usize;
+            let nearer = ways.heirs[last].keys().find(|&&at| distance[at as usize] < distance[last]);
+            path.push(*nearer.expect("somebody nearer was reached before it"));
+        }
+        Some(path)
     }
 
     fn enter(&mut self, at: u32) {
@@ -113,16 +136,45 @@ impl Ways {
             less(&mut self.lenders[heir as usize], group[0]);
         }
     }
+}
 
-    /// Whom an OSD can hand one of its groups to, in order.
-    fn heirs(&self, from: u32) -> impl Iterator<Item = u32> {
-        self.heirs[from as usize].keys().copied()
-    }
+/// What a search found along the ways of one direction.
+struct Reached {
+    /// The best of the nearest that will do.
+    best: u32,
+    /// Whom each candidate was reached from.
+    before: Vec<u32>,
+    /// In how many steps.
+    distance: Vec<u32>,
+}
 
-    /// Who can hand it one.
-    fn lenders(&self, to: u32) -> impl Iterator<Item = u32> {
-        self.lenders[to as usize].keys().copied()
+/// Searches for the nearest that will do: of those equally near, the one that `is_better` than the others, and than nobody.
+fn reach(
+    from: u32,
+    ways: &[BTreeMap<u32, u32>],
+    is_better: impl Fn(u32, Option<u32>) -> bool,
+) -> Option<Reached> {
+    let mut before = vec![NOT_REACHED; ways.len()];
+    let mut distance = vec![NOT_REACHED; ways.len()];
+    distance[from as usize] = 0;
+    let mut reached = VecDeque::from([from]);
+    let mut best: Option<u32> = None;
+    while let Some(at) = reached.pop_front() {
+        if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
+            break;
+        }
+        for &next in ways[at as usize].keys() {
+            if distance[next as usize] != NOT_REACHED {
+                continue;
+            }
+            (distance[next as usize], before[next as usize]) = (distance[at as usize] + 1, at);
+            reached.push_back(next);
+            if is_better(next, best) {
+                best = Some(next);
+            }
+        }
     }
+    Some(Reached { best: best?, before, distance })
 }
 
 impl Layout<'_> {
@@ -132,9 +184,9 @@ impl Layout<'_> {
         let mut helpless: Vec<u32> = Vec::new();
         while let Some(&(_, worst)) = leads.off.first() {
             let path = if leads.over(worst) > 0 {
-                self.heirs_of(worst, &leads, &ways)
+                leads.heirs_of(worst, &ways)
             } else {
-                self.lenders_to(worst, &leads, &ways)
+                leads.lenders_to(worst, &ways)
             };
             let Some(path) = path else {
                 leads.leave(worst);
@@ -150,70 +202,6 @@ impl Layout<'_> {
                 leads.enter(at);
             }
         }
-    }
-
-    /// A shortest path from an OSD to one that may lead more: of those equally near, the one that lacks most.
-    fn heirs_of(&self, from: u32, leads: &Leads, ways: &Ways) -> Option<Vec<u32>> {
-        let mut before = vec![NOT_REACHED; self.candidates.len()];
-        let mut distance = vec![NOT_REACHED; self.candidates.len()];
-        distance[from as usize] = 0;
-        let mut reached = VecDeque::from([from]);
-        let mut best: Option<u32> = None;
-        while let Some(at) = reached.pop_front() {
-            if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
-                break;
-            }
-            for heir in ways.heirs(at) {
-                if distance[heir as usize] != NOT_REACHED {
-                    continue;
-                }
-                (distance[heir as usize], before[heir as usize]) = (distance[at as usize] + 1, at);
-                reached.push_back(heir);
-                if leads.may_take(heir) && best.is_none_or(|best| leads.excess(heir) < leads.excess(best)) {
-                    best = Some(heir);
-                }
-            }
-        }
-        let mut path = vec![best?];
-        while path[path.len() - 1] != from {
-            path.push(before[path[path.len() - 1] as usize]);
-        }
-        path.reverse();
-        Some(path)
-    }
-
-    /// A shortest path to an OSD from one that may lead less: of those equally near, the one that has most too many. It
-    /// is searched for from its end, which few lead to.
-    fn lenders_to(&self, to: u32, leads: &Leads, ways: &Ways) -> Option<Vec<u32>> {
-        let mut distance = vec![NOT_REACHED; self.candidates.len()];
-        distance[to as usize] = 0;
-        let mut reached = VecDeque::from([to]);
-        let mut best: Option<u32> = None;
-        while let Some(at) = reached.pop_front() {
-            if best.is_some_and(|best| distance[at as usize] >= distance[best as usize]) {
-                break;
-            }
-            for lender in ways.lenders(at) {
-                if distance[lender as usize] != NOT_REACHED {
-                    continue;
-                }
-                distance[lender as usize] = distance[at as usize] + 1;
-                reached.push_back(lender);
-                let has_more = |best: u32| {
-                    leads.excess(best).total_cmp(&leads.excess(lender)).then(lender.cmp(&best)).is_lt()
-                };
-                if leads.may_give(lender) && best.is_none_or(has_more) {
-                    best = Some(lender);
-                }
-            }
-        }
-        let mut path = vec![best?];
-        while path[path.len() - 1] != to {
-            let last = path[path.len() - 1];
-            let nearer = ways.heirs(last).find(|&at| distance[at as usize] < distance[last as usize]);
-            path.push(nearer.expect("somebody nearer was reached before it"));
-        }
-        Some(path)
     }
 
     /// Prefers another primary for one group of `from`.

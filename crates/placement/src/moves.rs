@@ -1,4 +1,4 @@
-//! Which group had best be the one that an OSD gives to another.
+//! Along which path OSDs give to each other, and which group had best be the one that an OSD gives.
 
 use base::hash::Map;
 use std::cmp::Reverse;
@@ -8,6 +8,17 @@ use std::collections::BinaryHeap;
 const MANY: usize = 256;
 /// The most moves that are remembered.
 const REMEMBERED_MAX: usize = 1 << 21;
+
+/// Of a candidate that was not reached: how far it is, and whom it was reached from.
+pub(super) const NOT_REACHED: u32 = u32::MAX;
+
+/// The path to a candidate, given whom each was reached from.
+pub(super) fn path_to(end: u32, before: &[u32]) -> Vec<u32> {
+    let earlier = |&at: &u32| Some(before[at as usize]).filter(|&at| at != NOT_REACHED);
+    let mut path: Vec<u32> = std::iter::successors(Some(end), earlier).collect();
+    path.reverse();
+    path
+}
 
 /// What a move costs, the worst first, what its new member draws for the group, and the group. The lowest is the best.
 pub(super) type Move = ([bool; 3], Reverse<u64>, u32);

@@ -184,14 +184,12 @@ impl Tree {
 
     /// Performs something for each branch that a candidate is below, the leaf first and the root last.
     pub(super) fn up(&self, candidate: u32, mut change: impl FnMut(usize)) {
-        let mut at = self.leaves[candidate as usize];
-        loop {
-            change(at as usize);
-            if at == ROOT {
-                return;
-            }
-            at = self.branches[at as usize].parent;
-        }
+        self.upwards(self.leaves[candidate as usize]).for_each(|branch| change(branch as usize));
+    }
+
+    /// A branch and those that it is below, the root last.
+    fn upwards(&self, from: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(from), move |&at| (at != ROOT).then(|| self.branches[at as usize].parent))
     }
 
     /// What each branch right below the root draws for a group.
@@ -348,10 +346,9 @@ impl Openings {
                 Some((_, crowd)) => *crowd += 1,
                 None => self.crowds.push((domain, 1)),
             }
-            let mut at = tree.leaves[member as usize];
-            while tree.branches[at as usize].kind == Kind::Within {
-                self.close(at);
-                at = tree.branches[at as usize].parent;
+            let is_within = |branch: &u32| tree.branches[*branch as usize].kind == Kind::Within;
+            for branch in tree.upwards(tree.leaves[member as usize]).take_while(is_within) {
+                self.close(branch);
             }
         }
         let least = self.least_crowd(tree);
@@ -359,12 +356,7 @@ impl Openings {
             let (domain, crowd) = self.crowds[at];
             let (branch, osds) = tree.domains[domain as usize];
             if Some(crowd) != least || crowd == osds {
-                let mut at = branch;
-                self.close(at);
-                while at != ROOT {
-                    at = tree.branches[at as usize].parent;
-                    self.close(at);
-                }
+                tree.upwards(branch).for_each(|branch| self.close(branch));
             }
         }
     }

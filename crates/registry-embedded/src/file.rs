@@ -222,11 +222,8 @@ impl RegistryFile {
         let number = |name: &str| -> Result<Option<u64>, redb::Error> {
             Ok(meta.get(name)?.map(|number| number.value()))
         };
-        let halves = (number("cluster high")?, number("cluster low")?);
-        let cluster = match halves {
-            (Some(high), Some(low)) => Some(ClusterId(uuid::Uuid::from_u64_pair(high, low))),
-            _ => None,
-        };
+        let halves = number("cluster high")?.zip(number("cluster low")?);
+        let cluster = halves.map(|(high, low)| ClusterId(uuid::Uuid::from_u64_pair(high, low)));
         let mut contents = Contents {
             format: number("format")?,
             revision: number("revision")?,
@@ -263,17 +260,11 @@ impl RegistryFile {
             for write in writes {
                 match write {
                     Write::Put(entry) => {
-                        keys.insert(entry.key.as_str(), encode_record(entry).as_slice())?;
+                        drop(keys.insert(entry.key.as_str(), encode_record(entry).as_slice())?);
                     }
-                    Write::Delete(key) => {
-                        keys.remove(key.as_str())?;
-                    }
-                    Write::Lease(id, ttl) => {
-                        leases.insert(id.0, ttl.as_millis() as u64)?;
-                    }
-                    Write::LeaseEnd(id) => {
-                        leases.remove(id.0)?;
-                    }
+                    Write::Delete(key) => drop(keys.remove(key.as_str())?),
+                    Write::Lease(id, ttl) => drop(leases.insert(id.0, ttl.as_millis() as u64)?),
+                    Write::LeaseEnd(id) => drop(leases.remove(id.0)?),
                 }
             }
         }
@@ -324,11 +315,7 @@ fn decode_record(key: &str, record: &[u8]) -> Result<KeyValue, String> {
     let (header, value) = record
         .split_first_chunk::<RECORD_HEADER_BYTES>()
         .ok_or_else(|| format!("the record of key {key:?} has only {} bytes", record.len()))?;
-    let number = |from: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&header[from..from + 8]);
-        u64::from_le_bytes(bytes)
-    };
+    let number = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| header[from + at]));
     if header[..4] != record_checksum(key, record).to_le_bytes() {
         return Err(format!("the record of key {key:?} fails its checksum"));
     }

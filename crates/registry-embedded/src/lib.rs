@@ -56,7 +56,7 @@ impl EmbeddedRegistry {
     /// [`OpenError::AlreadyThere`], or what the system refused.
     pub fn create(path: &Path, cluster: ClusterId) -> Result<EmbeddedRegistry, OpenError> {
         let file = RegistryFile::create(path, cluster)?;
-        EmbeddedRegistry::start(path, file, State::default(), cluster, history::TRANSACTIONS_MAX)
+        EmbeddedRegistry::start(path, file, State::default(), cluster)
     }
 
     /// Opens a registry, after verifying all of it.
@@ -65,7 +65,7 @@ impl EmbeddedRegistry {
     /// Why it cannot be trusted, or who uses it.
     pub fn open(path: &Path) -> Result<EmbeddedRegistry, OpenError> {
         let (file, state, cluster) = RegistryFile::open(path)?;
-        EmbeddedRegistry::start(path, file, state, cluster, history::TRANSACTIONS_MAX)
+        EmbeddedRegistry::start(path, file, state, cluster)
     }
 
     /// Opens the registry of a known cluster.
@@ -77,7 +77,7 @@ impl EmbeddedRegistry {
         if found != expected {
             return Err(OpenError::OtherCluster { path: path.to_owned(), found, expected });
         }
-        EmbeddedRegistry::start(path, file, state, found, history::TRANSACTIONS_MAX)
+        EmbeddedRegistry::start(path, file, state, found)
     }
 
     /// The cluster it was made for.
@@ -91,10 +91,9 @@ impl EmbeddedRegistry {
         file: RegistryFile,
         state: State,
         cluster: ClusterId,
-        transactions_max: usize,
     ) -> Result<EmbeddedRegistry, OpenError> {
         let io_error = |source| OpenError::Io { path: path.to_owned(), source };
-        let history = Arc::new(History::new(state.revision(), transactions_max));
+        let history = Arc::new(History::new(state.revision(), history::TRANSACTIONS_MAX));
         let (sender, receiver) = mpsc::channel(QUEUED_MAX);
         // Its own runtime, for its timer only: commits block, and must block nobody else.
         let runtime =

@@ -51,9 +51,8 @@ fn slot_range(slot: usize) -> Range<usize> {
 }
 
 fn transaction(bytes: &[u8], slot: usize) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[slot_range(slot)][TRANSACTION_RANGE]);
-    u64::from_le_bytes(number)
+    let number = &bytes[slot_range(slot)][TRANSACTION_RANGE];
+    u64::from_le_bytes(std::array::from_fn(|at| number[at]))
 }
 
 /// Verifies what one slot leads to, on a copy that has nothing but this slot.

@@ -107,21 +107,16 @@ impl Space {
     }
 
     fn compare(&self, compare: &Compare) -> messages::Compare {
-        let (result, target, with) = match compare {
-            Compare::Exists(_) => {
-                (CompareResult::Greater, CompareTarget::Create, Compared::CreateRevision(0))
-            }
-            Compare::Absent(_) => (CompareResult::Equal, CompareTarget::Create, Compared::CreateRevision(0)),
+        let (target, with) = match compare {
+            Compare::Exists(_) | Compare::Absent(_) => (CompareTarget::Create, Compared::CreateRevision(0)),
             Compare::ModRevision(_, revision) => {
-                (CompareResult::Equal, CompareTarget::Mod, Compared::ModRevision(signed(revision.0)))
+                (CompareTarget::Mod, Compared::ModRevision(signed(revision.0)))
             }
-            Compare::Value(_, value) => {
-                (CompareResult::Equal, CompareTarget::Value, Compared::Value(value.as_bytes().to_vec()))
-            }
-            Compare::Version(_, version) => {
-                (CompareResult::Equal, CompareTarget::Version, Compared::Version(signed(*version)))
-            }
+            Compare::Value(_, value) => (CompareTarget::Value, Compared::Value(value.as_bytes().to_vec())),
+            Compare::Version(_, version) => (CompareTarget::Version, Compared::Version(signed(*version))),
         };
+        let is_there = matches!(compare, Compare::Exists(_));
+        let result = if is_there { CompareResult::Greater } else { CompareResult::Equal };
         messages::Compare {
             result: result.into(),
             target: target.into(),

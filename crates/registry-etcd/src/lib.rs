@@ -26,9 +26,8 @@ use async_trait::async_trait;
 use convert::{KEYS_PER_READ, Nonsense, lease_number, revision, signed};
 use link::{Known, Link, Method, State};
 use messages::{
-    CompactionRequest, CompactionResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse,
-    LeaseRequest, LeaseRevokeResponse, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, ResponseHeader,
-    TxnResponse,
+    CompactionRequest, DoneResponse, LeaseGrantRequest, LeaseRequest, LeaseResponse, LeaseTimeToLiveResponse,
+    RangeRequest, RangeResponse, ResponseHeader, TxnResponse,
 };
 use outcome::{Failure, classify};
 use registry::RegistryError;
@@ -95,15 +94,7 @@ macro_rules! answered {
         }
     )*};
 }
-answered!(
-    RangeResponse,
-    TxnResponse,
-    CompactionResponse,
-    LeaseGrantResponse,
-    LeaseRevokeResponse,
-    LeaseKeepAliveResponse,
-    LeaseTimeToLiveResponse,
-);
+answered!(RangeResponse, TxnResponse, LeaseResponse, LeaseTimeToLiveResponse, DoneResponse);
 
 /// What the registry and its watches share. The last of them ends the link.
 struct Client {
@@ -144,16 +135,12 @@ impl Client {
 
     /// Asks until there is an answer that may be believed, or the time is over. What is not `repeatable` is asked again
     /// only if it was certainly not done.
-    async fn ask<Question, Answer>(
+    async fn ask<Answer: Answered>(
         &self,
         method: Method,
-        question: Question,
+        question: impl prost::Message + Clone + 'static,
         repeatable: bool,
-    ) -> Result<Answer, Failure>
-    where
-        Question: prost::Message + Clone + 'static,
-        Answer: Answered,
-    {
+    ) -> Result<Answer, Failure> {
         let ask = |link: Arc<Link>| {
             let question = question.clone();
             async move { link.ask(method, question).await }
@@ -162,15 +149,11 @@ impl Client {
     }
 
     /// As [`Self::ask`], by any means.
-    async fn attempt<Answer, Attempt>(
+    async fn attempt<Answer: Answered, Attempt: Future<Output = Result<Answer, tonic::Status>>>(
         &self,
         repeatable: bool,
         ask: impl Fn(Arc<Link>) -> Attempt,
-    ) -> Result<Answer, Failure>
-    where
-        Answer: Answered,
-        Attempt: Future<Output = Result<Answer, tonic::Status>>,
-    {
+    ) -> Result<Answer, Failure> {
         let deadline = Instant::now() + self.options.timeout;
         loop {
             let link = self.link(Some(deadline)).await?;
@@ -300,7 +283,7 @@ impl Client {
         let lease = LeaseId::random();
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let question = LeaseGrantRequest { ttl: signed(seconds), id: signed(lease.0) };
-        let granted: Result<LeaseGrantResponse, _> = self.ask(link::LEASE_GRANT, question, true).await;
+        let granted: Result<LeaseResponse, _> = self.ask(link::LEASE_GRANT, question, true).await;
         let ttl = match granted {
             Ok(answer) => Duration::from_secs(answer.ttl.unsigned_abs()),
             Err(Failure::LeaseExists) => {
@@ -317,7 +300,7 @@ impl Client {
         let ask = |link: Arc<Link>| async move {
             let question = tokio_stream::once(LeaseRequest { id });
             let mut answers = link.converse(link::LEASE_KEEP_ALIVE, question).await?;
-            let answer: Option<LeaseKeepAliveResponse> = answers.message().await?;
+            let answer: Option<LeaseResponse> = answers.message().await?;
             link.has_answered();
             answer.ok_or_else(|| tonic::Status::unavailable("it closed the connection"))
         };
@@ -334,7 +317,7 @@ impl Client {
         let attempts = std::sync::atomic::AtomicU32::new(0);
         let ask = |link: Arc<Link>| {
             attempts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            async move { link.ask::<_, LeaseRevokeResponse>(link::LEASE_REVOKE, LeaseRequest { id }).await }
+            async move { link.ask::<DoneResponse>(link::LEASE_REVOKE, LeaseRequest { id }).await }
         };
         match self.attempt(true, ask).await {
             Ok(_) => Ok(Answer::Done),
@@ -350,7 +333,7 @@ impl Client {
         if upto == Revision(0) {
             return Ok(Answer::Done);
         }
-        match self.ask::<_, CompactionResponse>(link::COMPACT, question, true).await {
+        match self.ask::<DoneResponse>(link::COMPACT, question, true).await {
             Ok(_) | Err(Failure::Compacted) => Ok(Answer::Done),
             Err(Failure::InFuture) => {
                 let newest = self.read(self.options.space.probe()).await;

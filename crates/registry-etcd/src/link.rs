@@ -9,8 +9,7 @@ use super::EtcdOptions;
 use super::convert::Space;
 use super::members::Members;
 use super::messages::{
-    AuthenticateRequest, AuthenticateResponse, MemberListRequest, MemberListResponse, RangeResponse,
-    ResponseHeader,
+    AuthenticateRequest, AuthenticateResponse, MemberListResponse, Nothing, RangeResponse, ResponseHeader,
 };
 use super::outcome::{Failure, classify};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -46,26 +45,19 @@ const LEARN_EVERY: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(5);
 
 /// A call of etcd's API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Method(pub &'static str);
+pub(super) type Method = &'static str;
 
-impl Method {
-    fn path(self) -> PathAndQuery {
-        PathAndQuery::from_static(self.0)
-    }
-}
-
-pub(super) const RANGE: Method = Method("/etcdserverpb.KV/Range");
-pub(super) const TXN: Method = Method("/etcdserverpb.KV/Txn");
-pub(super) const COMPACT: Method = Method("/etcdserverpb.KV/Compact");
-pub(super) const LEASE_GRANT: Method = Method("/etcdserverpb.Lease/LeaseGrant");
-pub(super) const LEASE_REVOKE: Method = Method("/etcdserverpb.Lease/LeaseRevoke");
-pub(super) const LEASE_KEEP_ALIVE: Method = Method("/etcdserverpb.Lease/LeaseKeepAlive");
-pub(super) const LEASE_TIME_TO_LIVE: Method = Method("/etcdserverpb.Lease/LeaseTimeToLive");
-pub(super) const WATCH: Method = Method("/etcdserverpb.Watch/Watch");
-const MEMBER_LIST: Method = Method("/etcdserverpb.Cluster/MemberList");
-pub(super) const MEMBER_STATUS: Method = Method("/etcdserverpb.Maintenance/Status");
-const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
+pub(super) const RANGE: Method = "/etcdserverpb.KV/Range";
+pub(super) const TXN: Method = "/etcdserverpb.KV/Txn";
+pub(super) const COMPACT: Method = "/etcdserverpb.KV/Compact";
+pub(super) const LEASE_GRANT: Method = "/etcdserverpb.Lease/LeaseGrant";
+pub(super) const LEASE_REVOKE: Method = "/etcdserverpb.Lease/LeaseRevoke";
+pub(super) const LEASE_KEEP_ALIVE: Method = "/etcdserverpb.Lease/LeaseKeepAlive";
+pub(super) const LEASE_TIME_TO_LIVE: Method = "/etcdserverpb.Lease/LeaseTimeToLive";
+pub(super) const WATCH: Method = "/etcdserverpb.Watch/Watch";
+const MEMBER_LIST: Method = "/etcdserverpb.Cluster/MemberList";
+pub(super) const MEMBER_STATUS: Method = "/etcdserverpb.Maintenance/Status";
+const AUTHENTICATE: Method = "/etcdserverpb.Auth/Authenticate";
 
 /// What is known of the etcd, whichever member told it.
 #[derive(Debug, Default)]
@@ -160,7 +152,7 @@ impl Link {
     /// A read that needs a majority of the members.
     async fn prove(&self, space: &Space, known: &Known) -> Result<(), String> {
         let newest = known.newest();
-        let probe = timeout(PROBE_LIMIT, self.ask::<_, RangeResponse>(RANGE, space.probe())).await;
+        let probe = timeout(PROBE_LIMIT, self.ask::<RangeResponse>(RANGE, space.probe())).await;
         match probe {
             Ok(Ok(answer)) => known.take(&answer.header.unwrap_or_default(), newest),
             Ok(Err(status)) => Err(match classify(&status) {
@@ -172,38 +164,30 @@ impl Link {
     }
 
     /// Asks for one answer.
-    pub(super) async fn ask<Question, Answer>(
+    pub(super) async fn ask<Answer: prost::Message + Default + 'static>(
         &self,
         method: Method,
-        question: Question,
-    ) -> Result<Answer, Status>
-    where
-        Question: prost::Message + 'static,
-        Answer: prost::Message + Default + 'static,
-    {
+        question: impl prost::Message + 'static,
+    ) -> Result<Answer, Status> {
         let mut grpc = grpc(&self.operations);
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-        let codec = ProstCodec::<Question, Answer>::default();
-        let answer = grpc.unary(self.request(question), method.path(), codec).await?.into_inner();
+        let (path, codec) = (PathAndQuery::from_static(method), ProstCodec::default());
+        let answer = grpc.unary(self.request(question), path, codec).await?.into_inner();
         self.has_answered();
         Ok(answer)
     }
 
     /// Opens a stream of answers to a stream of questions, the first of which must be there at once: etcd says nothing
     /// before it.
-    pub(super) async fn converse<Question, Answer>(
+    pub(super) async fn converse<Answer: prost::Message + Default + 'static>(
         &self,
         method: Method,
-        questions: impl Stream<Item = Question> + Send + 'static,
-    ) -> Result<Streaming<Answer>, Status>
-    where
-        Question: prost::Message + 'static,
-        Answer: prost::Message + Default + 'static,
-    {
+        questions: impl Stream<Item: prost::Message + 'static> + Send + 'static,
+    ) -> Result<Streaming<Answer>, Status> {
         let mut grpc = grpc(&self.streams);
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-        let codec = ProstCodec::<Question, Answer>::default();
-        Ok(grpc.streaming(self.request(questions), method.path(), codec).await?.into_inner())
+        let (path, codec) = (PathAndQuery::from_static(method), ProstCodec::default());
+        Ok(grpc.streaming(self.request(questions), path, codec).await?.into_inner())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -253,7 +237,7 @@ impl Link {
 
     /// Learns who the members are. What is not told is known from before.
     async fn learn(&self, options: &EtcdOptions, known: &Known) {
-        let asked = self.ask::<_, MemberListResponse>(MEMBER_LIST, MemberListRequest {});
+        let asked = self.ask::<MemberListResponse>(MEMBER_LIST, Nothing {});
         if let Ok(Ok(answer)) = timeout(PROBE_LIMIT, asked).await {
             known.members.take(&answer, options);
         }
@@ -287,22 +271,18 @@ impl Link {
 }
 
 /// Asks a member something over a connection of its own, which a member that proves nothing may answer too.
-pub(super) async fn ask_once<Question, Answer>(
+pub(super) async fn ask_once<Answer: prost::Message + Default + 'static>(
     options: &EtcdOptions,
     endpoint: &str,
     method: Method,
-    question: Question,
-) -> Result<Answer, String>
-where
-    Question: prost::Message + 'static,
-    Answer: prost::Message + Default + 'static,
-{
+    question: impl prost::Message + 'static,
+) -> Result<Answer, String> {
     let endpoint = options.endpoint(endpoint)?.tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|error| with_causes(&error))?;
     let mut grpc = grpc(&channel);
     grpc.ready().await.map_err(|error| with_causes(&error))?;
-    let codec = ProstCodec::<Question, Answer>::default();
-    let answer = grpc.unary(Request::new(question), method.path(), codec).await;
+    let (path, codec) = (PathAndQuery::from_static(method), ProstCodec::default());
+    let answer = grpc.unary(Request::new(question), path, codec).await;
     answer.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
 }
 
@@ -311,13 +291,8 @@ fn grpc(channel: &Channel) -> Grpc<Channel> {
 }
 
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
 }
 
 /// Whether there is a member to ask.

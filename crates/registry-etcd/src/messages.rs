@@ -72,9 +72,6 @@ pub(super) struct PutRequest {
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct PutResponse {}
-
-#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -114,7 +111,7 @@ pub(super) enum StepResult {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
     #[prost(message, tag = "2")]
-    Put(PutResponse),
+    Put(Nothing),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
 }
@@ -187,12 +184,6 @@ pub(super) struct CompactionRequest {
     pub revision: i64,
 }
 
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct CompactionResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum EventType {
@@ -260,17 +251,6 @@ pub(super) struct LeaseGrantRequest {
     pub id: i64,
 }
 
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct LeaseGrantResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    #[prost(int64, tag = "2")]
-    pub id: i64,
-    /// Seconds; no less than was asked for.
-    #[prost(int64, tag = "3")]
-    pub ttl: i64,
-}
-
 /// Names a lease: to revoke it, to keep it alive, to ask how long it lives.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LeaseRequest {
@@ -278,17 +258,12 @@ pub(super) struct LeaseRequest {
     pub id: i64,
 }
 
+/// How long a lease lives that was granted or kept alive.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct LeaseRevokeResponse {
+pub(super) struct LeaseResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-}
-
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct LeaseKeepAliveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
-    /// Seconds; 0 where there is no such lease.
+    /// Seconds; no less than was asked for. 0 where there is no lease to be kept alive.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
@@ -305,6 +280,13 @@ pub(super) struct LeaseTimeToLiveResponse {
     pub granted_ttl: i64,
 }
 
+/// That something was done: history was cut off, or a lease revoked.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct DoneResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+}
+
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct AuthenticateRequest {
     #[prost(string, tag = "1")]
@@ -319,9 +301,9 @@ pub(super) struct AuthenticateResponse {
     pub token: String,
 }
 
-/// Asks a member how it is.
+/// A message without anything that is looked at: asks a member how it is, and who the others are; tells that a key was written.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct StatusRequest {}
+pub(super) struct Nothing {}
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct StatusResponse {
@@ -342,10 +324,6 @@ pub(super) struct StatusResponse {
     #[prost(int64, tag = "12")]
     pub db_size_quota: i64,
 }
-
-/// Asks who the members are.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct MemberListRequest {}
 
 /// A member of etcd.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

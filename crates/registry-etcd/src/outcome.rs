@@ -38,6 +38,14 @@ const NOT_DONE: [&str; 9] = [
     "user name not found",
 ];
 
+/// Refusals that have a meaning for what was asked.
+const MEANT: [(&str, Failure); 4] = [
+    ("requested lease not found", Failure::LeaseNotFound),
+    ("lease already exists", Failure::LeaseExists),
+    ("required revision has been compacted", Failure::Compacted),
+    ("required revision is a future revision", Failure::InFuture),
+];
+
 /// What says that a full store did not take a change that it was asked for, or did take it: etcd answers both with the
 /// same words.
 const FULL: &str = "database space exceeded";
@@ -49,17 +57,8 @@ pub(super) fn classify(status: &Status) -> Failure {
     if was_not_sent(status) || NOT_DONE.iter().any(|what| says(what)) {
         return Failure::NotDone(if words.is_empty() { "it cannot be reached".to_owned() } else { reason() });
     }
-    if says("requested lease not found") {
-        return Failure::LeaseNotFound;
-    }
-    if says("lease already exists") {
-        return Failure::LeaseExists;
-    }
-    if says("required revision has been compacted") {
-        return Failure::Compacted;
-    }
-    if says("required revision is a future revision") {
-        return Failure::InFuture;
+    if let Some((_, meant)) = MEANT.iter().find(|(what, _)| says(what)) {
+        return meant.clone();
     }
     if says(FULL) {
         return Failure::Unknown(format!(
@@ -78,14 +77,8 @@ pub(super) fn classify(status: &Status) -> Failure {
 
 /// Whether there was no connection to send it over.
 fn was_not_sent(status: &Status) -> bool {
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        if error.is::<ConnectError>() {
-            return true;
-        }
-        source = error.source();
-    }
-    false
+    let mut causes = std::iter::successors(std::error::Error::source(status), |&error| error.source());
+    causes.any(|error| error.is::<ConnectError>())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::EtcdOptions;
 use super::link::{MEMBER_STATUS, ask_once};
-use super::messages::{StatusRequest, StatusResponse};
+use super::messages::{Nothing, StatusResponse};
 use registry::RegistryTrouble;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -22,8 +22,7 @@ pub(super) async fn troubles(options: &EtcdOptions, endpoints: Vec<String>) -> V
     for member in endpoints {
         let options = options.clone();
         asked.spawn(async move {
-            let status =
-                tokio::time::timeout(LIMIT, ask_once(&options, &member, MEMBER_STATUS, StatusRequest {}));
+            let status = tokio::time::timeout(LIMIT, ask_once(&options, &member, MEMBER_STATUS, Nothing {}));
             let status =
                 status.await.unwrap_or_else(|_| Err(format!("no answer within {} ms", LIMIT.as_millis())));
             troubles_of(&member, status)

@@ -348,6 +348,15 @@ impl Event {
         }
     }
 
+    /// The value that was written.
+    #[must_use]
+    pub fn value(&self) -> Option<&Value> {
+        match self {
+            Event::Put(entry) => Some(&entry.value),
+            Event::Delete { .. } => None,
+        }
+    }
+
     /// The revision of the change.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -359,10 +368,7 @@ impl Event {
 
     /// Bytes of its keys and values.
     pub fn bytes(&self) -> usize {
-        match self {
-            Event::Put(entry) => entry.key.len() + entry.value.len(),
-            Event::Delete { key, .. } => key.len(),
-        }
+        self.key().len() + self.value().map_or(0, Value::len)
     }
 }
 

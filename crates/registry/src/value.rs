@@ -38,27 +38,10 @@ impl Value {
     }
 }
 
-impl From<&[u8]> for Value {
-    fn from(bytes: &[u8]) -> Value {
-        Value(bytes.into())
-    }
-}
-
-impl From<Vec<u8>> for Value {
-    fn from(bytes: Vec<u8>) -> Value {
-        Value(bytes.into())
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value(text.as_bytes().into())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value(text.into_bytes().into())
+/// Of bytes or a text.
+impl<T: AsRef<[u8]>> From<T> for Value {
+    fn from(bytes: T) -> Value {
+        Value(bytes.as_ref().into())
     }
 }
 

@@ -34,31 +34,28 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
             osd.host
         ),
     };
-    let (what, next) = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
+    let is_waited_for = osd.admission == Admission::In || is_needed;
+    let state = match osd.admission {
+        Admission::In => "down",
+        _ if is_needed => "down and out",
+        _ => "down and out, and nothing waits for it",
+    };
+    let what = format!("{name} on {node} is {state}");
+    let next = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
-            let out = format!("it is taken out in {} if it stays away", about(seconds));
-            (format!("{name} on {node} is down"), format!("{read_log}; {out}"))
+            format!("{read_log}; it is taken out in {} if it stays away", about(seconds))
         }
         (Admission::In, None, Some(reason)) => {
-            let stays = format!("it is not taken out by itself: {reason}");
-            (format!("{name} on {node} is down"), format!("{read_log}; {stays}"))
+            format!("{read_log}; it is not taken out by itself: {reason}")
         }
-        (Admission::In, None, None) => (format!("{name} on {node} is down"), read_log),
-        (Admission::OutWhileDown, ..) if is_needed => (
-            format!("{name} on {node} is down and out"),
-            format!("{read_log}; it is in again when it is back"),
-        ),
-        (Admission::Out, ..) if is_needed => (format!("{name} on {node} is down and out"), read_log),
-        (Admission::OutWhileDown, ..) => (
-            format!("{name} on {node} is down and out, and nothing waits for it"),
-            format!("{read_log}; it is in again when it is back. If it is lost: `millpond osd rm {number}`"),
-        ),
-        (Admission::Out, ..) => (
-            format!("{name} on {node} is down and out, and nothing waits for it"),
-            format!("remove it with `millpond osd rm {number}`"),
-        ),
+        (Admission::In, None, None) => read_log,
+        (Admission::OutWhileDown, ..) if is_needed => format!("{read_log}; it is in again when it is back"),
+        (Admission::Out, ..) if is_needed => read_log,
+        (Admission::OutWhileDown, ..) => {
+            format!("{read_log}; it is in again when it is back. If it is lost: `millpond osd rm {number}`")
+        }
+        (Admission::Out, ..) => format!("remove it with `millpond osd rm {number}`"),
     };
-    let is_waited_for = osd.admission == Admission::In || is_needed;
     let (code, what) = match &osd.failure {
         Some(reason) => {
             let drive = osd.path.as_deref().unwrap_or("its drive");

@@ -25,6 +25,7 @@ impl Layout {
 /// The targets that are to be others than they are. In a large pool this takes a while.
 #[must_use]
 pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
+    let change = |pg: PgId, target| TargetChange { pg, before: map.targets.get(&pg).cloned(), target };
     let mut changes = Vec::new();
     for (&pool, info) in &map.pools {
         let candidates = Candidate::of_rule(map, &info.rule);
@@ -34,16 +35,12 @@ pub fn target_changes(map: &ClusterMap) -> Vec<TargetChange> {
         let targets = retarget(pool, info.size, info.rule.failure_domain, &present, &candidates);
         for ((pg, present), target) in groups().zip(present).zip(targets) {
             if target != present {
-                changes.push(TargetChange {
-                    pg,
-                    before: map.targets.get(&pg).cloned(),
-                    target: target.clone(),
-                });
+                changes.push(change(pg, target.clone()));
             }
             let child = pg.child(info.pg_count);
             if info.split_to.is_some() && map.pgs.contains_key(&child) && self::present(map, child) != target
             {
-                changes.push(TargetChange { pg: child, before: map.targets.get(&child).cloned(), target });
+                changes.push(change(child, target));
             }
         }
     }

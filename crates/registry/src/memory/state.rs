@@ -120,11 +120,14 @@ impl State {
         for operation in branch {
             results.push(match operation {
                 Operation::Put { key, value, lease } => {
-                    self.put(key, value, *lease, revision, changes, &mut events);
+                    events.push(self.put(key, value, *lease, revision));
                     OperationResult::Put
                 }
                 Operation::Delete { key } => {
-                    OperationResult::Deleted(self.delete(key, revision, changes, &mut events))
+                    let deleted = self.delete(key, revision);
+                    let is_deleted = deleted.is_some();
+                    events.extend(deleted);
+                    OperationResult::Deleted(is_deleted)
                 }
                 Operation::Get { key } => OperationResult::Got(self.get(key).cloned()),
                 Operation::Range { prefix } => OperationResult::Range(self.range(prefix)),
@@ -151,13 +154,10 @@ impl State {
         let Some(lease) = self.leases.get(&id) else { return false };
         let keys = lease.keys.clone();
         let revision = self.revision.next();
-        let mut events = Vec::with_capacity(keys.len());
-        for key in &keys {
-            self.delete(key, revision, changes, &mut events);
-        }
+        let events = keys.iter().filter_map(|key| self.delete(key, revision)).collect();
         self.leases.remove(&id);
-        changes.writes.push(Write::LeaseEnd(id));
         self.finish(revision, events, changes);
+        changes.writes.push(Write::LeaseEnd(id));
         true
     }
 
@@ -174,15 +174,7 @@ impl State {
         }
     }
 
-    fn put(
-        &mut self,
-        key: &str,
-        value: &Value,
-        lease: Option<LeaseId>,
-        revision: Revision,
-        changes: &mut Changes,
-        events: &mut Vec<Event>,
-    ) {
+    fn put(&mut self, key: &str, value: &Value, lease: Option<LeaseId>, revision: Revision) -> Event {
         let before = self.keys.get(key);
         let entry = KeyValue {
             key: key.to_owned(),
@@ -201,22 +193,13 @@ impl State {
             }
         }
         self.keys.insert(key.to_owned(), entry.clone());
-        changes.writes.push(Write::Put(entry.clone()));
-        events.push(Event::Put(entry));
+        Event::Put(entry)
     }
 
-    fn delete(
-        &mut self,
-        key: &str,
-        revision: Revision,
-        changes: &mut Changes,
-        events: &mut Vec<Event>,
-    ) -> bool {
-        let Some(before) = self.keys.remove(key) else { return false };
+    fn delete(&mut self, key: &str, revision: Revision) -> Option<Event> {
+        let before = self.keys.remove(key)?;
         self.leave_lease(before.lease, key);
-        changes.writes.push(Write::Delete(key.to_owned()));
-        events.push(Event::Delete { key: key.to_owned(), revision });
-        true
+        Some(Event::Delete { key: key.to_owned(), revision })
     }
 
     fn leave_lease(&mut self, lease: Option<LeaseId>, key: &str) {
@@ -229,6 +212,10 @@ impl State {
     fn finish(&mut self, revision: Revision, events: Vec<Event>, changes: &mut Changes) {
         if !events.is_empty() {
             self.revision = revision;
+            changes.writes.extend(events.iter().cloned().map(|event| match event {
+                Event::Put(entry) => Write::Put(entry),
+                Event::Delete { key, .. } => Write::Delete(key),
+            }));
             changes.transactions.push((revision, events));
         }
     }

@@ -70,11 +70,8 @@ impl Table {
             Request::Compact { revision } => {
                 // Of these changes nothing is in history yet, and history is bounded without it.
                 let shown = self.state.revision().0 - changes.transactions.len() as u64;
-                if revision.0 > shown && revision <= self.state.revision() {
-                    history.compact(Revision(shown))?;
-                } else {
-                    history.compact(revision)?;
-                }
+                let is_unshown = revision.0 > shown && revision <= self.state.revision();
+                history.compact(if is_unshown { Revision(shown) } else { revision })?;
                 Ok(Answer::Done)
             }
         }
