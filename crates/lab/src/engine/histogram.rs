@@ -38,20 +38,15 @@ pub struct LatencySummary {
 }
 
 impl Default for Latency {
-    fn default() -> Latency {
-        Latency::new()
-    }
-}
-
-impl Latency {
     /// An empty histogram.
-    #[must_use]
-    pub fn new() -> Latency {
+    fn default() -> Latency {
         let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
             .expect("the bounds are constants that the library accepts");
         Latency { histogram, sum_ns: 0, max_ns: 0 }
     }
+}
 
+impl Latency {
     /// Counts one operation.
     pub fn record(&mut self, latency_ns: u64) {
         self.histogram.saturating_record(latency_ns);
@@ -105,7 +100,7 @@ mod tests {
 
     #[test]
     fn percentiles_of_a_known_distribution_are_right_to_three_digits() {
-        let mut latency = Latency::new();
+        let mut latency = Latency::default();
         for microseconds in 1..=100_000u64 {
             latency.record(microseconds * 1000);
         }
@@ -120,7 +115,7 @@ mod tests {
 
     #[test]
     fn merging_equals_recording_everything_in_one() {
-        let (mut all, mut left, mut right) = (Latency::new(), Latency::new(), Latency::new());
+        let (mut all, mut left, mut right) = (Latency::default(), Latency::default(), Latency::default());
         for value in 0..10_000u64 {
             let latency_ns = base::hash::mix(value) % 5_000_000;
             all.record(latency_ns);
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn merged_percentiles_are_not_the_average_of_percentiles() {
-        let (mut quick, mut slow) = (Latency::new(), Latency::new());
+        let (mut quick, mut slow) = (Latency::default(), Latency::default());
         (0..99_000).for_each(|_| quick.record(100_000));
         (0..1_000).for_each(|_| slow.record(10_000_000));
         quick.merge(&slow);
@@ -143,12 +138,12 @@ mod tests {
 
     #[test]
     fn nothing_recorded_is_no_summary() {
-        assert_eq!(Latency::new().summary(), None);
+        assert_eq!(Latency::default().summary(), None);
     }
 
     #[test]
     fn a_latency_beyond_an_hour_is_counted_and_its_length_kept() {
-        let mut latency = Latency::new();
+        let mut latency = Latency::default();
         latency.record(2 * LATENCY_NS_MAX);
         assert_eq!(latency.count(), 1);
         assert_eq!(latency.summary().unwrap().max_us, 7.2e9);

@@ -90,28 +90,11 @@ pub trait Clock {
     fn now_ns(&self) -> u64;
 }
 
-/// The machine's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock(Instant);
-
-impl SystemClock {
-    /// Starts at 0 now.
-    #[must_use]
-    pub fn new() -> SystemClock {
-        SystemClock(Instant::now())
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> SystemClock {
-        SystemClock::new()
-    }
-}
-
-impl Clock for SystemClock {
+/// The machine's monotonic clock, from that moment on.
+impl Clock for Instant {
     fn now_ns(&self) -> u64 {
         // 64 bits of nanoseconds last 584 years.
-        self.0.elapsed().as_nanos() as u64
+        self.elapsed().as_nanos() as u64
     }
 }
 
@@ -184,7 +167,7 @@ pub fn run<T: Target>(
     monitor: &Monitor,
     live: impl FnMut(&Live) -> ControlFlow<()>,
 ) -> Result<Measured, RunError> {
-    run_with_clock(target, job, monitor, &SystemClock::new(), live)
+    run_with_clock(target, job, monitor, &Instant::now(), live)
 }
 
 /// As [`run`], by another clock.
@@ -307,8 +290,8 @@ impl Run {
             operations_left: operations,
             bytes_total: job.io_size,
             operations_done: 0,
-            reads: Latency::new(),
-            writes: Latency::new(),
+            reads: Latency::default(),
+            writes: Latency::default(),
             live_from_ns: now_ns,
             live_reads: Interval::default(),
             live_writes: Interval::default(),

@@ -91,8 +91,7 @@ pub enum PlanError {
 }
 
 /// Which operations, in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Sequential reads.
     Read,
@@ -166,22 +165,8 @@ impl fmt::Display for Mode {
     }
 }
 
-impl From<Mode> for String {
-    fn from(mode: Mode) -> String {
-        mode.name().to_owned()
-    }
-}
-
-impl TryFrom<String> for Mode {
-    type Error = PlanError;
-    fn try_from(text: String) -> Result<Mode, PlanError> {
-        text.parse()
-    }
-}
-
 /// What a job runs against.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetName {
     /// A block device or a file, opened for direct I/O.
     Raw(PathBuf),
@@ -217,26 +202,14 @@ impl fmt::Display for TargetName {
     }
 }
 
-impl From<TargetName> for String {
-    fn from(target: TargetName) -> String {
-        target.to_string()
-    }
-}
-
-impl TryFrom<String> for TargetName {
-    type Error = PlanError;
-    fn try_from(text: String) -> Result<TargetName, PlanError> {
-        text.parse()
-    }
-}
-
 /// One job. [`Job::new`] gives fio's defaults where fio has them; change what differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// What it runs against.
+    #[serde(with = "as_text")]
     pub target: TargetName,
     /// Which operations.
-    #[serde(rename = "rw")]
+    #[serde(rename = "rw", with = "as_text")]
     pub mode: Mode,
     /// Bytes of each operation.
     #[serde(rename = "bs")]
@@ -406,6 +379,19 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// What is written as the text that people give.
+pub(crate) mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::{fmt::Display, str::FromStr};
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 mod seconds {

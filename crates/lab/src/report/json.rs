@@ -106,13 +106,6 @@ impl Report {
         (operations > 0).then(|| total_us / operations as f64)
     }
 
-    /// The share of all CPU time that the hypervisor took, from 0 to 1.
-    #[must_use]
-    pub fn steal_share(&self, cpus: u32) -> Option<f64> {
-        let capacity = self.seconds * f64::from(cpus);
-        self.cpu.steal_seconds.filter(|_| capacity > 0.0).map(|steal| steal / capacity)
-    }
-
     fn sides(&self) -> impl Iterator<Item = &Side> {
         self.read.iter().chain(&self.write)
     }

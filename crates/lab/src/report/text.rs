@@ -2,6 +2,7 @@
 
 use super::json::Report;
 use crate::engine::Live;
+use crate::engine::histogram::LatencySummary;
 use base::units::ByteSize;
 use std::fmt;
 
@@ -78,18 +79,10 @@ impl fmt::Display for Report {
         )?;
         for (name, side) in [("read", &self.read), ("write", &self.write)] {
             let Some(side) = side else { continue };
-            let latency = &side.latency;
+            let LatencySummary { mean_us, p50_us, p90_us, p95_us, p99_us, p99_9_us, p99_99_us, max_us } =
+                side.latency;
             write!(formatter, "{name:<6}{:>10}{:>9.1}", grouped(side.iops), side.mib_per_second)?;
-            for us in [
-                latency.mean_us,
-                latency.p50_us,
-                latency.p90_us,
-                latency.p95_us,
-                latency.p99_us,
-                latency.p99_9_us,
-                latency.p99_99_us,
-                latency.max_us,
-            ] {
+            for us in [mean_us, p50_us, p90_us, p95_us, p99_us, p99_9_us, p99_99_us, max_us] {
                 write!(formatter, "{:>9}", figure(Some(us)))?;
             }
             writeln!(formatter)?;

@@ -107,7 +107,7 @@ impl Timeline {
 
     /// What was done within a range of time.
     pub fn stretch(&self, range: &Range<Instant>) -> Stretch {
-        let (mut latency, mut written_bytes) = (Latency::new(), 0);
+        let (mut latency, mut written_bytes) = (Latency::default(), 0);
         for done in self.between(range.start, range.end) {
             latency.record(done.latency_ns);
             written_bytes += if done.kind == Kind::Write { base::BLOCK_BYTES as u64 } else { 0 };
@@ -121,7 +121,7 @@ impl Timeline {
     }
 }
 
-/// Keeps the volume `name` of the cluster of `registry` busy until `enough` is set: blocks of 4 KiB at random places,
+/// Keeps the volume `name` of `cluster` busy until `enough` is set: blocks of 4 KiB at random places,
 /// [`DEPTH`] in flight, [`READ_PERCENT`] of them reads.
 /// None of its operations may fail: a client waits out a failure.
 pub fn run(cluster: &ClusterAccess, name: &str, seed: u64, enough: &AtomicBool) -> anyhow::Result<Timeline> {
@@ -183,7 +183,7 @@ pub(crate) mod tests {
 
     /// A second in which every operation took as long.
     pub(crate) fn stretch(iops: f64, latency_us: f64) -> Stretch {
-        let mut latency = Latency::new();
+        let mut latency = Latency::default();
         latency.record((latency_us * 1000.0) as u64);
         let exactly = |summary| LatencySummary { p99_us: latency_us, max_us: latency_us, ..summary };
         Stretch { seconds: 1.0, iops, written_bytes: 0, latency: latency.summary().map(exactly) }

@@ -31,6 +31,7 @@ pub const FIGURES: [(&str, Figure, bool); 5] = [
 /// A kind of job, and what each subject made of it.
 #[derive(Debug, Serialize)]
 pub struct Trial {
+    #[serde(with = "crate::engine::plan::as_text")]
     mode: Mode,
     block: ByteSize,
     depth: u32,

@@ -5,8 +5,7 @@ use super::trials::{self, FIGURES, Trial};
 use super::{VOLUME, cluster_with_volume};
 use crate::engine::plan::{Mode, TargetName, parse_seconds};
 use crate::report::statistics::{Ratio, Verdict};
-use crate::report::table::Table;
-use crate::report::{figure, number};
+use crate::report::{figure, number, table};
 use crate::testbed::{Cluster, Testbed, is_settled};
 use base::Encryption;
 use base::units::ByteSize;
@@ -115,8 +114,8 @@ impl fmt::Display for Summary {
             "Volume    {volume}; medians of {rounds} rounds, and {second} by {first} with its 95 % interval\n"
         )?;
         let headings = [first, second].map(|variant| format!(">{variant}"));
-        let mut table =
-            Table::new(&["case", "figure", &headings[0], &headings[1], ">ratio", ">interval", ""]);
+        let headings = ["case", "figure", &headings[0], &headings[1], ">ratio", ">interval", ""];
+        let mut rows = Vec::new();
         for case in &self.cases {
             let mut name = case.name();
             for (heading, of, more_is_better) in FIGURES {
@@ -127,7 +126,7 @@ impl fmt::Display for Summary {
                     Some(verdict) if (verdict == Verdict::Above) == more_is_better => "better",
                     Some(_) => "WORSE",
                 };
-                table.row(vec![
+                rows.push(vec![
                     std::mem::take(&mut name),
                     heading.to_owned(),
                     figure(case.median(0, of)),
@@ -138,7 +137,7 @@ impl fmt::Display for Summary {
                 ]);
             }
         }
-        formatter.write_str(&table.render())
+        formatter.write_str(&table::render(&headings, rows))
     }
 }
 

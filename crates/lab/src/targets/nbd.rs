@@ -8,10 +8,11 @@ use doors::nbd::{Client, ClientEvent, ExportInfo, Failure, NbdAddress, NbdUri, O
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,44 +25,24 @@ const INBOX_BYTES: usize = 1 << 20;
 /// Pieces that one system call sends.
 const PIECES_MAX: usize = 128;
 
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn connect(address: &NbdAddress) -> std::io::Result<Stream> {
-        Ok(match address {
-            NbdAddress::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port))?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(RECEIVE_LIMIT))?;
-                stream.set_write_timeout(Some(SEND_LIMIT))?;
-                Stream::Tcp(stream)
-            }
-            NbdAddress::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(RECEIVE_LIMIT))?;
-                stream.set_write_timeout(Some(SEND_LIMIT))?;
-                Stream::Unix(stream)
-            }
-        })
-    }
-
-    fn send(&mut self, pieces: &[IoSlice<'_>]) -> std::io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write_vectored(pieces),
-            Stream::Unix(stream) => stream.write_vectored(pieces),
+/// Connects to a server: bytes go to either kind of socket as to any file.
+fn connect(address: &NbdAddress) -> std::io::Result<File> {
+    let socket: OwnedFd = match address {
+        NbdAddress::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port))?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(RECEIVE_LIMIT))?;
+            stream.set_write_timeout(Some(SEND_LIMIT))?;
+            stream.into()
         }
-    }
-
-    fn descriptor(&self) -> RawFd {
-        match self {
-            Stream::Tcp(stream) => stream.as_raw_fd(),
-            Stream::Unix(stream) => stream.as_raw_fd(),
+        NbdAddress::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(RECEIVE_LIMIT))?;
+            stream.set_write_timeout(Some(SEND_LIMIT))?;
+            stream.into()
         }
-    }
+    };
+    Ok(socket.into())
 }
 
 #[derive(Debug)]
@@ -96,7 +77,7 @@ impl Output for Outbox {
 
 impl Outbox {
     /// Sends as much as goes without waiting long.
-    fn send(&mut self, stream: &mut Stream) -> std::io::Result<()> {
+    fn send(&mut self, stream: &mut File) -> std::io::Result<()> {
         while !self.pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = self.pieces.len().min(PIECES_MAX);
@@ -106,7 +87,7 @@ impl Outbox {
                     Piece::Shared(buffer, range) => &buffer.bytes()[range.clone()],
                 });
             }
-            match stream.send(&slices[..count]) {
+            match stream.write_vectored(&slices[..count]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => self.advance(sent),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -139,7 +120,7 @@ impl Outbox {
 #[derive(Debug)]
 pub struct NbdTarget {
     name: String,
-    stream: Stream,
+    stream: File,
     client: Client,
     info: ExportInfo,
     outbox: Outbox,
@@ -160,7 +141,7 @@ impl NbdTarget {
         let failed = |error: &dyn std::fmt::Display| TargetError(format!("{uri}: {error}"));
         let parsed: NbdUri =
             uri.parse().map_err(|error: doors::nbd::NbdUriError| TargetError(error.to_string()))?;
-        let stream = Stream::connect(&parsed.address).map_err(|error| {
+        let stream = connect(&parsed.address).map_err(|error| {
             failed(&format!("cannot connect: {error}; does the server run and listen there?"))
         })?;
         let unknown = ExportInfo {
@@ -218,7 +199,7 @@ impl NbdTarget {
         self.outbox.send(&mut self.stream).map_err(|error| self.broken(format!("cannot send: {error}")))?;
         // While something waits to be sent, replies must be taken in, but not waited for.
         let flags = if self.outbox.pieces.is_empty() { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
-        match recv(self.stream.descriptor(), &mut self.inbox[self.inbox_used..], flags) {
+        match recv(self.stream.as_raw_fd(), &mut self.inbox[self.inbox_used..], flags) {
             Ok(0) => return Err(self.broken("the server closed the connection")),
             Ok(count) => self.inbox_used += count,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(()),
@@ -336,7 +317,8 @@ mod tests {
         sender.set_write_timeout(Some(SEND_LIMIT)).unwrap();
         let mut buffer = Buffer::new(1 << 20);
         buffer.bytes_mut().unwrap().iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
-        let (mut outbox, mut stream, mut expected) = (Outbox::default(), Stream::Unix(sender), Vec::new());
+        let (mut outbox, mut expected) = (Outbox::default(), Vec::new());
+        let mut stream = File::from(OwnedFd::from(sender));
         for index in 0..300usize {
             outbox.inline(&index.to_le_bytes());
             outbox.inline(b"header");

@@ -25,8 +25,7 @@ pub struct VolumeTarget {
 }
 
 impl VolumeTarget {
-    /// Attaches the volume `name` of the cluster whose registry is served at `registry`, with `depth` slots
-    /// of `block_bytes`. `shared` lets others have it attached too. An operation that takes longer than `timeout` fails.
+    /// Attaches the volume `name` of a cluster, with `depth` slots of `block_bytes`. `shared` lets others have it attached too. An operation that takes longer than `timeout` fails.
     ///
     /// # Errors
     /// No such cluster or volume, or it is attached by somebody who does not share it.

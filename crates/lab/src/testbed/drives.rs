@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    backing: PathBuf,
     direct_io: bool,
     _undo: Undo,
 }
@@ -43,19 +42,13 @@ impl LoopDevice {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let direct_io = std::fs::read_to_string(format!("/sys/block/{name}/loop/dio"))
             .is_ok_and(|flag| flag.trim() == "1");
-        Ok(LoopDevice { path, backing, direct_io, _undo: undo })
+        Ok(LoopDevice { path, direct_io, _undo: undo })
     }
 
     /// The device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The file behind it.
-    #[must_use]
-    pub fn backing(&self) -> &Path {
-        &self.backing
     }
 
     /// Whether the file is read and written without the page cache in between.
@@ -95,7 +88,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let device = LoopDevice::new(directory.path(), "drive", 16 << 20).unwrap();
-        let backing = device.backing().to_owned();
+        let backing = directory.path().join("drive");
         assert!(loops_of(&backing).contains(device.path().to_str().unwrap()));
         drop(device);
         assert_eq!(loops_of(&backing), "");

@@ -32,9 +32,10 @@ pub struct EtcdArguments {
 impl EtcdArguments {
     /// The files as they are found from anywhere.
     pub fn paths(&self) -> anyhow::Result<EtcdPaths> {
-        let absolute = |path: &Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
-            let absolute = path.as_ref().map(std::path::absolute).transpose();
-            absolute.with_context(|| format!("cannot make sense of the path {path:?}"))
+        let absolute = |path: &Option<PathBuf>| {
+            let Some(path) = path else { return Ok(None) };
+            let absolute = std::path::absolute(path);
+            absolute.map(Some).with_context(|| format!("cannot make sense of the path {path:?}"))
         };
         Ok(EtcdPaths {
             ca: absolute(&self.etcd_ca)?,

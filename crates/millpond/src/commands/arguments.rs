@@ -41,15 +41,20 @@ pub enum Command {
     #[command(after_help = "Examples:\n  millpond down\n  millpond down --dir /srv/pond")]
     Down,
     /// Make a cluster of several hosts, whose registry is an etcd; have the traffic of any cluster encrypted
-    Cluster(cluster::ClusterArguments),
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Let this host join such a cluster; look at hosts, empty and remove one
-    Node(node::NodeArguments),
+    #[command(subcommand)]
+    Node(node::NodeCommand),
     /// Let this machine use volumes of a cluster of other hosts
-    Client(client::ClientArguments),
+    #[command(subcommand)]
+    Client(client::ClientCommand),
     /// Move the cluster of this machine to an etcd, so that other hosts can join it, or back
-    Registry(migrate::RegistryArguments),
+    #[command(subcommand)]
+    Registry(migrate::RegistryCommand),
     /// Show what this machine is told by its settings
-    Config(config::ConfigArguments),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Show how the cluster is, why, and what to do next
     Status(status::StatusArguments),
     /// Show the verdict alone, or explain a code of it
@@ -61,19 +66,26 @@ pub enum Command {
     /// Have a Prometheus on this machine scrape the nodes of all machines, until Ctrl-C
     Monitor(monitor::MonitorArguments),
     /// Look at OSDs, add and remove them, or wipe the drive of one
-    Osd(osd::OsdArguments),
+    #[command(subcommand)]
+    Osd(osd::OsdCommand),
     /// Look at placement groups
-    Pg(pg::PgArguments),
+    #[command(subcommand)]
+    Pg(pg::PgCommand),
     /// Say where nodes stand, and try out how data would lie
-    Placement(placement::PlacementArguments),
+    #[command(subcommand)]
+    Placement(placement::PlacementCommand),
     /// Create, change, list and remove pools
-    Pool(pool::PoolArguments),
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
     /// Look for damage before somebody needs the data, and see what was found
-    Scrub(scrub::ScrubArguments),
+    #[command(subcommand)]
+    Scrub(scrub::ScrubCommand),
     /// Create, list, resize and remove volumes
-    Volume(volume::VolumeArguments),
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
     /// Say who may connect, and what they may do
-    Auth(auth::AuthArguments),
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
     /// Serve volumes over NBD, until Ctrl-C
     Nbd(nbd::NbdArguments),
     /// Measure a drive, a volume or an NBD export

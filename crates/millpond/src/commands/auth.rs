@@ -1,10 +1,10 @@
 //! `millpond auth`: who may connect, and what they may do then.
 
 use crate::Usage;
+use crate::args::ListArguments;
 use crate::host::access;
 use crate::host::token::ClientToken;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use ::auth::SecretKey;
 use anyhow::{Context, bail};
 use base::map::ClusterMap;
@@ -17,14 +17,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Say who may connect: keys of clients, and what they may do.
-#[derive(Args, Clone, Debug)]
-pub struct AuthArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: AuthCommand,
-}
-
 /// What can be done with keys.
 #[derive(Subcommand, Clone, Debug)]
 pub enum AuthCommand {
@@ -35,36 +27,7 @@ pub enum AuthCommand {
                             Whoever has the file can act as that client: hand it over on a safe way.\n\
                             `millpond nbd disk --key vm-host-1.key` uses it on a host of the cluster; `millpond auth \
                             token vm-host-1.key` prints what another machine needs.")]
-    Add {
-        /// The client's name, unique in the cluster
-        name: String,
-        /// A pool whose volumes it may use; repeat it for more
-        #[arg(
-            long = "pool",
-            value_name = "POOL",
-            required_unless_present_any = ["admin", "monitor"],
-            conflicts_with_all = ["admin", "monitor"]
-        )]
-        pools: Vec<String>,
-        /// It may read and write them
-        #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin", "monitor"])]
-        rw: bool,
-        /// It may only read them
-        #[arg(long)]
-        ro: bool,
-        /// It may do everything
-        #[arg(long, conflicts_with_all = ["rw", "ro"])]
-        admin: bool,
-        /// It may ask how the cluster is, and do nothing
-        #[arg(long, conflicts_with_all = ["rw", "ro", "admin"])]
-        monitor: bool,
-        /// The file to write the secret key to [default: NAME.key]
-        #[arg(long, value_name = "PATH")]
-        out: Option<PathBuf>,
-        /// Print the new key's public half and access as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Add(AddArguments),
     /// Print the token with which a machine becomes a client, from its key
     #[command(
         after_help = "Examples:\n  millpond auth token vm-host-1.key\n\nWhoever has it can act as that client. It \
@@ -78,17 +41,46 @@ pub enum AuthCommand {
     },
     /// List who may connect
     #[command(after_help = "Examples:\n  millpond auth ls\n  millpond auth ls --json")]
-    Ls {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ListArguments),
     /// Take a key's access away; its connections end at once
     #[command(after_help = "Examples:\n  millpond auth rm vm-host-1")]
     Rm {
         /// Whose
         name: String,
     },
+}
+
+/// A key to make, and what its client may do.
+#[derive(Args, Clone, Debug)]
+pub struct AddArguments {
+    /// The client's name, unique in the cluster
+    name: String,
+    /// A pool whose volumes it may use; repeat it for more
+    #[arg(
+        long = "pool",
+        value_name = "POOL",
+        required_unless_present_any = ["admin", "monitor"],
+        conflicts_with_all = ["admin", "monitor"]
+    )]
+    pools: Vec<String>,
+    /// It may read and write them
+    #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin", "monitor"])]
+    rw: bool,
+    /// It may only read them
+    #[arg(long)]
+    ro: bool,
+    /// It may do everything
+    #[arg(long, conflicts_with_all = ["rw", "ro"])]
+    admin: bool,
+    /// It may ask how the cluster is, and do nothing
+    #[arg(long, conflicts_with_all = ["rw", "ro", "admin"])]
+    monitor: bool,
+    /// The file to write the secret key to [default: NAME.key]
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+    /// Print the new key's public half and access as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Somebody who may connect: `auth ls --json` is a list of these.
@@ -139,18 +131,12 @@ impl PrincipalView {
 }
 
 /// Performs an `auth` command.
-pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
-        AuthCommand::Add { name, pools, ro, admin, monitor, out, json, .. } => {
-            let out = out.clone().unwrap_or_else(|| format!("{name}.key").into());
-            let permission = if *ro { Permission::Read } else { Permission::ReadWrite };
-            let wanted = match (admin, monitor) {
-                (true, _) => Wanted::Everything,
-                (_, true) => Wanted::ToMonitor,
-                _ => Wanted::Pools(pools, permission),
-            };
-            let view =
-                access::with_cluster(directory, async |cluster| add(cluster, name, wanted, &out).await)?;
+pub fn run(command: &AuthCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
+        AuthCommand::Add(arguments) => {
+            let AddArguments { name, json, .. } = arguments;
+            let out = arguments.out.clone().unwrap_or_else(|| format!("{name}.key").into());
+            let view = access::with_cluster(directory, async |cluster| add(cluster, arguments, &out).await)?;
             output::show(*json, &view, || {
                 format!(
                     "{name} may connect: {}. Its secret key is in {}; whoever has that file can act as {name}.\n",
@@ -163,9 +149,9 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
             let token = access::with_cluster(directory, async |cluster| token(cluster, key).await)?;
             output::print_line(&token.to_string())
         }
-        AuthCommand::Ls { json } => {
+        AuthCommand::Ls(arguments) => {
             let views = access::with_desk(directory, async |desk| list(desk).await)?;
-            output::show(*json, &views, || table(&views))
+            output::show(arguments.json, &views, || table(&views))
         }
         AuthCommand::Rm { name } => {
             access::with_cluster(directory, async |cluster| remove(cluster, name).await)?;
@@ -174,22 +160,15 @@ pub fn run(arguments: &AuthArguments, directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What a new client shall be allowed.
-#[derive(Clone, Copy)]
-enum Wanted<'a> {
-    Everything,
-    ToMonitor,
-    /// The volumes of pools of these names.
-    Pools(&'a [String], Permission),
-}
-
 /// Lets in a new client.
-async fn add(cluster: &Cluster, name: &str, wanted: Wanted<'_>, out: &Path) -> anyhow::Result<PrincipalView> {
+async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow::Result<PrincipalView> {
+    let AddArguments { name, pools, ro, admin, monitor, .. } = arguments;
     let map = cluster.map().await?;
-    let access = match wanted {
-        Wanted::Everything => Access::Admin,
-        Wanted::ToMonitor => Access::Monitor,
-        Wanted::Pools(pools, permission) => {
+    let access = match (admin, monitor) {
+        (true, _) => Access::Admin,
+        (_, true) => Access::Monitor,
+        _ => {
+            let permission = if *ro { Permission::Read } else { Permission::ReadWrite };
             let named = pools.iter().map(|name| match map.pool_named(name) {
                 Some((id, _)) => Ok((id, permission)),
                 None => Err(ClusterError::NoSuchPool { name: name.clone() }),
@@ -248,11 +227,8 @@ async fn remove(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
 }
 
 fn table(views: &[PrincipalView]) -> String {
-    let mut table = Table::new(&["NAME", "MAY", "PUBLIC KEY"]);
-    for view in views {
-        table.row(vec![view.name.clone(), view.access(), view.public_key.to_string()]);
-    }
-    table.render()
+    let row = |view: &PrincipalView| vec![view.name.clone(), view.access(), view.public_key.to_string()];
+    table::render(&["NAME", "MAY", "PUBLIC KEY"], views.iter().map(row))
 }
 
 #[cfg(test)]

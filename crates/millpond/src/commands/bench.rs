@@ -123,16 +123,10 @@ pub fn run(arguments: &BenchArguments, path: &Path) -> anyhow::Result<()> {
     } else if arguments.timeout.is_some() {
         bail!(Usage(format!("--timeout is for volumes, and {} is none; leave it out", job.target)));
     }
-    measure(&job, &directory, arguments.timeout, arguments.key.as_deref(), arguments.json)
+    measure(&job, &directory, arguments)
 }
 
-fn measure(
-    job: &Job,
-    directory: &Directory,
-    timeout: Option<Duration>,
-    key: Option<&Path>,
-    json: bool,
-) -> anyhow::Result<()> {
+fn measure(job: &Job, directory: &Directory, arguments: &BenchArguments) -> anyhow::Result<()> {
     let monitor = Monitor::new(watched(job, directory)?);
     let stopping = Arc::new(AtomicBool::new(false));
     let wished = stopping.clone();
@@ -142,9 +136,8 @@ fn measure(
             std::process::exit(1);
         }
     })?;
-    let mut line = LiveLine::new();
     let live = |live: &Live| {
-        line.show(live);
+        show_on_terminal(&live_line(live));
         if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let block_bytes = u32::try_from(job.block.0).context("--bs is too large")?;
@@ -154,8 +147,9 @@ fn measure(
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Volume(name) => {
-            let cluster = directory.access(key)?;
-            let mut target = VolumeTarget::attach(&cluster, name, false, job.depth, block_bytes, timeout)?;
+            let cluster = directory.access(arguments.key.as_deref())?;
+            let (depth, timeout) = (job.depth, arguments.timeout);
+            let mut target = VolumeTarget::attach(&cluster, name, false, depth, block_bytes, timeout)?;
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Nbd(uri) => {
@@ -163,9 +157,9 @@ fn measure(
             engine::run(&mut target, job, &monitor, live)?
         }
     };
-    line.clear();
+    show_on_terminal("");
     let report = Report::new(job, &measured);
-    output::show(json, &report, || report.to_string())?;
+    output::show(arguments.json, &report, || report.to_string())?;
     fail_if_any_failed(&report)
 }
 
@@ -202,30 +196,12 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
     Ok(watched)
 }
 
-/// How a job goes now, on one line of a terminal. Nothing elsewhere.
-struct LiveLine {
-    is_terminal: bool,
-}
-
-impl LiveLine {
-    fn new() -> LiveLine {
-        LiveLine { is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, live: &Live) {
-        self.write(&live_line(live));
-    }
-
-    fn clear(&mut self) {
-        self.write("");
-    }
-
-    /// Replaces the line. A terminal that went away is not worth failing for.
-    fn write(&mut self, text: &str) {
-        if self.is_terminal {
-            let mut stderr = std::io::stderr().lock();
-            let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
-        }
+/// Shows how a job goes now on one line of a terminal, in place of what stood there; nothing elsewhere. A terminal that went
+/// away is not worth failing for.
+fn show_on_terminal(line: &str) {
+    let mut stderr = std::io::stderr().lock();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
     }
 }
 
@@ -253,14 +229,13 @@ pub fn challenge(challenge: &Challenge) -> anyhow::Result<()> {
     let watched =
         challenge.processes.iter().map(|process| Watched { label: process.name.clone(), pid: process.pid });
     let monitor = Monitor::new(watched.collect());
-    let mut line = LiveLine::new();
     let live = |live: &Live| {
-        line.show(live);
+        show_on_terminal(&live_line(live));
         ControlFlow::Continue(())
     };
     let mut volume = attach_shared(challenge, &job)?;
     let measured = engine::run(&mut volume, &job, &monitor, live)?;
-    line.clear();
+    show_on_terminal("");
     let report = Report::new(&job, &measured);
     output::print(&format!("\n{}", lab::report::challenge::table(&report)))?;
     fail_if_any_failed(&report)
@@ -296,6 +271,13 @@ fn attach_shared(challenge: &Challenge, job: &Job) -> anyhow::Result<VolumeTarge
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        bench: BenchArguments,
+    }
 
     fn job(target: &str) -> Job {
         Job::new(target.parse().unwrap(), Mode::RandomRead)
@@ -316,8 +298,8 @@ mod tests {
         let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = scratch.path().join("drive");
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
-        let mut job = job(&format!("raw:{}", path.display()));
-        (job.runtime, job.io_size) = (None, Some(1 << 20));
-        measure(&job, &Directory::new(scratch.path()).unwrap(), None, None, true).unwrap();
+        let target = format!("raw:{}", path.display());
+        let line = CommandLine::parse_from(["bench", "--target", &target, "--io-size", "1MiB", "--json"]);
+        run(&line.bench, scratch.path()).unwrap();
     }
 }

@@ -8,19 +8,11 @@ use crate::output;
 use anyhow::{Context, bail};
 use auth::{Identity, SecretKey};
 use base::{Access, Permission};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use cluster::Identify;
 use registry::Endpoints;
 use registry_remote::DeskPlace;
 use std::path::Path;
-
-/// Machines that use volumes of a cluster: let this one be such.
-#[derive(Args, Clone, Debug)]
-pub struct ClientArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ClientCommand,
-}
 
 /// What can be done with clients.
 #[derive(Subcommand, Clone, Debug)]
@@ -43,8 +35,8 @@ vm-host-1.key` prints the token. The machine reaches the nodes of the cluster at
 OSDs; it needs no etcd. Joining again with a new token tells it of the nodes that there are now.";
 
 /// Performs a `client` command.
-pub fn run(arguments: &ClientArguments, path: &Path) -> anyhow::Result<()> {
-    let ClientCommand::Join { token } = &arguments.command;
+pub fn run(command: &ClientCommand, path: &Path) -> anyhow::Result<()> {
+    let ClientCommand::Join { token } = command;
     join(&crate::host::token::given(token)?, &Directory::new(path)?)
 }
 

@@ -14,14 +14,6 @@ use registry::Connect;
 use serde::Serialize;
 use std::path::Path;
 
-/// Make a cluster of nodes on many hosts, let hosts join it, and set what holds for all of a cluster.
-#[derive(Args, Clone, Debug)]
-pub struct ClusterArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ClusterCommand,
-}
-
 /// What can be done with a cluster as a whole.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ClusterCommand {
@@ -88,9 +80,9 @@ struct Made {
 }
 
 /// Performs a `cluster` command.
-pub fn run(arguments: &ClusterArguments, path: &Path) -> anyhow::Result<()> {
+pub fn run(command: &ClusterCommand, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
-    match &arguments.command {
+    match command {
         ClusterCommand::Init(init) => {
             let made = make(init, &directory)?;
             output::show(init.json, &made, || {

@@ -2,18 +2,9 @@
 
 use crate::host::directory::Directory;
 use crate::host::settings::{Settings, Shown};
-use crate::output;
-use crate::output::table::Table;
-use clap::{Args, Subcommand};
+use crate::output::{self, table};
+use clap::Subcommand;
 use std::path::Path;
-
-/// Show what this machine is told by its settings.
-#[derive(Args, Clone, Debug)]
-pub struct ConfigArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
 
 /// What can be done with settings.
 #[derive(Subcommand, Clone, Debug)]
@@ -35,8 +26,8 @@ pub enum ConfigCommand {
 }
 
 /// Performs a `config` command.
-pub fn run(arguments: &ConfigArguments, path: &Path) -> anyhow::Result<()> {
-    let ConfigCommand::Show { origin, json } = &arguments.command;
+pub fn run(command: &ConfigCommand, path: &Path) -> anyhow::Result<()> {
+    let ConfigCommand::Show { origin, json } = command;
     let shown = Settings::load(&Directory::new(path)?)?.show();
     output::show(*json, &shown, || table(&shown, *origin))
 }
@@ -47,14 +38,13 @@ fn table(shown: &[Shown], with_origin: bool) -> String {
         headings.push("ORIGIN");
     }
     headings.push("WHAT IT IS FOR");
-    let mut table = Table::new(&headings);
-    for one in shown {
+    let row = |one: &Shown| {
         let mut row = vec![one.key.to_owned(), one.value.clone()];
         if with_origin {
             row.push(one.origin.to_owned());
         }
         row.push(one.explanation.to_owned());
-        table.row(row);
-    }
-    table.render()
+        row
+    };
+    table::render(&headings, shown.iter().map(row))
 }

@@ -3,8 +3,7 @@
 use crate::commands::bench::{self, Challenge};
 use crate::host::configuration::Request;
 use crate::host::directory::{Directory, DirectoryLock};
-use crate::host::local_cluster;
-use crate::host::local_cluster::{LocalCluster, Started};
+use crate::host::local_cluster::{self, LocalCluster, Started};
 use crate::host::readiness;
 use crate::host::stop::StopSignals;
 use crate::output;
@@ -44,7 +43,7 @@ fn someone_watches() -> bool {
 async fn serve(directory: Directory) -> anyhow::Result<(anyhow::Result<()>, DirectoryLock)> {
     let mut stop = StopSignals::install()?;
     output::notice(&format!("starting the cluster in {}", directory.given()));
-    let mut local = LocalCluster::open(directory.clone(), &Request::default(), true).await?;
+    let mut local = LocalCluster::open(directory.clone(), &Request::default(), true, None).await?;
     let outcome = show(&mut local, &directory, &mut stop).await;
     output::notice("stopping");
     Ok((outcome, local.stop(&mut stop).await))

@@ -22,7 +22,8 @@ pub fn start(directory: &Directory) -> anyhow::Result<()> {
     drop(directory.lock()?);
     let log_path = directory.up_log();
     let log = supervisor::open_log(&log_path)?;
-    let mut follow = Follow::from_end(&log_path)?;
+    let mut said = File::open(&log_path).with_context(|| format!("cannot read {}", log_path.display()))?;
+    said.seek(SeekFrom::End(0)).with_context(|| format!("cannot read {}", log_path.display()))?;
     // Called as this process was, but for the one word.
     let arguments = std::env::args_os().skip(1);
     let arguments = arguments.map(|word| if word == "--detach" { "--detached".into() } else { word });
@@ -31,7 +32,7 @@ pub fn start(directory: &Directory) -> anyhow::Result<()> {
         let ended = child.try_wait().context("cannot wait for the background process")?;
         let holder = directory.holder()?.filter(|holder| holder.pid == child.id());
         // After the look at both: all that they said before they changed is in the log by now.
-        follow.show()?;
+        show_news(&mut said)?;
         if let Some(status) = ended {
             let code = status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"));
             bail!("the cluster did not come up ({code}); what is said above is in {}", log_path.display());
@@ -88,24 +89,12 @@ pub fn down(path: &Path) -> anyhow::Result<()> {
     output::print_line(&format!("The cluster in {} has stopped.", directory.given()))
 }
 
-/// Shows what is appended to a log.
-struct Follow {
-    file: File,
-}
-
-impl Follow {
-    fn from_end(path: &Path) -> anyhow::Result<Follow> {
-        let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        file.seek(SeekFrom::End(0)).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(Follow { file })
+/// Shows what was appended to a log since it was read last.
+fn show_news(log: &mut File) -> anyhow::Result<()> {
+    let mut news = Vec::new();
+    log.read_to_end(&mut news).context("cannot read the log of the background process")?;
+    if news.is_empty() {
+        return Ok(());
     }
-
-    fn show(&mut self) -> anyhow::Result<()> {
-        let mut news = Vec::new();
-        self.file.read_to_end(&mut news).context("cannot read the log of the background process")?;
-        if news.is_empty() {
-            return Ok(());
-        }
-        output::print(&String::from_utf8_lossy(&news))
-    }
+    output::print(&String::from_utf8_lossy(&news))
 }

@@ -17,8 +17,7 @@ use base::{ClusterId, NodeId};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError, Migrated, Migration, MigrationError, Presence, leased, reclaim};
 use drive::{Drive, DriveError, Use};
-use registry::Connect;
-use registry::Registry;
+use registry::{Connect, Registry};
 use registry_embedded::EmbeddedRegistry;
 use registry_etcd::EtcdOptions;
 use std::collections::BTreeSet;
@@ -32,14 +31,6 @@ use std::time::{Duration, Instant};
 const LEASES_LIMIT: Duration = Duration::from_secs(15);
 /// How often they are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// Move the cluster's registry.
-#[derive(Args, Clone, Debug)]
-pub struct RegistryArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: RegistryCommand,
-}
 
 /// What can be done with the registry.
 #[derive(Subcommand, Clone, Debug)]
@@ -115,8 +106,8 @@ pub struct MigrateArguments {
 }
 
 /// Performs a `registry` command.
-pub fn run(arguments: &RegistryArguments, path: &Path) -> anyhow::Result<()> {
-    let RegistryCommand::Migrate(arguments) = &arguments.command;
+pub fn run(command: &RegistryCommand, path: &Path) -> anyhow::Result<()> {
+    let RegistryCommand::Migrate(arguments) = command;
     let directory = Directory::new(path)?;
     if !directory.has_cluster() && !Settings::are_there(&directory) {
         return access::no_cluster(&directory);

@@ -8,12 +8,10 @@ use crate::host::stop;
 use crate::output;
 use anyhow::bail;
 use clap::Args;
-use doors::nbd::gateway::{self, Gateway, GatewayOptions};
+use doors::nbd::gateway::{Gateway, GatewayOptions, Listen};
 use doors::nbd::{NbdAddress, NbdUri};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 /// The port of NBD (IANA).
@@ -47,7 +45,7 @@ pub struct NbdArguments {
     pub volumes: Vec<String>,
 
     /// Where to listen: unix:PATH, or tcp:ADDRESS with or without :PORT [default: unix:DIR/nbd.sock]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_listen)]
     pub listen: Option<Listen>,
 
     /// Let other clients attach the volumes at the same time, if they ask for it too
@@ -72,58 +70,18 @@ pub struct NbdArguments {
     pub parent: Option<u32>,
 }
 
-/// Where NBD clients connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A TCP port.
-    Tcp(SocketAddr),
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Listen, String> {
-        let wrong = || {
-            format!("{text:?} is no address; write unix:PATH, tcp:127.0.0.1 or tcp:[::1]:10809, for example")
-        };
-        if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() { Err(wrong()) } else { Ok(Listen::Unix(path.into())) };
-        }
-        let address = text.strip_prefix("tcp:").ok_or_else(wrong)?;
-        let alone = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address);
-        if let Ok(ip) = alone.parse::<IpAddr>() {
-            return Ok(Listen::Tcp(SocketAddr::new(ip, NBD_PORT)));
-        }
-        address.parse().map(Listen::Tcp).map_err(|_| wrong())
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    let wrong =
+        || format!("{text:?} is no address; write unix:PATH, tcp:127.0.0.1 or tcp:[::1]:10809, for example");
+    if let Some(path) = text.strip_prefix("unix:") {
+        return if path.is_empty() { Err(wrong()) } else { Ok(Listen::Unix(path.into())) };
     }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
-            Listen::Tcp(address) => write!(formatter, "tcp:{address}"),
-        }
+    let address = text.strip_prefix("tcp:").ok_or_else(wrong)?;
+    let alone = address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address);
+    if let Ok(ip) = alone.parse::<IpAddr>() {
+        return Ok(Listen::Tcp(SocketAddr::new(ip, NBD_PORT)));
     }
-}
-
-/// Exports to serve, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The volumes, in the order in which they were named.
-    pub volumes: Vec<String>,
-    /// Where clients connect to.
-    pub listen: Listen,
-    /// Whether others may attach the volumes too.
-    pub shared: bool,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// How long an operation may take.
-    pub timeout: Option<Duration>,
-    /// The file of the key to act with, if not that of the cluster's owner.
-    pub key: Option<PathBuf>,
+    address.parse().map(Listen::Tcp).map_err(|_| wrong())
 }
 
 /// Serves volumes until someone wishes it to stop.
@@ -132,24 +90,24 @@ pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
         node_process::end_with(parent)?;
     }
     let directory = Directory::new(path)?;
-    let plan = plan(arguments, &directory)?;
+    if let Some(name) = named_twice(&arguments.volumes) {
+        bail!(Usage(format!("volume {name} is named twice; name each volume once")));
+    }
     access::require_up(&directory)?;
-    serve(&plan, &directory)
+    serve(arguments, &directory)
 }
 
-fn plan(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<Plan> {
-    for (index, name) in arguments.volumes.iter().enumerate() {
-        if arguments.volumes[..index].contains(name) {
-            bail!(Usage(format!("volume {name} is named twice; name each volume once")));
-        }
-    }
-    Ok(Plan {
-        volumes: arguments.volumes.clone(),
-        listen: arguments.listen.clone().unwrap_or_else(|| Listen::Unix(directory.nbd_socket())),
-        shared: arguments.shared,
-        read_only: arguments.read_only,
-        timeout: arguments.timeout,
-        key: arguments.key.clone(),
+fn named_twice(volumes: &[String]) -> Option<&String> {
+    let is_again = |(index, name): &(usize, &String)| volumes[..*index].contains(*name);
+    volumes.iter().enumerate().find(is_again).map(|(_, name)| name)
+}
+
+/// Where it listens. Clients may stand elsewhere when they read a path.
+fn place(asked: Option<&Listen>, directory: &Directory) -> std::io::Result<Listen> {
+    Ok(match asked {
+        None => Listen::Unix(directory.nbd_socket()),
+        Some(Listen::Unix(path)) => Listen::Unix(std::path::absolute(path)?),
+        Some(Listen::Tcp(address)) => Listen::Tcp(*address),
     })
 }
 
@@ -177,49 +135,42 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     Ok(timeout)
 }
 
-fn serve(plan: &Plan, directory: &Directory) -> anyhow::Result<()> {
-    let listen = match &plan.listen {
-        // Clients may stand elsewhere when they read the path.
-        Listen::Unix(path) => gateway::Listen::Unix(std::path::absolute(path)?),
-        Listen::Tcp(address) => gateway::Listen::Tcp(*address),
-    };
+fn serve(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<()> {
     let options = GatewayOptions {
-        cluster: directory.access(plan.key.as_deref())?,
-        volumes: plan.volumes.clone(),
-        listen,
-        shared: plan.shared,
-        read_only: plan.read_only,
-        timeout: plan.timeout,
+        cluster: directory.access(arguments.key.as_deref())?,
+        volumes: arguments.volumes.clone(),
+        listen: place(arguments.listen.as_ref(), directory)?,
+        shared: arguments.shared,
+        read_only: arguments.read_only,
+        timeout: arguments.timeout,
     };
     let mut gateway = Gateway::open(&options)?;
     let stopper = gateway.stopper();
     stop::on_wish(move || stopper.stop())?;
-    output::print(&how_to_connect(plan, gateway.place()))?;
+    output::print(&how_to_connect(&options.volumes, options.read_only, gateway.place()))?;
     gateway.run()?;
     output::notice("stopping");
     Ok(())
 }
 
-fn how_to_connect(plan: &Plan, place: &gateway::Listen) -> String {
-    let mut text = format!("Serving {} on {place}", plan.volumes.join(", "));
-    text.push_str(if plan.read_only { ", read-only. Connect to:\n\n" } else { ". Connect to:\n\n" });
-    for volume in &plan.volumes {
+fn how_to_connect(volumes: &[String], read_only: bool, place: &Listen) -> String {
+    let mut text = format!("Serving {} on {place}", volumes.join(", "));
+    text.push_str(if read_only { ", read-only. Connect to:\n\n" } else { ". Connect to:\n\n" });
+    for volume in volumes {
         let address = match place {
-            gateway::Listen::Unix(path) => NbdAddress::Unix(path.clone()),
-            gateway::Listen::Tcp(address) => {
-                NbdAddress::Tcp { host: address.ip().to_string(), port: address.port() }
-            }
+            Listen::Unix(path) => NbdAddress::Unix(path.clone()),
+            Listen::Tcp(address) => NbdAddress::Tcp { host: address.ip().to_string(), port: address.port() },
         };
         text.push_str(&format!("  {}\n", NbdUri { address, export: volume.clone() }));
     }
-    let volume = &plan.volumes[0];
-    let kernel = match place {
-        gateway::Listen::Unix(path) => format!("nbd-client -unix {} -N {volume} /dev/nbd0", path.display()),
-        gateway::Listen::Tcp(address) => {
-            format!("nbd-client {} {} -N {volume} /dev/nbd0", address.ip(), address.port())
-        }
+    let server = match place {
+        Listen::Unix(path) => format!("-unix {}", path.display()),
+        Listen::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
-    text.push_str(&format!("\nAs a block device of this machine, as root: {kernel}\nCtrl-C stops it.\n"));
+    text.push_str(&format!(
+        "\nAs a block device of this machine, as root: nbd-client {server} -N {} /dev/nbd0\nCtrl-C stops it.\n",
+        volumes[0]
+    ));
     text
 }
 
@@ -237,26 +188,19 @@ mod tests {
             ("tcp:[::1]", "tcp:[::1]:10809"),
             ("tcp:[::1]:7", "tcp:[::1]:7"),
         ] {
-            assert_eq!(text.parse::<Listen>().unwrap().to_string(), expected);
+            assert_eq!(parse_listen(text).unwrap().to_string(), expected);
         }
         for wrong in ["", "unix:", "tcp:", "tcp:host:99999", "/run/x.sock", "udp:1.2.3.4"] {
-            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+            assert!(parse_listen(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn the_invitation_holds_an_address_for_each_volume() {
-        let plan = Plan {
-            volumes: vec!["a".into(), "b".into()],
-            listen: Listen::Unix("x.sock".into()),
-            shared: false,
-            read_only: false,
-            timeout: None,
-            key: None,
-        };
-        let text = how_to_connect(&plan, &gateway::Listen::Unix("/run/x.sock".into()));
+        let volumes = ["a".to_owned(), "b".to_owned()];
+        let text = how_to_connect(&volumes, false, &Listen::Unix("/run/x.sock".into()));
         assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
-        let text = how_to_connect(&plan, &gateway::Listen::Tcp("[::1]:7".parse().unwrap()));
+        let text = how_to_connect(&volumes, true, &Listen::Tcp("[::1]:7".parse().unwrap()));
         assert!(text.contains("nbd://[::1]:7/a"), "{text}");
     }
 
@@ -273,20 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_named_twice_is_refused() {
+    fn a_volume_named_twice_is_noticed() {
+        let volumes = ["a", "b", "a"].map(str::to_owned);
+        assert_eq!(named_twice(&volumes), Some(&volumes[2]));
+        assert_eq!(named_twice(&volumes[..2]), None);
+    }
+
+    #[test]
+    fn it_listens_in_the_cluster_s_directory_unless_told_otherwise() {
         let directory = Directory::new(Path::new("/pond")).unwrap();
-        let arguments = |volumes: &[&str]| NbdArguments {
-            volumes: volumes.iter().map(|name| (*name).to_owned()).collect(),
-            listen: None,
-            shared: false,
-            read_only: true,
-            timeout: None,
-            key: None,
-            parent: None,
-        };
-        let refusal = plan(&arguments(&["a", "b", "a"]), &directory).unwrap_err().to_string();
-        assert!(refusal.contains("volume a"), "{refusal}");
-        let plan = plan(&arguments(&["a", "b"]), &directory).unwrap();
-        assert_eq!(plan.listen, Listen::Unix("/pond/nbd.sock".into()));
+        assert_eq!(place(None, &directory).unwrap(), Listen::Unix("/pond/nbd.sock".into()));
     }
 }

@@ -1,6 +1,7 @@
 //! `millpond node`: hosts of a cluster whose registry is an etcd.
 
 use crate::Usage;
+use crate::args::ListArguments;
 use crate::commands::membership::fewer_copies;
 use crate::host::access;
 use crate::host::directory::{Directory, Phase};
@@ -8,16 +9,14 @@ use crate::host::joined;
 use crate::host::settings::Settings;
 use crate::host::supervisor;
 use crate::host::token::Token;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use anyhow::{Context, bail};
 use base::map::{Admission, ClusterMap, Location, NodeInfo};
 use base::units::ByteSize;
 use base::{Access, NodeId, OsdId};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, Manager, ManagerRecord};
-use registry::Connect;
-use registry::Txn;
+use registry::{Connect, Txn};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,14 +37,6 @@ const SYSTEMD: &str = "/run/systemd/system";
 /// The unit that runs a node.
 const UNIT: &str = "/etc/systemd/system/millpond-node.service";
 const UNIT_NAME: &str = "millpond-node.service";
-
-/// Hosts: let this one join a cluster, look at all of them, empty and remove one.
-#[derive(Args, Clone, Debug)]
-pub struct NodeArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: NodeCommand,
-}
 
 /// What can be done with hosts.
 #[derive(Subcommand, Clone, Debug)]
@@ -70,11 +61,7 @@ pub enum NodeCommand {
     Start,
     /// List the nodes
     #[command(after_help = "Examples:\n  millpond node ls\n  millpond node ls --json")]
-    Ls {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ListArguments),
     /// Take all OSDs of a node out: their data is moved to others while they go on serving
     #[command(after_help = "Examples:\n  millpond node drain 3\n  millpond status --watch")]
     Drain {
@@ -159,9 +146,9 @@ pub struct NodeView {
 }
 
 /// Performs a `node` command.
-pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
+pub fn run(command: &NodeCommand, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
-    match &arguments.command {
+    match command {
         NodeCommand::Join(join) => self::join(join, &directory),
         NodeCommand::Run { detached } => {
             if *detached {
@@ -175,11 +162,11 @@ pub fn run(arguments: &NodeArguments, path: &Path) -> anyhow::Result<()> {
             output::print_line(&format!("{node} {how}"))
         }
         NodeCommand::Stop => crate::commands::detach::down(path),
-        NodeCommand::Ls { json } => {
+        NodeCommand::Ls(arguments) => {
             let (map, manager) =
                 access::with_desk(path, async |desk| Ok((desk.map().await?, desk.ask(Manager {}).await?)))?;
             let views = views(&map, manager.as_ref().map(|(record, _)| record));
-            output::show(*json, &views, || table(&views))
+            output::show(arguments.json, &views, || table(&views))
         }
         NodeCommand::Drain { node, allow_fewer_copies } => drain(*node, *allow_fewer_copies, path),
         NodeCommand::Rm { node } => remove(*node, path),
@@ -403,9 +390,8 @@ fn table(views: &[NodeView]) -> String {
     if views.is_empty() {
         return "no nodes; `millpond node join` makes a host one\n".to_owned();
     }
-    let mut table = Table::new(&["NODE", "HOST", "LOCATION", ">OSDS", ">UP", ">IN", ">SIZE", "MANAGER"]);
-    for view in views {
-        table.row(vec![
+    let row = |view: &NodeView| {
+        vec![
             view.node.to_string(),
             view.host.clone(),
             view.location.clone(),
@@ -414,9 +400,10 @@ fn table(views: &[NodeView]) -> String {
             view.osds_in.to_string(),
             ByteSize(view.bytes).to_string(),
             view.manager_pid.map(|pid| format!("process {pid}")).unwrap_or_default(),
-        ]);
-    }
-    table.render()
+        ]
+    };
+    let headings = ["NODE", "HOST", "LOCATION", ">OSDS", ">UP", ">IN", ">SIZE", "MANAGER"];
+    table::render(&headings, views.iter().map(row))
 }
 
 fn drain(node: NodeId, allow_fewer_copies: bool, path: &Path) -> anyhow::Result<()> {

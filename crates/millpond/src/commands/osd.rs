@@ -1,37 +1,25 @@
 //! `millpond osd`: the OSDs with their nodes and drives, their coming and going, and the erasing of a drive.
 
+use crate::args::ListArguments;
 use crate::commands::membership::{self, AddArguments};
 use crate::host::access;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use anyhow::{Context, bail};
+use base::OsdId;
 use base::map::{Admission, DeviceClass, Reweight};
 use base::units::ByteSize;
-use base::{NodeId, OsdId};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use drive::{Drive, Use};
 use health::view::OsdView;
 use std::path::{Path, PathBuf};
 use store::Device;
-
-/// Look at OSDs, add and remove them, or wipe the drive of one.
-#[derive(Args, Clone, Debug)]
-pub struct OsdArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: OsdCommand,
-}
 
 /// What can be done with OSDs.
 #[derive(Subcommand, Clone, Debug)]
 pub enum OsdCommand {
     /// Show where the nodes stand, as far as that is known, and their OSDs
     #[command(after_help = "Examples:\n  millpond osd tree\n  millpond osd tree --json | jq '.[].pid'")]
-    Tree {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Tree(ListArguments),
     /// Make another OSD on a drive while everything runs; its part of the data is moved onto it
     #[command(
         after_help = "Examples:\n  millpond osd add --device /dev/nvme3n1\n  millpond osd add --size 8GiB --node 3    \
@@ -104,11 +92,11 @@ pub enum OsdCommand {
 }
 
 /// Performs an `osd` command.
-pub fn run(arguments: &OsdArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
-        OsdCommand::Tree { json } => {
+pub fn run(command: &OsdCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
+        OsdCommand::Tree(arguments) => {
             let osds = access::with_inquiry(directory, async |inquiry| inquiry.osds().await)?;
-            output::show(*json, &osds, || tree(&osds))
+            output::show(arguments.json, &osds, || tree(&osds))
         }
         OsdCommand::Add(arguments) => membership::add(arguments, directory),
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
@@ -178,23 +166,18 @@ fn tree(osds: &[OsdView]) -> String {
         "NODE", "OSD", "CLASS", "STATE", "DATA", ">SIZE", ">WEIGHT", ">USED", ">PGS", ">PRIMARY", ">PID",
         "ADDRESS", "DRIVE",
     ]);
-    let mut table = Table::new(&headings);
     let unknown = || "-".to_owned();
     let mut ordered: Vec<&OsdView> = osds.iter().collect();
     ordered.sort_by_key(|osd| (place(osd), osd.node, osd.osd));
-    let mut last: Option<(Vec<Option<String>>, NodeId)> = None;
-    for osd in ordered {
-        let here = (place(osd), osd.node);
+    let mut above: Vec<Option<String>> = Vec::new();
+    let row = |osd: &OsdView| {
+        let mut here = place(osd);
+        here.push(Some(osd.node.to_string()));
         // What is as in the row above is left out, up to where they part.
-        let mut is_same = last.is_some();
-        let mut cells = Vec::new();
-        for (at, name) in here.0.iter().enumerate() {
-            is_same &= last.as_ref().is_some_and(|(names, _)| names[at] == *name);
-            cells.push(if is_same { String::new() } else { name.clone().unwrap_or_else(unknown) });
-        }
-        is_same &= last.as_ref().is_some_and(|(_, node)| *node == osd.node);
-        cells.push(if is_same { String::new() } else { osd.node.to_string() });
-        last = Some(here);
+        let same = here.iter().zip(&above).take_while(|(name, above)| name == above).count();
+        let mut cells = vec![String::new(); same];
+        cells.extend(here[same..].iter().map(|name| name.clone().unwrap_or_else(unknown)));
+        above = here;
         let state = match (osd.up, osd.full) {
             (false, _) => "down",
             (true, Some(true)) => "full",
@@ -215,9 +198,9 @@ fn tree(osds: &[OsdView]) -> String {
             osd.address.map_or_else(unknown, |address| address.to_string()),
             osd.path.clone().unwrap_or_else(unknown),
         ]);
-        table.row(cells);
-    }
-    table.render()
+        cells
+    };
+    table::render(&headings, ordered.into_iter().map(row))
 }
 
 fn admission(admission: Admission) -> &'static str {
@@ -243,6 +226,7 @@ fn wipe(path: &Path, yes: bool) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::NodeId;
     use base::map::{ClusterMap, Location, NodeInfo, OsdInfo};
 
     #[test]

@@ -1,20 +1,12 @@
 //! `millpond pg`: the placement groups.
 
+use crate::args::ListArguments;
 use crate::host::access;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use base::OsdId;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use health::view::PgView;
 use std::path::Path;
-
-/// Look at placement groups.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct PgArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: PgCommand,
-}
 
 /// What can be done with placement groups.
 #[derive(Subcommand, Clone, Copy, Debug)]
@@ -22,29 +14,22 @@ pub enum PgCommand {
     /// Show every placement group: its state, why it is so, and its members
     #[command(after_help = "Examples:\n  millpond pg dump\n  \
                             millpond pg dump --json | jq '.[] | select(.state != \"active\")'")]
-    Dump {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Dump(ListArguments),
 }
 
 /// Performs a `pg` command.
-pub fn run(arguments: &PgArguments, directory: &Path) -> anyhow::Result<()> {
-    let PgCommand::Dump { json } = arguments.command;
+pub fn run(command: &PgCommand, directory: &Path) -> anyhow::Result<()> {
+    let PgCommand::Dump(arguments) = command;
     let pgs = access::with_inquiry(directory, async |inquiry| inquiry.pgs().await)?;
-    output::show(json, &pgs, || dump(&pgs))
+    output::show(arguments.json, &pgs, || dump(&pgs))
 }
 
 fn dump(pgs: &[PgView]) -> String {
     if pgs.is_empty() {
         return "no placement groups; they come with a pool: `millpond pool create NAME`\n".to_owned();
     }
-    let mut table = Table::new(&[
-        "PG", "STATE", ">EPOCH", "PRIMARY", "IN SYNC", "LEARNERS", "TARGET", ">OBJECTS", "REASON",
-    ]);
-    for pg in pgs {
-        table.row(vec![
+    let row = |pg: &PgView| {
+        vec![
             pg.pg.to_string(),
             pg.state.name().to_owned(),
             pg.epoch.0.to_string(),
@@ -54,9 +39,11 @@ fn dump(pgs: &[PgView]) -> String {
             list(&pg.target),
             pg.objects.map_or_else(|| "-".to_owned(), |objects| objects.to_string()),
             pg.reason.clone().unwrap_or_default(),
-        ]);
-    }
-    table.render()
+        ]
+    };
+    let headings =
+        ["PG", "STATE", ">EPOCH", "PRIMARY", "IN SYNC", "LEARNERS", "TARGET", ">OBJECTS", "REASON"];
+    table::render(&headings, pgs.iter().map(row))
 }
 
 fn list(osds: &[OsdId]) -> String {

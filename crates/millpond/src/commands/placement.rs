@@ -11,14 +11,6 @@ use base::map::{Location, NodeInfo};
 use clap::{Args, Subcommand};
 use std::path::Path;
 
-/// Say where nodes stand, and try out how data would lie.
-#[derive(Args, Clone, Debug)]
-pub struct PlacementArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: PlacementCommand,
-}
-
 /// What can be done about placement.
 #[derive(Subcommand, Clone, Debug)]
 pub enum PlacementCommand {
@@ -57,8 +49,8 @@ pub struct LocateArguments {
 }
 
 /// Performs a `placement` command.
-pub fn run(arguments: &PlacementArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
+pub fn run(command: &PlacementCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
         PlacementCommand::Locate(arguments) => locate(arguments, directory),
         PlacementCommand::Simulate(arguments) => simulation::run(arguments, directory),
     }

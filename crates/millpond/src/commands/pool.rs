@@ -1,6 +1,7 @@
 //! `millpond pool`: how often and how finely data is spread.
 
 use crate::Usage;
+use crate::args::ListArguments;
 use crate::commands::status;
 use crate::host::access;
 use crate::host::configuration::{REPLICAS_MAX, min_size_default};
@@ -8,19 +9,11 @@ use crate::host::inquiry::Inquiry;
 use crate::output;
 use anyhow::{Context, bail};
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 use cluster::Cluster;
 use health::view::{self, PoolView};
 use placement::{Candidate, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
-
-/// Create, change, list and remove pools.
-#[derive(Args, Clone, Debug)]
-pub struct PoolArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: PoolCommand,
-}
 
 /// What can be done with pools.
 #[derive(Subcommand, Clone, Debug)]
@@ -58,11 +51,7 @@ pub enum PoolCommand {
     },
     /// List the pools
     #[command(after_help = "Examples:\n  millpond pool ls\n  millpond pool ls --json")]
-    Ls {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ListArguments),
     /// Change how many copies a pool keeps, or how finely its data is spread, while it serves
     #[command(after_help = "Examples:\n  millpond pool set fast --size 3 --min-size 2\n  \
                             millpond pool set scratch --min-size 1\n  \
@@ -113,8 +102,8 @@ pub enum Switch {
 }
 
 /// Performs a `pool` command.
-pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
+pub fn run(command: &PoolCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
         PoolCommand::Create { name, size, min_size, pg_count, failure_domain, device_class, json } => {
             let min_size = min_size.unwrap_or(min_size_default(*size));
             if min_size > *size {
@@ -169,9 +158,9 @@ pub fn run(arguments: &PoolArguments, directory: &Path) -> anyhow::Result<()> {
                 )
             })
         }
-        PoolCommand::Ls { json } => {
+        PoolCommand::Ls(arguments) => {
             let pools = access::with_inquiry(directory, async |inquiry| inquiry.pools().await)?;
-            output::show(*json, &pools, || status::pool_table(&pools))
+            output::show(arguments.json, &pools, || status::pool_table(&pools))
         }
         PoolCommand::Rm { name, json } => {
             let pool = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
@@ -190,7 +179,8 @@ fn pg_count_default(map: &ClusterMap, rule: &PlacementRule, size: u32) -> u32 {
     recommended_pg_count(Candidate::of_rule(map, rule).len(), size, 1.0 / pools as f64)
 }
 
-fn copies(size: u32) -> String {
+/// So many copies, in words.
+pub fn copies(size: u32) -> String {
     format!("{size} {}", if size == 1 { "copy (no redundancy)" } else { "copies" })
 }
 

@@ -1,28 +1,20 @@
 //! `millpond scrub`: looking for damage before somebody needs the data.
 
 use crate::Usage;
+use crate::args::ListArguments;
 use crate::host::access;
 use crate::host::inquiry::Inquiry;
-use crate::output;
-use crate::output::table::Table;
-use anyhow::bail;
+use crate::output::{self, table};
+use anyhow::{Context, bail};
 use base::PgId;
 use base::duration::about;
 use base::map::PgConfig;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use cluster::{Cluster, ScrubState, ScrubWish};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Look for damage before somebody needs the data, and see what was found.
-#[derive(Args, Clone, Debug)]
-pub struct ScrubArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ScrubCommand,
-}
 
 /// What can be done about scrubs.
 #[derive(Subcommand, Clone, Debug)]
@@ -52,11 +44,7 @@ pub enum ScrubCommand {
     #[command(
         after_help = "Examples:\n  millpond scrub ls\n  millpond scrub ls --json | jq '.[] | select(.found > 0)'"
     )]
-    Ls {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ListArguments),
 }
 
 /// A group's scrubs: `scrub ls --json` is a list of these. Times are milliseconds since 1970, 0 for never.
@@ -78,18 +66,16 @@ struct ScrubView {
 }
 
 /// Performs a `scrub` command.
-pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
+pub fn run(command: &ScrubCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
         ScrubCommand::Start { deep, pg, pool, osd } => {
             let count = access::with_cluster(directory, async |cluster| {
                 let map = cluster.map().await?;
-                let pool = match pool {
-                    None => None,
-                    Some(name) => match map.pool_named(name) {
-                        Some((id, _)) => Some(id),
-                        None => bail!("there is no pool {name}; `millpond pool ls` lists them"),
-                    },
+                let known = |name: &String| {
+                    let found = map.pool_named(name).map(|(id, _)| id);
+                    found.with_context(|| format!("there is no pool {name}; `millpond pool ls` lists them"))
                 };
+                let pool = pool.as_ref().map(known).transpose()?;
                 if let Some(missing) = pg.iter().find(|pg| !map.pgs.contains_key(pg)) {
                     bail!(Usage(format!(
                         "there is no placement group {missing}; `millpond pg dump` lists them"
@@ -112,9 +98,9 @@ pub fn run(arguments: &ScrubArguments, directory: &Path) -> anyhow::Result<()> {
                  how far it is"
             ))
         }
-        ScrubCommand::Ls { json } => {
+        ScrubCommand::Ls(arguments) => {
             let scrubs = access::with_cluster_and_inquiry(directory, list)?;
-            output::show(*json, &scrubs, || table(&scrubs))
+            output::show(arguments.json, &scrubs, || table(&scrubs))
         }
     }
 }
@@ -156,10 +142,8 @@ fn table(scrubs: &[ScrubView]) -> String {
         0 => "never".to_owned(),
         at_ms => format!("{} ago", about((now_ms.saturating_sub(at_ms) / 1000).max(1))),
     };
-    let mut table =
-        Table::new(&["PG", "STATE", "LAST", "LAST DEEP", ">OBJECTS", ">READ", ">FOUND", ">FOUND EVER"]);
-    for scrub in scrubs {
-        table.row(vec![
+    let row = |scrub: &ScrubView| {
+        vec![
             scrub.pg.to_string(),
             scrub.state.to_owned(),
             ago(scrub.light_ms),
@@ -168,9 +152,10 @@ fn table(scrubs: &[ScrubView]) -> String {
             base::units::ByteSize(scrub.bytes).to_string(),
             scrub.found.to_string(),
             scrub.found_ever.to_string(),
-        ]);
-    }
-    table.render()
+        ]
+    };
+    let headings = ["PG", "STATE", "LAST", "LAST DEEP", ">OBJECTS", ">READ", ">FOUND", ">FOUND EVER"];
+    table::render(&headings, scrubs.iter().map(row))
 }
 
 fn now_ms() -> u64 {

@@ -4,8 +4,7 @@
 
 use crate::Usage;
 use crate::host::access;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use anyhow::bail;
 use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule};
 use base::units::ByteSize;
@@ -285,30 +284,15 @@ impl Simulation {
             ByteSize(self.bytes),
             placed.violations
         );
-        let mut table =
-            Table::new(&["OF AN OSD", ">LEAST", ">MEAN", ">MOST", "OF ITS SHARE", ">OFF AT MOST", ">BEYOND"]);
-        for (what, spread) in [("replicas", placed.replicas), ("primaries", placed.primaries)] {
-            table.row(spread_row(what, spread));
-        }
-        text.push_str(&table.render());
+        let headings = ["OF AN OSD", ">LEAST", ">MEAN", ">MOST", "OF ITS SHARE", ">OFF AT MOST", ">BEYOND"];
+        let rows = [spread_row("replicas", placed.replicas), spread_row("primaries", placed.primaries)];
+        text.push_str(&table::render(&headings, rows));
         if self.changes.is_empty() {
             return text;
         }
-        let mut table = Table::new(&[
-            "CHANGE",
-            ">MOVED",
-            ">IDEAL",
-            ">RATIO",
-            ">SECONDS",
-            ">NEW PRIMARIES",
-            ">RULE BROKEN",
-            "REPLICAS",
-            "PRIMARIES",
-            ">BEYOND",
-        ]);
-        for change in &self.changes {
+        let row = |change: &Change| {
             let (replicas, primaries) = (change.after.replicas, change.after.primaries);
-            table.row(vec![
+            vec![
                 change.change.clone(),
                 change.moved.to_string(),
                 format!("{:.0}", change.ideal),
@@ -319,10 +303,22 @@ impl Simulation {
                 format!("{} to {}", replicas.least, replicas.most),
                 format!("{} to {}", primaries.least, primaries.most),
                 (replicas.beyond + primaries.beyond).to_string(),
-            ]);
-        }
+            ]
+        };
+        let headings = [
+            "CHANGE",
+            ">MOVED",
+            ">IDEAL",
+            ">RATIO",
+            ">SECONDS",
+            ">NEW PRIMARIES",
+            ">RULE BROKEN",
+            "REPLICAS",
+            "PRIMARIES",
+            ">BEYOND",
+        ];
         text.push('\n');
-        text.push_str(&table.render());
+        text.push_str(&table::render(&headings, self.changes.iter().map(row)));
         text
     }
 }
@@ -349,8 +345,9 @@ mod tests {
     fn simulated(arguments: &str) -> anyhow::Result<Simulation> {
         let words = format!("millpond placement simulate {arguments}");
         let parsed = Arguments::try_parse_from(words.split_whitespace())?;
-        let Command::Placement(placement) = parsed.command else { unreachable!("it was named") };
-        let PlacementCommand::Simulate(arguments) = placement.command else { unreachable!("it was named") };
+        let Command::Placement(PlacementCommand::Simulate(arguments)) = parsed.command else {
+            unreachable!("it was named")
+        };
         simulate(&arguments, &made_up(&arguments)?)
     }
 

@@ -2,8 +2,7 @@
 
 use crate::commands::verdict;
 use crate::host::access;
-use crate::output;
-use crate::output::table::Table;
+use crate::output::{self, table};
 use base::Encryption;
 use base::map::PlacementRule;
 use base::units::ByteSize;
@@ -120,11 +119,9 @@ pub fn pool_table(pools: &[PoolView]) -> String {
     if pools.is_empty() {
         return "no pools; make one with `millpond pool create NAME`\n".to_owned();
     }
-    let mut table =
-        Table::new(&["POOL", ">COPIES", ">MINIMUM", "RULE", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"]);
-    for pool in pools {
+    let row = |pool: &PoolView| {
         let rule = PlacementRule { failure_domain: pool.failure_domain, device_class: pool.device_class };
-        table.row(vec![
+        vec![
             pool.name.clone(),
             pool.size.to_string(),
             pool.min_size.to_string(),
@@ -136,9 +133,10 @@ pub fn pool_table(pools: &[PoolView]) -> String {
             pool.pgs_active.to_string(),
             pool.volumes.to_string(),
             ByteSize(pool.volume_bytes).to_string(),
-        ]);
-    }
-    table.render()
+        ]
+    };
+    let headings = ["POOL", ">COPIES", ">MINIMUM", "RULE", ">PGS", ">ACTIVE", ">VOLUMES", ">PROVISIONED"];
+    table::render(&headings, pools.iter().map(row))
 }
 
 /// The volumes as a table, or a line that says there are none.
@@ -146,17 +144,16 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
     if volumes.is_empty() {
         return "no volumes; make one with `millpond volume create NAME SIZE`\n".to_owned();
     }
-    let mut table = Table::new(&["VOLUME", ">SIZE", "POOL", ">ID", ">GENERATION"]);
-    for volume in volumes {
-        table.row(vec![
+    let row = |volume: &VolumeView| {
+        vec![
             volume.name.clone(),
             ByteSize(volume.bytes).to_string(),
             volume.pool.clone(),
             volume.volume.0.to_string(),
             volume.generation.0.to_string(),
-        ]);
-    }
-    table.render()
+        ]
+    };
+    table::render(&["VOLUME", ">SIZE", "POOL", ">ID", ">GENERATION"], volumes.iter().map(row))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `millpond up`: a whole cluster on this machine, until Ctrl-C.
 
 use crate::commands::detach;
+use crate::commands::pool::copies;
 use crate::host::configuration::Request;
 use crate::host::directory::{Directory, DirectoryLock};
 use crate::host::local_cluster::{LocalCluster, Started, run_cluster};
@@ -64,22 +65,21 @@ async fn serve(
     directory: Directory,
 ) -> anyhow::Result<(anyhow::Result<()>, DirectoryLock)> {
     let mut stop = StopSignals::install()?;
-    let mut local = LocalCluster::open(directory.clone(), &arguments.request, !arguments.no_restart).await?;
-    local.use_network_namespaces(arguments.network_namespaces.clone());
-    let outcome = match local.become_ready(&mut stop).await {
-        Ok(Started::Interrupted) => Ok(()),
-        Ok(started) => {
-            if let Err(error) = tell(&local, &directory, &started, arguments.detached) {
-                // Nobody reads the summary; the cluster runs all the same.
-                output::warning(&format!("{error:#}"));
-            }
-            match local.announce(&started) {
-                Ok(()) => local.run(&mut stop).await,
-                Err(error) => Err(error),
-            }
+    let (restart, namespaces) = (!arguments.no_restart, arguments.network_namespaces.clone());
+    let mut local = LocalCluster::open(directory.clone(), &arguments.request, restart, namespaces).await?;
+    let work = async {
+        let started = local.become_ready(&mut stop).await?;
+        if started == Started::Interrupted {
+            return Ok(());
         }
-        Err(error) => Err(error),
+        if let Err(error) = tell(&local, &directory, &started, arguments.detached) {
+            // Nobody reads the summary; the cluster runs all the same.
+            output::warning(&format!("{error:#}"));
+        }
+        local.announce(&started)?;
+        local.run(&mut stop).await
     };
+    let outcome: anyhow::Result<()> = work.await;
     output::notice("stopping");
     Ok((outcome, local.stop(&mut stop).await))
 }
@@ -101,19 +101,15 @@ fn tell(
 }
 
 fn summary(local: &LocalCluster, directory: &Directory, started: &Started, detached: bool) -> String {
-    let configuration = local.configuration();
     let dir = directory.given();
     let flag = if dir.to_string() == "./data" { String::new() } else { format!(" --dir {dir}") };
     let mut text = format!(
         "Cluster {} is {} in {dir}: {} nodes, {} OSDs, {} in the pool default.\n\n",
         local.id(),
         if *started == Started::Fully { "up" } else { "partly up" },
-        local.node_count(),
+        local.nodes().len(),
         local.drives().len(),
-        match configuration.replicas {
-            1 => "1 copy (no redundancy)".to_owned(),
-            copies => format!("{copies} copies"),
-        },
+        copies(local.configuration().replicas),
     );
     text.push_str(&format!(
         "Next:\n  millpond status{flag}\n  millpond volume create disk 4GiB{flag}\n  millpond nbd disk{flag}\n\n"

@@ -1,5 +1,6 @@
 //! `millpond volume`: block volumes.
 
+use crate::args::ListArguments;
 use crate::commands::status;
 use crate::host::access;
 use crate::host::readiness::FIRST_POOL;
@@ -7,19 +8,11 @@ use crate::output;
 use anyhow::Context;
 use base::map::ClusterMap;
 use base::units::ByteSize;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use cluster::Attachments;
 use health::view::{self, AttachmentView, VolumeDetail, VolumeView};
 use registry_remote::Desk;
 use std::path::Path;
-
-/// Create, list, resize and remove volumes.
-#[derive(Args, Clone, Debug)]
-pub struct VolumeArguments {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: VolumeCommand,
-}
 
 /// What can be done with volumes.
 #[derive(Subcommand, Clone, Debug)]
@@ -41,11 +34,7 @@ pub enum VolumeCommand {
     },
     /// List the volumes
     #[command(after_help = "Examples:\n  millpond volume ls\n  millpond volume ls --json | jq -r '.[].name'")]
-    Ls {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ListArguments),
     /// Show a volume and who has it attached
     #[command(after_help = "Examples:\n  millpond volume info disk")]
     Info {
@@ -82,8 +71,8 @@ pub enum VolumeCommand {
 }
 
 /// Performs a `volume` command.
-pub fn run(arguments: &VolumeArguments, directory: &Path) -> anyhow::Result<()> {
-    match &arguments.command {
+pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
+    match command {
         VolumeCommand::Create { name, size, pool, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 cluster.create_volume(name, pool, size.0).await?;
@@ -91,9 +80,9 @@ pub fn run(arguments: &VolumeArguments, directory: &Path) -> anyhow::Result<()> 
             })?;
             tell(&volume, *json, &format!("volume {name} made: {size} in pool {pool}"))
         }
-        VolumeCommand::Ls { json } => {
+        VolumeCommand::Ls(arguments) => {
             let volumes = access::with_desk(directory, async |desk| Ok(view::volumes(&desk.map().await?)))?;
-            output::show(*json, &volumes, || status::volume_table(&volumes))
+            output::show(arguments.json, &volumes, || status::volume_table(&volumes))
         }
         VolumeCommand::Info { name, json } => {
             let detail = access::with_desk(directory, async |desk| detail(desk, name).await)?;

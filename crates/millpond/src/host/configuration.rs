@@ -143,21 +143,16 @@ impl Configuration {
             Drives::Devices(request.devices.iter().map(absolute).collect::<anyhow::Result<_>>()?)
         };
         let devices = request.devices.len() as u32;
-        let nodes = match (request.nodes, devices) {
-            (Some(nodes), 0) => nodes,
-            (None, 0) => NODES_DEFAULT,
-            (Some(nodes), devices) if nodes > devices => bail!(Usage(format!(
-                "--nodes {nodes}: there {} for them; give each node a --device, or ask for fewer nodes",
-                if devices == 1 {
-                    "is only 1 device".to_owned()
-                } else {
-                    format!("are only {devices} devices")
-                }
-            ))),
-            (Some(nodes), _) => nodes,
-            (None, devices) => NODES_DEFAULT.min(devices),
-        };
+        // Of files there are as many as nodes.
+        let nodes =
+            request.nodes.unwrap_or(if devices == 0 { NODES_DEFAULT } else { NODES_DEFAULT.min(devices) });
         let osds = if devices == 0 { nodes } else { devices };
+        if nodes > osds {
+            let are = if osds == 1 { "is only 1 device" } else { &format!("are only {osds} devices") };
+            bail!(Usage(format!(
+                "--nodes {nodes}: there {are} for them; give each node a --device, or ask for fewer nodes"
+            )));
+        }
         let replicas = request.replicas.unwrap_or(REPLICAS_DEFAULT.min(osds));
         if replicas > osds {
             bail!(Usage(format!(
@@ -165,16 +160,14 @@ impl Configuration {
                  ask for fewer replicas or more nodes"
             )));
         }
-        let volatile_cache = request.volatile_cache;
-        let (added, removed) = (Vec::new(), Vec::new());
         Ok(Configuration {
             nodes,
             replicas,
             drives,
-            volatile_cache,
-            added,
+            volatile_cache: request.volatile_cache,
+            added: Vec::new(),
             additions: 0,
-            removed,
+            removed: Vec::new(),
             prepared: false,
         })
     }

@@ -6,18 +6,17 @@
 use crate::host::settings::{CLIENT_KEY, Settings};
 use anyhow::{Context, anyhow, bail};
 use auth::{Identity, SecretKey};
+use drive::{FREE_WITHIN, when_free};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use volume::ClusterAccess;
 
 /// The longest path a Unix socket can have on Linux, in bytes (`sun_path` less its final zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// How long the lock of someone who is ending is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A cluster's directory. Absolute, so that child processes find it wherever they stand.
 #[derive(Clone, Debug)]
@@ -171,7 +170,7 @@ impl Directory {
         }
     }
 
-    /// Becomes the one that runs the cluster here.
+    /// Becomes the one that runs the cluster here. Whoever is ending is waited for, up to [`FREE_WITHIN`].
     pub fn lock(&self) -> anyhow::Result<DirectoryLock> {
         let path = self.lock_file();
         let file = OpenOptions::new()
@@ -181,38 +180,28 @@ impl Directory {
             .truncate(false)
             .open(&path)
             .with_context(|| format!("cannot open {}; is the directory writable?", path.display()))?;
-        let patience_ends = Instant::now() + PATIENCE;
-        loop {
-            match Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => {
-                    let mut lock = DirectoryLock { file, holder: Holder::default() };
-                    lock.announce(Phase::Starting, None)?;
-                    return Ok(lock);
-                }
-                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-                    // Someone who only asks has it for an instant, and names nobody.
-                    let holder = self.holder()?.filter(|holder| holder.pid != 0);
-                    let is_late = Instant::now() > patience_ends;
-                    match holder {
-                        Some(holder) if is_late || !is_ending(holder.pid) => bail!(
-                            "the cluster in {} is already up, run by process {}; \
-                             see it with `millpond status --dir {}`, or stop it with `millpond down --dir {}`",
-                            self.given(),
-                            holder.pid,
-                            self.given(),
-                            self.given()
-                        ),
-                        None if is_late => {
-                            bail!("{} is locked by another process; try again in a moment", path.display())
-                        }
-                        _ => std::thread::sleep(Duration::from_millis(50)),
-                    }
-                }
-                Err((_, error)) => {
-                    return Err(anyhow!(error)).with_context(|| format!("cannot lock {}", path.display()));
-                }
+        let is_soon_free = Cell::new(false);
+        let attempt = || match Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(file),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                // Someone who only asks has it for an instant, and names nobody.
+                let pid = self.holder()?.map(|holder| holder.pid).filter(|pid| *pid != 0);
+                is_soon_free.set(pid.is_none_or(is_ending));
+                let Some(pid) = pid else {
+                    bail!("{} is locked by another process; try again in a moment", path.display())
+                };
+                let given = self.given();
+                bail!(
+                    "the cluster in {given} is already up, run by process {pid}; \
+                     see it with `millpond status --dir {given}`, or stop it with `millpond down --dir {given}`"
+                )
             }
-        }
+            Err((_, error)) => Err(anyhow!(error)).with_context(|| format!("cannot lock {}", path.display())),
+        };
+        let file = when_free(FREE_WITHIN, |_| is_soon_free.take(), attempt)?;
+        let mut lock = DirectoryLock { file, holder: Holder::default() };
+        lock.announce(Phase::Starting, None)?;
+        Ok(lock)
     }
 }
 
@@ -271,6 +260,7 @@ impl DirectoryLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_directory_has_one_holder_and_names_it() {

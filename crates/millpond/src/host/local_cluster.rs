@@ -85,11 +85,12 @@ struct NodeProcess {
 
 impl LocalCluster {
     /// Takes the directory, opens or makes the registry and the drives, and serves the registry. No
-    /// node is started yet.
+    /// node is started yet; each will run in a namespace of its own, if there are some.
     pub async fn open(
         directory: Directory,
         request: &Request,
         restart: bool,
+        namespaces: Option<NetworkNamespaces>,
     ) -> anyhow::Result<LocalCluster> {
         directory.prepare()?;
         let lock = directory.lock()?;
@@ -111,7 +112,6 @@ impl LocalCluster {
         let nodes = home.is_elsewhere().then(|| configuration.node_ids(&directory));
         let scrape_targets = ScrapeTargets::keep(cluster.clone(), directory.scrape_targets(), nodes);
         let (known, processes) = (configuration.drives(&directory), Vec::new());
-        let namespaces = None;
         Ok(LocalCluster {
             directory,
             lock,
@@ -126,11 +126,6 @@ impl LocalCluster {
             supervisor,
             namespaces,
         })
-    }
-
-    /// Has nodes that are started from now on run in these.
-    pub fn use_network_namespaces(&mut self, namespaces: Option<NetworkNamespaces>) {
-        self.namespaces = namespaces;
     }
 
     /// The cluster's state.
@@ -153,9 +148,9 @@ impl LocalCluster {
         &self.drives
     }
 
-    /// How many nodes run them.
-    pub fn node_count(&self) -> usize {
-        self.nodes().len()
+    /// The nodes that run them.
+    pub fn nodes(&self) -> BTreeSet<u32> {
+        self.drives.iter().map(|drive| drive.node).collect()
     }
 
     /// The processes that run now.
@@ -283,10 +278,6 @@ impl LocalCluster {
         self.known.len() - self.drives.len()
     }
 
-    fn nodes(&self) -> BTreeSet<u32> {
-        self.drives.iter().map(|drive| drive.node).collect()
-    }
-
     /// Starts a node; says how many drives it has.
     async fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
         let drives: Vec<NodeDrive> = self.drives.iter().filter(|drive| drive.node == node).cloned().collect();
@@ -298,14 +289,8 @@ impl LocalCluster {
     async fn start_process(&mut self, process: NodeProcess) -> anyhow::Result<()> {
         let own = self.directory.node(process.node);
         std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
-        let id = NodeId(process.node);
-        access::admit(
-            &self.cluster,
-            &self.directory.node_key(process.node),
-            &id.to_string(),
-            Access::Node(id),
-        )
-        .await?;
+        let (id, key) = (NodeId(process.node), self.directory.node_key(process.node));
+        access::admit(&self.cluster, &key, &id.to_string(), Access::Node(id)).await?;
         let name = process.name.clone();
         // One log for each node, however many processes it has.
         let log = self.directory.child_log(&format!("node.{}", process.node));
@@ -374,7 +359,7 @@ impl LocalCluster {
     /// Keeps the processes running, and follows the configuration, until someone wishes to stop. Fails when
     /// no process is left.
     pub async fn run(&mut self, stop: &mut StopSignals) -> anyhow::Result<()> {
-        let mut changes = Changes::new(self.home.registry().clone());
+        let mut changes = Changes { registry: self.home.registry().clone(), watch: None };
         loop {
             tokio::select! {
                 ended = self.supervisor.supervise() => {
@@ -432,10 +417,6 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(registry: Arc<dyn Registry>) -> Changes {
-        Changes { registry, watch: None }
-    }
-
     /// Waits for the next change. The first time, and whenever some may have been missed, it comes at once.
     /// Dropping the future loses none.
     async fn next(&mut self) {

@@ -8,6 +8,7 @@
 //! [`Supervisor::supervise`] from the main thread, not from a spawned task.
 
 use anyhow::Context;
+use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -71,15 +72,9 @@ pub struct Running {
 }
 
 enum State {
-    Running { pid: u32, since: Instant, log_start: u64, commands: mpsc::Sender<Order> },
+    Running { pid: u32, since: Instant, log_start: u64, orders: mpsc::Sender<Signal> },
     Pausing { until: Instant },
     Over,
-}
-
-/// What the task that waits for a child is told.
-enum Order {
-    Terminate,
-    Kill,
 }
 
 struct Child {
@@ -147,7 +142,7 @@ impl Supervisor {
             child.is_retired = true;
             match &child.state {
                 // A task that is gone has already reported the exit.
-                State::Running { commands, .. } => drop(commands.try_send(Order::Terminate)),
+                State::Running { orders, .. } => drop(orders.try_send(Signal::SIGTERM)),
                 State::Pausing { .. } => child.state = State::Over,
                 State::Over => {}
             }
@@ -164,18 +159,16 @@ impl Supervisor {
         loop {
             let next = self.next_start();
             let pause = async {
-                match next {
-                    Some((until, _)) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
+                let Some((until, index)) = next else { return std::future::pending().await };
+                tokio::time::sleep_until(until).await;
+                index
             };
             tokio::select! {
                 exit = self.exits.recv() => {
                     let exit = exit.expect("the supervisor holds a sender itself");
                     return self.ended(&exit);
                 }
-                () = pause => {
-                    let (_, index) = next.expect("the pause ends only if there is one");
+                index = pause => {
                     if let Err(error) = self.spawn(index) {
                         return self.failed(index, &format!("{error:#}"));
                     }
@@ -187,7 +180,7 @@ impl Supervisor {
     /// Asks all children to end, waits, and kills those that do not, or all when `hurry` completes.
     /// Returns what had to be forced, as sentences.
     pub async fn stop(&mut self, hurry: impl Future<Output = ()>) -> Vec<String> {
-        self.order(|| Order::Terminate);
+        self.order(Signal::SIGTERM);
         let mut warnings = Vec::new();
         let deadline = tokio::time::sleep(PATIENCE);
         tokio::pin!(deadline, hurry);
@@ -210,12 +203,12 @@ impl Supervisor {
                             ));
                         }
                     }
-                    self.order(|| Order::Kill);
+                    self.order(Signal::SIGKILL);
                 }
                 () = &mut hurry, if !killed => {
                     killed = true;
                     warnings.push("stopped at once on the second signal: nodes were killed".to_owned());
-                    self.order(|| Order::Kill);
+                    self.order(Signal::SIGKILL);
                 }
             }
         }
@@ -225,11 +218,11 @@ impl Supervisor {
         warnings
     }
 
-    fn order(&self, order: impl Fn() -> Order) {
+    fn order(&self, signal: Signal) {
         for child in &self.children {
-            if let State::Running { commands, .. } = &child.state {
+            if let State::Running { orders, .. } = &child.state {
                 // A task that is gone has already reported the exit.
-                let _ = commands.try_send(order());
+                let _ = orders.try_send(signal);
             }
         }
     }
@@ -274,19 +267,19 @@ impl Supervisor {
             .spawn()
             .with_context(|| format!("cannot start {} from {}", plan.name, self.program.display()))?;
         let pid = process.id().expect("a process that was just started was not yet waited for");
-        let (commands, mut orders) = mpsc::channel(ORDERS_MAX);
+        let (orders, mut ordered) = mpsc::channel(ORDERS_MAX);
         let exits = self.exits_in.clone();
         tokio::spawn(async move {
             let status = loop {
                 tokio::select! {
                     status = process.wait() => break status,
-                    Some(order) = orders.recv() => signal(&process, &order),
+                    Some(signal) = ordered.recv() => send(&process, signal),
                 }
             };
             // Nobody listens any more when the whole process is ending.
             let _ = exits.send(Exit { index, status }).await;
         });
-        child.state = State::Running { pid, since: Instant::now(), log_start, commands };
+        child.state = State::Running { pid, since: Instant::now(), log_start, orders };
         self.publish();
         Ok(())
     }
@@ -320,27 +313,20 @@ impl Supervisor {
     }
 
     fn failed(&mut self, index: usize, what: &str) -> Ended {
-        let restart = self.restart;
+        let restarts = self.restart;
         let child = &mut self.children[index];
         child.failures += 1;
-        let log = child.plan.log.display();
-        let message = if restart {
-            let pause = pause_seconds(child.failures);
+        let (name, failures, log) = (child.plan.name.clone(), child.failures, child.plan.log.display());
+        let message = if restarts {
+            let pause = pause_seconds(failures);
             child.state = State::Pausing { until: Instant::now() + Duration::from_secs(pause) };
             format!("{what}\n  it starts again in {pause} s; its log is {log}")
         } else {
             child.state = State::Over;
             format!("{what}\n  it stays down because of --no-restart; its log is {log}")
         };
-        let ended = Ended {
-            name: child.plan.name.clone(),
-            message,
-            failures: child.failures,
-            restarts: restart,
-            is_retired: false,
-        };
         self.publish();
-        ended
+        Ended { name, message, failures, restarts, is_retired: false }
     }
 
     fn publish(&self) {
@@ -352,12 +338,8 @@ impl Supervisor {
     }
 }
 
-fn signal(process: &tokio::process::Child, order: &Order) {
+fn send(process: &tokio::process::Child, signal: Signal) {
     let Some(pid) = process.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
-    let signal = match order {
-        Order::Terminate => nix::sys::signal::Signal::SIGTERM,
-        Order::Kill => nix::sys::signal::Signal::SIGKILL,
-    };
     // It can only fail because the process has ended, which is what was wanted.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
@@ -371,7 +353,7 @@ fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(0), _) => "ended by itself".to_owned(),
         (Some(code), _) => format!("failed with exit code {code}"),
-        (None, Some(signal)) => match nix::sys::signal::Signal::try_from(signal) {
+        (None, Some(signal)) => match Signal::try_from(signal) {
             Ok(signal) => format!("was killed by {}", signal.as_str()),
             Err(_) => format!("was killed by signal {signal}"),
         },

@@ -104,7 +104,7 @@ pub struct OsdRate {
 }
 
 /// What a pool, a volume or a client was served a second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficRate {
     /// Its name.
     pub name: String,
@@ -287,14 +287,7 @@ fn by_owner<K: Ord + Copy>(
             };
             let done = traffic.since(&earlier);
             let rate = |count: u64| count as f64 / between.seconds;
-            let none = TrafficRate {
-                name: String::new(),
-                reads_per_s: 0.0,
-                writes_per_s: 0.0,
-                read_bytes_per_s: 0.0,
-                written_bytes_per_s: 0.0,
-            };
-            let sum = owners.entry(owner).or_insert(none);
+            let sum = owners.entry(owner).or_default();
             sum.reads_per_s += rate(done.reads);
             sum.writes_per_s += rate(done.writes);
             sum.read_bytes_per_s += rate(done.read_bytes);

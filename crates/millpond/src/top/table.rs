@@ -2,7 +2,7 @@
 
 use super::rates::{OsdRate, Sample, TrafficRate};
 use super::{Order, View};
-use crate::output::table::Table;
+use crate::output;
 use base::units::ByteSize;
 
 /// The headings of OSDs; `>` aligns to the right.
@@ -85,9 +85,8 @@ pub fn text(sample: &Sample) -> String {
         if rows.is_empty() {
             continue;
         }
-        let mut table = Table::new(headings(view));
-        rows.into_iter().for_each(|row| table.row(row));
-        text.push_str(&format!("\n{}\n{}", view.name(), table.render()));
+        let table = output::table::render(headings(view), rows);
+        text.push_str(&format!("\n{}\n{table}", view.name()));
     }
     text
 }

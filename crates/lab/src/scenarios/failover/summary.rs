@@ -1,13 +1,12 @@
 //! What a run found, as it is printed and as it is written to a file.
 
 use super::backfill::{BackfillResult, FOREGROUNDS, LOADED};
-use super::loss::{CatchUpResult, LOSSES, LossResult};
+use super::loss::{CatchUpResult, LOSSES, Loss, LossResult};
 use super::scrub::ScrubResult;
 use super::{AWAY_TIME, DRIVES};
 use crate::engine::histogram::LatencySummary;
 use crate::report::statistics::median;
-use crate::report::table::Table;
-use crate::report::{figure, grouped, number};
+use crate::report::{figure, grouped, number, table};
 use crate::scenarios::steady::{self, Impact, Stretch};
 use base::units::ByteSize;
 use serde::Serialize;
@@ -138,40 +137,38 @@ impl Summary {
     }
 
     fn write_losses(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["lost", ">pause s", ">must", "", ">redundant s", "all pauses, s"]);
-        for loss in &LOSSES {
-            let Some(results) = self.rounds.losses.get(loss.name) else { continue };
+        let row = |loss: &Loss| {
+            let results = self.rounds.losses.get(loss.name)?;
             let pause = self.pause_s.get(loss.name).copied();
-            table.row(vec![
+            Some(vec![
                 loss.name.to_owned(),
                 number(pause, 2, ""),
                 format!("< {:.0}", loss.must_s),
                 verdict(pause, Some(loss.must_s)),
                 number(self.redundant_s.get(loss.name).copied(), 1, ""),
                 joined(results, |result| format!("{:.2}", result.pause_s)),
-            ]);
-        }
-        formatter.write_str(&table.render())?;
+            ])
+        };
+        let headings = ["lost", ">pause s", ">must", "", ">redundant s", "all pauses, s"];
+        formatter.write_str(&table::render(&headings, LOSSES.iter().filter_map(row)))?;
         LOSSES.iter().try_for_each(|loss| writeln!(formatter, "  {:<8}{}", loss.name, loss.explained))
     }
 
     fn write_backfills(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headings = ["filled", ">longest s", ">MB/s", ">drive MB/s", ">share", "all MB/s by the drive's"];
-        let mut table = Table::new(&headings);
-        for (name, explained) in FOREGROUNDS {
-            let results = self.rounds.backfills.get(name).map(Vec::as_slice).unwrap_or_default();
-            let worst = results.iter().min_by(|one, other| one.by_raw.total_cmp(&other.by_raw));
-            let Some(worst) = worst else { continue };
-            table.row(vec![
+        let row = |(name, explained): (&str, &str)| {
+            let results = self.rounds.backfills.get(name)?;
+            let worst = results.iter().min_by(|one, other| one.by_raw.total_cmp(&other.by_raw))?;
+            Some(vec![
                 explained.to_owned(),
                 number(results.iter().map(|result| result.filled_s).reduce(f64::max), 1, ""),
                 format!("{:.1}", worst.mb_per_second),
                 grouped(worst.raw_mb_per_second),
                 format!("{:.1} %", worst.by_raw * 100.0),
                 joined(results, |one| format!("{:.0}/{:.0}", one.mb_per_second, one.raw_mb_per_second)),
-            ]);
-        }
-        write!(formatter, "\n{}", table.render())
+            ])
+        };
+        write!(formatter, "\n{}", table::render(&headings, FOREGROUNDS.into_iter().filter_map(row)))
     }
 
     /// Every round of what clients noticed.
@@ -207,40 +204,33 @@ impl Summary {
                     result.found
                 )?;
             }
-            let mut table = Table::new(&["CPU", ">machine µs", ">nodes µs", ">steal s"]);
-            for (name, cpu) in [("during", &result.cpu_during), ("after", &result.cpu_after)] {
-                table.row(vec![
+            let rows = [("during", &result.cpu_during), ("after", &result.cpu_after)].map(|(name, cpu)| {
+                vec![
                     name.to_owned(),
                     figure(cpu.machine_us_per_operation),
                     figure(cpu.nodes_us_per_operation),
                     number(cpu.steal_seconds, 1, ""),
-                ]);
-            }
-            formatter.write_str(&table.render())?;
+                ]
+            });
+            formatter.write_str(&table::render(&["CPU", ">machine µs", ">nodes µs", ">steal s"], rows))?;
         }
         Ok(())
     }
 
     fn write_impacts(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&[
-            "median, during by after",
-            ">p99",
-            ">must",
-            "",
-            ">IOPS",
-            ">machine µs",
-            "p99 of all rounds",
-        ]);
+        let headings =
+            ["median, during by after", ">p99", ">must", "", ">IOPS", ">machine µs", "p99 of all rounds"];
         let must = Some(RECOVERY_P99_GROWTH_MUST);
         // What is not measured is not a figure that could not be.
         let scrub_cpu = self.scrub_cpu_growth.map_or("-".to_owned(), |cpu| times(Some(cpu)));
-        for (name, must, impacts, cpu) in [
+        let rows = [
             ("catching up", must, self.rounds.beside_catch_ups(), "-"),
             ("a new OSD is filled", must, self.rounds.beside_backfills(), "-"),
             ("a deep scrub", None, self.rounds.beside_scrubs(), scrub_cpu.as_str()),
-        ] {
+        ];
+        let row = |(name, must, impacts, cpu): (&str, Option<f64>, Vec<&Impact>, &str)| {
             let p99 = median_of(&impacts, Impact::p99_growth);
-            table.row(vec![
+            vec![
                 name.to_owned(),
                 times(p99),
                 must.map_or_else(String::new, |must| format!("< {must:.1}x")),
@@ -248,9 +238,9 @@ impl Summary {
                 times(median_of(&impacts, Impact::iops_kept)),
                 cpu.to_owned(),
                 joined(&impacts, |impact| times(impact.p99_growth())),
-            ]);
-        }
-        write!(formatter, "\n{}", table.render())
+            ]
+        };
+        write!(formatter, "\n{}", table::render(&headings, rows.map(row)))
     }
 }
 
@@ -276,18 +266,18 @@ fn write_round(
 ) -> fmt::Result {
     let (p99, iops) = (times(clients.p99_growth()), times(clients.iops_kept()));
     writeln!(formatter, "\nround {round}: {what}; p99 {p99}, IOPS {iops}")?;
-    let mut table = Table::new(&["clients", ">IOPS", ">p99 ms", ">longest ms"]);
-    for (name, stretch) in stretches {
+    let row = |(name, stretch): &(&str, &Stretch)| {
         let milliseconds =
             |of: fn(LatencySummary) -> f64| number(stretch.latency.map(|us| of(us) / 1000.0), 2, "");
-        table.row(vec![
+        vec![
             (*name).to_owned(),
             grouped(stretch.iops),
             milliseconds(|latency| latency.p99_us),
             milliseconds(|latency| latency.max_us),
-        ]);
-    }
-    formatter.write_str(&table.render())
+        ]
+    };
+    let headings = ["clients", ">IOPS", ">p99 ms", ">longest ms"];
+    formatter.write_str(&table::render(&headings, stretches.iter().map(row)))
 }
 
 impl fmt::Display for Summary {

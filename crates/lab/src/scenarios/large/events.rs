@@ -182,13 +182,10 @@ impl Scene<'_> {
         let holds = |group: &&PgView| group.in_sync.iter().any(|osd| dead.contains(osd));
         let meter = self.meter()?;
         let died = Instant::now();
-        let frozen = match how {
-            Signal::SIGSTOP => Some(frozen(victim)),
-            how => {
-                signal(victim, how);
-                None
-            }
-        };
+        let frozen = (how == Signal::SIGSTOP).then(|| frozen(victim));
+        if frozen.is_none() {
+            signal(victim, how);
+        }
         let (active, _) =
             self.wait("a host died", |group| group.state == PgHealth::Active && !holds(&group))?;
         let writes = meter.end();

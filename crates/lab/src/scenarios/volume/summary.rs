@@ -3,8 +3,7 @@
 
 use crate::engine::plan::Mode;
 use crate::report::statistics::median;
-use crate::report::table::Table;
-use crate::report::{figure, number, size};
+use crate::report::{figure, number, size, table};
 use crate::scenarios::trials::{FIGURES, Figure, Trial};
 use crate::testbed::jobs::Sample;
 use base::units::ByteSize;
@@ -156,7 +155,7 @@ impl Summary {
         let mut headings = vec!["case", "on"];
         headings.extend(figures.iter().map(String::as_str));
         headings.push(">steal s");
-        let mut table = Table::new(&headings);
+        let mut rows = Vec::new();
         for (case, trial) in CASES.iter().zip(&self.trials) {
             for (subject, name) in SUBJECTS.iter().enumerate().take(trial.samples.len()) {
                 let mut row = vec![case.name.to_owned(), (*name).to_owned()];
@@ -166,15 +165,14 @@ impl Summary {
                     _ => figure(trial.median(subject, of)),
                 }));
                 row.push(number(trial.median(subject, |sample| sample.steal_seconds), 1, ""));
-                table.row(row);
+                rows.push(row);
             }
         }
-        table.render()
+        table::render(&headings, rows)
     }
 
     fn ratios_table(&self) -> String {
-        let mut table = Table::new(&["volume by raw device", ">ratio", ">must", ">aim", ""]);
-        for case in &CASES {
+        let row = |case: &Case| {
             let ratio = self.ratios.get(&case.ratio()).copied().flatten();
             let verdict = match ratio {
                 None => "",
@@ -182,24 +180,22 @@ impl Summary {
                 Some(ratio) if ratio <= case.must => "within the must",
                 Some(_) => "MISSES the must",
             };
-            let limits = [case.must, case.aim].map(|limit| format!("{limit:.1}x"));
-            let [must, aim] = limits;
-            table.row(vec![case.ratio(), number(ratio, 2, "x"), must, aim, verdict.to_owned()]);
-        }
-        table.render()
+            let [must, aim] = [case.must, case.aim].map(|limit| format!("{limit:.1}x"));
+            vec![case.ratio(), number(ratio, 2, "x"), must, aim, verdict.to_owned()]
+        };
+        table::render(&["volume by raw device", ">ratio", ">must", ">aim", ""], CASES.iter().map(row))
     }
 
     fn witness_table(&self) -> String {
-        let mut table = Table::new(&["our engine by fio, IOPS", ">ratio", ""]);
-        for (case, ratio) in &self.engine_by_fio {
+        let row = |(case, ratio): (&&str, &Option<f64>)| {
             let verdict = match ratio {
                 None => "",
                 Some(ratio) if (ratio - 1.0).abs() <= WITNESS_TOLERANCE => "within 10 %",
                 Some(_) => "NOT within 10 %: look into it before you trust the rest",
             };
-            table.row(vec![(*case).to_owned(), number(*ratio, 2, "x"), verdict.to_owned()]);
-        }
-        table.render()
+            vec![(*case).to_owned(), number(*ratio, 2, "x"), verdict.to_owned()]
+        };
+        table::render(&["our engine by fio, IOPS", ">ratio", ""], self.engine_by_fio.iter().map(row))
     }
 
     fn figures_table(&self) -> String {
@@ -221,38 +217,18 @@ impl Summary {
         let written = (figures.volume_write_mib_per_second, figures.raw_write_mib_per_second);
         let read = (figures.volume_read_mib_per_second, figures.raw_read_mib_per_second);
         let per_block = number(figures.index_bytes_per_block, 1, " bytes");
-        let mut table = Table::new(&["other figures", ""]);
-        for (name, value) in [
+        let (index, amplification) = (size(figures.index_bytes), number(figures.write_amplification, 2, "x"));
+        let (restart, on_it) = (number(figures.restart_seconds, 2, " s"), size(figures.restart_bytes));
+        let rows = [
             ("Sequential 1MiB write", sequential(written.0, written.1, "three copies")),
             ("Sequential 1MiB read", sequential(read.0, read.1, "one copy")),
             ("Idle cluster", format!("{} of a core", number(figures.idle_cpu_percent, 2, " %"))),
-            (
-                "Index",
-                format!(
-                    "{} at the fullest OSD, {per_block} per 4KiB block of the volume",
-                    size(figures.index_bytes)
-                ),
-            ),
-            (
-                "Write amplification",
-                format!(
-                    "{} under random overwrites at 80 % full",
-                    number(figures.write_amplification, 2, "x")
-                ),
-            ),
-            (
-                "Start after SIGKILL",
-                format!(
-                    "{} with {} written to the OSD",
-                    number(figures.restart_seconds, 2, " s"),
-                    size(figures.restart_bytes)
-                ),
-            ),
+            ("Index", format!("{index} at the fullest OSD, {per_block} per 4KiB block of the volume")),
+            ("Write amplification", format!("{amplification} under random overwrites at 80 % full")),
+            ("Start after SIGKILL", format!("{restart} with {on_it} written to the OSD")),
             ("fio over NBD, 75/25 QD64", with(nbd, " IOPS") + &ceph),
-        ] {
-            table.row(vec![name.to_owned(), value]);
-        }
-        table.render()
+        ];
+        table::render(&["other figures", ""], rows.map(|(name, value)| vec![name.to_owned(), value]))
     }
 }
 
