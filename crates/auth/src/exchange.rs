@@ -58,22 +58,12 @@ enum Standing {
 }
 
 /// A failure of an exchange, before anybody says what it means.
-#[derive(Debug)]
+#[derive(thiserror::Error, Debug)]
 pub(crate) enum Failure {
-    Connection(io::Error),
-    Tls(Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Connection(error)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Tls(error)
-    }
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    #[error(transparent)]
+    Tls(#[from] Error),
 }
 
 /// One side of TLS on a socket.

@@ -37,6 +37,19 @@ const TRANSIT_ATTEMPTS_MAX: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VolumeHandle(u32);
 
+/// An operation that is submitted: on which part of which volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission {
+    /// The volume.
+    pub volume: VolumeHandle,
+    /// What the caller names it; comes back with its completion.
+    pub token: u64,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u64,
+}
+
 /// What an operation brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -265,69 +278,32 @@ impl Client {
         [retry, look].into_iter().flatten().min()
     }
 
-    /// Reads `length` bytes at `offset` to the front of `buffer`, which nobody else may hold.
+    /// Reads a range to the front of `buffer`, which nobody else may hold.
     ///
     /// # Panics
     /// If the buffer is too small.
-    #[allow(clippy::too_many_arguments, reason = "a read is all of this, and a struct would only rename it")]
-    pub fn submit_read(
-        &mut self,
-        now: Instant,
-        volume: VolumeHandle,
-        token: u64,
-        offset: u64,
-        length: u64,
-        buffer: Buffer,
-        io: &mut impl Network,
-    ) {
-        assert!(length <= buffer.size() as u64, "a read fits its buffer");
-        self.submit(now, volume, token, PieceKind::Read, offset, length, Some((buffer, 0)), io);
+    pub fn submit_read(&mut self, now: Instant, what: Submission, buffer: Buffer, io: &mut impl Network) {
+        assert!(what.length <= buffer.size() as u64, "a read fits its buffer");
+        self.submit(now, PieceKind::Read, what, Some(buffer), io);
     }
 
-    /// Writes `length` bytes, which start at `start` in `buffer`, at `offset`.
+    /// Writes what is at the front of `buffer` to a range.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
-    #[allow(clippy::too_many_arguments, reason = "a write is all of this, and a struct would only rename it")]
-    pub fn submit_write(
-        &mut self,
-        now: Instant,
-        volume: VolumeHandle,
-        token: u64,
-        offset: u64,
-        length: u64,
-        buffer: Buffer,
-        start: usize,
-        io: &mut impl Network,
-    ) {
-        assert!(start as u64 + length <= buffer.size() as u64, "a write's bytes lie within its buffer");
-        self.submit(now, volume, token, PieceKind::Write, offset, length, Some((buffer, start)), io);
+    /// If the range is longer than the buffer.
+    pub fn submit_write(&mut self, now: Instant, what: Submission, buffer: Buffer, io: &mut impl Network) {
+        assert!(what.length <= buffer.size() as u64, "a write's bytes lie within its buffer");
+        self.submit(now, PieceKind::Write, what, Some(buffer), io);
     }
 
     /// Makes a range read as zeros and frees the space of whole blocks.
-    pub fn submit_zero(
-        &mut self,
-        now: Instant,
-        volume: VolumeHandle,
-        token: u64,
-        offset: u64,
-        length: u64,
-        io: &mut impl Network,
-    ) {
-        self.submit(now, volume, token, PieceKind::Zero, offset, length, None, io);
+    pub fn submit_zero(&mut self, now: Instant, what: Submission, io: &mut impl Network) {
+        self.submit(now, PieceKind::Zero, what, None, io);
     }
 
     /// Asks which parts of a range are allocated.
-    pub fn submit_allocated(
-        &mut self,
-        now: Instant,
-        volume: VolumeHandle,
-        token: u64,
-        offset: u64,
-        length: u64,
-        io: &mut impl Network,
-    ) {
-        self.submit(now, volume, token, PieceKind::Allocated, offset, length, None, io);
+    pub fn submit_allocated(&mut self, now: Instant, what: Submission, io: &mut impl Network) {
+        self.submit(now, PieceKind::Allocated, what, None, io);
     }
 
     /// Takes over a newer map. What was sent to an OSD that does not serve its group any more is sent to the one
@@ -456,20 +432,16 @@ impl Client {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the common end of the four kinds of operation")]
     fn submit(
         &mut self,
         now: Instant,
-        volume: VolumeHandle,
-        token: u64,
         kind: PieceKind,
-        offset: u64,
-        length: u64,
-        buffer: Option<(Buffer, usize)>,
+        what: Submission,
+        buffer: Option<Buffer>,
         io: &mut impl Network,
     ) {
+        let Submission { volume, token, offset, length } = what;
         let info = &self.volumes[volume.0 as usize];
-        let (buffer, buffer_start) = buffer.map_or((None, 0), |(buffer, start)| (Some(buffer), start));
         if offset.checked_add(length).is_none_or(|end| end > info.bytes) {
             let error =
                 ClientError::OutOfRange { volume: info.name.clone(), offset, length, bytes: info.bytes };
@@ -485,21 +457,16 @@ impl Client {
         }
         let operation =
             Operation { token, volume, submitted: now, buffer, pieces_left: 1, failure: None, allocated };
-        let operation_index = match self.operations_free.pop() {
-            Some(index) => {
-                self.operations[index as usize] = Some(operation);
-                index
-            }
-            None => {
-                self.operations.push(Some(operation));
-                self.operations.len() as u32 - 1
-            }
-        };
+        let operation_index = self.operations_free.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() as u32 - 1
+        });
+        self.operations[operation_index as usize] = Some(operation);
         let mut at = offset;
         while at < offset + length {
             let (piece_kind, piece_length) = next_piece(kind, at, offset + length - at);
-            let index = self.add_piece(operation_index, volume, piece_kind, at, piece_length);
-            self.pieces[index as usize].buffer_start = buffer_start + (at - offset) as usize;
+            let index = self.add_piece(operation_index, piece_kind, at, piece_length);
+            self.pieces[index as usize].buffer_start = (at - offset) as usize;
             self.dispatch(now, index, io);
             at += u64::from(piece_length);
         }
@@ -507,14 +474,10 @@ impl Client {
         self.piece_ended(operation_index);
     }
 
-    fn add_piece(
-        &mut self,
-        operation: u32,
-        volume: VolumeHandle,
-        kind: PieceKind,
-        at: u64,
-        length: u32,
-    ) -> u32 {
+    fn add_piece(&mut self, operation: u32, kind: PieceKind, at: u64, length: u32) -> u32 {
+        let state = self.operation_mut(operation);
+        state.pieces_left += 1;
+        let volume = state.volume;
         let info = &self.volumes[volume.0 as usize];
         let object = (at / OBJECT_BYTES) as u32;
         // Until the map shows the pool it is of no group.
@@ -541,7 +504,6 @@ impl Client {
             Some(slot) => *slot = piece,
             None => self.pieces.push(piece),
         }
-        self.operation_mut(operation).pieces_left += 1;
         index
     }
 
@@ -651,48 +613,33 @@ impl Client {
             return;
         }
         let osd = self.links.get(&link).copied().unwrap_or_default();
-        match reply.head.status {
+        let (ObjectKey { pg, object, .. }, details) = (piece.key, reply.head.details);
+        let failure = match reply.head.status {
             Status::Ok => match self.take_result(index, reply) {
-                Ok(()) => self.end_piece(index, None),
-                Err(()) => self.corrupt_in_transit(now, index, osd, io),
+                Ok(()) => return self.end_piece(index, None),
+                Err(()) => return self.corrupt_in_transit(now, index, osd, io),
             },
-            Status::StaleEpoch
-                if self.routes.newer_epoch(self.pieces[index as usize].key.pg, reply.head.details.epoch) =>
-            {
+            Status::StaleEpoch if self.routes.newer_epoch(pg, details.epoch) => {
                 self.give_up_attempt(index);
-                self.dispatch(now, index, io);
+                return self.dispatch(now, index, io);
             }
             Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
-                self.retry_later(now, index, Trouble::NotServed(osd, reply.head.status));
+                return self.retry_later(now, index, Trouble::NotServed(osd, reply.head.status));
             }
-            Status::CorruptPayload => self.corrupt_in_transit(now, index, osd, io),
-            Status::Fenced
-            | Status::NoSpace
-            | Status::Damaged
-            | Status::NoSuchVolume
-            | Status::DeviceFailed
-            | Status::Forbidden => {
-                let error = self.final_error(index, reply);
-                self.end_piece(index, Some(error));
+            Status::CorruptPayload => return self.corrupt_in_transit(now, index, osd, io),
+            Status::Fenced => ClientError::Fenced { volume: self.volume_name(index) },
+            Status::NoSpace => ClientError::NoSpace { volume: self.volume_name(index) },
+            Status::NoSuchVolume => ClientError::NoSuchVolume { volume: self.volume_name(index) },
+            Status::Forbidden => ClientError::Forbidden { volume: self.volume_name(index) },
+            Status::DeviceFailed => {
+                ClientError::DeviceFailed { volume: self.volume_name(index), osd: details.osd }
             }
-        }
-    }
-
-    fn final_error(&self, index: u32, reply: &Reply<'_>) -> ClientError {
-        let volume = self.volume_name(index);
-        match reply.head.status {
-            Status::Fenced => ClientError::Fenced { volume },
-            Status::NoSpace => ClientError::NoSpace { volume },
-            Status::NoSuchVolume => ClientError::NoSuchVolume { volume },
-            Status::DeviceFailed => ClientError::DeviceFailed { volume, osd: reply.head.details.osd },
-            Status::Forbidden => ClientError::Forbidden { volume },
-            _ => ClientError::Damaged {
-                volume,
-                object: self.pieces[index as usize].key.object,
-                offset: reply.head.details.offset,
-                osd: reply.head.details.osd,
-            },
-        }
+            Status::Damaged => {
+                let (offset, osd) = (details.offset, details.osd);
+                ClientError::Damaged { volume: self.volume_name(index), object, offset, osd }
+            }
+        };
+        self.end_piece(index, Some(failure));
     }
 
     fn volume_name(&self, index: u32) -> String {

@@ -17,6 +17,6 @@ mod error;
 mod fence;
 mod route;
 
-pub use client::{Client, Completion, LinkError, Notice, Outcome, VolumeHandle};
+pub use client::{Client, Completion, LinkError, Notice, Outcome, Submission, VolumeHandle};
 pub use error::ClientError;
 pub use fence::Fencing;

@@ -16,6 +16,7 @@ mod watch;
 
 pub use error::DriveError;
 pub use open::{Drive, Use, check, check_new};
+pub use ring::{FREE_WITHIN, when_free};
 pub use watch::{DriveWatch, Finding};
 
 /// The smallest drive an OSD can live on, in bytes.

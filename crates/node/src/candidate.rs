@@ -130,14 +130,8 @@ impl Manager {
             };
             let soon = Instant::now() + SETTLE;
             tokio::select! {
-                Ok(()) = maps.changed() => {
-                    maps.mark_unchanged();
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
-                }
-                Ok(()) = settings.changed() => {
-                    settings.mark_unchanged();
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
-                }
+                Ok(()) = maps.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
+                Ok(()) = settings.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
                 _ = keep_alive.tick() => {
                     let kept = self.cluster.registry().lease_keep_alive(self.lease).await;
                     if let Err(RegistryError::LeaseNotFound { .. }) = kept {

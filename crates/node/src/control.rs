@@ -7,19 +7,18 @@ use crate::lease::{KEEP_ALIVE, LEASE_TTL};
 use crate::location::Location;
 use crate::refusals::Refusals;
 use crate::scrubbing::{self, Scrubs};
-use crate::shard::{self, Command, Report, ShardConfig};
+use crate::shard::{self, Command, Proposal, Report, ShardConfig, ToShard};
 use crate::switchboard::Switchboard;
 use api::board::Board;
 use auth::Identity;
-use base::map::{ClusterMap, PgConfig};
+use base::map::ClusterMap;
 use base::status::OsdStatus;
-use base::{Access, Epoch, NodeId, OsdId, OsdUuid, PgId, Principal, PublicKey};
+use base::{Access, NodeId, OsdId, OsdUuid, Principal, PublicKey};
 use cluster::{Cluster, ClusterError, ScrubWishes};
 use drive::{Drive, DriveError, Use};
 use manager::log::ProcessLog;
 use registry::Connect;
 use registry::{LeaseId, RegistryError};
-use ring::Waker;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use store::Device;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// The longest queue between a shard and the control side.
 const QUEUE_LENGTH: usize = 256;
@@ -181,8 +180,7 @@ pub fn run(config: Config) -> Result<(), NodeError> {
 struct OsdControl {
     id: OsdId,
     address: SocketAddr,
-    waker: Waker,
-    commands: mpsc::Sender<Command>,
+    shard: ToShard,
     reports: mpsc::Receiver<Report>,
     ended: oneshot::Receiver<Result<(), String>>,
 }
@@ -213,7 +211,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     if osds.is_empty() {
         return removed;
     }
-    let stop = tokio::sync::watch::Sender::new(false);
+    let stop = watch::Sender::new(false);
     let board = Board::default();
     let attendance = Attendance {
         node: config.node,
@@ -305,10 +303,7 @@ async fn announce_client_port(node: NodeId, cluster: Cluster, address: Option<So
 }
 
 /// Waits until the node's key is removed from the cluster: OSDs to which nobody speaks any more must not count as up.
-async fn loses_its_key(
-    config: &Config,
-    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
-) -> NodeError {
+async fn loses_its_key(config: &Config, mut maps: watch::Receiver<Arc<ClusterMap>>) -> NodeError {
     loop {
         let checked = {
             let map = maps.borrow_and_update();
@@ -341,7 +336,7 @@ async fn start_osd(
     config: &Config,
     path: PathBuf,
     cluster: &Cluster,
-    maps: &tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    maps: &watch::Receiver<Arc<ClusterMap>>,
     handshakes: &Handle,
 ) -> Result<OsdControl, NodeError> {
     let cluster_id = cluster.id().await?;
@@ -393,7 +388,9 @@ async fn start_osd(
     let osd = tokio::select! {
         biased;
         Some(report) = reports.recv() => match report {
-            Report::Ready { waker } => OsdControl { id, address, waker, commands, reports, ended },
+            Report::Ready { waker } => {
+                OsdControl { id, address, shard: ToShard { commands, waker }, reports, ended }
+            }
             report => return Err(NodeError::Shard(format!("{id} spoke before it was ready: {report:?}"))),
         },
         result = &mut ended => return Err(NodeError::Shard(match result {
@@ -405,8 +402,7 @@ async fn start_osd(
         osd: id,
         identity: config.identity.clone(),
         maps: maps.clone(),
-        commands: osd.commands.clone(),
-        waker: osd.waker.clone(),
+        shard: osd.shard.clone(),
         refusals: Refusals::default(),
     };
     handshakes.spawn(switchboard.run(listener, dials));
@@ -429,28 +425,24 @@ fn listen(ip: IpAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
 async fn known_at(path: &Path, node: NodeId, cluster: &Cluster) -> Result<Option<OsdId>, NodeError> {
     let (map, shown) = (cluster.map().await?, path.display().to_string());
     let is_here = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.node == node);
-    Ok(cluster
-        .drives()
-        .await?
-        .into_iter()
-        .find(|(osd, drive)| *drive == shown && is_here(osd))
-        .map(|(osd, _)| osd))
+    let mut drives = cluster.drives().await?.into_iter();
+    Ok(drives.find(|(osd, drive)| *drive == shown && is_here(osd)).map(|(osd, _)| osd))
 }
 
 async fn control_osd(
     mut osd: OsdControl,
     cluster: Cluster,
-    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    mut maps: watch::Receiver<Arc<ClusterMap>>,
     mut wishes: ScrubWishes,
     board: Board,
-    mut stop: tokio::sync::watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
 ) -> Result<End, NodeError> {
     // Before it is announced, so that it knows who calls it at once.
     let _ = tokio::time::timeout(MAP_LIMIT, maps.wait_for(|map| map.osds.contains_key(&osd.id))).await;
     let map = maps.borrow_and_update().clone();
     let mut is_known = map.osds.contains_key(&osd.id);
     if is_known {
-        command(&osd, Command::Map(map)).await;
+        osd.shard.tell(Command::Map(map)).await;
     }
     let end;
     // None once its drive has failed: it is down from then on.
@@ -464,8 +456,7 @@ async fn control_osd(
     loop {
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
-                Report::Propose { pg, expected, config, is_split } => {
-                    let proposal = Proposal { pg, expected, config, is_split };
+                Report::Propose(proposal) => {
                     tokio::spawn(propose(&osd, cluster.clone(), maps.clone(), proposal));
                 }
                 Report::Tally(tally) => board.note_figures(osd.id, *tally),
@@ -487,7 +478,7 @@ async fn control_osd(
                 match map.osds.contains_key(&osd.id) {
                     true => {
                         is_known = true;
-                        command(&osd, Command::Map(map)).await;
+                        osd.shard.tell(Command::Map(map)).await;
                     }
                     false if is_known => {
                         tracing::info!(osd = %osd.id, "it was removed from the cluster, so it ends");
@@ -524,11 +515,11 @@ async fn control_osd(
             scrubs_are_due = false;
             let due = scrubs.due(&cluster, status).await;
             if !due.is_empty() {
-                command(&osd, Command::Scrub(due)).await;
+                osd.shard.tell(Command::Scrub(due)).await;
             }
         }
     }
-    command(&osd, Command::Shutdown).await;
+    osd.shard.tell(Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
     board.forget(osd.id);
     if let Some(lease) = lease {
@@ -536,13 +527,6 @@ async fn control_osd(
         let _ = cluster.registry().lease_revoke(lease).await;
     }
     Ok(end)
-}
-
-async fn command(osd: &OsdControl, command: Command) {
-    // It fails only when the shard has ended, which is noticed elsewhere.
-    if osd.commands.send(command).await.is_ok() {
-        osd.waker.wake();
-    }
 }
 
 async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeError> {
@@ -578,14 +562,6 @@ async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> LeaseId {
     }
 }
 
-/// A configuration that an OSD asks for.
-struct Proposal {
-    pg: PgId,
-    expected: Epoch,
-    config: PgConfig,
-    is_split: bool,
-}
-
 /// Carries a proposal to the registry and tells the shard what came of it.
 ///
 /// The shard is given a map before that has the new configuration: whoever begins an epoch knows of every attach that was
@@ -593,10 +569,10 @@ struct Proposal {
 fn propose(
     osd: &OsdControl,
     cluster: Cluster,
-    mut maps: tokio::sync::watch::Receiver<Arc<ClusterMap>>,
+    mut maps: watch::Receiver<Arc<ClusterMap>>,
     Proposal { pg, expected, config, is_split }: Proposal,
 ) -> impl Future<Output = ()> + use<> {
-    let (osd, commands, waker) = (osd.id, osd.commands.clone(), osd.waker.clone());
+    let (osd, shard) = (osd.id, osd.shard.clone());
     async move {
         let changed = match is_split {
             true => cluster.split_pg(pg, expected, config.clone()).await,
@@ -610,36 +586,28 @@ fn propose(
             }
         };
         // The answer to an earlier attempt may have been lost: whoever is primary claims, and nobody else.
-        let stands = claimed
-            || cluster
-                .map()
-                .await
-                .ok()
-                .and_then(|map| map.pgs.get(&pg).cloned())
-                .is_some_and(|found| found == config);
+        let stands = claimed || cluster.map().await.is_ok_and(|map| map.pgs.get(&pg) == Some(&config));
         let mut accepted = None;
         if stands {
             let is_new =
                 |map: &Arc<ClusterMap>| map.pgs.get(&pg).is_some_and(|found| found.epoch >= config.epoch);
-            let map = match tokio::time::timeout(CLAIM_MAP_LIMIT, maps.wait_for(is_new)).await {
-                Ok(Ok(map)) => Some(map.clone()),
-                Ok(Err(_)) | Err(_) => None,
-            };
+            let shown = tokio::time::timeout(CLAIM_MAP_LIMIT, maps.wait_for(is_new));
+            let map = shown.await.ok().and_then(|map| Some(map.ok()?.clone()));
             if let Some(map) = map
-                && commands.send(Command::Map(map)).await.is_ok()
+                && shard.commands.send(Command::Map(map)).await.is_ok()
             {
                 accepted = Some(config);
             }
         }
-        if commands.send(Command::Proposal { pg, accepted }).await.is_ok() {
-            waker.wake();
-        }
+        shard.tell(Command::Proposal { pg, accepted }).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Epoch;
+    use base::map::PgConfig;
     use registry_embedded::EmbeddedRegistry;
 
     #[tokio::test]
@@ -663,8 +631,9 @@ mod tests {
         let (_reports, reports) = mpsc::channel(4);
         let (_ended, ended) = oneshot::channel();
         let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
-        let osd = OsdControl { id, address, waker: reactor.waker(), commands, reports, ended };
-        let (maps, watched) = tokio::sync::watch::channel(Arc::new(before));
+        let shard = ToShard { commands, waker: reactor.waker() };
+        let osd = OsdControl { id, address, shard, reports, ended };
+        let (maps, watched) = watch::channel(Arc::new(before));
         let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
         let proposal = Proposal { pg, expected: config.epoch, config: next.clone(), is_split: false };
         let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, proposal));

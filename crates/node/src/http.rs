@@ -87,9 +87,7 @@ async fn answer(stream: TcpStream, service: TowerToHyperService<axum::Router>) -
 async fn stay_announced(cluster: &Cluster, record: &HttpRecord, lease: &mut Option<LeaseId>) {
     loop {
         let kept = match *lease {
-            Some(lease) => {
-                cluster.registry().lease_keep_alive(lease).await.map(drop).map_err(ClusterError::from)
-            }
+            Some(lease) => cluster.registry().lease_keep_alive(lease).await.map_err(ClusterError::from),
             None => announce(cluster, record).await.map(|granted| *lease = Some(granted)),
         };
         if let Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) = kept {

@@ -77,6 +77,35 @@ pub enum Command {
     Shutdown,
 }
 
+/// The way to a shard.
+#[derive(Clone, Debug)]
+pub(crate) struct ToShard {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) waker: Waker,
+}
+
+impl ToShard {
+    pub(crate) async fn tell(&self, command: Command) {
+        // It fails only when the shard has ended, which is noticed elsewhere.
+        if self.commands.send(command).await.is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+/// A configuration that an OSD asks for.
+#[derive(Debug)]
+pub struct Proposal {
+    /// The group.
+    pub pg: PgId,
+    /// If its epoch still is this one.
+    pub expected: Epoch,
+    /// What is to replace its configuration.
+    pub config: PgConfig,
+    /// And with the same the group that is split off from it begins.
+    pub is_split: bool,
+}
+
 /// What a shard tells the control side.
 #[derive(Debug)]
 pub enum Report {
@@ -86,16 +115,7 @@ pub enum Report {
         waker: Waker,
     },
     /// It wants a group's configuration replaced.
-    Propose {
-        /// The group.
-        pg: PgId,
-        /// If its epoch still is this one.
-        expected: Epoch,
-        /// By this.
-        config: PgConfig,
-        /// And with the same the group that is split off from it begins.
-        is_split: bool,
-    },
+    Propose(Proposal),
     /// How it is.
     Status(Box<OsdStatus>),
     /// A scrub ended.
@@ -266,10 +286,10 @@ impl Io for ShardIo<'_> {
         self.reactor.flush(self.file, token);
     }
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: false });
+        self.proposals.push_back(Report::Propose(Proposal { pg, expected, config, is_split: false }));
     }
     fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose { pg, expected, config, is_split: true });
+        self.proposals.push_back(Report::Propose(Proposal { pg, expected, config, is_split: true }));
     }
 }
 

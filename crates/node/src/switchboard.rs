@@ -2,12 +2,12 @@
 //! thread anything, nor those who keep leases alive, and a registry that is away keeps no connection waiting.
 
 use crate::refusals::Refusals;
-use crate::shard::{Command, Dial};
+use crate::shard::{Command, Dial, ToShard};
 use auth::{Channel, Identity};
 use base::map::ClusterMap;
 use base::{Access, OsdId, PublicKey};
 use pg::Credential;
-use ring::{Stream, Waker};
+use ring::Stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,9 +30,7 @@ pub(crate) struct Switchboard {
     pub(crate) osd: OsdId,
     pub(crate) identity: Identity,
     pub(crate) maps: watch::Receiver<Arc<ClusterMap>>,
-    /// What the OSD's thread listens to.
-    pub(crate) commands: mpsc::Sender<Command>,
-    pub(crate) waker: Waker,
+    pub(crate) shard: ToShard,
     pub(crate) refusals: Refusals,
 }
 
@@ -61,13 +59,13 @@ impl Switchboard {
 
     async fn connect(self: Arc<Self>, dial: Dial) {
         let Dial { connection, address } = dial;
-        self.tell(match self.reach(address).await {
+        let command = match self.reach(address).await {
             Ok((stream, credential)) => {
                 Command::Connected { connection, stream, credential: Some(credential) }
             }
             Err(reason) => Command::NotConnected { connection, reason },
-        })
-        .await;
+        };
+        self.shard.tell(command).await;
     }
 
     /// Connects to whoever must be at an address.
@@ -98,7 +96,7 @@ impl Switchboard {
             }
         };
         if let Ok(stream) = stream_of(channel) {
-            self.tell(Command::Accepted { stream, credential: Some(credential) }).await;
+            self.shard.tell(Command::Accepted { stream, credential: Some(credential) }).await;
         }
     }
 
@@ -113,13 +111,6 @@ impl Switchboard {
             ));
         }
         Ok(Credential { name: name.into(), principal: principal.clone(), seen_at: map.revision })
-    }
-
-    async fn tell(&self, command: Command) {
-        // It fails only when the OSD's thread has ended.
-        if self.commands.send(command).await.is_ok() {
-            self.waker.wake();
-        }
     }
 }
 

@@ -66,18 +66,12 @@ impl Tallier {
 }
 
 /// Those of many that did the most since they were looked at last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Busiest<K> {
     /// The operations of all of them then.
     before: Map<K, u64>,
     /// In use again and again: operations since then, and what all came to.
     ranked: Vec<(u64, K, Traffic)>,
-}
-
-impl<K> Default for Busiest<K> {
-    fn default() -> Busiest<K> {
-        Busiest { before: Map::default(), ranked: Vec::new() }
-    }
 }
 
 impl<K: Copy + Eq + Hash + Ord> Busiest<K> {

@@ -10,14 +10,14 @@ use crate::disk::Disk;
 use crate::group::Groups;
 use crate::io::Io;
 use crate::journal::{Journal, Milestone};
-use crate::ledger::{Ledger, Replicated, StagedRecord};
+use crate::ledger::{Ledger, StagedRecord};
 use crate::links::presence::Presence;
 use crate::links::{Awaited, Links, Peer};
 use crate::operation::{Asked, MendReason, OperationId, OperationState, Operations, Purpose};
 use crate::pace::Pace;
 use crate::volumes::Volumes;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, BlockRange, ClusterId, Epoch, Generation, Instant, LinkId, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, BlockRange, ClusterId, Epoch, Instant, LinkId, ObjectKey, OsdId};
 use std::time::Duration;
 use store::StageError;
 use wire::{Outcome, RefusalDetails, Status};
@@ -41,6 +41,16 @@ pub(crate) struct Me {
     pub(crate) broken: Broken,
 }
 
+/// How far members were asked for the one block that an operation needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) id: OperationId,
+    /// How many of them were asked so far.
+    pub(crate) asked: usize,
+    /// What those and this OSD said.
+    pub(crate) absence: Absence,
+}
+
 /// What a mechanism has done by another.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -49,9 +59,9 @@ pub(crate) enum Task {
     /// Write a block anew.
     Mend { group: u32, range: BlockRange, reason: MendReason },
     /// Ask the members for the one block that a repair needs.
-    Fetch { id: OperationId, absence: Absence },
-    /// Ask this one, the `asked`th.
-    FetchFrom { id: OperationId, osd: OsdId, asked: usize, absence: Absence },
+    Fetch(Fetch),
+    /// Ask this one.
+    FetchFrom(Fetch, OsdId),
     /// Blocks were compared, or shall not be any more.
     EndCheck { id: OperationId, group: u32 },
     /// All members have the mark of the group's epoch, or a repair.
@@ -157,9 +167,9 @@ impl<I: Io> Context<'_, I> {
         self.presence.is_present(self.links, osd, self.now)
     }
 
-    /// Whether an OSD has not answered for so long that its groups go on without it.
-    pub(crate) fn is_away(&self, osd: OsdId) -> bool {
-        self.presence.is_away(osd, self.now)
+    /// Whether this OSD serves nothing more: its drive failed, or it is being shut down.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.disk.store.failure().is_some() || self.turn.is_shutting_down
     }
 
     /// Whether no replica of a group may take it over now: only then may what is read be served.
@@ -175,9 +185,9 @@ impl<I: Io> Context<'_, I> {
         if self.breaks(Sabotage::ReuseSequence) { Epoch(1) } else { epoch }
     }
 
-    /// Notes what was staged with the ledger's next token.
-    pub(crate) fn note_staged(&mut self, record: StagedRecord) {
-        self.ledger.note(record, self.groups);
+    /// Notes what was staged of a group with the ledger's next token.
+    pub(crate) fn note_staged(&mut self, group: u32, record: StagedRecord) {
+        self.ledger.note(group, record, self.groups);
     }
 
     /// Sends a message that counts as replicated.
@@ -207,10 +217,31 @@ impl<I: Io> Context<'_, I> {
 
     /// Ends an operation without a word.
     pub(crate) fn forget(&mut self, id: OperationId) {
-        if let Some(payload) = self.operations.live(id).payload.take_held() {
+        let operation = self.operations.live(id);
+        if let Some(payload) = operation.payload.take_held() {
             self.disk.put(payload);
         }
+        self.disk.release_parts(operation);
         self.operations.remove(id);
+    }
+
+    /// The same of one for which the drive may still work: then it goes when the drive is done.
+    pub(crate) fn abandon(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        if operation.parts_awaited > 0 {
+            operation.state = OperationState::Abandoned;
+        } else {
+            self.forget(id);
+        }
+    }
+
+    /// Has an operation wait again, before all others: for room in the store, or for a block to be mended.
+    pub(crate) fn put_back(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        operation.state = OperationState::Waiting;
+        let group = operation.group;
+        self.groups[group].line.put_back(id);
+        self.turn.look_again(group);
     }
 
     /// Refuses whoever an operation is for.
@@ -241,13 +272,6 @@ impl<I: Io> Context<'_, I> {
         }
     }
 
-    /// A replicated write is durable here.
-    pub(crate) fn count_replicated(&mut self, write: Option<Replicated>) {
-        if let Some(Replicated { bytes, at }) = write {
-            self.journal.figures.replicate.done(u64::from(bytes), self.now.since(at));
-        }
-    }
-
     /// A request was refused.
     pub(crate) fn count_refused(&mut self, kind: RequestKind, status: Status) {
         let figures = self.journal.figures.of_mut(kind);
@@ -272,23 +296,22 @@ impl<I: Io> Context<'_, I> {
         }
     }
 
-    /// Lets an operation that met damage wait until the block is mended. `false` when it cannot be.
+    /// Gives back what was read for an operation that met damage, and lets it wait until the block is mended. `false` when
+    /// it cannot be.
     ///
     /// It waits before whatever came after it: its client may be fenced by now, and what the next holder of the volume
     /// does to the same blocks must find it done.
     pub(crate) fn wait_for_mend(&mut self, id: OperationId, block: u16) -> bool {
+        self.release_parts(id);
         let operation = self.operations.live(id);
         let (group, key) = (operation.group, operation.range.key);
         if !self.can_mend(group, key, block) {
             return false;
         }
         self.met_damage(key, block);
-        self.operations.live(id).state = OperationState::Waiting;
-        self.groups[group].line.waiting.push_front(id);
-        let reason = MendReason::Damaged;
-        self.then(Task::Mend { group, range: BlockRange::one(key, block), reason });
-        // The mend may come to nothing at once.
-        self.turn.look_again(group);
+        // It is looked at again with the end of the turn, for the mend may come to nothing at once.
+        self.put_back(id);
+        self.then(Task::Mend { group, range: BlockRange::one(key, block), reason: MendReason::Damaged });
         true
     }
 
@@ -300,22 +323,18 @@ impl<I: Io> Context<'_, I> {
 
     /// Tells whoever an operation is for, and the operator, of damage that cannot be mended.
     pub(crate) fn report_damage(&mut self, id: OperationId, block: u16, status: Status) {
-        self.damage.counts.found += 1;
         let operation = self.operations.live(id);
         let (key, purpose) = (operation.range.key, operation.purpose);
         if !self.damage.cannot_be_read(key, block) {
             // A member that is away may have a sound copy: the client waits for it.
+            self.damage.counts.found += 1;
             return self.refuse(purpose, Status::NotActive);
         }
+        self.met_damage(key, block);
         if let Purpose::Client(asked) = purpose {
-            let details = RefusalDetails {
-                generation: Generation(0),
-                offset: u32::from(block) * BLOCK_BYTES as u32,
-                osd: self.me.id,
-                ..RefusalDetails::default()
-            };
+            let offset = u32::from(block) * BLOCK_BYTES as u32;
+            let details = RefusalDetails { offset, osd: self.me.id, ..RefusalDetails::default() };
             self.refuse_client(&asked, status, details);
         }
-        self.note(format!("damaged data: block {block} of {key} on {}", self.me.id));
     }
 }

@@ -1,9 +1,9 @@
 //! The store of an OSD, the memory it reads into, and what it wants of the drive.
 
 use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
-use crate::operation::{Operation, OperationId, Part, Purpose};
-use base::{BLOCK_BYTES, Buffer, BufferPool, LinkId, Network, ObjectKey};
-use store::{Action, BatchId, DeviceError, Location, Store};
+use crate::operation::{ByteRange, Operation, OperationId, Part, Purpose};
+use base::{BLOCK_BYTES, BlockRange, Buffer, BufferPool, LinkId, Network, ObjectKey};
+use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -11,28 +11,6 @@ use zerocopy::little_endian::U32;
 const SMALL_BLOCKS: usize = 1;
 /// Blocks of a buffer of the large pool: whatever a message has.
 const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
-
-/// What the store tells the rest of the OSD.
-#[derive(Debug)]
-pub(crate) enum StoreEvent {
-    /// A batch will not change any more, and lies in this memory.
-    Sealed(BatchId, Buffer),
-    /// What was staged with this token is on stable media.
-    Durable(u64),
-    /// It never will be.
-    Lost(u64, String),
-    /// A shutdown that was begun is done.
-    ShutdownDone,
-}
-
-/// What ended on the drive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Ended {
-    /// Something of the store's own.
-    OfStore,
-    /// The read of one part of an operation.
-    Part(PartToken),
-}
 
 /// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again
 /// while the drive still works for it.
@@ -51,7 +29,7 @@ impl PartToken {
             | u64::from(id.slot)
     }
 
-    fn of(number: u64) -> PartToken {
+    pub(crate) fn of(number: u64) -> PartToken {
         PartToken {
             slot: number as u32,
             serial_low: (number >> 44 & 0xfff) as u32,
@@ -64,8 +42,10 @@ impl PartToken {
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) store: Store,
-    small: BufferPool,
-    large: BufferPool,
+    /// Buffers of one block.
+    pub(crate) small: BufferPool,
+    /// Buffers for the largest message.
+    pub(crate) large: BufferPool,
     zeros: Buffer,
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
@@ -99,53 +79,29 @@ impl Disk {
         }
     }
 
-    /// Buffers of one block that are there.
-    pub(crate) fn small_available(&self) -> usize {
-        self.small.available()
-    }
-
-    /// Buffers for the largest message that are there.
-    pub(crate) fn large_available(&self) -> usize {
-        self.large.available()
-    }
-
-    pub(crate) fn take_large(&mut self) -> Option<Buffer> {
-        self.large.take()
-    }
-
     /// Fills an operation's parts and checksums from the index, of its blocks.
     pub(crate) fn look_up(&mut self, operation: &mut Operation) {
-        self.look_up_some(operation, operation.range.block_count);
+        self.forget_scratch();
+        let BlockRange { key, first_block, block_count } = operation.range;
+        self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
+        operation.checksums.clear();
+        operation.checksums.extend(self.checksums.iter().map(|checksum| U32::new(*checksum)));
+        self.take_parts(operation);
     }
 
-    /// As [`Self::look_up`], of at most `wanted` blocks from the operation's first, but only as far as all of them have
-    /// data or none has, and lie in at most `parts_max` places of the drive; so many the operation is about then.
-    /// Answers how many, and whether they are zeros.
-    pub(crate) fn look_up_run(
-        &mut self,
-        operation: &mut Operation,
-        wanted: u16,
-        parts_max: usize,
-    ) -> (u16, bool) {
-        self.look_up_some(operation, wanted);
+    /// As [`Self::look_up`], but only as far as all blocks have data or none has, and lie in at most `parts_max` places of
+    /// the drive; so many the operation is about then. Answers how many, and whether they are zeros.
+    pub(crate) fn look_up_run(&mut self, operation: &mut Operation, parts_max: usize) -> (u16, bool) {
+        self.look_up(operation);
         let is_zeros = operation.parts[0].location.is_none();
         let alike = operation.parts.iter().take_while(|part| part.location.is_none() == is_zeros);
         let count = alike.take(parts_max).count();
         operation.parts.truncate(count);
         let found = operation.parts.iter().map(|part| part.block_count).sum();
         operation.range.block_count = found;
-        operation.bytes = crate::operation::ByteRange::of(&operation.range);
+        operation.bytes = ByteRange::of(&operation.range);
         operation.checksums.truncate(usize::from(found));
         (found, is_zeros)
-    }
-
-    fn look_up_some(&mut self, operation: &mut Operation, block_count: u16) {
-        self.forget_scratch();
-        let (key, first_block) = (operation.range.key, operation.range.first_block);
-        self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
-        operation.checksums.clear();
-        operation.checksums.extend(self.checksums.iter().map(|checksum| U32::new(*checksum)));
-        self.take_parts(operation);
     }
 
     /// Fills the parts of an unaligned write with the blocks that it leaves something of: its first and last.
@@ -217,16 +173,15 @@ impl Disk {
 
     /// The drive answered one part of an operation: what it gave is kept there, if it gave something. Answers whether it was
     /// the last that is awaited.
-    pub(crate) fn part_was_read(
+    pub(crate) fn was_read(
         &mut self,
         operation: &mut Operation,
         index: usize,
-        buffer: Option<Buffer>,
-        is_ok: bool,
+        given: Option<Buffer>,
     ) -> bool {
         let part = &mut operation.parts[index];
         let location: Location = part.location.expect("only parts on the drive are read");
-        part.buffer = buffer.filter(|_| is_ok);
+        part.buffer = given;
         operation.parts_awaited -= 1;
         self.store.unpin(location);
         operation.parts_awaited == 0
@@ -234,13 +189,9 @@ impl Disk {
 
     /// Gives the buffers of an operation's parts back.
     pub(crate) fn release_parts(&mut self, operation: &mut Operation) {
-        let mut parts = std::mem::take(&mut operation.parts);
-        for part in parts.drain(..) {
-            if let Some(buffer) = part.buffer {
-                self.put(buffer);
-            }
+        for buffer in operation.parts.drain(..).filter_map(|part| part.buffer) {
+            self.put(buffer);
         }
-        operation.parts = parts;
     }
 
     /// Sends what was read for an operation: the checksums, then the blocks.
@@ -267,15 +218,9 @@ impl Disk {
         self.store.fail(reason, &mut self.actions);
     }
 
-    /// A drive operation ended: what is the store's own is handed to it.
-    pub(crate) fn ended(
-        &mut self,
-        token: u64,
-        buffer: Option<&Buffer>,
-        result: &Result<(), DeviceError>,
-    ) -> Ended {
+    /// A drive operation of the store's own ended.
+    pub(crate) fn ended(&mut self, token: u64, buffer: Option<&Buffer>, result: Result<(), DeviceError>) {
         let index = token as u32;
-        let result = result.clone();
         match token >> TOKEN_SHIFT {
             TOKEN_STORE_WRITE => self.store.handle_written(index, result, &mut self.actions),
             TOKEN_STORE_FLUSH => self.store.handle_flushed(index, result, &mut self.actions),
@@ -285,13 +230,11 @@ impl Disk {
                 let data = result.map(|()| &buffer.bytes()[..length]);
                 self.store.handle_read(index, data, &mut self.actions);
             }
-            TOKEN_PART => return Ended::Part(PartToken::of(token)),
             kind => unreachable!("no drive operation of kind {kind} is ever issued"),
         }
-        Ended::OfStore
     }
 
-    /// Takes what the store wants done, for [`Self::perform`]; to be given back by [`Self::give_back`].
+    /// Takes what the store wants done; to be given back by [`Self::give_back`].
     pub(crate) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
@@ -303,26 +246,13 @@ impl Disk {
         !self.actions.is_empty()
     }
 
-    /// Issues what the store wants of the drive; answers what it tells instead.
-    pub(crate) fn perform(&mut self, action: Action, io: &mut impl Io) -> Option<StoreEvent> {
-        match action {
-            Action::Write { token, offset, buffer, length } => {
-                io.write(TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token), offset, buffer, length);
-            }
-            Action::Flush { token } => io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token)),
-            Action::Read { token, offset, length } => {
-                // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
-                let buffer = self.large.take().unwrap_or_else(|| spare_buffer(length));
-                let blocks = (length / BLOCK_BYTES) as u64;
-                let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
-                io.read(token, offset, buffer, length);
-            }
-            Action::Sealed { batch, buffer } => return Some(StoreEvent::Sealed(batch, buffer)),
-            Action::Durable { token } => return Some(StoreEvent::Durable(token)),
-            Action::Lost { token, reason } => return Some(StoreEvent::Lost(token, reason)),
-            Action::ShutdownDone => return Some(StoreEvent::ShutdownDone),
-        }
-        None
+    /// Issues a read of the store's own.
+    pub(crate) fn read_for_store(&mut self, token: u32, offset: u64, length: usize, io: &mut impl Io) {
+        // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
+        let buffer = self.large.take().unwrap_or_else(|| spare_buffer(length));
+        let blocks = (length / BLOCK_BYTES) as u64;
+        let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
+        io.read(token, offset, buffer, length);
     }
 }
 

@@ -86,12 +86,11 @@ impl Fences {
                 return false;
             }
             awaited.retain_mut(|awaited| {
-                match cx.links.ready(awaited.osd) {
-                    Some(link) if awaited.told_on != Some(link) => {
-                        awaited.told_on = Some(link);
-                        cx.io.send(link, &Fence { request: 1, ..*fence }.encode(Kind::Fence));
-                    }
-                    _ => {}
+                if let Some(link) = cx.links.ready(awaited.osd)
+                    && awaited.told_on != Some(link)
+                {
+                    awaited.told_on = Some(link);
+                    cx.io.send(link, &Fence { request: 1, ..*fence }.encode(Kind::Fence));
                 }
                 // Without a connection it has nothing acknowledged here, and without a promise it serves no reads.
                 let is_linked = cx.links.link_of(awaited.osd).is_some();

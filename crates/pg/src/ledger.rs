@@ -2,8 +2,10 @@
 
 use crate::group::Groups;
 use crate::operation::OperationId;
-use base::{Instant, LinkId};
+use base::{BlockRange, Instant, LinkId};
 use std::collections::VecDeque;
+use store::WriteRecord;
+use wire::Replicate;
 
 /// A write or zeroing that a primary sent, to be counted when it is durable.
 #[derive(Clone, Copy, Debug)]
@@ -14,44 +16,28 @@ pub(crate) struct Replicated {
     pub(crate) at: Instant,
 }
 
-/// What was staged in the store and becomes durable in this order.
+/// What was staged of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StagedRecord {
-    Own {
-        group: u32,
-        operation: OperationId,
-    },
+    Own(OperationId),
     Replica {
-        group: u32,
         link: LinkId,
         ordinal: u64,
         write: Option<Replicated>,
     },
     /// A part of the deletion of a group that this OSD left: nobody waits for it.
-    Left {
-        group: u32,
-    },
+    Left,
     /// A split: both groups wait for it, since before it was staged.
     Split {
-        group: u32,
         child: u32,
     },
-}
-
-impl StagedRecord {
-    pub(crate) fn group(self) -> u32 {
-        let (StagedRecord::Own { group, .. }
-        | StagedRecord::Replica { group, .. }
-        | StagedRecord::Left { group }
-        | StagedRecord::Split { group, .. }) = self;
-        group
-    }
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    staged: VecDeque<StagedRecord>,
+    /// What becomes durable in this order, each with its group.
+    staged: VecDeque<(u32, StagedRecord)>,
     staged_token: u64,
     durable_token: u64,
     /// Ordered and not yet sent to the replicas: their batch is still being filled.
@@ -64,22 +50,30 @@ impl Ledger {
         self.staged_token
     }
 
-    /// Notes what was staged with [`Self::next_token`].
-    pub(crate) fn note(&mut self, record: StagedRecord, groups: &mut Groups) {
-        self.staged_token += 1;
-        if !matches!(record, StagedRecord::Split { .. }) {
-            groups[record.group()].staged_count += 1;
-        }
-        self.staged.push_back(record);
+    /// A write as the store takes it, with that token.
+    pub(crate) fn record(&self, write: &Replicate, role: store::Role) -> WriteRecord {
+        let Replicate { range, epoch, sequence, origin } = *write;
+        let BlockRange { key, first_block, block_count } = range;
+        let token = self.next_token();
+        WriteRecord { key, epoch, sequence, origin, first_block, block_count, token, role }
     }
 
-    /// The store is done with the oldest record, in whatever way.
-    pub(crate) fn settle(&mut self, token: u64, groups: &mut Groups) -> StagedRecord {
+    /// Notes what was staged with [`Self::next_token`].
+    pub(crate) fn note(&mut self, group: u32, record: StagedRecord, groups: &mut Groups) {
+        self.staged_token += 1;
+        if !matches!(record, StagedRecord::Split { .. }) {
+            groups[group].staged_count += 1;
+        }
+        self.staged.push_back((group, record));
+    }
+
+    /// The store is done with the oldest record, in whatever way: its group, and what it was.
+    pub(crate) fn settle(&mut self, token: u64, groups: &mut Groups) -> (u32, StagedRecord) {
         assert_eq!(token, self.durable_token, "what is staged becomes durable in order");
         self.durable_token += 1;
-        let record = self.staged.pop_front().expect("only what was staged becomes durable");
-        groups[record.group()].staged_count -= 1;
-        record
+        let (group, record) = self.staged.pop_front().expect("only what was staged becomes durable");
+        groups[group].staged_count -= 1;
+        (group, record)
     }
 }
 
@@ -96,12 +90,12 @@ mod tests {
         let config = PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync: vec![], learners: vec![] };
         let group = groups.add(Group::new(PgId::default(), 1, config, vec![], true, Instant::default()));
         let mut ledger = Ledger::default();
-        ledger.note(StagedRecord::Left { group }, &mut groups);
+        ledger.note(group, StagedRecord::Left, &mut groups);
         groups[group].staged_count += 1;
-        ledger.note(StagedRecord::Split { group, child: group }, &mut groups);
+        ledger.note(group, StagedRecord::Split { child: group }, &mut groups);
         assert_eq!((groups[group].staged_count, ledger.next_token()), (2, 2));
-        assert!(matches!(ledger.settle(0, &mut groups), StagedRecord::Left { .. }));
-        assert!(matches!(ledger.settle(1, &mut groups), StagedRecord::Split { .. }));
+        assert!(matches!(ledger.settle(0, &mut groups), (_, StagedRecord::Left)));
+        assert!(matches!(ledger.settle(1, &mut groups), (_, StagedRecord::Split { .. })));
         assert_eq!(groups[group].staged_count, 0);
     }
 }

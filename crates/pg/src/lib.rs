@@ -17,7 +17,7 @@
 //! - `request`: what clients ask: the queue, admission, reads, writes, unaligned edges.
 //! - `heal`: members that catch up, damage that is repaired, and looked for.
 //! - `moves`: how a group comes to lie where it shall, splits, and how what nobody needs goes.
-//! - `fence`: whoever had a volume before is served no more.
+//! - `fence`: whoever had a volume before is served no more. `hello`: who connected, and whether it is let in.
 //!
 //! Beside them `disk` (the store and its memory), `ledger` (what is staged and not durable), `operation` (one request on
 //! its way), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
@@ -39,6 +39,7 @@ mod epoch;
 mod fence;
 mod group;
 mod heal;
+mod hello;
 mod io;
 mod journal;
 mod ledger;

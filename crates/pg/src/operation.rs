@@ -22,8 +22,9 @@ impl OperationId {
 }
 
 /// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperationKind {
+    #[default]
     Read,
     Write,
     Zero,
@@ -38,8 +39,9 @@ pub(crate) enum OperationKind {
 }
 
 /// How far it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperationState {
+    #[default]
     Free,
     /// Behind another operation on the same blocks, or short of memory.
     Waiting,
@@ -78,10 +80,11 @@ pub(crate) enum MendReason {
 }
 
 /// What an operation is for: who gets the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Client(Asked),
     /// A difference between members being removed while the group peers.
+    #[default]
     Repair,
     /// The same of a block that the primary cannot read: this member's content is to become everybody's.
     Adoption(OsdId),
@@ -152,7 +155,7 @@ pub(crate) struct Order {
 }
 
 /// See the module's documentation. Its vectors keep their memory from one use of the slot to the next.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Operation {
     pub(crate) serial: u32,
     pub(crate) state: OperationState,
@@ -177,26 +180,6 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    fn empty() -> Operation {
-        Operation {
-            serial: 0,
-            state: OperationState::Free,
-            kind: OperationKind::Read,
-            purpose: Purpose::Repair,
-            group: 0,
-            epoch: Epoch(0),
-            bytes: ByteRange::default(),
-            range: BlockRange::default(),
-            attempt: Attempt::default(),
-            order: Order::default(),
-            payload: Payload::None,
-            checksums: Vec::new(),
-            edge_checksums: [0; 2],
-            parts: Vec::new(),
-            parts_awaited: 0,
-        }
-    }
-
     pub(crate) fn is_aligned(&self) -> bool {
         (self.bytes.offset | self.bytes.length).is_multiple_of(BLOCK_BYTES as u32)
     }
@@ -278,24 +261,6 @@ impl Operations {
         self.slots.len() - self.free.len()
     }
 
-    /// A slot for a new operation, to be filled in by the caller.
-    pub(crate) fn add(&mut self) -> (OperationId, &mut Operation) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Operation::empty());
-            self.slots.len() as u32 - 1
-        });
-        let operation = &mut self.slots[slot as usize];
-        operation.serial = operation.serial.wrapping_add(1);
-        operation.state = OperationState::Waiting;
-        operation.attempt = Attempt::default();
-        operation.order = Order::default();
-        operation.payload = Payload::None;
-        operation.checksums.clear();
-        operation.parts.clear();
-        operation.parts_awaited = 0;
-        (OperationId { slot, serial: operation.serial }, operation)
-    }
-
     /// A new operation of whole blocks.
     pub(crate) fn add_for(
         &mut self,
@@ -304,10 +269,22 @@ impl Operations {
         group: u32,
         range: BlockRange,
     ) -> OperationId {
-        let (id, operation) = self.add();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Operation::default());
+            self.slots.len() as u32 - 1
+        });
+        let operation = &mut self.slots[slot as usize];
+        operation.serial = operation.serial.wrapping_add(1);
+        operation.state = OperationState::Waiting;
         (operation.kind, operation.purpose, operation.group) = (kind, purpose, group);
         (operation.range, operation.bytes) = (range, ByteRange::of(&range));
-        id
+        operation.attempt = Attempt::default();
+        operation.order = Order::default();
+        operation.payload = Payload::None;
+        operation.checksums.clear();
+        operation.parts.clear();
+        operation.parts_awaited = 0;
+        OperationId { slot, serial: operation.serial }
     }
 
     /// The operation, if it has not ended.

@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::epoch::{self, claim};
 use crate::group::Groups;
 use crate::heal::renewal;
-use crate::io::Io;
+use crate::io::{Io, reads_data};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::links::access::Credential;
@@ -26,7 +26,7 @@ use crate::volumes::Volumes;
 use base::map::{ClusterMap, PgConfig};
 use base::{Buffer, Instant, LinkId, OsdId, PgId};
 use std::sync::Arc;
-use store::Store;
+use store::{DeviceError, Store};
 use wire::{Hello, Role, VERSIONS};
 
 /// Sizes of an OSD.
@@ -117,33 +117,21 @@ impl Osd {
         io: &'a mut I,
     ) -> (&'a mut Router, Context<'a, I>) {
         self.now = now;
-        let Shared {
-            turn,
-            disk,
-            ledger,
-            links,
-            presence,
-            groups,
-            operations,
-            volumes,
-            damage,
-            pace,
-            journal,
-        } = &mut self.shared;
+        let shared = &mut self.shared;
         let context = Context {
             me: self.me,
             now,
-            turn,
-            disk,
-            ledger,
-            links,
-            presence,
-            groups,
-            operations,
-            volumes,
-            damage,
-            pace,
-            journal,
+            turn: &mut shared.turn,
+            disk: &mut shared.disk,
+            ledger: &mut shared.ledger,
+            links: &mut shared.links,
+            presence: &mut shared.presence,
+            groups: &mut shared.groups,
+            operations: &mut shared.operations,
+            volumes: &mut shared.volumes,
+            damage: &mut shared.damage,
+            pace: &mut shared.pace,
+            journal: &mut shared.journal,
             io,
         };
         (&mut self.router, context)
@@ -272,7 +260,9 @@ impl Osd {
             let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
                 return Ok(Progress { consumed, is_stalled: false });
             };
-            if router.message(&mut cx, link, message)? == Handled::Stalled {
+            let handled = router.message(&mut cx, link, message);
+            router.settle(&mut cx);
+            if handled? == Handled::Stalled {
                 return Ok(Progress { consumed, is_stalled: true });
             }
             consumed += size;
@@ -289,7 +279,19 @@ impl Osd {
         io: &mut impl Io,
     ) {
         let (router, mut cx) = self.at(now, io);
-        router.drive_ended(&mut cx, token, buffer, result);
+        if reads_data(token) {
+            if let Err(error) = &result {
+                cx.note(format!("a read of the drive failed: {error}"));
+            }
+            router.part_was_read(&mut cx, token, buffer.clone().filter(|_| result.is_ok()));
+            router.settle(&mut cx);
+        } else {
+            cx.disk.ended(token, buffer.as_ref(), result.map_err(DeviceError));
+        }
+        if let Some(buffer) = buffer {
+            cx.disk.put(buffer);
+        }
+        router.perform(&mut cx);
     }
 
     /// A buffer that was shared with the network is done with there.

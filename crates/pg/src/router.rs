@@ -1,33 +1,35 @@
 //! Who handles what: every input goes to the mechanism that it concerns, and what that has done by others is carried out.
 
 use crate::context::{Context, Handled, Task};
-use crate::disk::{Ended, PartToken, StoreEvent};
+use crate::disk::PartToken;
 use crate::epoch::{self, claim, query, repair};
 use crate::fence::{self, Fences};
 use crate::group::Group;
-use crate::heal::backfill::{self, Backfill, Received};
+use crate::group::role::State;
+use crate::heal::backfill::{self, Backfill};
 use crate::heal::digest;
 use crate::heal::mend::{self, Mends};
 use crate::heal::renewal::Renewals;
 use crate::heal::scrub::{self, Scrubs};
-use crate::io::Io;
+use crate::hello;
+use crate::io::{Io, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_WRITE};
 use crate::journal::Milestone;
-use crate::ledger::StagedRecord;
-use crate::links::hello::{Admitted, Host};
-use crate::links::{Awaited, LinkError, Peer};
+use crate::ledger::{Replicated, StagedRecord};
+use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::delete::Deletions;
 use crate::moves::placement;
 use crate::moves::split::{self, Splits};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
-use crate::replication::{order, replica};
+use crate::replication::order;
+use crate::replication::replica::{self, Content};
 use crate::request::read::{self, Reads};
 use crate::request::{admit, edges, write};
 use base::map::ClusterMap;
 use base::{Buffer, LinkId};
 use std::sync::Arc;
 use std::time::Duration;
-use store::DeviceError;
-use wire::{Hello, Message, Outcome, RefusalDetails, ReplicateRefused, Status, Welcome};
+use store::Action;
+use wire::{Message, Outcome, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
 
 /// How often the slow things are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -52,19 +54,8 @@ pub(crate) struct Router {
 impl Router {
     // Messages.
 
-    /// Handles a message, and all that follows from it.
+    /// Handles a message.
     pub(crate) fn message(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        link: LinkId,
-        message: Message<'_>,
-    ) -> Result<Handled, LinkError> {
-        let handled = self.route(cx, link, message);
-        self.carry_out(cx, 0);
-        handled
-    }
-
-    fn route(
         &mut self,
         cx: &mut Context<'_, impl Io>,
         link: LinkId,
@@ -93,38 +84,10 @@ impl Router {
                     return Err(LinkError::OutOfTurn("the first message is not a hello"));
                 };
                 let credential = credential.take();
-                self.hello(cx, link, &hello, credential)
+                hello::handle_hello(cx, link, &hello, credential)?;
+                Ok(Handled::Done)
             }
         }
-    }
-
-    fn hello(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        link: LinkId,
-        hello: &Hello,
-        credential: Option<crate::links::access::Credential>,
-    ) -> Result<Handled, LinkError> {
-        let host = Host {
-            id: cx.me.id,
-            cluster: cx.me.cluster,
-            map: &cx.volumes.map,
-            is_leaving: is_leaving(cx),
-            now: cx.now,
-        };
-        let welcome = Welcome { version: hello.version() }.encode();
-        match cx.links.greet(&host, link, hello, credential, cx.io)? {
-            Admitted::Client => cx.io.send(link, &welcome),
-            Admitted::Osd { osd, is_anew } => {
-                if is_anew {
-                    epoch::lost_member(cx, osd, &format!("{osd} connected anew"));
-                }
-                cx.turn.next_tick = cx.now;
-                cx.io.send(link, &welcome);
-                fence::tell_all(cx, link);
-            }
-        }
-        Ok(Handled::Done)
     }
 
     fn message_of_client(
@@ -149,43 +112,34 @@ impl Router {
         }
     }
 
-    /// What may have to come again.
     fn message_of_osd(
         &mut self,
         cx: &mut Context<'_, impl Io>,
         link: LinkId,
         message: Message<'_>,
     ) -> Result<Handled, LinkError> {
-        use crate::replication::replica::Pushed;
-        Ok(match message {
-            Message::ReplicateWrite(write) => {
-                replica::apply_write(cx, link, &write.head, Some((write.checksums, write.data)))
-            }
-            Message::ReplicateZero(zeroing) => replica::apply_write(cx, link, &zeroing, None),
-            Message::Activate(activate) => replica::activate(cx, link, &activate),
-            Message::Whole(group) => replica::apply_whole(cx, link, group),
-            Message::PushEntry(entry) => replica::apply_entry(cx, link, &entry),
-            Message::PushWrite(push) => {
-                replica::apply_push(cx, link, &push.head, Pushed::Data(push.checksums, push.data))
-            }
-            Message::PushZero(push) => replica::apply_push(cx, link, &push, Pushed::Zeros),
-            Message::PushLost(lost) => replica::apply_push(cx, link, &lost.push, Pushed::Lost(lost.checksum)),
-            message => {
-                self.word_of_osd(cx, link, message)?;
-                Handled::Done
-            }
-        })
-    }
-
-    /// What is handled whenever it comes.
-    fn word_of_osd(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        link: LinkId,
-        message: Message<'_>,
-    ) -> Result<(), LinkError> {
         let osd = cx.links.osd_at(link).expect("the caller looked");
         match message {
+            // What may have to come again.
+            Message::ReplicateWrite(write) => {
+                let content = Content::Data(write.checksums, write.data);
+                return Ok(replica::apply_write(cx, link, &write.head, content));
+            }
+            Message::ReplicateZero(zero) => {
+                return Ok(replica::apply_write(cx, link, &zero, Content::Zeros));
+            }
+            Message::Activate(activate) => return Ok(replica::activate(cx, link, &activate)),
+            Message::Whole(group) => return Ok(replica::apply_whole(cx, link, group)),
+            Message::PushEntry(entry) => return Ok(replica::apply_entry(cx, link, &entry)),
+            Message::PushWrite(push) => {
+                let content = Content::Data(push.checksums, push.data);
+                return Ok(replica::apply_push(cx, link, &push.head, content));
+            }
+            Message::PushZero(push) => return Ok(replica::apply_push(cx, link, &push, Content::Zeros)),
+            Message::PushLost(lost) => {
+                return Ok(replica::apply_push(cx, link, &lost.push, Content::Lost(lost.checksum)));
+            }
+            // What is handled whenever it comes.
             Message::Welcome(welcome) => {
                 let peer = cx.links.osd_mut(link).expect("the caller looked");
                 (peer.version, peer.since) = (Some(welcome.version), cx.now);
@@ -201,7 +155,7 @@ impl Router {
                     cx.io.send(link, &answer.encode());
                 }
             }
-            Message::ReplicateAck(ack) => self.acknowledged(cx, link, ack.through, ack.is_full)?,
+            Message::ReplicateAck(ack) => self.acknowledged(cx, link, &ack)?,
             Message::ReplicateRefused(refused) => self.refused(cx, link, &refused),
             Message::Query(query) => {
                 self.splits.by_query(cx, query.pg, query.modulus);
@@ -229,7 +183,7 @@ impl Router {
             }
             _ => return Err(LinkError::OutOfTurn("an OSD sent a message of clients")),
         }
-        Ok(())
+        Ok(Handled::Done)
     }
 
     /// A replica has everything up to a message on stable media.
@@ -237,22 +191,18 @@ impl Router {
         &mut self,
         cx: &mut Context<'_, impl Io>,
         link: LinkId,
-        through: u64,
-        is_full: bool,
+        ack: &ReplicateAck,
     ) -> Result<(), LinkError> {
-        cx.links.heard_ack(link, through, is_full)?;
-        while let Some(awaited) = cx.links.next_had(link, through) {
+        cx.links.heard_ack(link, ack)?;
+        while let Some(awaited) = cx.links.next_had(link, ack.through) {
             match awaited {
                 Awaited::Write(operation) => order::member_has(cx, operation),
-                Awaited::Learning { .. } => {}
-                Awaited::Push { group, session, cost } => {
-                    self.backfill.learner_has(cx, group, session, Received::Push { cost });
-                }
-                Awaited::Join { group, session } => {
-                    self.backfill.learner_has(cx, group, session, Received::Mark);
+                Awaited::Learner { sent: ToLearner::Entry, .. } => {}
+                Awaited::Learner { group, session, sent } => {
+                    self.backfill.learner_has(cx, group, session, sent);
                 }
             }
-            self.carry_out(cx, 0);
+            self.settle(cx);
         }
         self.backfill.advance_promotions(cx);
         Ok(())
@@ -271,9 +221,7 @@ impl Router {
                 // What made it refuse may last: each claim is a commit of the registry.
                 epoch::end_for_longer(cx, group, &format!("{osd} refused a write: {status:?}"));
             }
-            Awaited::Learning { group, session }
-            | Awaited::Push { group, session, .. }
-            | Awaited::Join { group, session } => {
+            Awaited::Learner { group, session, .. } => {
                 self.backfill.learner_refused(cx, group, session, osd, status);
             }
         }
@@ -281,44 +229,15 @@ impl Router {
 
     // The drive.
 
-    /// A drive operation ended.
-    pub(crate) fn drive_ended(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        token: u64,
-        buffer: Option<Buffer>,
-        result: Result<(), String>,
-    ) {
-        let result = result.map_err(DeviceError);
-        if let Ended::Part(part) = cx.disk.ended(token, buffer.as_ref(), &result) {
-            self.part_was_read(cx, part, buffer.clone(), result);
-            self.carry_out(cx, 0);
-        }
-        if let Some(buffer) = buffer {
-            cx.disk.put(buffer);
-        }
-        self.perform(cx);
-    }
-
-    /// The drive answered one part of an operation.
-    fn part_was_read(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        part: PartToken,
-        buffer: Option<Buffer>,
-        result: Result<(), DeviceError>,
-    ) {
+    /// The drive answered one part of an operation, if it gave something.
+    pub(crate) fn part_was_read(&mut self, cx: &mut Context<'_, impl Io>, token: u64, given: Option<Buffer>) {
+        let part = PartToken::of(token);
         let id = cx.operations.reading(part.slot, part.serial_low);
         let operation = cx.operations.live(id);
-        let is_last = cx.disk.part_was_read(operation, part.index, buffer, result.is_ok());
-        if let Err(error) = result {
-            cx.journal.note(format!("a read of the drive failed: {error}"));
-        }
-        if !is_last {
+        if !cx.disk.was_read(operation, part.index, given) {
             return;
         }
         if operation.state == OperationState::Abandoned {
-            cx.release_parts(id);
             return cx.forget(id);
         }
         // A repair is divided by whoever orders it.
@@ -342,14 +261,23 @@ impl Router {
         loop {
             let mut actions = cx.disk.take_actions();
             for action in actions.drain(..) {
-                let Some(event) = cx.disk.perform(action, cx.io) else { continue };
-                match event {
-                    StoreEvent::Sealed(batch, memory) => order::send_sealed(cx, batch, &memory),
-                    StoreEvent::Durable(token) => self.became_durable(cx, token),
-                    StoreEvent::Lost(token, reason) => was_lost(cx, token, &reason),
-                    StoreEvent::ShutdownDone => cx.turn.is_shut_down = true,
+                match action {
+                    Action::Write { token, offset, buffer, length } => {
+                        let token = TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token);
+                        cx.io.write(token, offset, buffer, length);
+                    }
+                    Action::Flush { token } => {
+                        cx.io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token));
+                    }
+                    Action::Read { token, offset, length } => {
+                        cx.disk.read_for_store(token, offset, length, cx.io);
+                    }
+                    Action::Sealed { batch, buffer } => order::send_sealed(cx, batch, &buffer),
+                    Action::Durable { token } => self.became_durable(cx, token),
+                    Action::Lost { token, reason } => was_lost(cx, token, &reason),
+                    Action::ShutdownDone => cx.turn.is_shut_down = true,
                 }
-                self.carry_out(cx, 0);
+                self.settle(cx);
             }
             // Handling an event may have made the store act again.
             if !cx.disk.give_back(actions) {
@@ -359,21 +287,23 @@ impl Router {
     }
 
     fn became_durable(&mut self, cx: &mut Context<'_, impl Io>, token: u64) {
-        let record = cx.ledger.settle(token, cx.groups);
+        let (group, record) = cx.ledger.settle(token, cx.groups);
         match record {
-            StagedRecord::Own { operation, .. } => order::member_has(cx, operation),
-            StagedRecord::Replica { link, ordinal, write, .. } => {
+            StagedRecord::Own(operation) => order::member_has(cx, operation),
+            StagedRecord::Replica { link, ordinal, write } => {
                 cx.links.note_ack(link, ordinal);
-                cx.count_replicated(write);
+                if let Some(Replicated { bytes, at }) = write {
+                    cx.journal.figures.replicate.done(u64::from(bytes), cx.now.since(at));
+                }
             }
-            StagedRecord::Left { .. } => {}
-            StagedRecord::Split { child, .. } => {
+            StagedRecord::Left => {}
+            StagedRecord::Split { child } => {
                 cx.groups[child].staged_count -= 1;
                 nothing_is_staged(cx, child);
             }
         }
-        self.carry_out(cx, 0);
-        nothing_is_staged(cx, record.group());
+        self.settle(cx);
+        nothing_is_staged(cx, group);
     }
 
     // What mechanisms have done by each other.
@@ -388,10 +318,8 @@ impl Router {
             match task {
                 Task::StartWaiting { group } => self.start_waiting(cx, group),
                 Task::Mend { group, range, reason } => self.mends.begin(cx, group, range, reason),
-                Task::Fetch { id, absence } => self.mends.fetch_next(cx, id, 0, absence),
-                Task::FetchFrom { id, osd, asked, absence } => {
-                    self.mends.fetch_from(cx, id, osd, asked, absence);
-                }
+                Task::Fetch(fetch) => self.mends.fetch_next(cx, fetch),
+                Task::FetchFrom(fetch, osd) => self.mends.fetch_from(cx, fetch, osd),
                 Task::EndCheck { id, group } => scrub::end_check(cx, id, group),
                 Task::RepairDone { group } => repair::done(cx, group),
                 Task::RepairFailed { group, error } => repair::failed(cx, group, &error),
@@ -463,7 +391,7 @@ impl Router {
         for group in blocked.drain(..) {
             self.start_waiting(cx, group);
             repair::next(cx, group);
-            self.carry_out(cx, 0);
+            self.settle(cx);
         }
         self.scratch = blocked;
         if cx.now >= cx.turn.next_tick {
@@ -475,10 +403,10 @@ impl Router {
         } else if self.scrubs.next_at.is_some_and(|at| cx.now >= at) {
             self.scrubs.advance(cx);
         }
-        self.carry_out(cx, 0);
+        self.settle(cx);
         if cx.pace.next_at.is_some_and(|at| cx.now >= at) {
             self.backfill.begin_burst(cx);
-            self.carry_out(cx, 0);
+            self.settle(cx);
         }
         self.splits.stage(cx);
         cx.disk.flush();
@@ -489,7 +417,7 @@ impl Router {
 
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
-        if is_leaving(cx) {
+        if cx.is_leaving() {
             // The others are to notice that soon.
             return leave(cx);
         }
@@ -502,19 +430,19 @@ impl Router {
         cx.presence.look_around(cx.links, cx.now);
         for group in cx.groups.indices() {
             claim::advance(cx, group);
-            self.carry_out(cx, 0);
+            self.settle(cx);
         }
         self.fences.advance(cx);
         self.renewals.advance(cx);
         self.mends.advance(cx);
-        self.carry_out(cx, 0);
+        self.settle(cx);
         self.scrubs.advance(cx);
-        self.carry_out(cx, 0);
+        self.settle(cx);
         self.backfill.advance(cx);
-        self.carry_out(cx, 0);
+        self.settle(cx);
         placement::advance(cx);
         self.splits.advance(cx);
-        self.carry_out(cx, 0);
+        self.settle(cx);
         self.deletions.look(cx);
         // What is staged before a split is what is split.
         if self.splits.is_idle() {
@@ -569,13 +497,8 @@ impl Router {
         placement::find_left(cx, &mut self.deletions);
         cx.presence.find_neighbours(cx.me.id, cx.groups);
         cx.turn.next_tick = cx.now;
-        self.carry_out(cx, 0);
+        self.settle(cx);
     }
-}
-
-/// Whether an OSD serves nothing more: its drive failed, or it is being shut down.
-fn is_leaving(cx: &Context<'_, impl Io>) -> bool {
-    cx.disk.store.failure().is_some() || cx.turn.is_shutting_down
 }
 
 /// Ends the connections to the other OSDs.
@@ -597,15 +520,16 @@ fn nothing_is_staged(cx: &mut Context<'_, impl Io>, group: u32) {
     }
     query::answer_pending(cx, group);
     query::begin_epoch(cx, group);
-    if cx.groups[group].state() == crate::group::role::State::Waiting {
+    if cx.groups[group].state() == State::Waiting {
         claim::advance(cx, group);
     }
 }
 
 /// What was staged will never be durable: the drive failed.
 fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
-    match cx.ledger.settle(token, cx.groups) {
-        StagedRecord::Own { group, operation: id } => {
+    let (group, record) = cx.ledger.settle(token, cx.groups);
+    match record {
+        StagedRecord::Own(id) => {
             if let Some(operation) = cx.operations.get(id) {
                 let purpose = operation.purpose;
                 // Another member may do it.
@@ -615,13 +539,13 @@ fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
             }
             epoch::end(cx, group, &format!("the drive of {} failed: {reason}", cx.me.id));
         }
-        StagedRecord::Replica { link, ordinal, group, .. } => {
+        StagedRecord::Replica { link, ordinal, .. } => {
             let epoch = cx.groups[group].epoch;
             let refused = ReplicateRefused { ordinal, status: Status::DeviceFailed, epoch };
             cx.io.send(link, &refused.encode());
         }
         // Both halves wait for ever, as long as this process lives: its drive is of no use any more.
-        StagedRecord::Left { .. } | StagedRecord::Split { .. } => {}
+        StagedRecord::Left | StagedRecord::Split { .. } => {}
     }
     cx.note(format!("the drive failed: {reason}"));
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 const UNKNOWN_MAX: usize = 4096;
 
 /// What requests need to know of a volume.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
     pub(crate) generation: Generation,
@@ -21,18 +21,12 @@ pub(crate) struct VolumeState {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Volumes {
     pub(crate) map: Arc<ClusterMap>,
     known: Map<VolumeId, VolumeState>,
     /// Generations of volumes that the map does not show yet.
     fences: BTreeMap<VolumeId, Generation>,
-}
-
-impl Default for Volumes {
-    fn default() -> Volumes {
-        Volumes { map: Arc::new(ClusterMap::default()), known: Map::default(), fences: BTreeMap::new() }
-    }
 }
 
 impl Volumes {
@@ -60,13 +54,10 @@ impl Volumes {
                 continue;
             }
             let fence = self.fences.remove(id).unwrap_or_default();
-            let before = self.known.get(id);
-            let known = before.map_or(fence, |volume| volume.generation);
-            let traffic = before.map(|volume| volume.traffic).unwrap_or_default();
+            let state = self.known.entry(*id).or_default();
+            (state.pool, state.is_removed) = (info.pool, info.removed);
+            state.generation = state.generation.max(info.generation).max(fence);
             is_one_removed |= info.removed;
-            let generation = known.max(info.generation);
-            let state = VolumeState { pool: info.pool, generation, is_removed: info.removed, traffic };
-            self.known.insert(*id, state);
         }
         is_one_removed
     }

@@ -145,18 +145,13 @@ impl Queue {
             }
             None => self.ring.submit_and_wait(1),
         };
+        // Time is up, a signal came, or the completion queue must be reaped first.
+        let is_harmless = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
+        };
         match result {
-            Ok(_) => Ok(()),
-            // Time is up, a signal came, or the completion queue must be reaped first.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
+            Err(error) if !is_harmless(&error) => Err(error),
+            _ => Ok(()),
         }
     }
 

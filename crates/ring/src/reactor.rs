@@ -181,8 +181,7 @@ impl Reactor {
     pub fn connect(&mut self, address: &SockAddr) -> io::Result<ConnectionId> {
         let socket = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
         set_stream_options(&socket);
-        let connection = self.insert_connection(socket.into())?;
-        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        let (connection, state) = self.insert_connection(socket.into())?;
         state.is_connecting = true;
         let address = Box::new(address.clone());
         let entry =
@@ -199,11 +198,10 @@ impl Reactor {
     ///
     /// # Errors
     /// When there are too many connections.
-    pub fn adopt(&mut self, stream: impl Into<Stream>) -> io::Result<ConnectionId> {
-        let Stream { socket, session } = stream.into();
+    pub fn adopt(&mut self, stream: Stream) -> io::Result<ConnectionId> {
+        let Stream { socket, session } = stream;
         set_stream_options(&socket);
-        let connection = self.insert_connection(socket.into())?;
-        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        let (connection, state) = self.insert_connection(socket.into())?;
         state.encryption = session.map(|session| Box::new(Encryption::new(session)));
         self.arm_receive(connection.slot);
         Ok(connection)
@@ -216,16 +214,15 @@ impl Reactor {
     /// When there are too many connections.
     pub fn reserve(&mut self) -> io::Result<ConnectionId> {
         let stand_in = Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-        let connection = self.insert_connection(stand_in.into())?;
-        let state = self.connections[connection.slot()].as_mut().expect("it was just inserted");
+        let (connection, state) = self.insert_connection(stand_in.into())?;
         (state.is_connecting, state.is_reserved) = (true, true);
         Ok(connection)
     }
 
     /// Gives a reserved connection its connected socket; [`Event::Connected`] follows, or [`Event::Closed`] if the
     /// kernel's table does not take it. A socket for a connection that was closed meanwhile is closed too.
-    pub fn fulfil(&mut self, connection: ConnectionId, stream: impl Into<Stream>) {
-        let Stream { socket, session } = stream.into();
+    pub fn fulfil(&mut self, connection: ConnectionId, stream: Stream) {
+        let Stream { socket, session } = stream;
         let Some(state) = self.connection_mut(connection).filter(|state| state.is_reserved) else { return };
         set_stream_options(&socket);
         let socket = OwnedFd::from(socket);
@@ -381,7 +378,7 @@ impl Reactor {
         Some(state)
     }
 
-    fn insert_connection(&mut self, socket: OwnedFd) -> io::Result<ConnectionId> {
+    fn insert_connection(&mut self, socket: OwnedFd) -> io::Result<(ConnectionId, &mut Connection)> {
         let slot = match self.connections_free.pop() {
             Some(slot) => slot,
             None if self.connections.len() < self.options.connections_max as usize => {
@@ -401,8 +398,8 @@ impl Reactor {
         }
         self.connection_serial = self.connection_serial.wrapping_add(1);
         let serial = self.connection_serial;
-        self.connections[slot as usize] = Some(Connection::new(socket, serial, self.options.inbox_bytes));
-        Ok(ConnectionId { slot, serial })
+        let state = Connection::new(socket, serial, self.options.inbox_bytes);
+        Ok((ConnectionId { slot, serial }, self.connections[slot as usize].insert(state)))
     }
 
     fn arm_wake(&mut self) {
@@ -603,7 +600,7 @@ impl Reactor {
             // SAFETY: the kernel just made this descriptor for us; nobody else has it.
             let socket = unsafe { Socket::from_raw_fd(result) };
             // Too many connections: dropping it closes it, which is all that can be said to its peer.
-            if let Ok(connection) = self.adopt(socket) {
+            if let Ok(connection) = self.adopt(Stream::new(socket, None)) {
                 events.push(Event::Accepted { listener: ListenerId(listener), connection });
             }
         }

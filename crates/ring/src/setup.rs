@@ -43,17 +43,14 @@ pub enum SetupError {
 
 /// A ring for one thread: completions are handled when that thread asks for them, never by interrupting it.
 pub(crate) fn make_ring(entries: u32) -> Result<IoUring, SetupError> {
-    let ring = IoUring::builder()
+    IoUring::builder()
         .setup_single_issuer()
         .setup_coop_taskrun()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
         .setup_cqsize(entries * 8)
         .build(entries)
-        .map_err(|error| {
-            explain(error, std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok())
-        })?;
-    Ok(ring)
+        .map_err(|error| explain(error, std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()))
 }
 
 fn explain(source: io::Error, sysctl: Option<String>) -> SetupError {

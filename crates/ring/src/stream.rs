@@ -1,7 +1,6 @@
 //! A connection that was made elsewhere.
 
 use socket2::Socket;
-use std::net::TcpStream;
 use tls::Session;
 
 /// A connected stream socket, and the encryption of what goes over it, if there is one.
@@ -22,18 +21,6 @@ impl Stream {
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.session.is_some()
-    }
-}
-
-impl From<Socket> for Stream {
-    fn from(socket: Socket) -> Stream {
-        Stream::new(socket, None)
-    }
-}
-
-impl From<TcpStream> for Stream {
-    fn from(socket: TcpStream) -> Stream {
-        Stream::new(socket, None)
     }
 }
 

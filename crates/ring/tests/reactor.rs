@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
 use base::Buffer;
-use ring::{Event, Reactor, ReactorOptions};
+use ring::{Event, Reactor, ReactorOptions, Stream};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -142,7 +142,7 @@ fn a_reserved_connection_waits_for_its_socket() {
     assert_eq!(reactor.connection_count(), 1);
     // Its slot may be another's by the time that its socket comes.
     let next = reactor.reserve().unwrap();
-    let made = || Socket::from(TcpStream::connect(address).unwrap());
+    let made = || Stream::new(TcpStream::connect(address).unwrap(), None);
     reactor.fulfil(given_up, made());
     reactor.fulfil(kept, made());
     let (mut late, mut peer) = (socket.accept().unwrap().0, socket.accept().unwrap().0);

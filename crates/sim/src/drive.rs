@@ -12,7 +12,7 @@
 use crate::random::Random;
 use base::{BLOCK_BYTES, Buffer, SECTOR_BYTES};
 use std::rc::Rc;
-use store::{Device, DeviceError};
+use store::{Action, Device, DeviceError, Store};
 
 /// One block's content, shared between the images; `None` was never written and reads as zeros.
 type Content = Option<Rc<[u8; BLOCK_BYTES]>>;
@@ -47,6 +47,19 @@ pub enum Completion {
     Flushed(u32),
     /// For `handle_read`, with what was read.
     Read(u32, Buffer, usize),
+}
+
+impl Completion {
+    /// Tells the store, and how it ended.
+    pub fn tell(self, store: &mut Store, result: Result<(), DeviceError>, actions: &mut Vec<Action>) {
+        match self {
+            Completion::Written(token) => store.handle_written(token, result, actions),
+            Completion::Flushed(token) => store.handle_flushed(token, result, actions),
+            Completion::Read(token, buffer, length) => {
+                store.handle_read(token, result.map(|()| &buffer.bytes()[..length]), actions);
+            }
+        }
+    }
 }
 
 /// A write that completed and that no flush covers yet.
@@ -119,15 +132,10 @@ impl SimDrive {
         SimDrive {
             media: self.visible.clone(),
             visible: self.visible.clone(),
-            cache: Vec::new(),
-            flying: Vec::new(),
             serial: self.serial,
-            volatile_cache: self.volatile_cache,
-            fuse: None,
-            powered: true,
-            random: self.random.clone(),
             written_by: self.written_by.clone(),
             durable_through: self.serial,
+            ..SimDrive::new(0, self.volatile_cache, self.random.clone())
         }
     }
 
@@ -193,13 +201,15 @@ impl SimDrive {
         self.flying.len()
     }
 
+    /// One operation in flight less, whichever chance picks.
+    fn take_any(&mut self) -> Option<Flying> {
+        let count = self.flying.len();
+        (count > 0).then(|| self.flying.swap_remove(self.random.index(count)))
+    }
+
     /// Completes one operation in flight, whichever chance picks; `None` when there is none.
     pub fn complete_any(&mut self) -> Option<Completion> {
-        if self.flying.is_empty() {
-            return None;
-        }
-        let index = self.random.index(self.flying.len());
-        Some(match self.flying.swap_remove(index) {
+        Some(match self.take_any()? {
             Flying::Write { token, offset, buffer, length } => {
                 self.write_all(offset, &buffer.bytes()[..length]);
                 Completion::Written(token)
@@ -219,11 +229,7 @@ impl SimDrive {
 
     /// Fails one operation in flight, whichever chance picks. Of a write, anything may have happened.
     pub fn fail_any(&mut self) -> Option<Completion> {
-        if self.flying.is_empty() {
-            return None;
-        }
-        let index = self.random.index(self.flying.len());
-        Some(match self.flying.swap_remove(index) {
+        Some(match self.take_any()? {
             Flying::Write { token, offset, buffer, length } => {
                 self.write_partly(offset, &buffer.bytes()[..length]);
                 Completion::Written(token)
@@ -251,10 +257,8 @@ impl SimDrive {
     /// The process is killed, the power stays: writes in flight land or do not, completed ones stay
     /// in the drive's cache, still without being durable.
     pub fn kill(&mut self) {
-        let mut flying = std::mem::take(&mut self.flying);
-        while !flying.is_empty() {
-            let index = self.random.index(flying.len());
-            if let Flying::Write { offset, buffer, length, .. } = flying.swap_remove(index) {
+        while let Some(flying) = self.take_any() {
+            if let Flying::Write { offset, buffer, length, .. } = flying {
                 self.write_partly(offset, &buffer.bytes()[..length]);
             }
         }
@@ -409,23 +413,23 @@ impl SimDrive {
         }
     }
 
-    fn spend(&mut self) -> Result<bool, DeviceError> {
+    /// One blocking operation more. `last` happens to it if the power fails now.
+    fn spend(&mut self, last: impl FnOnce(&mut SimDrive)) -> Result<(), DeviceError> {
         if !self.powered {
             return Err(DeviceError("the simulated drive has no power".to_owned()));
         }
         match &mut self.fuse {
-            Some(0) => Ok(false),
+            Some(0) => {
+                last(self);
+                self.power_cut();
+                Err(DeviceError("the simulated drive lost its power".to_owned()))
+            }
             Some(left) => {
                 *left -= 1;
-                Ok(true)
+                Ok(())
             }
-            None => Ok(true),
+            None => Ok(()),
         }
-    }
-
-    fn fail_power(&mut self) -> DeviceError {
-        self.power_cut();
-        DeviceError("the simulated drive lost its power".to_owned())
     }
 }
 
@@ -436,27 +440,20 @@ impl Device for SimDrive {
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range("read", offset, into.len()).map_err(DeviceError)?;
-        if !self.spend()? {
-            return Err(self.fail_power());
-        }
+        self.spend(|_| ())?;
         self.read_visible(offset, into);
         Ok(())
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.check_range("write", offset, data.len()).map_err(DeviceError)?;
-        if !self.spend()? {
-            self.write_partly(offset, data);
-            return Err(self.fail_power());
-        }
+        self.spend(|drive| drive.write_partly(offset, data))?;
         self.write_all(offset, data);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        if !self.spend()? {
-            return Err(self.fail_power());
-        }
+        self.spend(|_| ())?;
         self.settle(self.serial);
         Ok(())
     }

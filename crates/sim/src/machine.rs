@@ -1,7 +1,7 @@
 //! A store on a sound simulated drive, driven to rest after every turn: for measurements and for
 //! damage that is placed by hand.
 
-use crate::drive::{Completion, SimDrive};
+use crate::drive::SimDrive;
 use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
 use store::{Action, Expected, Identity, OpenError, Options, Role, StageError, Staged, Store, WriteRecord};
 use zerocopy::little_endian::U32;
@@ -92,8 +92,13 @@ impl Machine {
         let checksums: Vec<U32> =
             data.chunks_exact(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
         let record = self.record(object, first_block, checksums.len() as u16, Role::Primary);
+        self.stage(|store| store.stage_write(&record, &checksums, data))
+    }
+
+    /// Stages what takes the next token; busy is waited out.
+    fn stage<T>(&mut self, stage: impl Fn(&mut Store) -> Result<T, StageError>) -> Result<T, StageError> {
         for _ in 0..ROUNDS_MAX {
-            match self.store.stage_write(&record, &checksums, data) {
+            match stage(&mut self.store) {
                 Err(StageError::Busy) => self.settle(),
                 Ok(staged) => {
                     self.next_token += 1;
@@ -111,12 +116,7 @@ impl Machine {
     /// As the store's `stage_damaged`.
     pub fn write_damaged(&mut self, object: u32, block: u16, checksum: u32) -> Result<(), StageError> {
         let record = self.record(object, block, 1, Role::Recovery);
-        if let Err(StageError::Busy) = self.store.stage_damaged(&record, checksum.into()) {
-            self.settle();
-            self.store.stage_damaged(&record, checksum.into())?;
-        }
-        self.next_token += 1;
-        Ok(())
+        self.stage(|store| store.stage_damaged(&record, checksum.into()))
     }
 
     /// Stages content for one block, `None` for zeros, of which no group's log tells.
@@ -131,12 +131,10 @@ impl Machine {
     ) -> Result<(), StageError> {
         let sequence = Sequence(0);
         let record = WriteRecord { key, sequence, ..self.record(0, block, 1, Role::Housekeeping) };
-        match content {
-            Some(data) => self.store.stage_write(&record, &[U32::new(crc32c(data))], data).map(|_| ())?,
-            None => self.store.stage_zero(&record)?,
-        }
-        self.next_token += 1;
-        Ok(())
+        self.stage(|store| match content {
+            Some(data) => store.stage_write(&record, &[U32::new(crc32c(data))], data).map(drop),
+            None => store.stage_zero(&record),
+        })
     }
 
     /// Stages a zeroing. The log's sequence is the token.
@@ -145,12 +143,7 @@ impl Machine {
     /// As the store's `stage_zero`.
     pub fn zero(&mut self, object: u32, first_block: u16, block_count: u16) -> Result<(), StageError> {
         let record = self.record(object, first_block, block_count, Role::Housekeeping);
-        if let Err(StageError::Busy) = self.store.stage_zero(&record) {
-            self.settle();
-            self.store.stage_zero(&record)?;
-        }
-        self.next_token += 1;
-        Ok(())
+        self.stage(|store| store.stage_zero(&record))
     }
 
     fn record(&self, object: u32, first_block: u16, block_count: u16, role: Role) -> WriteRecord {
@@ -179,13 +172,7 @@ impl Machine {
                 return;
             }
             while let Some(completion) = self.drive.complete_any() {
-                match completion {
-                    Completion::Written(token) => self.store.handle_written(token, Ok(()), &mut actions),
-                    Completion::Flushed(token) => self.store.handle_flushed(token, Ok(()), &mut actions),
-                    Completion::Read(token, buffer, length) => {
-                        self.store.handle_read(token, Ok(&buffer.bytes()[..length]), &mut actions);
-                    }
-                }
+                completion.tell(&mut self.store, Ok(()), &mut actions);
                 self.perform(&mut actions);
             }
         }

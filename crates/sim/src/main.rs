@@ -3,6 +3,7 @@
 use clap::Parser;
 use sim::store_life::SABOTAGES;
 use sim::{cluster, store_life};
+use std::fmt::Debug;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,25 +52,16 @@ struct Arguments {
     #[arg(long)]
     plain_faults: bool,
     /// Break the store on purpose: the checker must notice
-    #[arg(long, value_parser = sabotage_named, value_name = "NAME")]
+    #[arg(long, value_parser = |name: &str| named(name, &SABOTAGES), value_name = "NAME")]
     sabotage: Option<Sabotage>,
     /// Break the OSDs on purpose: the checkers must notice
-    #[arg(long, value_parser = osd_sabotage_named, value_name = "NAME", conflicts_with = "store")]
+    #[arg(long, value_parser = |name: &str| named(name, &pg::Sabotage::ALL), value_name = "NAME", conflicts_with = "store")]
     break_osds: Option<pg::Sabotage>,
 }
 
-fn sabotage_named(name: &str) -> Result<Sabotage, String> {
-    SABOTAGES
-        .into_iter()
-        .find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name))
-        .ok_or_else(|| format!("no such sabotage; known are {SABOTAGES:?}"))
-}
-
-fn osd_sabotage_named(name: &str) -> Result<pg::Sabotage, String> {
-    pg::Sabotage::ALL
-        .into_iter()
-        .find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name))
-        .ok_or_else(|| format!("no such sabotage; known are {:?}", pg::Sabotage::ALL))
+fn named<T: Copy + Debug>(name: &str, sabotages: &[T]) -> Result<T, String> {
+    let found = sabotages.iter().find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name));
+    found.copied().ok_or_else(|| format!("no such sabotage; known are {sabotages:?}"))
 }
 
 /// The seed that is running, for the message of a panic, which ends a release build at once.

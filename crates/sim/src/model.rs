@@ -155,12 +155,6 @@ impl Model {
         }
     }
 
-    /// How many blocks hold data in the durable state.
-    #[must_use]
-    pub fn blocks_written(&self) -> u64 {
-        self.blocks.iter().flatten().filter(|version| version.token != 0).count() as u64
-    }
-
     /// The store reported `token` durable.
     ///
     /// # Errors

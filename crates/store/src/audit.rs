@@ -1,6 +1,5 @@
 //! Counting again what a store counts as it goes.
 
-use crate::checkpoint::old_root;
 use crate::contents::Contents;
 use crate::segments::SegmentState;
 use crate::store::Store;
@@ -30,30 +29,26 @@ impl Store {
                 }
             }
             if let Some(page) = object.page {
-                pages[segments.of(page.location).ok_or("a page lies in no segment")? as usize] +=
-                    page.blocks();
+                let segment = segments.of(page.location.get()).ok_or("a page lies in no segment")?;
+                pages[segment as usize] += page.blocks();
             }
         }
         // While a checkpoint is under way, what it has written of its root is counted too.
         let is_exact = self.checkpoint.is_idle();
-        for (location, blocks) in old_root(self.checkpoint.superblock()).chain(self.checkpoint.replaced()) {
-            pages[segments.of(location).ok_or("a checkpoint lies in no segment")? as usize] += blocks;
+        for piece in self.checkpoint.superblock().pieces().iter().chain(self.checkpoint.replaced()) {
+            let segment = segments.of(piece.location.get()).ok_or("a checkpoint lies in no segment")?;
+            pages[segment as usize] += piece.blocks();
         }
         if blocks != index.block_count {
             return Err(format!("the index counts {} blocks and has {blocks}", index.block_count));
         }
         for (number, segment) in segments.all.iter().enumerate() {
-            if segment.live != live[number] {
-                return Err(format!(
-                    "segment {number} counts {} live blocks and has {}",
-                    segment.live, live[number]
-                ));
+            let (live, pages) = (live[number], pages[number]);
+            if segment.live != live {
+                return Err(format!("segment {number} counts {} live blocks and has {live}", segment.live));
             }
-            if segment.pages < pages[number] || is_exact && segment.pages > pages[number] {
-                return Err(format!(
-                    "segment {number} counts {} page blocks and has {}",
-                    segment.pages, pages[number]
-                ));
+            if segment.pages < pages || is_exact && segment.pages > pages {
+                return Err(format!("segment {number} counts {} page blocks and has {pages}", segment.pages));
             }
             if segment.state == SegmentState::Free && (segment.live > 0 || segment.pages > 0) {
                 return Err(format!("segment {number} is free and holds {} live blocks", segment.live));
@@ -61,10 +56,8 @@ impl Store {
         }
         let counted: u64 = segments.all.iter().map(|segment| u64::from(segment.pages)).sum();
         if segments.pages_blocks != counted {
-            return Err(format!(
-                "{} page blocks are counted, and the segments have {counted}",
-                segments.pages_blocks
-            ));
+            let told = segments.pages_blocks;
+            return Err(format!("{told} page blocks are counted, and the segments have {counted}"));
         }
         Ok(())
     }

@@ -17,12 +17,11 @@
 use crate::actions::{Action, Options};
 use crate::contents::Contents;
 use crate::in_flight::{FLUSH_SUPERBLOCK, TOKEN_SUPERBLOCK};
-use crate::index::Page;
 use crate::layout::{
-    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, ROOT_PIECES_MAX, Record, RecordKind, RootEntry, RootGroup,
-    RootHeader, RootObject, RootPiece, SUPERBLOCK_OFFSETS, Superblock,
+    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, LogEnd, Piece, ROOT_PIECES_MAX, Record, RecordKind, RootEntry,
+    RootGroup, RootHeader, RootObject, SUPERBLOCK_OFFSETS, Superblock,
 };
-use crate::log::{Log, LogEnd};
+use crate::log::{Log, Turn};
 use crate::segments::Segments;
 use crate::space::Space;
 use crate::streams::COLD;
@@ -52,9 +51,8 @@ enum Phase {
 struct Pending {
     /// The object of a page; `None` for a piece of the root.
     key: Option<ObjectKey>,
-    data_index: u32,
-    bytes: u32,
-    crc32c: u32,
+    /// Its location is counted from the batch's first data block.
+    piece: Piece,
 }
 
 /// A checkpoint that is being written, and what the next one will free.
@@ -76,12 +74,12 @@ pub(crate) struct Checkpoint {
     queue: Vec<ObjectKey>,
     pending: Vec<Pending>,
     /// Pages that no root will point at once this checkpoint is complete.
-    replaced: Vec<(u32, u32)>,
+    replaced: Vec<Piece>,
     /// Pages that went while the root was being written already.
-    replaced_later: Vec<(u32, u32)>,
+    replaced_later: Vec<Piece>,
     root: Vec<u8>,
     root_done: usize,
-    root_pieces: Vec<RootPiece>,
+    root_pieces: Vec<Piece>,
     scratch: Vec<u8>,
     buffer: Buffer,
     /// Blocks of pages and roots since opening.
@@ -125,9 +123,9 @@ impl Checkpoint {
         self.phase == Phase::Idle
     }
 
-    /// Pages that are still counted, and that no root will point at: first blocks and how many.
-    pub(crate) fn replaced(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.replaced.iter().chain(&self.replaced_later).copied()
+    /// Pages that are still counted, and that no root will point at.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = &Piece> {
+        self.replaced.iter().chain(&self.replaced_later)
     }
 
     /// Groups were split: what is under way goes on with the objects as they are called now.
@@ -139,12 +137,12 @@ impl Checkpoint {
     }
 
     /// An object is gone, or has a newer page: its old one is needed until the next root is in force.
-    pub(crate) fn page_was_replaced(&mut self, page: Page) {
+    pub(crate) fn page_was_replaced(&mut self, page: Piece) {
         let list = match self.phase {
             Phase::Idle | Phase::Pages => &mut self.replaced,
             Phase::Root | Phase::RootSealed(_) | Phase::Superblock(_) => &mut self.replaced_later,
         };
-        list.push((page.location, page.blocks()));
+        list.push(page);
     }
 
     /// Space is short until one more was written.
@@ -168,34 +166,28 @@ impl Checkpoint {
     }
 
     /// Begins a checkpoint when one is due, or the last one, and takes the next step of one that is under way.
-    pub(crate) fn advance(
-        &mut self,
-        is_last: bool,
-        contents: &mut Contents,
-        log: &mut Log,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn advance(&mut self, is_last: bool, turn: &mut Turn<'_>) {
         if self.is_idle() {
-            let is_due = log.appended_blocks - self.begun_at >= self.interval_blocks;
-            let has_news = log.durable.sequence > self.superblock.covers.get();
+            let is_due = turn.log.appended_blocks - self.begun_at >= self.interval_blocks;
+            let has_news = turn.log.durable.sequence.get() > self.superblock.covers.get();
             let is_wanted = self.is_renewal || self.is_wanted && has_news;
-            if !(is_due || is_wanted || is_last || self.would_make_room(contents, log)) {
+            if !(is_due || is_wanted || is_last || self.would_make_room(turn.contents, turn.log)) {
                 return;
             }
-            self.begin(contents, log);
+            self.begin(turn.contents, turn.log);
         }
         if self.phase == Phase::Pages {
-            self.append_pages(contents, log, actions);
+            self.append_pages(turn);
         }
         if self.phase == Phase::Root {
-            self.append_root(contents, log, actions);
+            self.append_root(turn);
         }
     }
 
     /// Whether clients' writes are refused for no other reason than pages that the next checkpoint gives back: on a small
     /// drive that was emptied, nobody may write any more so that one becomes due.
     fn would_make_room(&self, contents: &Contents, log: &Log) -> bool {
-        let replaced = || self.replaced().map(|(_, blocks)| u64::from(blocks)).sum::<u64>();
+        let replaced = || self.replaced().map(|piece| u64::from(piece.blocks())).sum::<u64>();
         let space = Space::of(contents, log);
         space.is_full() && !space.without_pages(replaced()).is_full()
     }
@@ -214,117 +206,100 @@ impl Checkpoint {
         self.queue.sort_unstable_by(|left, right| right.cmp(left));
     }
 
-    fn append_pages(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) {
+    fn append_pages(&mut self, turn: &mut Turn<'_>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         while let Some(key) = self.queue.last().copied() {
-            let Some(object) = contents.index.get(&key) else {
-                self.queue.pop();
-                continue;
-            };
-            object.to_page(&mut scratch);
-            if !self.append(RecordKind::Page, Some(key), &scratch, contents, log, actions) {
-                self.scratch = scratch;
-                return;
+            if let Some(object) = turn.contents.index.get(&key) {
+                object.to_page(&mut scratch);
+                if !self.append(Some(key), &scratch, turn) {
+                    self.scratch = scratch;
+                    return;
+                }
+                turn.contents.index.get_mut(&key).expect("it was just read").is_dirty = false;
             }
-            contents.index.get_mut(&key).expect("it was just read").is_dirty = false;
             self.queue.pop();
         }
         self.scratch = scratch;
-        if log.open_cold().is_some() && !self.seal(contents, log, actions) {
+        if turn.log.open_cold().is_some() && !self.seal(turn) {
             return;
         }
-        self.make_root(contents);
+        self.make_root(turn.contents);
         self.root_done = 0;
         self.root_pieces.clear();
         self.phase = Phase::Root;
     }
 
-    fn append_root(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) {
+    fn append_root(&mut self, turn: &mut Turn<'_>) {
         let root = std::mem::take(&mut self.root);
-        let piece_bytes = (log.batch_blocks_max as usize - 1) * BLOCK_BYTES;
+        let piece_bytes = (turn.log.batch_blocks_max as usize - 1) * BLOCK_BYTES;
         while self.root_done < root.len() {
             let piece = &root[self.root_done..];
             let piece = &piece[..piece.len().min(piece_bytes)];
-            if !self.append(RecordKind::Root, None, piece, contents, log, actions) {
+            if !self.append(None, piece, turn) {
                 self.root = root;
                 return;
             }
             self.root_done += piece.len();
         }
         self.root = root;
-        if log.open_cold().is_some() && !self.seal(contents, log, actions) {
+        if turn.log.open_cold().is_some() && !self.seal(turn) {
             return;
         }
         assert!(self.root_pieces.len() <= ROOT_PIECES_MAX, "a root of 16 TiB fits the superblock");
-        self.phase = Phase::RootSealed(log.cold_sequence);
-        self.became_durable(log.durable.sequence, actions);
+        self.phase = Phase::RootSealed(turn.log.cold_sequence);
+        self.became_durable(turn.log.durable.sequence.get(), turn.actions);
     }
 
-    /// Puts a page or a piece of the root into the open cold batch. `false` while there is no room.
-    fn append(
-        &mut self,
-        kind: RecordKind,
-        key: Option<ObjectKey>,
-        bytes: &[u8],
-        contents: &mut Contents,
-        log: &mut Log,
-        actions: &mut Vec<Action>,
-    ) -> bool {
+    /// Puts an object's page, or a piece of the root, into the open cold batch. `false` while there is no room.
+    fn append(&mut self, key: Option<ObjectKey>, bytes: &[u8], turn: &mut Turn<'_>) -> bool {
+        let log = &mut *turn.log;
         if log.cold_is_reserved {
             return false;
         }
+        let kind = if key.is_some() { RecordKind::Page } else { RecordKind::Root };
         let blocks = bytes.len().div_ceil(BLOCK_BYTES) as u16;
-        let blocks_max = log.cold_blocks_max(&contents.segments).max(u32::from(blocks) + 1);
+        let blocks_max = log.cold_blocks_max(&turn.contents.segments).max(u32::from(blocks) + 1);
         if log.open_cold().as_ref().is_some_and(|batch| !batch.fits(kind, blocks, blocks_max))
-            && !self.seal(contents, log, actions)
+            && !self.seal(turn)
         {
             return false;
         }
+        let log = &mut *turn.log;
         if log.open_cold().is_none() {
             *log.open_cold() = log.slots.take();
         }
         let Some(batch) = log.open_cold() else { return false };
-        let record = Record {
+        let piece = Piece {
+            location: batch.data_blocks.into(),
             bytes: (bytes.len() as u32).into(),
             crc32c: crc32c(bytes).into(),
-            ..Record::new(kind, key.unwrap_or_default(), 0, blocks)
         };
-        let data_index = batch.data_blocks;
-        batch.push(&record, [], bytes);
-        self.pending.push(Pending {
-            key,
-            data_index,
-            bytes: bytes.len() as u32,
-            crc32c: record.crc32c.get(),
-        });
+        let record = Record::new(kind, key.unwrap_or_default(), 0, blocks);
+        batch.push(&Record { bytes: piece.bytes, crc32c: piece.crc32c, ..record }, [], bytes);
+        self.pending.push(Pending { key, piece });
         self.blocks += u64::from(blocks);
         true
     }
 
     /// Seals the open cold batch: so what is pending in it has its place. `false` while it has to wait.
-    fn seal(&mut self, contents: &mut Contents, log: &mut Log, actions: &mut Vec<Action>) -> bool {
-        if !log.cold_may_go() {
+    fn seal(&mut self, turn: &mut Turn<'_>) -> bool {
+        if !turn.log.cold_may_go() {
             return false;
         }
-        let Some(sealed) = log.seal(COLD, &mut contents.segments, actions) else { return false };
+        let segments = &mut turn.contents.segments;
+        let Some(sealed) = turn.log.seal(COLD, segments, turn.actions) else { return false };
         let mut pending = std::mem::take(&mut self.pending);
-        for page in pending.drain(..) {
-            let location = sealed.data_location + page.data_index;
-            let placed = Page { location, bytes: page.bytes, crc32c: page.crc32c };
-            match page.key {
-                Some(key) => {
-                    let Some(object) = contents.index.get_mut(&key) else { continue };
-                    if let Some(old) = object.page.replace(placed) {
-                        self.page_was_replaced(old);
-                    }
+        for Pending { key, mut piece } in pending.drain(..) {
+            piece.location = (sealed.data_location + piece.location.get()).into();
+            if let Some(key) = key {
+                let Some(object) = turn.contents.index.get_mut(&key) else { continue };
+                if let Some(old) = object.page.replace(piece) {
+                    self.page_was_replaced(old);
                 }
-                None => self.root_pieces.push(RootPiece {
-                    location: location.into(),
-                    bytes: page.bytes.into(),
-                    crc32c: page.crc32c.into(),
-                }),
+            } else {
+                self.root_pieces.push(piece);
             }
-            contents.segments.pages_were_placed(location, placed.blocks());
+            segments.piece_was_placed(&piece);
         }
         self.pending = pending;
         true
@@ -345,9 +320,7 @@ impl Checkpoint {
                 pg_index: key.pg.index.into(),
                 volume: key.volume.0.into(),
                 object: key.object.into(),
-                location: page.location.into(),
-                bytes: page.bytes.into(),
-                crc32c: page.crc32c.into(),
+                page,
             };
             bytes.extend_from_slice(entry.as_bytes());
         }
@@ -375,14 +348,8 @@ impl Checkpoint {
                 bytes.extend_from_slice(entry.as_bytes());
             }
         }
-        let header = RootHeader {
-            covers: end.sequence.into(),
-            mount: end.mount.into(),
-            cursors: end.cursors,
-            next_segment: end.next_segment,
-            object_count: object_count.into(),
-            group_count: (contents.logs.groups.len() as u64).into(),
-        };
+        let group_count = (contents.logs.groups.len() as u64).into();
+        let header = RootHeader { end, object_count: object_count.into(), group_count };
         bytes[..size_of::<RootHeader>()].copy_from_slice(header.as_bytes());
         self.root = bytes;
     }
@@ -396,12 +363,12 @@ impl Checkpoint {
         let end = self.end.expect("a checkpoint under way has an end");
         let mut superblock = Superblock {
             sequence: (self.superblock.sequence.get() + 1).into(),
-            covers: end.sequence.into(),
+            covers: end.sequence,
             root_pieces: (self.root_pieces.len() as u32).into(),
             ..self.superblock
         };
         superblock.root[..self.root_pieces.len()].copy_from_slice(&self.root_pieces);
-        self.replaced.extend(old_root(&self.superblock));
+        self.replaced.extend(self.superblock.pieces());
         self.superblock = superblock;
         if !self.buffer.is_unique() {
             self.buffer = Buffer::new(BLOCK_BYTES);
@@ -437,22 +404,10 @@ impl Checkpoint {
         }
         self.phase = Phase::Idle;
         segments.covers = self.superblock.covers.get();
-        let later = std::mem::take(&mut self.replaced_later);
-        let mut replaced = std::mem::replace(&mut self.replaced, later);
-        for (location, blocks) in replaced.drain(..) {
-            segments.pages_died(location, blocks);
+        for piece in self.replaced.drain(..) {
+            segments.piece_died(&piece);
         }
-        self.replaced_later = replaced;
+        std::mem::swap(&mut self.replaced, &mut self.replaced_later);
         segments.free_all_unused();
     }
-}
-
-/// Where a superblock's root lies: first blocks and how many.
-pub(crate) fn old_root(superblock: &Superblock) -> impl Iterator<Item = (u32, u32)> + use<> {
-    let pieces = superblock.root;
-    let count = superblock.root_pieces.get() as usize;
-    pieces
-        .into_iter()
-        .take(count)
-        .map(|piece| (piece.location.get(), piece.bytes.get().div_ceil(BLOCK_BYTES as u32)))
 }

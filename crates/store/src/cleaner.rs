@@ -14,7 +14,7 @@ use crate::checkpoint::Checkpoint;
 use crate::contents::Contents;
 use crate::device::DeviceError;
 use crate::layout::{BatchHeader, RECORD_IS_DAMAGED, Record, RecordKind};
-use crate::log::Log;
+use crate::log::{Log, Turn};
 use crate::segments::{SegmentState, Segments};
 use crate::streams::{COLD, RESERVE};
 use base::{BLOCK_BYTES, ObjectKey, crc32c};
@@ -53,7 +53,8 @@ pub(crate) struct Cleaner {
 /// Blocks of one record that are live, together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    record: Record,
+    /// The record's number in its header.
+    record: usize,
     /// The object, as it is called now.
     key: ObjectKey,
     first_block: u16,
@@ -77,13 +78,8 @@ impl Cleaner {
     }
 
     /// Issues the read of the next piece, if cleaning is due and its pace allows it.
-    pub(crate) fn advance(
-        &mut self,
-        contents: &mut Contents,
-        log: &mut Log,
-        checkpoint: &mut Checkpoint,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn advance(&mut self, checkpoint: &mut Checkpoint, turn: &mut Turn<'_>) {
+        let (contents, log) = (&mut *turn.contents, &mut *turn.log);
         if log.cold_is_reserved {
             return;
         }
@@ -103,7 +99,7 @@ impl Cleaner {
         }
         let (victim, end) = loop {
             if let Some(sequence) = self.drained_with {
-                if log.durable.sequence < sequence {
+                if log.durable.sequence.get() < sequence {
                     return;
                 }
                 self.end_victim(&mut contents.segments);
@@ -125,35 +121,25 @@ impl Cleaner {
         let blocks = PIECE_BLOCKS.min(end - self.position);
         contents.segments.all[victim as usize].pins += 1;
         log.cold_is_reserved = true;
-        actions.push(Action::Read {
-            token: 0,
-            offset: contents.segments.offset(victim, self.position),
-            length: blocks as usize * BLOCK_BYTES,
-        });
+        let offset = contents.segments.offset(victim, self.position);
+        turn.actions.push(Action::Read { token: 0, offset, length: blocks as usize * BLOCK_BYTES });
     }
 
     /// A read ended. Answers the segment that was read, unless it is no victim any more.
-    pub(crate) fn read_ended(&mut self, segments: &mut Segments, log: &mut Log) -> Option<u32> {
-        log.cold_is_reserved = false;
+    pub(crate) fn read_ended(&mut self, turn: &mut Turn<'_>) -> Option<u32> {
+        turn.log.cold_is_reserved = false;
         let victim = self.victim?;
-        segments.all[victim as usize].pins -= 1;
+        turn.contents.segments.all[victim as usize].pins -= 1;
         Some(victim)
     }
 
     /// Goes on with what was read of the victim.
-    pub(crate) fn take_piece(
-        &mut self,
-        victim: u32,
-        piece: Result<&[u8], DeviceError>,
-        contents: &mut Contents,
-        log: &mut Log,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn take_piece(&mut self, victim: u32, piece: Result<&[u8], DeviceError>, turn: &mut Turn<'_>) {
         match piece {
-            Ok(piece) => self.move_live(victim, piece, contents, log, actions),
-            Err(_) => self.quarantine(victim, &mut contents.segments),
+            Ok(piece) => self.move_live(victim, piece, turn),
+            Err(_) => self.quarantine(victim, &mut turn.contents.segments),
         }
-        contents.segments.try_free(victim);
+        turn.contents.segments.try_free(victim);
     }
 
     /// A little more is moved than the foreground writes, the more so the fewer segments are free.
@@ -177,7 +163,7 @@ impl Cleaner {
     }
 
     fn choose_victim(&mut self, contents: &mut Contents, log: &Log, checkpoint: &mut Checkpoint) -> bool {
-        let now = log.durable.sequence;
+        let now = log.durable.sequence.get();
         let (is_idle, is_starving) = (log.foreground_is_idle(), log.is_starving);
         if is_idle && !is_starving && self.idle_budget <= 0 {
             return false;
@@ -221,7 +207,8 @@ impl Cleaner {
         if segments.all[victim as usize].pages > 0 && checkpoint.is_idle() {
             // Its pages move with the next checkpoint.
             for (_, object) in contents.index.iter_mut() {
-                object.is_dirty |= object.page.is_some_and(|page| segments.of(page.location) == Some(victim));
+                object.is_dirty |=
+                    object.page.is_some_and(|page| segments.of(page.location.get()) == Some(victim));
             }
             checkpoint.want();
         }
@@ -255,14 +242,8 @@ impl Cleaner {
     }
 
     /// Moves the live blocks of a piece.
-    fn move_live(
-        &mut self,
-        victim: u32,
-        piece: &[u8],
-        contents: &mut Contents,
-        log: &mut Log,
-        actions: &mut Vec<Action>,
-    ) {
+    fn move_live(&mut self, victim: u32, piece: &[u8], turn: &mut Turn<'_>) {
+        let (contents, log) = (&mut *turn.contents, &mut *turn.log);
         let Some(mut batch) = log.slots.take() else { return };
         let blocks_max = log.cold_blocks_max(&contents.segments);
         let blocks = (piece.len() / BLOCK_BYTES) as u32;
@@ -297,7 +278,7 @@ impl Cleaner {
                 }
                 let first = (run.location - data_start) as usize * BLOCK_BYTES;
                 let data = &data[first..first + usize::from(run.block_count) * BLOCK_BYTES];
-                push_run(&mut batch, run, &header_block, &header, data);
+                push_run(&mut batch, run, (&header, &header_block), data);
             }
             self.scratch_runs = runs;
             self.header = header_block;
@@ -320,7 +301,7 @@ impl Cleaner {
             return;
         }
         *log.open_cold() = Some(batch);
-        log.seal(COLD, &mut contents.segments, actions);
+        log.seal(COLD, &mut contents.segments, turn.actions);
     }
 
     /// The live runs among `count` data blocks of a batch from its `done`th on, which lie at `location` of the drive.
@@ -334,7 +315,7 @@ impl Cleaner {
     ) {
         let mut runs = std::mem::take(&mut self.scratch_runs);
         runs.clear();
-        for view in records(header_block, header) {
+        for (record, view) in records(header_block, header).enumerate() {
             if !matches!(view.kind, RecordKind::Write | RecordKind::Relocate) {
                 continue;
             }
@@ -365,7 +346,7 @@ impl Cleaner {
                         run.block_count += 1;
                     }
                     _ => runs.push(Run {
-                        record: view.record,
+                        record,
                         key,
                         first_block: block,
                         block_count: 1,
@@ -380,19 +361,8 @@ impl Cleaner {
     }
 }
 
-fn push_run(batch: &mut OpenBatch, run: &Run, header_block: &[u8], header: &BatchHeader, data: &[u8]) {
-    let view = records(header_block, header)
-        .find(|view| {
-            view.record.key() == run.record.key() && {
-                let first = view.record.first_block.get();
-                view.record.first_block == run.record.first_block
-                    && run.first_block - first == run.tail_index as u16
-                    && view.record.sequence == run.record.sequence
-                    && view.kind as u8 == run.record.kind
-                    && view.tail.len() >= run.tail_index + usize::from(run.block_count)
-            }
-        })
-        .expect("the run was found in this header");
+fn push_run(batch: &mut OpenBatch, run: &Run, (header, header_block): (&BatchHeader, &[u8]), data: &[u8]) {
+    let view = records(header_block, header).nth(run.record).expect("the run was found in this header");
     let record = Record {
         flags: if run.is_damaged { RECORD_IS_DAMAGED } else { 0 },
         ..Record::new(RecordKind::Relocate, run.key, run.first_block, run.block_count)

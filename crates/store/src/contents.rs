@@ -1,8 +1,8 @@
 //! What is durable: which block lies where, what the groups' logs say, and what that makes of the segments.
 
 use crate::batch::RecordView;
-use crate::index::{Entry, Index, Page};
-use crate::layout::RecordKind;
+use crate::index::{Entry, Index};
+use crate::layout::{Piece, RecordKind};
 use crate::pg_log::PgLogs;
 use crate::segments::Segments;
 use base::{LogEntry, ObjectKey, Sequence};
@@ -24,16 +24,25 @@ impl Contents {
         view: &RecordView<'_>,
         key: ObjectKey,
         data_location: u32,
-    ) -> Option<Page> {
+    ) -> Option<Piece> {
         let (index, logs, segments) = (&mut self.index, &mut self.logs, &mut self.segments);
         let (first_block, block_count) = (view.record.first_block.get(), view.record.block_count.get());
         let mut freed = None;
         match view.kind {
-            RecordKind::Write => {
+            RecordKind::Write | RecordKind::Relocate => {
+                let (checksums, sources) = view.tail.split_at(usize::from(block_count));
                 for number in 0..block_count {
+                    let block = first_block + number;
+                    let crc32c = checksums[usize::from(number)].get();
+                    // What was moved and overwritten since it was read is dead on arrival. The checksum tells even a write
+                    // to the very place that the block was read from, should that have been freed meanwhile.
+                    if let Some(source) = sources.get(usize::from(number))
+                        && index.entry(&key, block) != Some(Entry { location: source.get(), crc32c })
+                    {
+                        continue;
+                    }
                     let location = data_location + view.data_index + u32::from(number);
-                    let crc32c = view.tail[usize::from(number)].get();
-                    let old = index.set(key, first_block + number, Entry { location, crc32c });
+                    let old = index.set(key, block, Entry { location, crc32c });
                     segments.at(location).live += 1;
                     if let Some(old) = old {
                         segments.block_died(old.location);
@@ -42,23 +51,6 @@ impl Contents {
             }
             RecordKind::Zero => {
                 freed = index.remove(&key, first_block, block_count, |old| segments.block_died(old.location));
-            }
-            RecordKind::Relocate => {
-                let (checksums, sources) = view.tail.split_at(usize::from(block_count));
-                for number in 0..block_count {
-                    let block = first_block + number;
-                    let source = sources[usize::from(number)].get();
-                    let crc32c = checksums[usize::from(number)].get();
-                    // Overwritten since it was read: the copy is dead on arrival. The checksum tells even a write to
-                    // the very place that the block was read from, should that have been freed meanwhile.
-                    if index.entry(&key, block) != Some(Entry { location: source, crc32c }) {
-                        continue;
-                    }
-                    let location = data_location + view.data_index + u32::from(number);
-                    index.set(key, block, Entry { location, crc32c });
-                    segments.at(location).live += 1;
-                    segments.block_died(source);
-                }
             }
             RecordKind::Mark | RecordKind::Join => {
                 if let Some(modulus) = view.record.modulus() {
@@ -84,10 +76,7 @@ impl Contents {
             logs.completed(pg);
         }
         if view.kind != RecordKind::Relocate && is_placed {
-            let origin = match view.kind {
-                RecordKind::Write | RecordKind::Zero | RecordKind::Entry => view.record.origin(),
-                _ => 0,
-            };
+            let origin = view.record.origin();
             let object = if block_count == 0 { 0 } else { key.object };
             let volume = key.volume;
             let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };

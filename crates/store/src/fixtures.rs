@@ -79,9 +79,10 @@ fn a_batch_of_format_3() {
 #[test]
 fn a_checkpoint_of_format_3() {
     let (header, rest) = RootHeader::read_from_prefix(ROOT).unwrap();
-    assert_eq!((header.covers.get(), header.mount.get()), (507, 1));
-    let cursors = header.cursors.map(|cursor| (cursor.segment.get(), cursor.block.get()));
-    assert_eq!((cursors, header.next_segment.map(|next| next.get())), ([(2, 96), (1, 0)], [4, 3]));
+    let end = header.end;
+    assert_eq!((end.sequence.get(), end.mount.get()), (507, 1));
+    let cursors = end.cursors.map(|cursor| (cursor.segment.get(), cursor.block.get()));
+    assert_eq!((cursors, end.next_segment.map(|next| next.get())), ([(2, 96), (1, 0)], [4, 3]));
     let (objects, mut rest) = <[RootObject]>::ref_from_prefix_with_elems(rest, 16).unwrap();
     assert_eq!((header.object_count.get(), header.group_count.get()), (16, 64));
     let object = objects[0];
@@ -89,8 +90,9 @@ fn a_checkpoint_of_format_3() {
         (object.pool.get(), object.pg_index.get(), object.volume.get(), object.object.get()),
         (1, 1, 1, 0)
     );
-    assert_eq!((object.location.get(), object.bytes.get() as usize), (2049, PAGE.len()));
-    assert_eq!((object.crc32c.get(), crc32c(PAGE)), (442_438_198, 442_438_198));
+    let page = object.page;
+    assert_eq!((page.location.get(), page.bytes.get() as usize), (2049, PAGE.len()));
+    assert_eq!((page.crc32c.get(), crc32c(PAGE)), (442_438_198, 442_438_198));
     let mut groups = Vec::new();
     for _ in 0..header.group_count.get() {
         let (group, after) = RootGroup::read_from_prefix(rest).unwrap();

@@ -1,5 +1,6 @@
 //! Which block of which object lies where.
 
+use crate::layout::Piece;
 use base::hash::Map;
 use base::{OBJECT_BLOCKS, ObjectKey, PgId};
 use zerocopy::little_endian::{U32, U64};
@@ -12,20 +13,6 @@ pub(crate) struct Entry {
     pub(crate) crc32c: u32,
 }
 
-/// Where an object's index was last checkpointed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
-    pub(crate) location: u32,
-    pub(crate) bytes: u32,
-    pub(crate) crc32c: u32,
-}
-
-impl Page {
-    pub(crate) fn blocks(&self) -> u32 {
-        self.bytes.div_ceil(base::BLOCK_BYTES as u32)
-    }
-}
-
 const WORDS: usize = OBJECT_BLOCKS / 64;
 
 /// The blocks of one object: a bit for each that is there, and their entries in order.
@@ -35,7 +22,8 @@ pub(crate) struct ObjectIndex {
     entries: Vec<Entry>,
     /// Changed since its page was written.
     pub(crate) is_dirty: bool,
-    pub(crate) page: Option<Page>,
+    /// Where it was last checkpointed.
+    pub(crate) page: Option<Piece>,
 }
 
 impl ObjectIndex {
@@ -43,7 +31,12 @@ impl ObjectIndex {
         ObjectIndex { bits: [0; WORDS], entries: Vec::new(), is_dirty: false, page: None }
     }
 
+    /// Where a block's entry stands, or would stand.
     fn rank(&self, block: u16) -> usize {
+        // A dense object needs no counting.
+        if self.entries.len() == OBJECT_BLOCKS {
+            return usize::from(block);
+        }
         let word = usize::from(block) / 64;
         let below: u32 = self.bits[..word].iter().map(|bits| bits.count_ones()).sum();
         (below + (self.bits[word] & ((1 << (block % 64)) - 1)).count_ones()) as usize
@@ -54,17 +47,13 @@ impl ObjectIndex {
     }
 
     pub(crate) fn get(&self, block: u16) -> Option<Entry> {
-        // A dense object needs no counting.
-        if self.entries.len() == OBJECT_BLOCKS {
-            return Some(self.entries[usize::from(block)]);
-        }
         self.has(block).then(|| self.entries[self.rank(block)])
     }
 
     /// Puts an entry and answers the one it replaces.
     pub(crate) fn set(&mut self, block: u16, entry: Entry) -> Option<Entry> {
         self.is_dirty = true;
-        let rank = if self.entries.len() == OBJECT_BLOCKS { usize::from(block) } else { self.rank(block) };
+        let rank = self.rank(block);
         if self.has(block) {
             return Some(std::mem::replace(&mut self.entries[rank], entry));
         }
@@ -172,7 +161,7 @@ impl Index {
         first_block: u16,
         block_count: u16,
         mut removed: impl FnMut(Entry),
-    ) -> Option<Page> {
+    ) -> Option<Piece> {
         let object = self.objects.get_mut(key)?;
         for block in first_block..first_block + block_count {
             if let Some(entry) = object.remove(block) {

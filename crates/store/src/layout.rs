@@ -2,7 +2,7 @@
 
 use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// The version of this format.
 pub const FORMAT_VERSION: u32 = 3;
@@ -21,16 +21,24 @@ pub const NO_SEGMENT: u32 = u32::MAX;
 /// Streams: foreground and relocated data are kept apart.
 pub const STREAMS: usize = 2;
 
-/// A piece of a checkpoint's root.
+/// A piece of a checkpoint: an object's page, or a part of the root.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-pub struct RootPiece {
+pub struct Piece {
     /// Its first block on the drive.
     pub location: U32,
     /// Bytes of it that count.
     pub bytes: U32,
     /// Of those bytes.
     pub crc32c: U32,
+}
+
+impl Piece {
+    /// How many blocks it takes.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.bytes.get().div_ceil(BLOCK_BYTES as u32)
+    }
 }
 
 /// The superblock, 4 KiB.
@@ -62,7 +70,7 @@ pub struct Superblock {
     /// Pieces of its root; 0 before the first checkpoint.
     pub root_pieces: U32,
     /// The root, in order.
-    pub root: [RootPiece; ROOT_PIECES_MAX],
+    pub root: [Piece; ROOT_PIECES_MAX],
     /// Zeros.
     pub reserved: [u8; 404],
 }
@@ -87,6 +95,12 @@ impl Superblock {
     pub fn empty() -> Superblock {
         Superblock::new_zeroed()
     }
+
+    /// The pieces of the newest checkpoint's root, in order; none before the first.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.root[..(self.root_pieces.get() as usize).min(ROOT_PIECES_MAX)]
+    }
 }
 
 /// Where the next batch of a stream goes.
@@ -99,6 +113,20 @@ pub struct Cursor {
     pub segment: U32,
     /// The block in it.
     pub block: U32,
+}
+
+/// Where a durable log ends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct LogEnd {
+    /// The newest batch.
+    pub sequence: U64,
+    /// The mount of that batch.
+    pub mount: U64,
+    /// Where each stream goes on after it.
+    pub cursors: [Cursor; STREAMS],
+    /// And after that.
+    pub next_segment: [U32; STREAMS],
 }
 
 /// The first 64 bytes of a batch's header block.
@@ -133,7 +161,7 @@ pub struct BatchHeader {
 const _: () = assert!(size_of::<BatchHeader>() == 64);
 
 /// What a record does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u8)]
 pub enum RecordKind {
     /// Data for blocks of an object; a CRC-32C for each follows.
@@ -160,49 +188,28 @@ impl RecordKind {
     /// The kind of that number, if any.
     #[must_use]
     pub fn from_number(number: u8) -> Option<RecordKind> {
-        [
-            Self::Write,
-            Self::Zero,
-            Self::Relocate,
-            Self::Mark,
-            Self::Page,
-            Self::Root,
-            Self::Join,
-            Self::Entry,
-            Self::Split,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
+        RecordKind::try_read_from_bytes(&[number]).ok()
     }
 
     /// Words of 4 bytes after the record, for `block_count` blocks.
     #[must_use]
     pub fn tail_words(self, block_count: u16) -> usize {
-        match self {
-            RecordKind::Write => usize::from(block_count),
-            RecordKind::Relocate => 2 * usize::from(block_count),
-            RecordKind::Zero
-            | RecordKind::Mark
-            | RecordKind::Join
-            | RecordKind::Entry
-            | RecordKind::Split
-            | RecordKind::Page
-            | RecordKind::Root => 0,
-        }
+        self.sizes().0 * usize::from(block_count)
     }
 
     /// Data blocks in the batch, for `block_count` blocks.
     #[must_use]
     pub fn data_blocks(self, block_count: u16) -> u32 {
+        self.sizes().1 * u32::from(block_count)
+    }
+
+    /// For each block: words after the record, and data blocks.
+    fn sizes(self) -> (usize, u32) {
         match self {
-            RecordKind::Write | RecordKind::Relocate | RecordKind::Page | RecordKind::Root => {
-                u32::from(block_count)
-            }
-            RecordKind::Zero
-            | RecordKind::Mark
-            | RecordKind::Join
-            | RecordKind::Entry
-            | RecordKind::Split => 0,
+            Self::Write => (1, 1),
+            Self::Relocate => (2, 1),
+            Self::Page | Self::Root => (0, 1),
+            Self::Zero | Self::Mark | Self::Join | Self::Entry | Self::Split => (0, 0),
         }
     }
 }
@@ -299,14 +306,8 @@ impl Record {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RootHeader {
-    /// The checkpoint holds the effect of all batches up to this one.
-    pub covers: U64,
-    /// The mount of that batch.
-    pub mount: U64,
-    /// Where each stream went on after it.
-    pub cursors: [Cursor; STREAMS],
-    /// And after that.
-    pub next_segment: [U32; STREAMS],
+    /// The checkpoint holds the effect of all batches up to there.
+    pub end: LogEnd,
     /// Objects that follow.
     pub object_count: U64,
     /// Groups that follow them.
@@ -326,12 +327,8 @@ pub struct RootObject {
     pub volume: U64,
     /// The piece of the volume.
     pub object: U32,
-    /// The page's first block on the drive.
-    pub location: U32,
-    /// Bytes of the page.
-    pub bytes: U32,
-    /// Of those.
-    pub crc32c: U32,
+    /// Its page.
+    pub page: Piece,
 }
 const _: () = assert!(size_of::<RootObject>() == 32);
 

@@ -56,6 +56,7 @@ pub use actions::{
 };
 pub use device::{Device, DeviceError};
 pub use error::{FormatError, OpenError};
+pub use layout::RecordKind;
 pub use pg_log::PG_LOG_ENTRIES;
 pub use recovery::identify;
 pub use store::Store;

@@ -2,8 +2,9 @@
 
 use crate::actions::{Action, BatchId, Options, Sabotage, StageError, Staged};
 use crate::batch::OpenBatch;
+use crate::contents::Contents;
 use crate::in_flight::{InFlight, SealedBatch, write_token};
-use crate::layout::{BatchHeader, Cursor, Record, RecordKind, STREAMS, Superblock};
+use crate::layout::{BatchHeader, Cursor, LogEnd, Record, RecordKind, STREAMS, Superblock};
 use crate::segments::Segments;
 use crate::slots::Slots;
 use crate::streams::{COLD, HOT, Streams};
@@ -16,13 +17,11 @@ const COLD_IN_FLIGHT_MAX: usize = 2;
 /// The least size of the largest cold batch: a header for fewer blocks would waste what cleaning wins.
 const COLD_BATCH_BYTES: usize = 256 << 10;
 
-/// Where the durable log ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogEnd {
-    pub(crate) sequence: u64,
-    pub(crate) mount: u64,
-    pub(crate) cursors: [Cursor; STREAMS],
-    pub(crate) next_segment: [U32; STREAMS],
+/// What a step of a checkpoint or of cleaning works on, and what must happen next.
+pub(crate) struct Turn<'a> {
+    pub(crate) contents: &'a mut Contents,
+    pub(crate) log: &'a mut Log,
+    pub(crate) actions: &'a mut Vec<Action>,
 }
 
 /// A batch that was given its place.
@@ -80,11 +79,12 @@ impl Log {
         // Foreground batches under way, one being filled, and some that slow replicas still hold.
         let slot_count = options.batches_in_flight_max + 3 + COLD_IN_FLIGHT_MAX + 1;
         let needs_flush = options.volatile_cache && options.sabotage != Some(Sabotage::ReportBeforeFlush);
+        let durable = end.sequence.get();
         Log {
             header: BatchHeader {
                 salt: superblock::salt(superblock).into(),
                 mount: superblock.mount,
-                mount_begin: (end.sequence + 1).into(),
+                mount_begin: (durable + 1).into(),
                 ..BatchHeader::default()
             },
             batches_in_flight_max: options.batches_in_flight_max,
@@ -93,14 +93,14 @@ impl Log {
             streams: Streams::new(end.cursors, end.next_segment),
             open: [None, None],
             open_tokens: Vec::new(),
-            in_flight: InFlight::new(needs_flush, end.sequence),
-            next_sequence: end.sequence + 1,
+            in_flight: InFlight::new(needs_flush, durable),
+            next_sequence: durable + 1,
             durable: end,
             staged_blocks: 0,
             client_blocks: 0,
             appended_blocks: replayed_blocks,
             cold_sequence: 0,
-            client_sequence: if replayed_clients { end.sequence } else { 0 },
+            client_sequence: if replayed_clients { durable } else { 0 },
             cold_is_reserved: false,
             is_starving: false,
         }
@@ -137,7 +137,9 @@ impl Log {
         segments: &Segments,
     ) -> Result<Staged, StageError> {
         let block_count = record.block_count.get();
-        self.make_room(kind, block_count, segments)?;
+        if !self.make_room(kind, block_count, segments) {
+            return Err(StageError::Busy);
+        }
         let batch = self.open[HOT].as_mut().expect("make_room opened it");
         let offset = batch.push(record, [checksums], data) as u32;
         self.staged_blocks += u64::from(kind.data_blocks(block_count));
@@ -146,32 +148,23 @@ impl Log {
         Ok(Staged { batch: BatchId(batch.slot), offset })
     }
 
-    /// Sees to it that the open foreground batch takes a record.
-    fn make_room(
-        &mut self,
-        kind: RecordKind,
-        block_count: u16,
-        segments: &Segments,
-    ) -> Result<(), StageError> {
+    /// Whether the open foreground batch takes a record, once one is opened if there is none.
+    fn make_room(&mut self, kind: RecordKind, block_count: u16, segments: &Segments) -> bool {
         assert!(kind.data_blocks(block_count) < self.batch_blocks_max, "a record fits a batch");
         if self.open[HOT].is_none() {
-            let slot = self.slots.take().ok_or(StageError::Busy)?;
-            self.open[HOT] = Some(slot);
+            self.open[HOT] = self.slots.take();
         }
-        let batch = self.open[HOT].as_ref().expect("it was just opened");
+        let Some(batch) = &self.open[HOT] else { return false };
         if !batch.fits(kind, block_count, self.batch_blocks_max) {
-            return Err(StageError::Busy);
+            return false;
         }
         let blocks = batch.blocks() + kind.data_blocks(block_count);
         let room = self.streams.room(HOT, segments);
         // A batch ends with its segment, so that little of it is wasted; the record begins the next one.
         let ends_segment = batch.record_count > 0 && batch.blocks() <= room && blocks > room;
         let has_room = room >= blocks || self.streams.has_next(HOT);
-        if has_room && !ends_segment {
-            return Ok(());
-        }
         self.is_starving |= !has_room;
-        Err(StageError::Busy)
+        has_room && !ends_segment
     }
 
     /// Whether the open foreground batch should go now. While one is under way the next one grows, unless it is large
@@ -256,7 +249,7 @@ impl Log {
         let next_segment = self.streams.announce();
         batch.seal(BatchHeader {
             sequence: sequence.into(),
-            durable_through: self.durable.sequence.into(),
+            durable_through: self.durable.sequence,
             next_segment,
             stream: stream as u8,
             ..self.header
@@ -305,8 +298,8 @@ impl Log {
         if batch.stream == HOT {
             self.staged_blocks -= u64::from(batch.data_blocks);
         }
-        self.durable.sequence = batch.sequence;
-        self.durable.mount = self.header.mount.get();
+        self.durable.sequence = batch.sequence.into();
+        self.durable.mount = self.header.mount;
         self.durable.cursors[batch.stream] =
             Cursor { segment: batch.segment.into(), block: batch.end_block.into() };
         self.durable.next_segment = batch.next_segment;

@@ -69,12 +69,8 @@ impl Store {
     /// Which blocks of an object are allocated: a bit for each, the lowest first.
     #[must_use]
     pub fn allocated_bits(&self, key: &ObjectKey) -> [u8; base::OBJECT_BLOCKS / 8] {
-        let mut bits = [0; base::OBJECT_BLOCKS / 8];
-        if let Some(object) = self.contents.index.get(key) {
-            for block in 0..base::OBJECT_BLOCKS as u16 {
-                bits[usize::from(block) / 8] |= u8::from(object.get(block).is_some()) << (block % 8);
-            }
-        }
+        let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
+        self.for_each_block(key, |block, _| bits[usize::from(block) / 8] |= 1 << (block % 8));
         bits
     }
 

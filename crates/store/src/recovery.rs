@@ -26,17 +26,17 @@
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
 use crate::batch::{header_of, records, unknown_record};
-use crate::checkpoint::{Checkpoint, old_root};
+use crate::checkpoint::Checkpoint;
 use crate::cleaner::Cleaner;
 use crate::contents::Contents;
 use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
-use crate::index::{Index, ObjectIndex, Page};
+use crate::index::{Index, ObjectIndex};
 use crate::layout::{
-    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, NO_SEGMENT, RECORD_IS_DAMAGED, RecordKind,
-    RootEntry, RootGroup, RootHeader, RootObject, STREAMS, Superblock,
+    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, LogEnd, Piece, RECORD_IS_DAMAGED,
+    RecordKind, RootEntry, RootGroup, RootHeader, RootObject, STREAMS, Superblock,
 };
-use crate::log::{Log, LogEnd};
+use crate::log::Log;
 use crate::pg_log::PgLogs;
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
@@ -137,8 +137,27 @@ impl Window {
 struct Found {
     header: BatchHeader,
     block: Vec<u8>,
-    segment: u32,
-    block_number: u32,
+    place: Cursor,
+}
+
+impl Found {
+    /// Where the log ends behind it; the batch before it is where it ended so far.
+    fn end(&self, before: &LogEnd) -> LogEnd {
+        let BatchHeader { sequence, mount, next_segment, .. } = self.header;
+        let behind = self.place.block.get() + 1 + self.header.data_blocks.get();
+        let mut cursors = before.cursors;
+        cursors[usize::from(self.header.stream)] = Cursor { block: behind.into(), ..self.place };
+        LogEnd { sequence, mount, cursors, next_segment }
+    }
+}
+
+/// Where the next batch of a stream may lie: where its last one ended, or at the start of the segment that is its next.
+fn places(end: &LogEnd, stream: usize) -> [Cursor; 2] {
+    [end.cursors[stream], Cursor { segment: end.next_segment[stream], block: 0.into() }]
+}
+
+fn damaged(what: &'static str, location: u32) -> OpenError {
+    OpenError::Damaged { what, offset: u64::from(location) * BLOCK_BYTES as u64 }
 }
 
 struct Recovery<'a, D> {
@@ -154,7 +173,7 @@ struct Recovery<'a, D> {
     undecided: VecDeque<Found>,
     windows: [Window; STREAMS],
     probe: Window,
-    freed_pages: Vec<Page>,
+    freed_pages: Vec<Piece>,
     replayed_batches: u64,
     replayed_blocks: u64,
 }
@@ -164,18 +183,10 @@ impl<'a, D: Device> Recovery<'a, D> {
         let sabotage = options.sabotage;
         let mut segments = Segments::new(superblock.device_bytes.get(), superblock.segment_bytes.get());
         segments.covers = superblock.covers.get();
-        segments.sabotage_pins = sabotage == Some(Sabotage::ReusePinnedSegment);
-        segments.sabotage_live = sabotage == Some(Sabotage::ReuseLiveSegment);
+        segments.sabotage = sabotage;
         // A fresh log begins in the first segments.
-        let end = LogEnd {
-            sequence: 0,
-            mount: 0,
-            cursors: [
-                Cursor { segment: 0.into(), block: 0.into() },
-                Cursor { segment: 1.into(), block: 0.into() },
-            ],
-            next_segment: [2.into(), 3.into()],
-        };
+        let cursors = [0, 1].map(|segment: u32| Cursor { segment: segment.into(), block: 0.into() });
+        let end = LogEnd { cursors, next_segment: [2.into(), 3.into()], ..LogEnd::default() };
         Recovery {
             salt: superblock::salt(&superblock),
             device,
@@ -197,66 +208,45 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
     }
 
-    fn damaged<T>(what: &'static str, location: u32) -> Result<T, OpenError> {
-        Err(OpenError::Damaged { what, offset: u64::from(location) * BLOCK_BYTES as u64 })
-    }
-
-    fn count_pages(&mut self, location: u32, blocks: u32) -> Result<(), OpenError> {
-        let segments = &mut self.contents.segments;
-        if segments.of(location).is_none() || segments.of(location + blocks.max(1) - 1).is_none() {
-            return Self::damaged("a checkpoint's pointer to a place outside of the log", location);
+    fn count_piece(&mut self, piece: &Piece) -> Result<(), OpenError> {
+        let (segments, location) = (&mut self.contents.segments, piece.location.get());
+        if segments.of(location).is_none() || segments.of(location + piece.blocks().max(1) - 1).is_none() {
+            return Err(damaged("a checkpoint's pointer to a place outside of the log", location));
         }
-        segments.pages_were_placed(location, blocks);
+        segments.piece_was_placed(piece);
         Ok(())
     }
 
     fn read_checkpoint(&mut self) -> Result<(), OpenError> {
-        let mut root = Vec::new();
-        let count = self.superblock.root_pieces.get() as usize;
-        if count == 0 {
-            return Ok(());
-        }
-        let pieces = self.superblock.root;
-        for piece in &pieces[..count.min(pieces.len())] {
-            let (location, bytes) = (piece.location.get(), piece.bytes.get());
-            let blocks = bytes.div_ceil(BLOCK_BYTES as u32);
-            self.count_pages(location, blocks)?;
-            let mut buffer = Buffer::new(bytes as usize);
+        let (superblock, mut root) = (self.superblock, Vec::new());
+        let Some(first) = superblock.pieces().first() else { return Ok(()) };
+        for piece in superblock.pieces() {
+            self.count_piece(piece)?;
+            let (location, bytes) = (piece.location.get(), piece.bytes.get() as usize);
+            let mut buffer = Buffer::new(bytes);
             let memory = buffer.bytes_mut().expect("a new buffer has one holder");
             self.device.read(u64::from(location) * BLOCK_BYTES as u64, memory)?;
-            if crc32c(&memory[..bytes as usize]) != piece.crc32c.get() {
-                return Self::damaged("the root of the checkpoint", location);
+            if crc32c(&memory[..bytes]) != piece.crc32c.get() {
+                return Err(damaged("the root of the checkpoint", location));
             }
-            root.extend_from_slice(&memory[..bytes as usize]);
+            root.extend_from_slice(&memory[..bytes]);
         }
-        let location = pieces[0].location.get();
-        if self.parse_root(&root)?.is_none() {
-            return Self::damaged("the root of the checkpoint", location);
-        }
-        Ok(())
+        self.parse_root(&root, first.location.get())
     }
 
-    /// `None` when the root ends early.
-    fn parse_root(&mut self, root: &[u8]) -> Result<Option<()>, OpenError> {
-        let Ok((header, rest)) = RootHeader::read_from_prefix(root) else { return Ok(None) };
-        self.end = LogEnd {
-            sequence: header.covers.get(),
-            mount: header.mount.get(),
-            cursors: header.cursors,
-            next_segment: header.next_segment,
-        };
-        self.chain = self.end;
+    /// Takes over the root that begins at `location`.
+    fn parse_root(&mut self, root: &[u8], location: u32) -> Result<(), OpenError> {
+        let ends_early = || damaged("the root of the checkpoint", location);
+        let (header, rest) = RootHeader::read_from_prefix(root).ok().ok_or_else(ends_early)?;
+        (self.end, self.chain) = (header.end, header.end);
         let count = header.object_count.get() as usize;
-        let Ok((objects, mut rest)) = <[RootObject]>::ref_from_prefix_with_elems(rest, count) else {
-            return Ok(None);
-        };
+        let objects = <[RootObject]>::ref_from_prefix_with_elems(rest, count);
+        let (objects, mut rest) = objects.ok().ok_or_else(ends_early)?;
         self.read_pages(objects)?;
         for _ in 0..header.group_count.get() {
-            let Ok((group, after)) = RootGroup::read_from_prefix(rest) else { return Ok(None) };
-            let count = group.entry_count.get() as usize;
-            let Ok((entries, after)) = <[RootEntry]>::ref_from_prefix_with_elems(after, count) else {
-                return Ok(None);
-            };
+            let (group, after) = RootGroup::read_from_prefix(rest).ok().ok_or_else(ends_early)?;
+            let entries = <[RootEntry]>::ref_from_prefix_with_elems(after, group.entry_count.get() as usize);
+            let (entries, after) = entries.ok().ok_or_else(ends_early)?;
             rest = after;
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
             let log = self.contents.logs.groups.entry(pg).or_default();
@@ -264,41 +254,36 @@ impl<'a, D: Device> Recovery<'a, D> {
             log.is_incomplete = group.flags.get() & GROUP_IS_INCOMPLETE != 0;
             log.modulus = group.flags.get() >> GROUP_MODULUS_SHIFT;
             for entry in entries {
-                self.contents.logs.push(
-                    pg,
-                    LogEntry {
-                        epoch: Epoch(entry.epoch.get()),
-                        sequence: Sequence(entry.sequence.get()),
-                        volume: VolumeId(entry.volume.get()),
-                        object: entry.object.get(),
-                        first_block: entry.first_block.get(),
-                        block_count: entry.block_count.get(),
-                        origin: entry.origin.get(),
-                    },
-                );
+                let entry = LogEntry {
+                    epoch: Epoch(entry.epoch.get()),
+                    sequence: Sequence(entry.sequence.get()),
+                    volume: VolumeId(entry.volume.get()),
+                    object: entry.object.get(),
+                    first_block: entry.first_block.get(),
+                    block_count: entry.block_count.get(),
+                    origin: entry.origin.get(),
+                };
+                self.contents.logs.push(pg, entry);
             }
         }
-        Ok(Some(()))
+        Ok(())
     }
 
     /// Reads every object's page, in the order of the drive: those written together are read together.
     fn read_pages(&mut self, objects: &[RootObject]) -> Result<(), OpenError> {
         let mut order: Vec<&RootObject> = objects.iter().collect();
-        order.sort_unstable_by_key(|object| object.location.get());
+        order.sort_unstable_by_key(|object| object.page.location.get());
         for object in order {
-            let page = Page {
-                location: object.location.get(),
-                bytes: object.bytes.get(),
-                crc32c: object.crc32c.get(),
-            };
-            if page.bytes as usize > WINDOW_BYTES {
-                return Self::damaged("a checkpoint's page", page.location);
+            let page = object.page;
+            let is_damaged = || damaged("a checkpoint's page", page.location.get());
+            if page.bytes.get() as usize > WINDOW_BYTES {
+                return Err(is_damaged());
             }
-            self.count_pages(page.location, page.blocks())?;
-            let bytes = self.windows[0].blocks(self.device, page.location, page.blocks())?;
-            let bytes = &bytes[..page.bytes as usize];
-            let index = (crc32c(bytes) == page.crc32c).then(|| ObjectIndex::from_page(bytes)).flatten();
-            let Some(mut index) = index else { return Self::damaged("a checkpoint's page", page.location) };
+            self.count_piece(&page)?;
+            let bytes = self.windows[0].blocks(self.device, page.location.get(), page.blocks())?;
+            let bytes = &bytes[..page.bytes.get() as usize];
+            let index = (crc32c(bytes) == page.crc32c.get()).then(|| ObjectIndex::from_page(bytes));
+            let mut index = index.flatten().ok_or_else(is_damaged)?;
             index.page = Some(page);
             let key = ObjectKey {
                 pg: PgId { pool: PoolId(object.pool.get()), index: object.pg_index.get() },
@@ -307,7 +292,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             };
             for entry in index.entries() {
                 if self.contents.segments.of(entry.location).is_none() {
-                    return Self::damaged("a checkpoint's page", page.location);
+                    return Err(is_damaged());
                 }
                 self.contents.segments.at(entry.location).live += 1;
             }
@@ -318,12 +303,11 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     fn replay(&mut self) -> Result<(), OpenError> {
         let mut durable_through = 0;
-        let mut pieces = self.superblock.root.iter().take(self.superblock.root_pieces.get() as usize);
-        let mut root = pieces.next_back().map(|piece| piece.location.get());
+        let mut root = self.superblock.pieces().last().map(|piece| piece.location.get());
         while let Some(found) = self.next_batch()? {
             durable_through = durable_through.max(found.header.durable_through.get());
             // The root in force was durable before the superblock was written, and so was all before it.
-            let data = self.contents.segments.location(found.segment, found.block_number + 1);
+            let data = self.data_of(&found);
             if root.is_some_and(|root| (data..data + found.header.data_blocks.get()).contains(&root)) {
                 durable_through = durable_through.max(found.header.sequence.get());
                 root = None;
@@ -336,9 +320,8 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
         if root.is_some() {
             // What follows would be written over the checkpoint.
-            let cursor = self.chain.cursors[0];
-            let location = self.contents.segments.location(cursor.segment.get(), cursor.block.get());
-            return Self::damaged("a batch of the log before the checkpoint's root", location);
+            let location = self.contents.segments.location_of(self.chain.cursors[0]);
+            return Err(damaged("a batch of the log before the checkpoint's root", location));
         }
         if self.sabotage == Some(Sabotage::DropLastBatch) {
             self.undecided.pop_back();
@@ -356,45 +339,48 @@ impl<'a, D: Device> Recovery<'a, D> {
     fn next_batch(&mut self) -> Result<Option<Found>, OpenError> {
         let mut best: Option<Found> = None;
         for stream in 0..STREAMS {
-            let cursor = self.chain.cursors[stream];
-            let next = self.chain.next_segment[stream].get();
-            let places = [(cursor.segment.get(), cursor.block.get()), (next, 0)];
-            for (number, (segment, block)) in places.into_iter().enumerate() {
-                if segment >= self.contents.segments.count() || block >= self.contents.segments.blocks_each {
+            for (number, place) in places(&self.chain, stream).into_iter().enumerate() {
+                let segments = &self.contents.segments;
+                let (segment, block) = (place.segment.get(), place.block.get());
+                if segment >= segments.count() || block >= segments.blocks_each {
                     continue;
                 }
-                let location = self.contents.segments.location(segment, block);
                 let window = if number == 0 { &mut self.windows[stream] } else { &mut self.probe };
-                let bytes = window.blocks(self.device, location, 1)?;
+                let bytes = window.blocks(self.device, segments.location_of(place), 1)?;
                 let Some(header) = header_of(bytes, self.salt) else { continue };
-                let is_next = header.sequence.get() == self.chain.sequence + 1
+                let is_next = header.sequence.get() == self.chain.sequence.get() + 1
                     && usize::from(header.stream) == stream
-                    && block + 1 + header.data_blocks.get() <= self.contents.segments.blocks_each;
-                let mount = header.mount.get();
+                    && block + 1 + header.data_blocks.get() <= segments.blocks_each;
+                let (mount, mount_before) = (header.mount.get(), self.chain.mount.get());
                 let begin = header.mount_begin.get();
                 let is_begin = begin == 0 || begin == header.sequence.get();
-                let mount_fits = mount == self.chain.mount
-                    || mount > self.chain.mount && mount <= self.superblock.mount.get() && is_begin;
+                let mount_fits = mount == mount_before
+                    || mount > mount_before && mount <= self.superblock.mount.get() && is_begin;
                 let is_later = best.as_ref().is_none_or(|best| mount > best.header.mount.get());
                 if is_next && (mount_fits || self.sabotage == Some(Sabotage::IgnoreMount)) && is_later {
-                    best = Some(Found { header, block: bytes.to_vec(), segment, block_number: block });
+                    best = Some(Found { header, block: bytes.to_vec(), place });
                 }
             }
         }
         if let Some(found) = &best {
             if let Some(kind) = unknown_record(&found.block, &found.header) {
-                let offset = self.contents.segments.offset(found.segment, found.block_number);
+                let offset = u64::from(self.contents.segments.location_of(found.place)) * BLOCK_BYTES as u64;
                 return Err(OpenError::UnknownRecord { kind, offset });
             }
-            self.chain = end_behind(found, &self.chain);
+            self.chain = found.end(&self.chain);
         }
         Ok(best)
+    }
+
+    /// The first data block of a batch.
+    fn data_of(&self, found: &Found) -> u32 {
+        self.contents.segments.location_of(found.place) + 1
     }
 
     /// Whether all data of a batch arrived on the drive.
     fn is_whole(&mut self, found: &Found) -> Result<bool, OpenError> {
         let blocks = found.header.data_blocks.get();
-        let location = self.contents.segments.location(found.segment, found.block_number + 1);
+        let location = self.data_of(found);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
         let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
         for view in records(&found.block, &found.header) {
@@ -427,7 +413,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     fn replay_batch(&mut self, found: &Found) {
-        let data_location = self.contents.segments.location(found.segment, found.block_number + 1);
+        let data_location = self.data_of(found);
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
             has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);
@@ -444,33 +430,30 @@ impl<'a, D: Device> Recovery<'a, D> {
         }
         self.replayed_batches += u64::from(has_clients);
         self.replayed_blocks += 1 + u64::from(found.header.data_blocks.get());
-        self.end = end_behind(found, &self.end);
-        self.contents.segments.all[found.segment as usize].last_sequence = found.header.sequence.get();
+        self.end = found.end(&self.end);
+        self.contents.segments.all[found.place.segment.get() as usize].last_sequence =
+            found.header.sequence.get();
     }
 
     /// Looks behind the end of the log for batches that say that more of it was durable.
     fn search_for_lost_batches(&mut self, durable_through: u64) -> Result<(), OpenError> {
-        let end = self.end;
-        if durable_through > end.sequence {
-            let cursor = end.cursors[0];
-            let location = self.contents.segments.location(cursor.segment.get(), cursor.block.get());
-            return Self::damaged("a batch of the log", location);
+        let (segments, sequence) = (&self.contents.segments, self.end.sequence.get());
+        if durable_through > sequence {
+            return Err(damaged("a batch of the log", segments.location_of(self.end.cursors[0])));
         }
         for stream in 0..STREAMS {
-            let cursor = end.cursors[stream];
-            let places = [(cursor.segment.get(), cursor.block.get()), (end.next_segment[stream].get(), 0)];
-            for (segment, first) in places {
-                if segment >= self.contents.segments.count() {
+            for place in places(&self.end, stream) {
+                let segment = place.segment.get();
+                if segment >= segments.count() {
                     continue;
                 }
-                for block in first..self.contents.segments.blocks_each {
-                    let location = self.contents.segments.location(segment, block);
+                for block in place.block.get()..segments.blocks_each {
+                    let location = segments.location(segment, block);
                     let bytes = self.windows[stream].blocks(self.device, location, 1)?;
                     let Some(header) = header_of(bytes, self.salt) else { continue };
-                    if header.sequence.get() > end.sequence && header.durable_through.get() > end.sequence {
-                        let location =
-                            self.contents.segments.location(cursor.segment.get(), cursor.block.get());
-                        return Self::damaged("the header of a batch of the log", location);
+                    if header.sequence.get() > sequence && header.durable_through.get() > sequence {
+                        let location = segments.location_of(self.end.cursors[stream]);
+                        return Err(damaged("the header of a batch of the log", location));
                     }
                 }
             }
@@ -493,21 +476,10 @@ impl<'a, D: Device> Recovery<'a, D> {
                 next.state = SegmentState::Next;
             }
         }
-        for (location, _) in old_root(&self.superblock) {
-            assert!(self.contents.segments.at(location).pages > 0, "the root's pieces were counted");
+        for piece in self.superblock.pieces() {
+            let segment = self.contents.segments.at(piece.location.get());
+            assert!(segment.pages > 0, "the root's pieces were counted");
         }
         self.contents.segments.free_all_unused();
     }
-}
-
-fn end_behind(found: &Found, before: &LogEnd) -> LogEnd {
-    let mut end = *before;
-    end.sequence = found.header.sequence.get();
-    end.mount = found.header.mount.get();
-    let behind = found.block_number + 1 + found.header.data_blocks.get();
-    end.cursors[usize::from(found.header.stream)] =
-        Cursor { segment: found.segment.into(), block: behind.into() };
-    end.next_segment = found.header.next_segment;
-    debug_assert!(end.next_segment.iter().all(|next| next.get() == NO_SEGMENT || next.get() < NO_SEGMENT));
-    end
 }

@@ -1,6 +1,7 @@
 //! The segments of a drive: which can be written, and what still lies in the others.
 
-use crate::layout::SEGMENTS_OFFSET;
+use crate::actions::Sabotage;
+use crate::layout::{Cursor, Piece, SEGMENTS_OFFSET};
 use base::BLOCK_BYTES;
 use std::collections::VecDeque;
 
@@ -55,10 +56,7 @@ pub(crate) struct Segments {
     pub(crate) pages_blocks: u64,
     /// The newest complete checkpoint holds all batches up to this one.
     pub(crate) covers: u64,
-    /// Frees segments with live data in them.
-    pub(crate) sabotage_live: bool,
-    /// Frees segments that are being read.
-    pub(crate) sabotage_pins: bool,
+    pub(crate) sabotage: Option<Sabotage>,
 }
 
 impl Segments {
@@ -70,8 +68,7 @@ impl Segments {
             free: VecDeque::new(),
             pages_blocks: 0,
             covers: 0,
-            sabotage_live: false,
-            sabotage_pins: false,
+            sabotage: None,
         }
     }
 
@@ -86,6 +83,11 @@ impl Segments {
     /// The block number on the drive of a block of a segment.
     pub(crate) fn location(&self, segment: u32, block: u32) -> u32 {
         (SEGMENTS_OFFSET / BLOCK_BYTES as u64) as u32 + segment * self.blocks_each + block
+    }
+
+    /// The same of where a stream goes on.
+    pub(crate) fn location_of(&self, place: Cursor) -> u32 {
+        self.location(place.segment.get(), place.block.get())
     }
 
     /// The offset in bytes of a block of a segment.
@@ -105,16 +107,16 @@ impl Segments {
         &mut self.all[segment as usize]
     }
 
-    /// Pages of a checkpoint lie there.
-    pub(crate) fn pages_were_placed(&mut self, location: u32, blocks: u32) {
-        self.at(location).pages += blocks;
-        self.pages_blocks += u64::from(blocks);
+    /// A piece of a checkpoint lies there.
+    pub(crate) fn piece_was_placed(&mut self, piece: &Piece) {
+        self.at(piece.location.get()).pages += piece.blocks();
+        self.pages_blocks += u64::from(piece.blocks());
     }
 
-    /// No start needs them any more.
-    pub(crate) fn pages_died(&mut self, location: u32, blocks: u32) {
-        self.at(location).pages -= blocks;
-        self.pages_blocks -= u64::from(blocks);
+    /// No start needs it any more.
+    pub(crate) fn piece_died(&mut self, piece: &Piece) {
+        self.at(piece.location.get()).pages -= piece.blocks();
+        self.pages_blocks -= u64::from(piece.blocks());
     }
 
     /// Takes a free segment to be a stream's next, if more than `keep` are free.
@@ -130,8 +132,8 @@ impl Segments {
     /// Makes a sealed segment free if nothing needs it any more.
     pub(crate) fn try_free(&mut self, index: u32) {
         let segment = &self.all[index as usize];
-        let is_empty = segment.live == 0 || self.sabotage_live;
-        let is_read = segment.pins > 0 && !self.sabotage_pins;
+        let is_empty = segment.live == 0 || self.sabotage == Some(Sabotage::ReuseLiveSegment);
+        let is_read = segment.pins > 0 && self.sabotage != Some(Sabotage::ReusePinnedSegment);
         let is_unused = is_empty && segment.pages == 0 && segment.in_flight == 0 && !is_read;
         if segment.state != SegmentState::Sealed || !is_unused || segment.last_sequence > self.covers {
             return;

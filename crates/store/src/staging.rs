@@ -67,35 +67,26 @@ impl Store {
         self.stage_small(&on_drive(RecordKind::Zero, record), RecordKind::Zero, record.token)
     }
 
-    /// Appends a mark: a place in a group's order without data. `modulus` is the group's.
+    /// Appends a mark: a place in a group's order without data. `modulus` is the group's. With [`RecordKind::Join`] the
+    /// group's log begins anew, because this member is catching up: until the next [`RecordKind::Mark`] or
+    /// [`Self::stage_whole`], [`Self::pg_is_incomplete`].
     ///
     /// # Errors
     /// When the OSD is busy or has failed.
+    ///
+    /// # Panics
+    /// If it is of another kind, or the modulus larger than any pool's.
     pub fn stage_mark(
         &mut self,
+        kind: RecordKind,
         pg: PgId,
         modulus: u32,
         epoch: Epoch,
         sequence: Sequence,
         token: u64,
     ) -> Result<(), StageError> {
-        self.stage_place(RecordKind::Mark, pg, modulus, epoch, sequence, token)
-    }
-
-    /// Appends a mark with which the group's log begins anew, because this member is catching up: until the
-    /// next ordinary mark or [`Self::stage_whole`], [`Self::pg_is_incomplete`].
-    ///
-    /// # Errors
-    /// When the OSD is busy or has failed.
-    pub fn stage_join(
-        &mut self,
-        pg: PgId,
-        modulus: u32,
-        epoch: Epoch,
-        sequence: Sequence,
-        token: u64,
-    ) -> Result<(), StageError> {
-        self.stage_place(RecordKind::Join, pg, modulus, epoch, sequence, token)
+        assert!(matches!(kind, RecordKind::Mark | RecordKind::Join), "{kind:?} is no mark");
+        self.stage_place(kind, pg, modulus, epoch, sequence, token)
     }
 
     /// Appends the word that a group is split: from here on it has the objects that are its own by `modulus`, twice

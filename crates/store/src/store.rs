@@ -8,7 +8,7 @@ use crate::contents::Contents;
 use crate::device::DeviceError;
 use crate::in_flight::{FLUSH_SUPERBLOCK, TOKEN_SUPERBLOCK};
 use crate::layout::RecordKind;
-use crate::log::Log;
+use crate::log::{Log, Turn};
 use crate::streams::{COLD, HOT};
 use base::{BLOCK_BYTES, Buffer};
 
@@ -104,10 +104,10 @@ impl Store {
     /// A read ended: cleaning goes on.
     pub fn handle_read(&mut self, token: u32, data: Result<&[u8], DeviceError>, actions: &mut Vec<Action>) {
         assert_eq!(token, 0, "cleaning has one read under way");
-        let (contents, log) = (&mut self.contents, &mut self.log);
-        let Some(victim) = self.cleaner.read_ended(&mut contents.segments, log) else { return };
+        let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
+        let Some(victim) = self.cleaner.read_ended(&mut turn) else { return };
         if self.failure.is_none() {
-            self.cleaner.take_piece(victim, data, contents, log, actions);
+            self.cleaner.take_piece(victim, data, &mut turn);
             self.advance_cleaning(actions);
         }
     }
@@ -150,13 +150,15 @@ impl Store {
             actions.push(Action::ShutdownDone);
         }
         if self.shutdown != Shutdown::Done {
-            self.checkpoint.advance(is_last, &mut self.contents, &mut self.log, actions);
+            let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
+            self.checkpoint.advance(is_last, &mut turn);
         }
     }
 
     fn advance_cleaning(&mut self, actions: &mut Vec<Action>) {
         if self.shutdown == Shutdown::No {
-            self.cleaner.advance(&mut self.contents, &mut self.log, &mut self.checkpoint, actions);
+            let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
+            self.cleaner.advance(&mut self.checkpoint, &mut turn);
         }
     }
 
@@ -182,7 +184,7 @@ impl Store {
             self.contents.segments.try_free(batch.segment);
             self.log.in_flight.tell(batch.tokens, actions);
         }
-        self.checkpoint.became_durable(self.log.durable.sequence, actions);
+        self.checkpoint.became_durable(self.log.durable.sequence.get(), actions);
         self.log.in_flight.issue_flush(actions);
     }
 }

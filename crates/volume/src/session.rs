@@ -437,12 +437,9 @@ async fn attach_all(
             })
         })
     };
-    let shown = match tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_all)).await {
-        Ok(Ok(map)) => Some(map.clone()),
-        Ok(Err(_)) | Err(_) => None,
-    };
-    let no_map = || AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() };
-    shown.ok_or_else(no_map)?;
+    if !matches!(tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_all)).await, Ok(Ok(_))) {
+        return Err(AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() });
+    }
     for (name, attached) in options.volumes.iter().zip(&volumes) {
         fence_those_before(desk, &maps, client, name, attached, &options.cluster.identity).await?;
     }

@@ -3,7 +3,7 @@
 use super::dialler::Dialled;
 use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Encryption, Instant, LinkId, Network, VolumeId};
-use client::{Client, Completion, Notice, VolumeHandle};
+use client::{Client, Completion, Notice, Submission, VolumeHandle};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -116,22 +116,24 @@ impl VolumeLoop {
 
     /// Reads; see [`Client::submit_read`].
     pub fn read(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64, buffer: Buffer) {
-        self.client.submit_read(self.now, volume, token, offset, length, buffer, &mut self.wires);
+        let what = Submission { volume, token, offset, length };
+        self.client.submit_read(self.now, what, buffer, &mut self.wires);
     }
 
     /// Writes the first `length` bytes of `buffer`; see [`Client::submit_write`].
     pub fn write(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64, buffer: Buffer) {
-        self.client.submit_write(self.now, volume, token, offset, length, buffer, 0, &mut self.wires);
+        let what = Submission { volume, token, offset, length };
+        self.client.submit_write(self.now, what, buffer, &mut self.wires);
     }
 
     /// Zeroes; see [`Client::submit_zero`].
     pub fn zero(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
-        self.client.submit_zero(self.now, volume, token, offset, length, &mut self.wires);
+        self.client.submit_zero(self.now, Submission { volume, token, offset, length }, &mut self.wires);
     }
 
     /// Asks what is allocated; see [`Client::submit_allocated`].
     pub fn allocated(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
-        self.client.submit_allocated(self.now, volume, token, offset, length, &mut self.wires);
+        self.client.submit_allocated(self.now, Submission { volume, token, offset, length }, &mut self.wires);
     }
 
     /// The next operation that ended.
@@ -152,14 +154,9 @@ impl VolumeLoop {
     /// # Errors
     /// The volumes are attached no more, or the reactor failed. Nothing is sent to OSDs after that.
     pub fn turn(&mut self, timeout: Option<Duration>, others: &mut Vec<Event>) -> Result<(), LoopError> {
-        if let Some(reason) = &self.lost {
-            return Err(LoopError::Lost { reason: reason.clone() });
-        }
+        self.check_attached()?;
         let due = self.client.next_timeout().map(|at| at.since(ring::now()));
-        let timeout = match (timeout, due) {
-            (Some(timeout), Some(due)) => Some(timeout.min(due)),
-            (timeout, due) => timeout.or(due),
-        };
+        let timeout = [timeout, due].into_iter().flatten().min();
         self.wires.reactor.set_waiting(self.client.operations_in_flight());
         let mut events = std::mem::take(&mut self.events);
         let turned = self.wires.reactor.turn(timeout, &mut events);
@@ -175,10 +172,12 @@ impl VolumeLoop {
                 log(notice);
             }
         }
-        match &self.lost {
-            Some(reason) => Err(LoopError::Lost { reason: reason.clone() }),
-            None => Ok(()),
-        }
+        self.check_attached()
+    }
+
+    fn check_attached(&self) -> Result<(), LoopError> {
+        let lost = |reason: &String| Err(LoopError::Lost { reason: reason.clone() });
+        self.lost.as_ref().map_or(Ok(()), lost)
     }
 
     fn handle(&mut self, event: Event, others: &mut Vec<Event>) {

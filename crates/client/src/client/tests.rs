@@ -85,11 +85,16 @@ pub(super) fn map() -> ClusterMap {
     map
 }
 
+/// An operation on that part of a volume.
+pub(super) fn of(volume: VolumeHandle, token: u64, offset: u64, length: u64) -> Submission {
+    Submission { volume, token, offset, length }
+}
+
 pub(super) fn connected() -> (Client, VolumeHandle, TestIo) {
     let mut client = Client::new(ClientId(9), Arc::new(map()));
     let volume = client.add_volume(VolumeId(5), Generation(1));
     let mut io = TestIo::default();
-    client.submit_read(Instant::default(), volume, 0, 0, 1, Buffer::new(1), &mut io);
+    client.submit_read(Instant::default(), of(volume, 0, 0, 1), Buffer::new(1), &mut io);
     client.handle_connected(LINK, &mut io);
     client
         .handle_bytes(Instant::default(), LINK, &Welcome { version: Version(3) }.encode(), &mut io)
@@ -119,12 +124,12 @@ fn a_range_is_cut_at_objects_and_blocks() {
         *byte = (index / 7) as u8;
     }
     let start = OBJECT_BYTES - 100_001;
-    client.submit_write(Instant::default(), volume, 1, start, 600_000, buffer.clone(), 11, &mut io);
+    client.submit_write(Instant::default(), of(volume, 1, start, 600_000), buffer.clone(), &mut io);
     let mut at = start;
     for (kind, request, data) in io.requests() {
         assert_eq!(kind, Kind::Write);
         assert_eq!(u64::from(request.key.object) * OBJECT_BYTES + u64::from(request.offset), at);
-        let from = (at - start) as usize + 11;
+        let from = (at - start) as usize;
         assert_eq!(data, &buffer.bytes()[from..from + request.length as usize]);
         at += u64::from(request.length);
         assert!(client.poll_completion().is_none());
@@ -137,7 +142,7 @@ fn a_range_is_cut_at_objects_and_blocks() {
 #[test]
 fn an_unaligned_zeroing_writes_zeros_at_its_edges() {
     let (mut client, volume, mut io) = connected();
-    client.submit_zero(Instant::default(), volume, 1, 1000, 10_000, &mut io);
+    client.submit_zero(Instant::default(), of(volume, 1, 1000, 10_000), &mut io);
     let pieces: Vec<_> =
         io.requests().into_iter().map(|(kind, request, _)| (kind, request.offset, request.length)).collect();
     assert_eq!(pieces, [(Kind::Write, 1000, 3096), (Kind::Zero, 4096, 4096), (Kind::Write, 8192, 2808)]);
@@ -146,7 +151,7 @@ fn an_unaligned_zeroing_writes_zeros_at_its_edges() {
 #[test]
 fn bytes_that_do_not_verify_are_asked_for_again_and_never_returned() {
     let (mut client, volume, mut io) = connected();
-    client.submit_read(Instant::default(), volume, 1, 4096, 4096, Buffer::new(4096), &mut io);
+    client.submit_read(Instant::default(), of(volume, 1, 4096, 4096), Buffer::new(4096), &mut io);
     let good = [7u8; BLOCK_BYTES];
     let sum = [U32::new(crc32c(&good))];
     for _ in 1..TRANSIT_ATTEMPTS_MAX {
@@ -162,7 +167,7 @@ fn bytes_that_do_not_verify_are_asked_for_again_and_never_returned() {
     assert_eq!(completion.outcome, Outcome::Done);
     assert_eq!(completion.buffer.unwrap().bytes(), good);
 
-    client.submit_read(Instant::default(), volume, 1, 4096, 4096, Buffer::new(4096), &mut io);
+    client.submit_read(Instant::default(), of(volume, 1, 4096, 4096), Buffer::new(4096), &mut io);
     for _ in 0..TRANSIT_ATTEMPTS_MAX {
         let (_, request, _) = io.requests().remove(0);
         reply(&mut client, &mut io, &reply_with_data(&request, &good, &[U32::ZERO]));
@@ -174,7 +179,7 @@ fn bytes_that_do_not_verify_are_asked_for_again_and_never_returned() {
 #[test]
 fn a_stale_epoch_is_replaced_by_the_newer_one_at_once() {
     let (mut client, volume, mut io) = connected();
-    client.submit_zero(Instant::default(), volume, 1, 0, 4096, &mut io);
+    client.submit_zero(Instant::default(), of(volume, 1, 0, 4096), &mut io);
     let (_, request, _) = io.requests().remove(0);
     assert_eq!(request.epoch, Epoch(3));
     let details = RefusalDetails { epoch: Epoch(8), ..Default::default() };
@@ -186,7 +191,7 @@ fn a_stale_epoch_is_replaced_by_the_newer_one_at_once() {
 #[test]
 fn what_was_under_way_on_a_lost_connection_is_tried_again_on_a_new_one() {
     let (mut client, volume, mut io) = connected();
-    client.submit_zero(Instant::default(), volume, 1, 0, 4096, &mut io);
+    client.submit_zero(Instant::default(), of(volume, 1, 0, 4096), &mut io);
     let (_, first, _) = io.requests().remove(0);
     client.handle_closed(Instant::default(), LINK, "cut");
     assert!(client.trouble().unwrap().contains("cut"));
@@ -207,7 +212,8 @@ fn what_was_under_way_on_a_lost_connection_is_tried_again_on_a_new_one() {
 #[test]
 fn damage_names_volume_object_and_osd() {
     let (mut client, volume, mut io) = connected();
-    client.submit_read(Instant::default(), volume, 1, OBJECT_BYTES + 4096, 4096, Buffer::new(4096), &mut io);
+    let what = of(volume, 1, OBJECT_BYTES + 4096, 4096);
+    client.submit_read(Instant::default(), what, Buffer::new(4096), &mut io);
     let (_, request, _) = io.requests().remove(0);
     let details = RefusalDetails { offset: 4096, osd: OSD, ..Default::default() };
     reply(&mut client, &mut io, &wire::Outcome::refused(request.request, Status::Damaged, details));
@@ -219,7 +225,7 @@ fn damage_names_volume_object_and_osd() {
 #[test]
 fn allocation_comes_as_runs_clipped_to_the_range() {
     let (mut client, volume, mut io) = connected();
-    client.submit_allocated(Instant::default(), volume, 1, 100, 3 * 4096, &mut io);
+    client.submit_allocated(Instant::default(), of(volume, 1, 100, 3 * 4096), &mut io);
     let (_, request, _) = io.requests().remove(0);
     let mut bits = [0u8; OBJECT_BLOCKS / 8];
     bits[0] = 0b0110;
@@ -231,7 +237,7 @@ fn allocation_comes_as_runs_clipped_to_the_range() {
 #[test]
 fn a_range_beyond_the_end_is_an_error_with_the_size() {
     let (mut client, volume, mut io) = connected();
-    client.submit_read(Instant::default(), volume, 1, (64 << 20) - 1, 2, Buffer::new(4096), &mut io);
+    client.submit_read(Instant::default(), of(volume, 1, (64 << 20) - 1, 2), Buffer::new(4096), &mut io);
     let completion = client.poll_completion().unwrap();
     assert!(matches!(completion.outcome, Outcome::Failed(ClientError::OutOfRange { bytes: 67_108_864, .. })));
     assert!(completion.buffer.is_some());
@@ -243,16 +249,8 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
     // One byte of each of 16 objects: of 4 groups each has four, and keeps two when it is split.
     for object in 0..16 {
         let buffer = Buffer::new(1);
-        client.submit_write(
-            Instant::default(),
-            volume,
-            object + 1,
-            object * OBJECT_BYTES,
-            1,
-            buffer,
-            0,
-            &mut io,
-        );
+        let what = of(volume, object + 1, object * OBJECT_BYTES, 1);
+        client.submit_write(Instant::default(), what, buffer, &mut io);
     }
     let sent = io.requests();
     assert!(sent.iter().all(|(_, request, _)| request.key.pg.index < 4 && !request.is_again));

@@ -92,7 +92,7 @@ pub enum ClientError {
 }
 
 /// A request that was sent and not yet answered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pending {
     token: u64,
     generation: u32,
@@ -109,13 +109,16 @@ struct Pending {
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Header,
-    /// Data of the read in `slot`; behind them its reply is over, or not.
-    Data {
-        slot: usize,
-        offset: u64,
-        remaining: u64,
-        done: bool,
-    },
+    Data(Run),
+}
+
+/// Data of the read in `slot`; behind them its reply is over, or not.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    slot: usize,
+    offset: u64,
+    remaining: u64,
+    done: bool,
 }
 
 #[derive(Debug)]
@@ -194,9 +197,7 @@ impl Client {
                 Phase::Greeting => self.greeting(rest, output),
                 Phase::Asking | Phase::Going(_) => self.option_reply(rest, events, output),
                 Phase::Ready(Next::Header) => self.reply(rest, events),
-                Phase::Ready(Next::Data { slot, offset, remaining, done }) => {
-                    self.data(slot, offset, remaining, done, rest.len(), consumed, events)
-                }
+                Phase::Ready(Next::Data(run)) => self.data(run, rest.len(), consumed, events),
                 Phase::Closed(_) => return consumed,
             };
             match result {
@@ -275,16 +276,7 @@ impl Client {
         assert!(self.is_ready(), "a request is sent once the server gave the export");
         let reads = code == command::READ;
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.pending.push(Pending {
-                token: 0,
-                generation: 0,
-                used: false,
-                reads: false,
-                offset: 0,
-                length: 0,
-                missing: 0,
-                failure: None,
-            });
+            self.pending.push(Pending::default());
             self.pending.len() - 1
         });
         let pending = &mut self.pending[slot];
@@ -411,7 +403,7 @@ impl Client {
             }
             let (offset, remaining) = (pending.offset, pending.length);
             pending.missing = 0;
-            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done: true });
+            self.phase = Phase::Ready(Next::Data(Run { slot, offset, remaining, done: true }));
         } else {
             self.finish(slot, events)?;
         }
@@ -429,7 +421,7 @@ impl Client {
             let Ok((offset, _)) = U64::read_from_prefix(payload) else { return Ok(None) };
             let (offset, remaining) = (offset.get(), (length - size_of::<u64>()) as u64);
             pending.arrive(offset, remaining)?;
-            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done });
+            self.phase = Phase::Ready(Next::Data(Run { slot, offset, remaining, done }));
             return Ok(Some(size_of::<ChunkHeader>() + size_of::<u64>()));
         }
         if length > REPLY_BYTES_MAX {
@@ -456,17 +448,14 @@ impl Client {
         Ok(Some(size_of::<ChunkHeader>() + length))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of it is the place in the stream")]
     fn data(
         &mut self,
-        slot: usize,
-        offset: u64,
-        remaining: u64,
-        done: bool,
+        run: Run,
         available: usize,
         base: usize,
         events: &mut Vec<ClientEvent>,
     ) -> Result<Option<usize>, ClientError> {
+        let Run { slot, offset, remaining, done } = run;
         let count = remaining.min(available as u64);
         if count == 0 {
             return Ok(None);
@@ -475,7 +464,7 @@ impl Client {
         events.push(ClientEvent::Data { token: self.pending[slot].token, offset, data });
         let (offset, remaining) = (offset + count, remaining - count);
         if remaining > 0 {
-            self.phase = Phase::Ready(Next::Data { slot, offset, remaining, done });
+            self.phase = Phase::Ready(Next::Data(Run { slot, offset, remaining, done }));
         } else {
             self.phase = Phase::Ready(Next::Header);
             // The data were told of, so they count as consumed even if it ends here.

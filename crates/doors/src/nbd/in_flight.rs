@@ -10,33 +10,11 @@ use std::ops::Range;
 /// Names a piece of a request that was handed out, until it is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceId {
-    slot: u16,
-    index: u16,
-    generation: u32,
-}
-
-impl PieceId {
-    /// As a number, to travel through whoever does the work.
-    #[must_use]
-    pub fn to_u64(self) -> u64 {
-        u64::from(self.slot) << 48 | u64::from(self.index) << 32 | u64::from(self.generation)
-    }
-
-    /// From the number of [`Self::to_u64`].
-    #[must_use]
-    pub fn from_u64(number: u64) -> PieceId {
-        PieceId { slot: (number >> 48) as u16, index: (number >> 32) as u16, generation: number as u32 }
-    }
-
     /// Where its request is kept.
-    pub(super) fn slot(self) -> u16 {
-        self.slot
-    }
-
+    pub(super) slot: u16,
     /// Which piece of its request it is.
-    pub(super) fn index(self) -> u16 {
-        self.index
-    }
+    pub(super) index: u16,
+    pub(super) generation: u32,
 }
 
 /// What kind of answer a request gets.
@@ -191,15 +169,15 @@ impl InFlight {
         PieceId { slot, index, generation: entry.generation }
     }
 
-    /// The request of a piece that comes back, and which piece it is.
-    pub fn take_back(&mut self, id: PieceId) -> (&mut Entry, u16) {
+    /// The request of a piece that comes back.
+    pub fn take_back(&mut self, id: PieceId) -> &mut Entry {
         let entry = self.entry_mut(id.slot);
         assert!(
             entry.used && entry.generation == id.generation && entry.outstanding > 0,
             "a piece is completed once"
         );
         entry.outstanding -= 1;
-        (entry, id.index)
+        entry
     }
 
     /// Forgets an answered request.
@@ -245,12 +223,6 @@ mod tests {
             }
             assert_eq!(at, offset + length);
         }
-    }
-
-    #[test]
-    fn a_piece_reads_back_from_its_number() {
-        let id = PieceId { slot: 1023, index: 77, generation: u32::MAX };
-        assert_eq!(PieceId::from_u64(id.to_u64()), id);
     }
 
     #[test]

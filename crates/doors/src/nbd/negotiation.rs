@@ -65,6 +65,7 @@ enum Stage {
 /// A connection before its first request.
 #[derive(Debug)]
 pub(super) struct Negotiation {
+    exports: Exports,
     stage: Stage,
     padding: bool,
     structured: bool,
@@ -76,7 +77,7 @@ pub(super) struct Negotiation {
 
 impl Negotiation {
     /// Greets the client.
-    pub fn start(output: &mut impl Output) -> Negotiation {
+    pub fn start(exports: Exports, output: &mut impl Output) -> Negotiation {
         let greeting = Greeting {
             magic: GREETING_MAGIC.into(),
             option_magic: OPTION_MAGIC.into(),
@@ -84,6 +85,7 @@ impl Negotiation {
         };
         output.inline(greeting.as_bytes());
         Negotiation {
+            exports,
             stage: Stage::Flags,
             padding: true,
             structured: false,
@@ -94,13 +96,7 @@ impl Negotiation {
     }
 
     /// Handles the one unit at the front of `bytes`, if it is there as a whole.
-    pub fn step(
-        &mut self,
-        bytes: &[u8],
-        exports: &Exports,
-        shutting_down: bool,
-        output: &mut impl Output,
-    ) -> Step {
+    pub fn step(&mut self, bytes: &[u8], shutting_down: bool, output: &mut impl Output) -> Step {
         match self.stage {
             Stage::Flags => self.client_flags(bytes),
             Stage::Skip { option, remaining } => {
@@ -124,7 +120,7 @@ impl Negotiation {
                 if header.magic != OPTION_MAGIC {
                     return Step::Closed(0, Closed::OptionMagic(header.magic.get()));
                 }
-                let allowed = OPTIONS_MAX + OPTIONS_PER_EXPORT * exports.all().len();
+                let allowed = OPTIONS_MAX + OPTIONS_PER_EXPORT * self.exports.all().len();
                 if self.options == allowed || self.reply_bytes > REPLY_BYTES_MAX {
                     return Step::Closed(0, Closed::TooManyOptions(self.options));
                 }
@@ -140,7 +136,7 @@ impl Negotiation {
                     return Step::Wait(size_of::<OptionHeader>() + length);
                 };
                 self.options += 1;
-                self.option(code, data, exports, shutting_down, output)
+                self.option(code, data, shutting_down, output)
             }
         }
     }
@@ -158,21 +154,14 @@ impl Negotiation {
         Step::Consumed(size_of::<u32>())
     }
 
-    fn option(
-        &mut self,
-        code: u32,
-        data: &[u8],
-        exports: &Exports,
-        shutting_down: bool,
-        output: &mut impl Output,
-    ) -> Step {
+    fn option(&mut self, code: u32, data: &[u8], shutting_down: bool, output: &mut impl Output) -> Step {
         let consumed = size_of::<OptionHeader>() + data.len();
         if code == option::ABORT {
             self.reply(output, code, reply::ACK, &[]);
             return Step::Closed(consumed, Closed::Aborted);
         }
         if code == option::EXPORT_NAME {
-            return self.export_name(consumed, data, exports, shutting_down, output);
+            return self.export_name(consumed, data, shutting_down, output);
         }
         if shutting_down {
             self.refuse(output, code, reply::ERR_SHUTDOWN, "this server is shutting down");
@@ -180,7 +169,7 @@ impl Negotiation {
         }
         match code {
             option::LIST if data.is_empty() => {
-                for export in exports.all() {
+                for export in self.exports.clone().all() {
                     let length = (export.name().len() as u32).to_be_bytes();
                     let parts = [&length, export.name().as_bytes(), export.description().as_bytes()];
                     self.reply(output, code, reply::SERVER, &parts);
@@ -195,14 +184,14 @@ impl Negotiation {
                 self.refuse(output, code, reply::ERR_INVALID, "this option has no data");
             }
             option::INFO | option::GO => {
-                if let Some(export) = self.describe(code, data, exports, output)
+                if let Some(export) = self.describe(code, data, output)
                     && code == option::GO
                 {
                     return Step::Agreed(consumed, self.session(export));
                 }
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.meta_context(code, data, exports, output);
+                self.meta_context(code, data, output);
             }
             option::STARTTLS => {
                 let text =
@@ -227,17 +216,16 @@ impl Negotiation {
         &mut self,
         consumed: usize,
         name: &[u8],
-        exports: &Exports,
         shutting_down: bool,
         output: &mut impl Output,
     ) -> Step {
         if shutting_down {
             return Step::Closed(consumed, Closed::ShuttingDown);
         }
-        let Some(index) = exports.find(name) else {
+        let Some(index) = self.exports.find(name) else {
             return Step::Closed(consumed, Closed::ExportUnknown(readable(name)));
         };
-        output.inline(size_and_flags(&exports.all()[index], self.structured).as_bytes());
+        output.inline(size_and_flags(&self.exports.all()[index], self.structured).as_bytes());
         if self.padding {
             output.inline(&[0; PADDING_BYTES]);
         }
@@ -245,13 +233,7 @@ impl Negotiation {
     }
 
     /// Answers `INFO` or `GO`; gives the export if there is one.
-    fn describe(
-        &mut self,
-        code: u32,
-        data: &[u8],
-        exports: &Exports,
-        output: &mut impl Output,
-    ) -> Option<usize> {
+    fn describe(&mut self, code: u32, data: &[u8], output: &mut impl Output) -> Option<usize> {
         let mut fields = Fields(data);
         let wanted = fields.string().and_then(|name| {
             let count = usize::from(fields.u16()?);
@@ -261,7 +243,8 @@ impl Negotiation {
             self.refuse(output, code, reply::ERR_INVALID, "the lengths in this option do not fit its data");
             return None;
         };
-        let index = self.find(code, name, exports, output)?;
+        let index = self.find(code, name, output)?;
+        let exports = self.exports.clone();
         let export = &exports.all()[index];
         let asked = |kind: u16| kinds.chunks_exact(2).any(|asked| asked == kind.to_be_bytes());
         if asked(information::NAME) {
@@ -289,7 +272,7 @@ impl Negotiation {
     }
 
     /// Answers `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
-    fn meta_context(&mut self, code: u32, data: &[u8], exports: &Exports, output: &mut impl Output) {
+    fn meta_context(&mut self, code: u32, data: &[u8], output: &mut impl Output) {
         let list = code == option::LIST_META_CONTEXT;
         if !list {
             // Whatever comes of this, it replaces what was chosen before.
@@ -303,7 +286,7 @@ impl Negotiation {
             let text = "the lengths in this option do not fit its data";
             return self.refuse(output, code, reply::ERR_INVALID, text);
         };
-        let Some(index) = self.find(code, name, exports, output) else { return };
+        let Some(index) = self.find(code, name, output) else { return };
         if matched {
             // An id has a meaning only once the context is chosen.
             let id = if list { 0 } else { ALLOCATION_CONTEXT_ID };
@@ -316,8 +299,8 @@ impl Negotiation {
         self.reply(output, code, reply::ACK, &[]);
     }
 
-    fn find(&mut self, code: u32, name: &[u8], exports: &Exports, output: &mut impl Output) -> Option<usize> {
-        let found = exports.find(name);
+    fn find(&mut self, code: u32, name: &[u8], output: &mut impl Output) -> Option<usize> {
+        let found = self.exports.find(name);
         if found.is_none() {
             let text = if name.is_empty() {
                 "this server has no default export; name one, `nbdinfo --list` shows them".to_owned()

@@ -1,7 +1,7 @@
 //! The numbers and fixed structures of the NBD protocol. Everything is big-endian.
 
 use zerocopy::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// What a server says first: `NBDMAGIC`.
 pub const GREETING_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -176,24 +176,32 @@ pub mod extent_flag {
 }
 
 /// What can be wrong with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(thiserror::Error, TryFromBytes, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
     /// The export is read-only.
+    #[error("not permitted")]
     NotPermitted = 1,
     /// Data could not be read or written.
+    #[error("input/output error")]
     Io = 5,
     /// No memory for it now.
+    #[error("out of memory")]
     NoMemory = 12,
     /// The request makes no sense, or lies beyond the end.
+    #[error("invalid request")]
     Invalid = 22,
     /// No space for it, or a write beyond the end.
+    #[error("no space")]
     NoSpace = 28,
     /// Too long to be answered as wanted.
+    #[error("too long")]
     Overflow = 75,
     /// Not possible in the way wanted, for example fast.
+    #[error("not supported")]
     NotSupported = 95,
     /// The server is about to go.
+    #[error("server is shutting down")]
     Shutdown = 108,
 }
 
@@ -207,31 +215,7 @@ impl ErrorCode {
     /// The error of that number. The protocol wants unknown ones taken for [`ErrorCode::Invalid`].
     #[must_use]
     pub fn from_wire(number: u32) -> ErrorCode {
-        match number {
-            1 => ErrorCode::NotPermitted,
-            5 => ErrorCode::Io,
-            12 => ErrorCode::NoMemory,
-            28 => ErrorCode::NoSpace,
-            75 => ErrorCode::Overflow,
-            95 => ErrorCode::NotSupported,
-            108 => ErrorCode::Shutdown,
-            _ => ErrorCode::Invalid,
-        }
-    }
-}
-
-impl std::fmt::Display for ErrorCode {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            ErrorCode::NotPermitted => "not permitted",
-            ErrorCode::Io => "input/output error",
-            ErrorCode::NoMemory => "out of memory",
-            ErrorCode::Invalid => "invalid request",
-            ErrorCode::NoSpace => "no space",
-            ErrorCode::Overflow => "too long",
-            ErrorCode::NotSupported => "not supported",
-            ErrorCode::Shutdown => "server is shutting down",
-        })
+        ErrorCode::try_read_from_bytes(&number.to_ne_bytes()).unwrap_or(ErrorCode::Invalid)
     }
 }
 

@@ -114,9 +114,9 @@ impl Connection {
         assert!(limits.requests_in_flight_max > 0, "a connection serves at least one request");
         assert!(limits.read_piece_bytes.min(limits.write_piece_bytes) >= 4096, "pieces have 4 KiB or more");
         Connection {
+            phase: Phase::Negotiating(Negotiation::start(exports.clone(), output)),
             exports,
             limits,
-            phase: Phase::Negotiating(Negotiation::start(output)),
             waiting: Waiting::Bytes(size_of::<u32>()),
             in_flight: InFlight::default(),
             bytes_in_flight: 0,
@@ -180,20 +180,18 @@ impl Connection {
         loop {
             let rest = &bytes[consumed..];
             let progress = match &mut self.phase {
-                Phase::Negotiating(negotiation) => {
-                    match negotiation.step(rest, &self.exports, self.shutting_down, output) {
-                        Step::Wait(count) => Progress::Wait(Waiting::Bytes(count)),
-                        Step::Consumed(count) => Progress::Consumed(count),
-                        Step::Agreed(count, session) => {
-                            self.phase = Phase::Transmitting(session, Next::Header);
-                            Progress::Consumed(count)
-                        }
-                        Step::Closed(count, closed) => {
-                            self.phase = Phase::Closed(closed);
-                            Progress::Consumed(count)
-                        }
+                Phase::Negotiating(negotiation) => match negotiation.step(rest, self.shutting_down, output) {
+                    Step::Wait(count) => Progress::Wait(Waiting::Bytes(count)),
+                    Step::Consumed(count) => Progress::Consumed(count),
+                    Step::Agreed(count, session) => {
+                        self.phase = Phase::Transmitting(session, Next::Header);
+                        Progress::Consumed(count)
                     }
-                }
+                    Step::Closed(count, closed) => {
+                        self.phase = Phase::Closed(closed);
+                        Progress::Consumed(count)
+                    }
+                },
                 Phase::Transmitting(session, next) => {
                     let (session, next) = (*session, *next);
                     self.transmit(session, next, rest, consumed, requests, output)
@@ -217,7 +215,7 @@ impl Connection {
     /// # Panics
     /// If `id` is not in flight.
     pub fn keeps_data(&mut self, id: PieceId) -> bool {
-        let entry = self.in_flight.entry_mut(id.slot());
+        let entry = self.in_flight.entry_mut(id.slot);
         entry.plan.answer == Answer::Whole && entry.pieces() > 1
     }
 
@@ -232,8 +230,8 @@ impl Connection {
         output: &mut impl Output,
     ) {
         let open = self.closed().is_none();
-        let (entry, index) = self.in_flight.take_back(id);
-        let (offset, length) = entry.piece(index);
+        let entry = self.in_flight.take_back(id);
+        let (offset, length) = entry.piece(id.index);
         let plan = entry.plan;
         let mut total = 0;
         let parts = parts.into_iter().inspect(|part| total += part.length() as u64);
@@ -243,22 +241,20 @@ impl Connection {
                 let done = entry.is_complete() && entry.failure.is_none();
                 data_header(plan.cookie, offset, length, done, output);
                 parts.for_each(|part| push_part(part, output));
-                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
             }
             Answer::Whole if entry.pieces() == 1 => {
                 whole_header(&plan, output);
                 parts.for_each(|part| push_part(part, output));
-                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
             }
             Answer::Whole => {
                 for (ordinal, part) in parts.enumerate() {
-                    entry.hold(index, ordinal as u32, part);
+                    entry.hold(id.index, ordinal as u32, part);
                 }
-                assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
             }
             Answer::Acknowledgement | Answer::Extents { .. } => panic!("{id:?} is no read"),
         }
-        self.settle(id, index, output);
+        assert_eq!(total, length, "a read is completed with as many bytes as it asked for");
+        self.settle(id, output);
     }
 
     /// A read piece is all zeros.
@@ -267,18 +263,18 @@ impl Connection {
     /// If `id` is not a read in flight.
     pub fn complete_hole(&mut self, id: PieceId, output: &mut impl Output) {
         let open = self.closed().is_none();
-        let entry = self.in_flight.entry_mut(id.slot());
-        let (offset, length) = entry.piece(id.index());
+        let entry = self.in_flight.entry_mut(id.slot);
+        let (offset, length) = entry.piece(id.index);
         let alone = entry.plan.structured && entry.plan.answer == Answer::Whole && entry.pieces() == 1;
         if !open || !(alone || entry.plan.answer == Answer::Chunks) {
             return self.complete_read(id, [ReadPart::Zeros(length as usize)], output);
         }
-        let (entry, index) = self.in_flight.take_back(id);
+        let entry = self.in_flight.take_back(id);
         let done = entry.is_complete() && entry.failure.is_none();
         let header = chunk_header(entry.plan.cookie, chunk::OFFSET_HOLE, done, 12);
         let hole = HoleChunk { header, offset: offset.into(), bytes: (length as u32).into() };
         output.inline(hole.as_bytes());
-        self.settle(id, index, output);
+        self.settle(id, output);
     }
 
     /// A piece of a write, trim or zeroing is done, and durable.
@@ -287,10 +283,10 @@ impl Connection {
     /// If `id` is none in flight.
     pub fn complete(&mut self, id: PieceId, output: &mut impl Output) {
         let open = self.closed().is_none();
-        let (entry, index) = self.in_flight.take_back(id);
+        let entry = self.in_flight.take_back(id);
         assert_eq!(entry.plan.answer, Answer::Acknowledgement, "{id:?} is a write, trim or zeroing");
         if open {
-            self.settle(id, index, output);
+            self.settle(id, output);
         }
     }
 
@@ -306,7 +302,7 @@ impl Connection {
         output: &mut impl Output,
     ) {
         let open = self.closed().is_none();
-        let (entry, index) = self.in_flight.take_back(id);
+        let entry = self.in_flight.take_back(id);
         let Answer::Extents { first_only } = entry.plan.answer else { panic!("{id:?} asks for no extents") };
         if !open {
             return;
@@ -332,7 +328,7 @@ impl Connection {
         output.inline(chunk_header(entry.plan.cookie, chunk::BLOCK_STATUS, true, length).as_bytes());
         output.inline(&ALLOCATION_CONTEXT_ID.to_be_bytes());
         output.inline(descriptors);
-        self.settle(id, index, output);
+        self.settle(id, output);
     }
 
     /// A piece of any kind failed. The first failure of a request is the one its client sees.
@@ -341,13 +337,13 @@ impl Connection {
     /// If `id` is not in flight.
     pub fn fail(&mut self, id: PieceId, mut failure: Failure, output: &mut impl Output) {
         let open = self.closed().is_none();
-        let (entry, index) = self.in_flight.take_back(id);
-        let (start, length) = entry.piece(index);
+        let entry = self.in_flight.take_back(id);
+        let (start, length) = entry.piece(id.index);
         // A volume reports blocks and objects, which may begin before the piece.
         failure.offset = failure.offset.map(|offset| offset.clamp(start, start + length - 1));
         entry.fail(failure);
         if open {
-            self.settle(id, index, output);
+            self.settle(id, output);
         }
     }
 
@@ -636,14 +632,14 @@ impl Connection {
     }
 
     /// A piece came back: what it counted is free, unless its data are kept.
-    fn settle(&mut self, id: PieceId, index: u16, output: &mut impl Output) {
-        let entry = self.in_flight.entry_mut(id.slot());
+    fn settle(&mut self, id: PieceId, output: &mut impl Output) {
+        let entry = self.in_flight.entry_mut(id.slot);
         if entry.plan.answer != Answer::Whole {
-            let charge = entry.piece_charge(index);
+            let charge = entry.piece_charge(id.index);
             entry.charged_bytes -= charge;
             self.bytes_in_flight -= charge;
         }
-        self.answer_if_complete(id.slot(), output);
+        self.answer_if_complete(id.slot, output);
     }
 
     /// Says the last word on a request whose pieces are all back.

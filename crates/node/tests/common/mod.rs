@@ -7,10 +7,10 @@
 
 use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{Buffer, ClientId, ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
-use client::{Client, Outcome, VolumeHandle};
+use client::{Client, Outcome, Submission, VolumeHandle};
 use drive::{Drive, Use};
-use node::shard::{self, Command, Dial, Report, ShardConfig};
-use ring::{ConnectionId, Event, Reactor, ReactorOptions, Waker};
+use node::shard::{self, Command, Dial, Proposal, Report, ShardConfig};
+use ring::{ConnectionId, Event, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -86,7 +86,9 @@ fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, wak
     std::thread::spawn(move || {
         while let Some(Dial { connection, address }) = dials.blocking_recv() {
             let command = match TcpStream::connect(address) {
-                Ok(socket) => Command::Connected { connection, stream: socket.into(), credential: None },
+                Ok(socket) => {
+                    Command::Connected { connection, stream: Stream::new(socket, None), credential: None }
+                }
                 Err(error) => Command::NotConnected { connection, reason: error.to_string() },
             };
             if commands.blocking_send(command).is_err() {
@@ -101,7 +103,7 @@ fn connect(mut dials: mpsc::Receiver<Dial>, commands: mpsc::Sender<Command>, wak
 fn accept(listener: TcpListener, commands: mpsc::Sender<Command>, waker: Waker) {
     std::thread::spawn(move || {
         for socket in listener.incoming() {
-            let command = Command::Accepted { stream: socket.unwrap().into(), credential: None };
+            let command = Command::Accepted { stream: Stream::new(socket.unwrap(), None), credential: None };
             if commands.blocking_send(command).is_err() {
                 return;
             }
@@ -183,7 +185,9 @@ impl Pond {
         let mut is_changed = false;
         for osd in self.osds.values_mut() {
             while let Ok(report) = osd.reports.try_recv() {
-                let Report::Propose { pg, expected, config, is_split: false } = report else { continue };
+                let Report::Propose(Proposal { pg, expected, config, is_split: false }) = report else {
+                    continue;
+                };
                 let current = self.map.pgs.get_mut(&pg).unwrap();
                 let accepted = (current.epoch == expected).then_some(config);
                 if let Some(config) = &accepted {
@@ -235,12 +239,13 @@ impl Pond {
 
     pub fn submit(&mut self, number: u64, is_write: bool, mut buffer: Buffer) {
         let (client, reactor) = (&mut self.client, &mut self.reactor);
-        let (now, volume, offset) = (ring::now(), self.volume, scattered(number));
+        let (now, offset) = (ring::now(), scattered(number));
+        let what = Submission { volume: self.volume, token: number, offset, length: BLOCK };
         if is_write {
             buffer.bytes_mut().unwrap()[..8].copy_from_slice(&number.to_le_bytes());
-            client.submit_write(now, volume, number, offset, BLOCK, buffer, 0, reactor);
+            client.submit_write(now, what, buffer, reactor);
         } else {
-            client.submit_read(now, volume, number, offset, BLOCK, buffer, reactor);
+            client.submit_read(now, what, buffer, reactor);
         }
     }
 

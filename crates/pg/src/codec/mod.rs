@@ -15,9 +15,10 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// Where the bytes of a write are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum Payload {
     /// There are none, or they were not taken over yet.
+    #[default]
     None,
     /// Held while they cannot be staged, laid out from the start of the write's first block.
     Held(Buffer),
@@ -28,7 +29,7 @@ pub(crate) enum Payload {
 impl Payload {
     /// Takes what is held.
     pub(crate) fn take_held(&mut self) -> Option<Buffer> {
-        match std::mem::replace(self, Payload::None) {
+        match std::mem::take(self) {
             Payload::Held(buffer) => Some(buffer),
             other => {
                 *self = other;

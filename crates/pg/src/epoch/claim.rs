@@ -54,19 +54,17 @@ pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
 /// Asks the registry for an epoch, if one can begin: as the primary, or in its place if it is gone.
 fn try_to_claim(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &cx.groups[index];
-    if cx.now < group.pauses.claim_after {
+    if cx.now < group.pauses.claim_after || cx.turn.is_shutting_down {
         return;
     }
     let is_primary = group.config.primary == cx.me.id;
-    // A primary knows its log's end only when nothing is on its way to the drive. Who takes over goes on as a
-    // replica until it has the epoch, and looks then.
-    if is_primary && group.staged_count > 0 {
-        return;
-    }
-    if cx.turn.is_shutting_down || is_primary && !promotion_is_settled(cx, index) {
-        return;
-    }
-    if !is_primary && !may_take_over(cx, index) {
+    let may_claim = match is_primary {
+        // A primary knows its log's end only when nothing is on its way to the drive. Who takes over goes on as a
+        // replica until it has the epoch, and looks then.
+        true => group.staged_count == 0 && promotion_is_settled(cx, index),
+        false => may_take_over(cx, index),
+    };
+    if !may_claim {
         return;
     }
     if let Some(failure) = cx.disk.store.failure() {
@@ -104,13 +102,7 @@ fn try_to_claim(cx: &mut Context<'_, impl Io>, index: u32) {
 /// Whether a learner that shall be in sync has everything that was sent to it on stable media: part of that was
 /// acknowledged to clients without it. If it takes too long, the epoch begins without it.
 fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
-    let primary = cx.groups[index].standing.primary_mut();
-    let Some((primary, promotion)) = primary.and_then(|primary| {
-        let promotion = primary.promotion()?.clone();
-        Some((primary, promotion))
-    }) else {
-        return true;
-    };
+    let Some(promotion) = cx.groups[index].standing.promotion() else { return true };
     let oldest = match cx.links.osd_mut(promotion.link) {
         Some(peer) => peer.outstanding.front().map_or(u64::MAX, |front| front.ordinal),
         None => 0,
@@ -118,12 +110,12 @@ fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
     if oldest > promotion.through {
         return true;
     }
-    if oldest == 0 || cx.now.since(promotion.since) >= PROMOTION_MAX {
-        primary.promotion_failed();
-        cx.journal.pass(Milestone::PromotionLate);
-        return true;
+    let is_late = oldest == 0 || cx.now.since(promotion.since) >= PROMOTION_MAX;
+    if is_late {
+        cx.groups[index].standing.promotion_failed();
+        cx.pass(Milestone::PromotionLate);
     }
-    false
+    is_late
 }
 
 /// Whether a replica is free to take its group over: it has promised the primary nothing any more, and those
@@ -155,7 +147,7 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     let group = &cx.groups[index];
     let config = &group.config;
     let min_size = group.wanted.min_size;
-    let unfit = group.standing.primary().and_then(|primary| primary.unfit());
+    let unfit = group.standing.unfit();
     let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
     let (mut in_sync, absent): (Vec<OsdId>, Vec<OsdId>) =
         config.in_sync.iter().copied().partition(|osd| *osd == me || cx.is_present(*osd));
@@ -164,13 +156,9 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
         in_sync.retain(|osd| *osd != config.primary);
     }
     in_sync.retain(|osd| unfit != Some(*osd));
-    let promotion = group.standing.primary().and_then(|primary| primary.promotion());
+    let promoted = group.standing.promotion().map(|promotion| promotion.osd);
     let is_wanted = |osd: &OsdId| group.wanted_learners().any(|wanted| wanted == *osd);
-    if let Some(osd) =
-        promotion.map(|promotion| promotion.osd).filter(|osd| is_wanted(osd) && cx.is_present(*osd))
-    {
-        in_sync.push(osd);
-    }
+    in_sync.extend(promoted.filter(|osd| is_wanted(osd) && cx.is_present(*osd)));
     let is_reachable = |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || unfit == Some(*osd);
     let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
     let mut gone = absent;
@@ -187,7 +175,7 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
             names(&gone)
         ));
     }
-    if missing.iter().any(|osd| !cx.is_away(*osd)) {
+    if missing.iter().any(|osd| !cx.presence.is_away(*osd, cx.now)) {
         return Err(format!("{} cannot be reached; start its node", names(&missing)));
     }
     let replaces_somebody = !missing.is_empty() || config.primary != me;
@@ -220,7 +208,7 @@ fn learners_beside(cx: &Context<'_, impl Io>, index: u32, in_sync: &[OsdId]) -> 
 /// What a configuration that is asked for is to change.
 fn kind_of(group: &Group, config: &PgConfig, me: OsdId) -> Milestone {
     let before = &group.config;
-    let unfit = group.standing.primary().and_then(|primary| primary.unfit());
+    let unfit = group.standing.unfit();
     let is_new = |osd: &OsdId| !before.in_sync.contains(osd);
     let is_gone = |osd: &&OsdId| !config.in_sync.contains(osd);
     if before.primary != me {
@@ -282,11 +270,10 @@ pub(crate) fn handle_proposal(cx: &mut Context<'_, impl Io>, pg: PgId, accepted:
     }
     let Some(config) = accepted.filter(stands) else {
         group.pauses.claim_after = now + CLAIM_PAUSE_LONG;
-        match group.config.primary == me {
-            true => {
-                group.standing.must_wait("the registry did not take the new epoch".to_owned());
-            }
-            false => group.standing.claim_was_in_vain(),
+        if group.config.primary == me {
+            group.standing.must_wait("the registry did not take the new epoch".to_owned());
+        } else {
+            group.standing.claim_was_in_vain();
         }
         return cx.pass(Milestone::ClaimInVain);
     };

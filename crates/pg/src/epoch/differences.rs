@@ -2,9 +2,9 @@
 //!
 //! Pure functions of where the members stand ([`MemberPosition`]).
 
-use crate::group::position::{Difference, MemberPosition};
+use crate::group::position::{Difference, MemberPosition, range_of};
 use base::log_entry::{REPAIR, UNDONE, name_of};
-use base::{BlockRange, Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -98,14 +98,7 @@ pub(crate) fn differences(
         .into_values()
         .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
         .filter(|(entry, _)| pg.holds(modulus, entry.volume, entry.object))
-        .map(|(entry, _)| Difference {
-            range: BlockRange {
-                key: ObjectKey { pg, volume: entry.volume, object: entry.object },
-                first_block: entry.first_block,
-                block_count: entry.block_count,
-            },
-            origin: name_of(entry.origin),
-        })
+        .map(|(entry, _)| Difference { range: range_of(pg, &entry), origin: name_of(entry.origin) })
         .collect();
     let words: Vec<Words> = members.iter().map(words_of).collect();
     Ok(ranges.into_iter().flat_map(|range| unsettled(&words, range)).collect())
@@ -172,7 +165,7 @@ pub(crate) fn done_runs(
 }
 
 /// Blocks in runs of which the same is true: `(block, block count, is_so)`.
-fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16, bool)> {
+pub(crate) fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16, bool)> {
     let mut runs: Vec<(u16, u16, bool)> = Vec::new();
     for block in blocks {
         let is_so = is_so(block);
@@ -187,7 +180,7 @@ fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{PoolId, VolumeId};
+    use base::{ObjectKey, PoolId, VolumeId};
 
     fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
         LogEntry {

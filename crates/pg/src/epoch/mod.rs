@@ -17,10 +17,10 @@ pub(crate) mod differences;
 pub(crate) mod query;
 pub(crate) mod repair;
 
-use crate::context::Context;
+use crate::context::{Context, LOOK_AGAIN};
 use crate::group::role::State;
 use crate::io::Io;
-use crate::operation::{OperationState, Purpose};
+use crate::operation::Purpose;
 use base::{LinkId, OsdId};
 use std::time::Duration;
 use wire::Status;
@@ -39,22 +39,16 @@ pub(crate) fn end(cx: &mut Context<'_, impl Io>, index: u32, reason: &str) {
     }
     let repair = group.standing.must_wait(reason.to_owned());
     group.pauses.claim_after = cx.now + CLAIM_PAUSE;
-    if let Some(primary) = group.standing.primary_mut() {
-        primary.learning.learners.clear();
-        primary.promotion_failed();
+    group.standing.promotion_failed();
+    if let Some(learning) = group.learning_mut() {
+        learning.learners.clear();
     }
     let mut ended = group.line.take_all();
     ended.extend(repair);
     for id in ended {
         let Some(operation) = cx.operations.get_mut(id) else { continue };
-        let purpose = operation.purpose;
-        operation.purpose = Purpose::Deletion;
-        if operation.parts_awaited > 0 {
-            // The drive still works for it; it goes when the drive is done.
-            operation.state = OperationState::Abandoned;
-        } else {
-            cx.forget(id);
-        }
+        let purpose = std::mem::replace(&mut operation.purpose, Purpose::Deletion);
+        cx.abandon(id);
         cx.refuse(purpose, Status::NotActive);
     }
     cx.turn.tick_soon(cx.now);
@@ -68,7 +62,7 @@ pub(crate) fn end_for_longer(cx: &mut Context<'_, impl Io>, index: u32, reason: 
 
 /// A link ended: what was waited for on it does not come any more.
 pub(crate) fn link_ended(cx: &mut Context<'_, impl Io>, link: LinkId, reason: &str) {
-    let Some(osd) = cx.links.ended(link, cx.now + crate::context::LOOK_AGAIN) else { return };
+    let Some(osd) = cx.links.ended(link, cx.now + LOOK_AGAIN) else { return };
     cx.turn.next_tick = cx.now;
     lost_member(cx, osd, &format!("the connection to {osd} ended: {reason}"));
 }
@@ -77,11 +71,11 @@ pub(crate) fn link_ended(cx: &mut Context<'_, impl Io>, link: LinkId, reason: &s
 pub(crate) fn lost_member(cx: &mut Context<'_, impl Io>, osd: OsdId, reason: &str) {
     for index in cx.groups.indices() {
         let group = &mut cx.groups[index];
-        if let Some(primary) = group.standing.primary_mut() {
-            primary.learning.forget(osd);
-            if primary.promotion().is_some_and(|promotion| promotion.osd == osd) {
-                primary.promotion_failed();
-            }
+        if let Some(learning) = group.learning_mut() {
+            learning.forget(osd);
+        }
+        if group.standing.promotion().is_some_and(|promotion| promotion.osd == osd) {
+            group.standing.promotion_failed();
         }
         if group.config.primary == cx.me.id && group.config.in_sync.contains(&osd) {
             end(cx, index, reason);

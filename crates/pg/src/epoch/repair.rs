@@ -2,7 +2,7 @@
 
 use super::differences::as_told_by;
 use super::end_for_longer;
-use crate::context::{Context, Task};
+use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
 use crate::group::LogTail;
 use crate::group::position::Difference;
@@ -27,12 +27,12 @@ pub(crate) fn next(cx: &mut Context<'_, impl Io>, index: u32) {
         return stage_mark(cx, index);
     }
     let Some(Difference { range, origin }) = repairing.queue.pop_front() else { return serve(cx, index) };
-    let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, index, range);
+    let wanted = BlockRange { block_count: range.block_count.min(REPAIR_BLOCKS), ..range };
+    let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, index, wanted);
     let operation = cx.operations.live(id);
     operation.attempt.origin = origin;
     repairing.current = Some(id);
-    let wanted = range.block_count.min(REPAIR_BLOCKS);
-    let (block_count, is_zeros) = cx.disk.look_up_run(operation, wanted, 1);
+    let (block_count, is_zeros) = cx.disk.look_up_run(operation, 1);
     requeue(cx, index, Difference { range: range.behind(block_count), origin });
     let operation = cx.operations.live(id);
     if !is_zeros {
@@ -58,24 +58,19 @@ fn serve(cx: &mut Context<'_, impl Io>, index: u32) {
 }
 
 fn stage_mark(cx: &mut Context<'_, impl Io>, index: u32) {
-    let range = BlockRange {
-        key: ObjectKey { pg: cx.groups[index].pg, ..ObjectKey::default() },
-        ..BlockRange::default()
-    };
+    let key = ObjectKey { pg: cx.groups[index].pg, ..ObjectKey::default() };
+    let range = BlockRange { key, ..BlockRange::default() };
     let id = cx.operations.add_for(OperationKind::Mark, Purpose::Repair, index, range);
-    match order::mark(cx, id) {
-        Ok(()) => {
-            if let Some(repairing) = cx.groups[index].standing.repairing_mut() {
-                (repairing.current, repairing.mark_is_due) = (Some(id), false);
-            }
+    let Err(error) = order::mark(cx, id) else {
+        if let Some(repairing) = cx.groups[index].standing.repairing_mut() {
+            (repairing.current, repairing.mark_is_due) = (Some(id), false);
         }
-        Err(error) => {
-            cx.forget(id);
-            match error {
-                StageError::Busy => cx.turn.look_again(index),
-                error => failed(cx, index, &error),
-            }
-        }
+        return;
+    };
+    cx.forget(id);
+    match error {
+        StageError::Busy => cx.turn.look_again(index),
+        error => failed(cx, index, &error),
     }
 }
 
@@ -90,14 +85,13 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
             // Another member may have the same content in a sound copy.
             cx.met_damage(range.key, block);
             cx.pass(Milestone::MendOfRepair);
-            return cx.then(Task::Fetch { id, absence: Absence::of(status) });
+            return cx.then(Task::Fetch(Fetch { id, asked: 0, absence: Absence::of(status) }));
         }
         cx.forget(id);
         for block in range.blocks().rev() {
             requeue(cx, index, Difference { range: BlockRange::one(range.key, block), origin });
         }
-        set_current(cx, index, None);
-        return next(cx, index);
+        return done(cx, index);
     }
     let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
     let is_ordered = order::write(cx, id, &buffer.bytes()[..usize::from(range.block_count) * BLOCK_BYTES]);
@@ -107,20 +101,18 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     }
 }
 
-/// All members have the mark or a repair.
+/// The mark or a repair is done: all members have it, or can do without.
 pub(crate) fn done(cx: &mut Context<'_, impl Io>, index: u32) {
-    set_current(cx, index, None);
+    current_ended(cx, index);
     next(cx, index);
 }
 
 /// The store would not take a mark or a repair.
 pub(crate) fn failed(cx: &mut Context<'_, impl Io>, index: u32, error: &StageError) {
-    set_current(cx, index, None);
+    let me = cx.me.id;
     let reason = match error {
-        StageError::Full => format!("{} is full", cx.me.id),
-        StageError::Busy | StageError::Failed(_) => {
-            format!("the drive of {} failed; replace it", cx.me.id)
-        }
+        StageError::Full => format!("{me} is full"),
+        StageError::Busy | StageError::Failed(_) => format!("the drive of {me} failed; replace it"),
     };
     end_for_longer(cx, index, &reason);
 }
@@ -139,12 +131,12 @@ pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, id: OperationId, asked: 
     if let Some((at, member)) = candidates.find(|(_, member)| is_for_good || !member.may_lack_tail) {
         let osd = member.osd;
         operation.purpose = Purpose::Adoption(osd);
-        return cx.then(Task::FetchFrom { id, osd, asked: at + 1, absence: Absence::Certain });
+        let fetch = Fetch { id, asked: at + 1, absence: Absence::Certain };
+        return cx.then(Task::FetchFrom(fetch, osd));
     }
     cx.forget(id);
-    set_current(cx, index, None);
     if is_for_good {
-        return next(cx, index);
+        return done(cx, index);
     }
     let reason =
         format!("the drive of {} does not read what its members differ in; it tries again", cx.me.id);
@@ -167,7 +159,7 @@ pub(crate) fn must_come_again(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let (index, difference) = (operation.group, difference_of(operation));
     cx.forget(id);
     requeue(cx, index, difference);
-    set_current(cx, index, None);
+    current_ended(cx, index);
     cx.turn.look_again(index);
 }
 
@@ -183,9 +175,9 @@ fn requeue(cx: &mut Context<'_, impl Io>, index: u32, difference: Difference) {
     }
 }
 
-fn set_current(cx: &mut Context<'_, impl Io>, index: u32, id: Option<OperationId>) {
+fn current_ended(cx: &mut Context<'_, impl Io>, index: u32) {
     if let Some(repairing) = cx.groups[index].standing.repairing_mut() {
-        repairing.current = id;
+        repairing.current = None;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Members that a primary brings up to date, and how far each is.
 
 use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What a learner is still to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct Comparison {
 }
 
 /// A learner that receives every write from `from` on, and meanwhile what it lacks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Joined {
     pub(crate) from: Sequence,
     /// It has the mark of its join on stable media.
@@ -35,6 +35,15 @@ pub(crate) struct Joined {
     pub(crate) blocks_awaited: Option<ObjectKey>,
     /// Blocks that are being read for it, or that it does not have on stable media yet.
     pub(crate) pushed: u32,
+}
+
+impl Joined {
+    /// Has blocks, if there are any, be the next that it is given.
+    pub(crate) fn put_back(&mut self, range: BlockRange) {
+        if range.block_count > 0 {
+            self.work.push_front(Work::Range(range));
+        }
+    }
 }
 
 /// A member that is being brought up to date.
@@ -97,9 +106,9 @@ pub(crate) struct Promotion {
 pub(crate) struct Learning {
     pub(crate) learners: Vec<Learner>,
     /// Who was asked to be one in this epoch, whatever became of that.
-    pub(crate) asked: Vec<OsdId>,
+    pub(crate) asked: BTreeSet<OsdId>,
     /// Learners that had no room for what they lack. Until what they have too much is gone, nothing else is pushed.
-    pub(crate) cramped: Vec<OsdId>,
+    pub(crate) cramped: BTreeSet<OsdId>,
     /// Not before then is a learner tried again.
     pub(crate) after: Instant,
 }

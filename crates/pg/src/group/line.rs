@@ -66,12 +66,12 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::{OperationKind, Purpose};
     use base::ObjectKey;
 
     fn add(operations: &mut Operations, first_block: u16) -> OperationId {
-        let (id, operation) = operations.add();
-        operation.range = BlockRange { key: ObjectKey::default(), first_block, block_count: 2 };
-        id
+        let range = BlockRange { key: ObjectKey::default(), first_block, block_count: 2 };
+        operations.add_for(OperationKind::Write, Purpose::Repair, 0, range)
     }
 
     #[test]

@@ -13,7 +13,7 @@ use base::map::PgConfig;
 use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId};
 use learner::{Learner, Learning};
 use line::Line;
-use role::{Following, Phase, Role, Standing, State};
+use role::{Phase, Role, Standing, State};
 use std::ops::{Index, IndexMut};
 
 /// Who shall hold a group, as the map says.
@@ -130,11 +130,6 @@ impl Group {
         matches!(self.standing.role(), Role::Left { .. })
     }
 
-    /// Whether this OSD applies what the primary of its epoch orders. A candidate does until it has an epoch of its own.
-    pub(crate) fn following(&self) -> Option<&Following> {
-        self.standing.following()
-    }
-
     /// Everybody who holds a part of it, or shall.
     pub(crate) fn members(&self) -> impl Iterator<Item = OsdId> + '_ {
         self.config.in_sync.iter().chain(&self.config.learners).chain(&self.wanted.target).copied()
@@ -167,6 +162,11 @@ impl Group {
     /// The same, to change: only a primary has any.
     pub(crate) fn learning_mut(&mut self) -> Option<&mut Learning> {
         self.standing.primary_mut().map(|primary| &mut primary.learning)
+    }
+
+    /// One of them, to change.
+    pub(crate) fn learner_mut(&mut self, osd: OsdId) -> Option<&mut Learner> {
+        self.learning_mut()?.of(osd)
     }
 
     /// Of these members in sync, those that stay: with a whole target in sync, nobody else is needed.

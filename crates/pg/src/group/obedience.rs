@@ -29,7 +29,7 @@ pub(crate) type Refusal = (Status, Epoch);
 
 /// Whether this member applies what the primary of that epoch ordered with that sequence.
 pub(crate) fn may_order(group: &Group, epoch: Epoch, sequence: Sequence) -> Result<(), Refusal> {
-    let expected = group.following().and_then(|following| following.expected);
+    let expected = group.standing.following().and_then(|following| following.expected);
     if epoch == group.epoch && expected == Some(sequence) {
         return Ok(());
     }
@@ -43,11 +43,8 @@ pub(crate) fn may_push(group: &Group, epoch: Epoch) -> bool {
 
 /// Whether this member is in sync in that epoch, and takes its primary's word for the state of all.
 pub(crate) fn may_tell(group: &Group, epoch: Epoch) -> bool {
-    let expected = match group.standing.role() {
-        Role::Replica(following) => following.expected,
-        _ => None,
-    };
-    group.epoch == epoch && expected.is_some()
+    let has_begun = matches!(group.standing.role(), Role::Replica(following) if following.expected.is_some());
+    group.epoch == epoch && has_begun
 }
 
 /// Whether whoever sent that may begin its epoch here, or let this member join as a learner.

@@ -1,6 +1,6 @@
 //! Where members stand in a group's order, and what they may differ in.
 
-use base::{BlockRange, LogEntry, OsdId, Sequence};
+use base::{BlockRange, LogEntry, ObjectKey, OsdId, PgId, Sequence};
 use wire::LogState;
 
 /// Blocks whose content the members may disagree about.
@@ -9,6 +9,12 @@ pub(crate) struct Difference {
     pub(crate) range: BlockRange,
     /// That of the write that not all members have, or of its repair: see [`LogEntry::origin`].
     pub(crate) origin: u64,
+}
+
+/// The blocks that an entry of a group's log is about.
+pub(crate) fn range_of(pg: PgId, entry: &LogEntry) -> BlockRange {
+    let LogEntry { volume, object, first_block, block_count, .. } = *entry;
+    BlockRange { key: ObjectKey { pg, volume, object }, first_block, block_count }
 }
 
 /// Where a member stands, as it told its primary: see [`LogState`].

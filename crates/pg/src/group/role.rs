@@ -39,32 +39,22 @@ pub(crate) enum State {
 const STATES: usize = 10;
 
 impl State {
-    const ALL: [State; STATES] = [
-        State::Replica,
-        State::Learner,
-        State::Candidate,
-        State::Waiting,
-        State::Stopped,
-        State::Claiming,
-        State::Querying,
-        State::Repairing,
-        State::Active,
-        State::Left,
+    /// What each is called, in their order.
+    const NAMES: [&str; STATES] = [
+        "replica",
+        "learner",
+        "candidate",
+        "waiting",
+        "stopped",
+        "claiming",
+        "querying",
+        "repairing",
+        "active",
+        "left",
     ];
 
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            State::Replica => "replica",
-            State::Learner => "learner",
-            State::Candidate => "candidate",
-            State::Waiting => "waiting",
-            State::Stopped => "stopped",
-            State::Claiming => "claiming",
-            State::Querying => "querying",
-            State::Repairing => "repairing",
-            State::Active => "active",
-            State::Left => "left",
-        }
+        State::NAMES[self as usize]
     }
 }
 
@@ -171,29 +161,6 @@ impl Primary {
     fn new(phase: Phase) -> Primary {
         Primary { phase, next_sequence: Sequence(0), learning: Learning::default(), change: Change::None }
     }
-
-    /// The learner that shall be taken in.
-    pub(crate) fn promotion(&self) -> Option<&Promotion> {
-        match &self.change {
-            Change::TakeIn(promotion) => Some(promotion),
-            Change::None | Change::LeaveOut(_) => None,
-        }
-    }
-
-    /// It is not taken in.
-    pub(crate) fn promotion_failed(&mut self) {
-        if self.promotion().is_some() {
-            self.change = Change::None;
-        }
-    }
-
-    /// The member that shall be left out.
-    pub(crate) fn unfit(&self) -> Option<OsdId> {
-        match self.change {
-            Change::LeaveOut(osd) => Some(osd),
-            Change::None | Change::TakeIn(_) => None,
-        }
-    }
 }
 
 /// See the module's documentation.
@@ -216,14 +183,7 @@ impl Role {
             Role::Learner(_) => State::Learner,
             Role::Candidate(_) => State::Candidate,
             Role::Left { .. } => State::Left,
-            Role::Primary(primary) => match primary.phase {
-                Phase::Waiting { .. } => State::Waiting,
-                Phase::Stopped { .. } => State::Stopped,
-                Phase::Claiming => State::Claiming,
-                Phase::Querying { .. } => State::Querying,
-                Phase::Repairing(_) => State::Repairing,
-                Phase::Active => State::Active,
-            },
+            Role::Primary(primary) => state_of(&primary.phase),
         }
     }
 }
@@ -265,7 +225,8 @@ impl Standing {
         if let Role::Primary(primary) = &mut self.role { Some(primary) } else { None }
     }
 
-    /// What a replica, learner or candidate knows of the order it applies.
+    /// What a replica, learner or candidate knows of the order it applies. A candidate does so until it has an epoch of its
+    /// own.
     pub(crate) fn following(&self) -> Option<&Following> {
         match &self.role {
             Role::Replica(following) | Role::Learner(following) | Role::Candidate(following) => {
@@ -303,10 +264,26 @@ impl Standing {
         }
     }
 
+    /// The learner that shall be taken in.
+    pub(crate) fn promotion(&self) -> Option<&Promotion> {
+        match &self.role {
+            Role::Primary(Primary { change: Change::TakeIn(promotion), .. }) => Some(promotion),
+            _ => None,
+        }
+    }
+
+    /// The member that shall be left out.
+    pub(crate) fn unfit(&self) -> Option<OsdId> {
+        match self.role {
+            Role::Primary(Primary { change: Change::LeaveOut(osd), .. }) => Some(osd),
+            _ => None,
+        }
+    }
+
     /// How often it went from one state to another: `(from, to, times)`.
     pub(crate) fn transitions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
-        State::ALL.iter().zip(&self.counts).flat_map(|(from, row)| {
-            State::ALL.iter().zip(row).map(|(to, times)| (from.name(), to.name(), u64::from(*times)))
+        State::NAMES.into_iter().zip(&self.counts).flat_map(|(from, row)| {
+            State::NAMES.into_iter().zip(row).map(move |(to, times)| (from, to, u64::from(*times)))
         })
     }
 
@@ -371,6 +348,13 @@ impl Standing {
         let mut following = *self.following().expect("only a replica or learner is activated");
         following.expected = Some(next);
         self.enter(if is_learner { Role::Learner(following) } else { Role::Replica(following) });
+    }
+
+    /// The learner that was to be taken in is not, if there was one.
+    pub(crate) fn promotion_failed(&mut self) {
+        if let Role::Primary(Primary { change: change @ Change::TakeIn(_), .. }) = &mut self.role {
+            *change = Change::None;
+        }
     }
 
     /// The group was split: what an epoch from before sends is not taken any more.
@@ -495,9 +479,9 @@ mod tests {
         let mut standing = Standing::new(true);
         standing.primary_mut().expect("it is one").change = Change::LeaveOut(OsdId(3));
         standing.claims();
-        assert_eq!(standing.primary().and_then(Primary::unfit), Some(OsdId(3)));
+        assert_eq!(standing.unfit(), Some(OsdId(3)));
         standing.epoch_was_granted(Instant::default());
-        assert_eq!(standing.primary().and_then(Primary::unfit), None);
+        assert_eq!(standing.unfit(), None);
     }
 
     #[test]
@@ -509,9 +493,7 @@ mod tests {
                 let mut cells = line.strip_prefix("| `")?.split("` | `");
                 Some((cells.next()?, cells.next()?.split('`').next()?))
             })
-            .filter(|(from, to)| {
-                [from, to].iter().all(|name| State::ALL.iter().any(|state| state.name() == **name))
-            })
+            .filter(|(from, to)| [from, to].iter().all(|name| State::NAMES.contains(name)))
             .collect();
         let listed: Vec<_> = TRANSITIONS.iter().map(|(from, to, _)| (from.name(), to.name())).collect();
         assert_eq!(drawn, listed);

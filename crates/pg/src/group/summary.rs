@@ -2,29 +2,26 @@
 
 use super::Group;
 use super::learner::Learner;
-use super::role::Phase;
+use super::role::{Phase, State};
 use crate::report::GroupSummary;
 
 impl Group {
     pub(crate) fn summary(&self) -> GroupSummary {
-        let (trouble, is_stopped, is_peering) = match self.standing.phase() {
-            Some(Phase::Active) if !self.is_writable() => {
+        let trouble = self.standing.phase().and_then(|phase| match phase {
+            Phase::Active if self.is_writable() => None,
+            Phase::Active => {
                 let (count, min_size) = (self.config.in_sync.len(), self.wanted.min_size);
-                let reason = format!("takes no writes: {count} of at least {min_size} members are in sync");
-                (Some(reason), false, false)
+                Some(format!("takes no writes: {count} of at least {min_size} members are in sync"))
             }
-            None | Some(Phase::Active) => (None, false, false),
-            Some(Phase::Waiting { reason }) => (Some(reason.clone()), false, false),
-            Some(Phase::Stopped { reason }) => (Some(reason.clone()), true, false),
-            Some(Phase::Claiming) => (Some("claiming a new epoch in the registry".to_owned()), false, true),
-            Some(Phase::Querying { .. }) => {
-                (Some("asking the members where they stand".to_owned()), false, true)
+            Phase::Waiting { reason } | Phase::Stopped { reason } => Some(reason.clone()),
+            Phase::Claiming => Some("claiming a new epoch in the registry".to_owned()),
+            Phase::Querying { .. } => Some("asking the members where they stand".to_owned()),
+            Phase::Repairing(repairing) => {
+                Some(format!("removing {} differences between the members", repairing.queue.len()))
             }
-            Some(Phase::Repairing(repairing)) => {
-                let ranges = repairing.queue.len();
-                (Some(format!("removing {ranges} differences between the members")), false, true)
-            }
-        };
+        });
+        let is_stopped = self.state() == State::Stopped;
+        let is_peering = matches!(self.state(), State::Claiming | State::Querying | State::Repairing);
         let in_sync = self.config.in_sync.clone();
         let left = self.learners().iter().filter_map(Learner::left);
         let recovery = left.reduce(|one, other| (one.0 + other.0, one.1 + other.1));

@@ -19,24 +19,27 @@
 //! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
 
 use crate::broken::Sabotage;
-use crate::context::Context;
-use crate::epoch::differences::{agreement, differences};
+use crate::context::{Context, Task};
+use crate::disk::Disk;
+use crate::epoch::differences::{agreement, differences, runs_alike};
 use crate::epoch::{self, claim, query};
-use crate::group::Group;
+use crate::group::Groups;
 use crate::group::learner::{Comparison, Joined, Learner, Promotion, Work};
 use crate::group::position::MemberPosition;
 use crate::group::role::Change;
 use crate::io::Io;
 use crate::journal::Milestone;
-use crate::links::Awaited;
+use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::pace::PUSH_BLOCKS;
-use base::{BLOCK_BYTES, BlockRange, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{
+    BLOCK_BYTES, BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use wire::{
-    Activate, Blocks, GroupEpoch, Kind, ListBlocks, ListObjects, Objects, Position, Push, PushEntry, Query,
-    Status,
+    Activate, Blocks, GroupEpoch, Kind, ListBlocks, ListObjects, Objects, Page, Position, Push, PushEntry,
+    Query, Status,
 };
 use zerocopy::IntoBytes;
 
@@ -58,15 +61,6 @@ const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 const LEARN_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a learner that is full or whose primary is damaged is tried again.
 const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
-
-/// What a learner has on stable media.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Received {
-    /// The mark of its join.
-    Mark,
-    /// A push, and for how many blocks it counted.
-    Push { cost: u16 },
-}
 
 fn cost_of(block_count: u16) -> u16 {
     block_count.max(PUSHED_LEAST)
@@ -114,9 +108,7 @@ impl Backfill {
             self.sessions += 1;
             let (session, heard_at) = (self.sessions, cx.now);
             let Some(learning) = group.learning_mut() else { continue };
-            if !learning.asked.contains(&osd) {
-                learning.asked.push(osd);
-            }
+            learning.asked.insert(osd);
             learning.learners.push(Learner { osd, link, session, heard_at, joined: None });
             let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
             cx.io.send(link, &Query { pg, modulus, epoch }.encode());
@@ -162,7 +154,7 @@ impl Backfill {
         let [MemberPosition { entries, log_begins, .. }, _] = members;
         let (mut work, mut comparison) = match by_log {
             Some(found) => (found.into_iter().map(|found| Work::Range(found.range)).collect(), None),
-            None => (VecDeque::new(), Some(comparison(cx, pg))),
+            None => (VecDeque::new(), Some(comparison(cx.disk, pg))),
         };
         let under_way = under_way(cx, index, last_sequence, &mut work);
         if cx.breaks(Sabotage::CountLearner) {
@@ -175,15 +167,15 @@ impl Backfill {
         let mark = Sequence(log_begins.0.saturating_sub(1));
         let learner = primary.learning.of(osd).expect("it was there a moment ago");
         learner.heard_at = now;
-        let (has_mark, blocks_awaited, pushed) = (false, None, 0);
-        learner.joined = Some(Joined { from, has_mark, work, comparison, blocks_awaited, pushed });
+        learner.joined = Some(Joined { from, work, comparison, ..Joined::default() });
         let join = Activate { pg, epoch, mark, join: Some(from) }.encode();
-        cx.send_replicated(link, Awaited::Join { group: index, session }, &join);
+        cx.send_replicated(link, Awaited::Learner { group: index, session, sent: ToLearner::Mark }, &join);
         // Its log shall be as good as any member's: a client may ask it whether a write was done. What is under way
         // is no part of this OSD's log yet.
         for entry in entries.iter().chain(&under_way) {
             let bytes = PushEntry { pg, epoch, entry: *entry }.encode();
-            cx.send_replicated(link, Awaited::Learning { group: index, session }, &bytes);
+            let awaited = Awaited::Learner { group: index, session, sent: ToLearner::Entry };
+            cx.send_replicated(link, awaited, &bytes);
         }
         self.recover_next(cx, index, osd);
     }
@@ -199,20 +191,17 @@ impl Backfill {
     ) {
         let group = &mut cx.groups[index];
         let pg = group.pg;
-        let Some(primary) = group.standing.primary_mut() else { return };
-        if primary.promotion().is_some_and(|promotion| promotion.osd == osd) {
-            primary.promotion_failed();
+        if group.standing.promotion().is_some_and(|promotion| promotion.osd == osd) {
+            group.standing.promotion_failed();
         }
-        let learning = &mut primary.learning;
+        let Some(learning) = group.learning_mut() else { return };
         if learning.of(osd).is_some_and(|learner| learner.session == session) {
-            cx.journal.pass(Milestone::LearnerRefused);
             let mut pause = LEARN_PAUSE;
             if status == Status::NoSpace {
                 pause = LEARN_PAUSE_LONG;
-                if !learning.cramped.contains(&osd) {
-                    learning.cramped.push(osd);
-                }
+                learning.cramped.insert(osd);
             }
+            cx.pass(Milestone::LearnerRefused);
             cx.note(format!("{osd} could not go on catching up in pg {pg}: {status:?}"));
             give_up(cx, index, osd, pause);
         }
@@ -224,7 +213,7 @@ impl Backfill {
         cx: &mut Context<'_, impl Io>,
         index: u32,
         session: u32,
-        what: Received,
+        sent: ToLearner,
     ) {
         let now = cx.now;
         let learning = cx.groups[index].learning_mut();
@@ -232,9 +221,10 @@ impl Backfill {
         learner.heard_at = now;
         let osd = learner.osd;
         let Some(joined) = &mut learner.joined else { return };
-        match what {
-            Received::Mark => joined.has_mark = true,
-            Received::Push { cost } => joined.pushed = joined.pushed.saturating_sub(u32::from(cost)),
+        match sent {
+            ToLearner::Entry => {}
+            ToLearner::Mark => joined.has_mark = true,
+            ToLearner::Push { cost } => joined.pushed = joined.pushed.saturating_sub(u32::from(cost)),
         }
         self.end_burst(cx);
         self.recover_next(cx, index, osd);
@@ -246,9 +236,7 @@ impl Backfill {
     pub(crate) fn advance_promotions(&mut self, cx: &mut Context<'_, impl Io>) {
         for group in std::mem::take(&mut self.promotions) {
             claim::advance(cx, group);
-            let standing = &cx.groups[group].standing;
-            let is_promoted = standing.primary().is_some_and(|primary| primary.promotion().is_some());
-            if is_promoted && !cx.groups[group].is_claiming() {
+            if cx.groups[group].standing.promotion().is_some() && !cx.groups[group].is_claiming() {
                 self.promotions.push(group);
             }
         }
@@ -298,6 +286,7 @@ impl Backfill {
             };
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learning) = group.learning_mut() else { return };
+            let is_cramped = learning.cramped.contains(&osd);
             let Some(learner) = learning.of(osd) else { return };
             let (link, session) = (learner.link, learner.session);
             let Some(joined) = &mut learner.joined else { return };
@@ -312,10 +301,12 @@ impl Backfill {
             match (joined.work.pop_front(), &mut joined.comparison) {
                 (Some(Work::Range(range)), _) => {
                     let block_count = range.block_count.min(push_blocks);
-                    let cost = u32::from(cost_of(block_count));
-                    joined.pushed += cost;
-                    cx.pace.push_begins(cx.now, cost);
-                    push(cx, index, osd, session, range, block_count);
+                    let cost = cost_of(block_count);
+                    joined.pushed += u32::from(cost);
+                    joined.put_back(range.behind(block_count));
+                    cx.pace.push_begins(cx.now, u32::from(cost));
+                    let purpose = Purpose::Backfill { learner: osd, session, cost };
+                    push(cx, index, purpose, BlockRange { block_count, ..range });
                 }
                 (Some(Work::Object(key)), _) => {
                     joined.blocks_awaited = Some(key);
@@ -330,32 +321,22 @@ impl Backfill {
                     return;
                 }
                 (None, None) if joined.pushed > 0 => return,
+                (None, None) if !is_cramped => return self.learner_is_whole(cx, index, osd, session),
                 (None, None) => {
-                    if !learning.cramped.contains(&osd) {
-                        return self.learner_is_whole(cx, index, osd);
-                    }
                     // It has nothing too much any more: now for what it lacks.
-                    learning.cramped.retain(|other| *other != osd);
-                    let all = comparison(cx, pg);
-                    let learner = cx.groups[index].learning_mut().and_then(|learning| learning.of(osd));
-                    if let Some(joined) = learner.and_then(|learner| learner.joined.as_mut()) {
-                        joined.comparison = Some(all);
-                    }
+                    joined.comparison = Some(comparison(cx.disk, pg));
+                    learning.cramped.remove(&osd);
                 }
             }
         }
     }
 
-    fn learner_is_whole(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
+    fn learner_is_whole(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, session: u32) {
         let Some(link) = cx.links.ready(osd) else { return };
         cx.pass(Milestone::LearnerIsWhole);
-        let group = &mut cx.groups[index];
-        let (pg, epoch) = (group.pg, group.epoch);
-        let learner = group.learning_mut().and_then(|learning| learning.of(osd));
-        if let Some(session) = learner.map(|learner| learner.session) {
-            let whole = GroupEpoch { pg, epoch }.encode(Kind::Whole);
-            cx.send_replicated(link, Awaited::Learning { group: index, session }, &whole);
-        }
+        let group = &cx.groups[index];
+        let whole = GroupEpoch { pg: group.pg, epoch: group.epoch }.encode(Kind::Whole);
+        cx.send_replicated(link, Awaited::Learner { group: index, session, sent: ToLearner::Entry }, &whole);
         epoch::end(cx, index, &format!("{osd} has caught up"));
         // From here on nothing more is acknowledged. What was, it was sent.
         let through = cx.links.osd_mut(link).map_or(0, |peer| peer.sent);
@@ -372,20 +353,18 @@ impl Backfill {
     /// The drive answered the read of a push.
     pub(crate) fn push_was_read(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
         let operation = cx.operations.live(id);
-        let damage = operation.first_damage();
-        let index = operation.group;
-        cx.groups[index].line.ended(id);
+        let (group, damage) = (operation.group, operation.first_damage());
+        if let Some((block, _)) = damage
+            && cx.wait_for_mend(id, block)
+        {
+            return;
+        }
+        cx.groups[group].line.ended(id);
         match damage {
             None => send_push(cx, id),
-            Some((block, _)) => {
-                cx.release_parts(id);
-                if cx.wait_for_mend(id, block) {
-                    return;
-                }
-                self.push_is_damaged(cx, id, block);
-            }
+            Some((block, _)) => self.push_is_damaged(cx, id, block),
         }
-        cx.then(crate::context::Task::StartWaiting { group: index });
+        cx.then(Task::StartWaiting { group });
     }
 
     /// A push met a block of which nobody who was asked has a sound copy.
@@ -404,14 +383,12 @@ impl Backfill {
             return send_push(cx, id);
         }
         cx.forget(id);
-        let Some(joined) = joined_in(&mut cx.groups[index], osd, Some(session)) else { return };
+        let learner = cx.groups[index].learner_mut(osd).filter(|learner| learner.session == session);
+        let Some(Learner { joined: Some(joined), .. }) = learner else { return };
         joined.pushed = joined.pushed.saturating_sub(u32::from(cost));
         let (first_block, end) = (range.first_block, range.blocks().end);
         for (from, to) in [(block + 1, end), (block, block + 1), (first_block, block)] {
-            if from < to {
-                let part = BlockRange { first_block: from, block_count: to - from, ..range };
-                joined.work.push_front(Work::Range(part));
-            }
+            joined.put_back(BlockRange { first_block: from, block_count: to - from, ..range });
         }
         self.recover_next(cx, index, osd);
     }
@@ -423,32 +400,20 @@ impl Backfill {
         osd: OsdId,
         objects: &Objects<'_>,
     ) {
-        let now = cx.now;
-        let Some(index) = cx.groups.find(objects.head.pg) else { return };
-        let group = &mut cx.groups[index];
-        let pg = group.pg;
-        let is_current = group.epoch == objects.head.epoch;
-        let Some(learning) = group.learning_mut() else { return };
-        let is_cramped = learning.cramped.contains(&osd);
-        let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
+        let Page { pg, epoch, is_last } = objects.head;
+        let Some((index, is_cramped, learner)) = heard(cx.groups, osd, pg, epoch) else { return };
         let Some(joined) = &mut learner.joined else { return };
         let Some(comparison) = joined.comparison.as_mut().filter(|one| one.is_awaited) else { return };
         comparison.is_awaited = false;
-        learner.heard_at = now;
+        learner.heard_at = cx.now;
         let theirs: BTreeMap<(VolumeId, u32), u64> =
             objects.entries().map(|entry| ((entry.volume, entry.object), entry.digest)).collect();
         // A page that is not the last goes as far as its last entry.
-        let end = if objects.head.is_last { None } else { theirs.keys().next_back().copied() };
-        let mut own: Vec<ObjectKey> = Vec::new();
-        while let Some(key) = comparison.own.front().copied() {
-            if end.is_some_and(|end| (key.volume, key.object) > end) {
-                break;
-            }
-            comparison.own.pop_front();
-            own.push(key);
-        }
+        let end = if is_last { None } else { theirs.keys().next_back().copied() };
+        let is_on_page = |key: &mut ObjectKey| end.is_none_or(|end| (key.volume, key.object) <= end);
+        let own: Vec<ObjectKey> = std::iter::from_fn(|| comparison.own.pop_front_if(is_on_page)).collect();
         comparison.after = end;
-        if objects.head.is_last {
+        if is_last {
             joined.comparison = None;
         }
         for key in &own {
@@ -472,41 +437,42 @@ impl Backfill {
 
     /// A learner says what the blocks of an object hold: those that differ are pushed.
     pub(crate) fn handle_blocks(&mut self, cx: &mut Context<'_, impl Io>, osd: OsdId, blocks: &Blocks<'_>) {
-        let now = cx.now;
-        let Some(index) = cx.groups.find(blocks.of.key.pg) else { return };
-        let group = &mut cx.groups[index];
-        let is_current = group.epoch == blocks.of.epoch;
-        let Some(learning) = group.learning_mut() else { return };
-        let is_cramped = learning.cramped.contains(&osd);
-        let Some(learner) = learning.of(osd).filter(|_| is_current) else { return };
-        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(blocks.of.key))
-        else {
+        let ListBlocks { key, epoch } = blocks.of;
+        let Some((index, is_cramped, learner)) = heard(cx.groups, osd, key.pg, epoch) else { return };
+        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(key)) else {
             return;
         };
         joined.blocks_awaited = None;
-        learner.heard_at = now;
+        learner.heard_at = cx.now;
         let mut own = [None; OBJECT_BLOCKS];
-        cx.disk.store.for_each_block(&blocks.of.key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
+        cx.disk.store.for_each_block(&key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
         let theirs = |block: usize| {
             let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
             is_there.then(|| blocks.checksums[block].get())
         };
-        let is_wrong = |block: usize| own[block] != theirs(block) && (own[block].is_none() || !is_cramped);
-        let mut block = 0;
-        while block < OBJECT_BLOCKS {
-            let first = block;
-            while block < OBJECT_BLOCKS && is_wrong(block) {
-                block += 1;
+        let is_wrong = |block: u16| {
+            let (block, own) = (usize::from(block), own[usize::from(block)]);
+            own != theirs(block) && (own.is_none() || !is_cramped)
+        };
+        for (first_block, block_count, is_wrong) in runs_alike(BlockRange::whole(key).blocks(), is_wrong) {
+            if is_wrong {
+                joined.work.push_back(Work::Range(BlockRange { key, first_block, block_count }));
             }
-            if block > first {
-                let (first_block, block_count) = (first as u16, (block - first) as u16);
-                let range = BlockRange { key: blocks.of.key, first_block, block_count };
-                joined.work.push_back(Work::Range(range));
-            }
-            block += 1;
         }
         self.recover_next(cx, index, osd);
     }
+}
+
+/// The learner that says something in its group's present epoch: the group, whether the learner is to free some room before
+/// anything else, and how far it is.
+fn heard(groups: &mut Groups, osd: OsdId, pg: PgId, epoch: Epoch) -> Option<(u32, bool, &mut Learner)> {
+    let index = groups.find(pg)?;
+    let group = &mut groups[index];
+    let is_current = group.epoch == epoch;
+    let learning = group.learning_mut()?;
+    let is_cramped = learning.cramped.contains(&osd);
+    let learner = learning.of(osd).filter(|_| is_current)?;
+    Some((index, is_cramped, learner))
 }
 
 /// The learners that wait to be begun with: how many are in sync in their group, the group, and who.
@@ -533,8 +499,8 @@ fn give_up(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, pause: Duratio
     }
 }
 
-fn comparison(cx: &Context<'_, impl Io>, pg: PgId) -> Comparison {
-    Comparison { own: cx.disk.objects_of(pg).into(), after: None, is_awaited: false }
+fn comparison(disk: &Disk, pg: PgId) -> Comparison {
+    Comparison { own: disk.objects_of(pg).into(), after: None, is_awaited: false }
 }
 
 /// What is ordered and not yet durable here, which is neither in the log nor in the index: its blocks are work, whatever
@@ -552,47 +518,21 @@ fn under_way(
         if operation.state != OperationState::Replicating {
             continue;
         }
-        let range = operation.range;
-        if operation.order.sequence > last_sequence {
-            entries.push(LogEntry {
-                epoch: group.epoch,
-                sequence: operation.order.sequence,
-                volume: range.key.volume,
-                object: range.key.object,
-                first_block: range.first_block,
-                block_count: range.block_count,
-                origin: operation.attempt.origin,
-            });
+        let (epoch, sequence, origin) = (group.epoch, operation.order.sequence, operation.attempt.origin);
+        let BlockRange { key: ObjectKey { volume, object, .. }, first_block, block_count } = operation.range;
+        if sequence > last_sequence {
+            entries.push(LogEntry { epoch, sequence, volume, object, first_block, block_count, origin });
         }
-        work.push_back(Work::Range(range));
+        work.push_back(Work::Range(operation.range));
     }
     entries.sort_unstable_by_key(|entry| entry.sequence);
     entries
 }
 
-/// A learner that joined, of this attempt.
-fn joined_in(group: &mut Group, osd: OsdId, session: Option<u32>) -> Option<&mut Joined> {
-    let learner = group.learning_mut()?.of(osd)?;
-    if session.is_some_and(|session| session != learner.session) {
-        return None;
-    }
-    learner.joined.as_mut()
-}
-
-/// Starts a push of a range's first blocks, or puts it behind what is under way on them.
-fn push(
-    cx: &mut Context<'_, impl Io>,
-    index: u32,
-    learner: OsdId,
-    session: u32,
-    range: BlockRange,
-    block_count: u16,
-) {
-    let purpose = Purpose::Backfill { learner, session, cost: cost_of(block_count) };
-    let pushed = BlockRange { block_count, ..range };
-    let must_wait = cx.must_wait(index, &pushed);
-    let id = cx.operations.add_for(OperationKind::Push, purpose, index, pushed);
-    requeue(cx, index, learner, range, block_count);
+/// Starts a push, or puts it behind what is under way on its blocks.
+fn push(cx: &mut Context<'_, impl Io>, index: u32, purpose: Purpose, range: BlockRange) {
+    let must_wait = cx.must_wait(index, &range);
+    let id = cx.operations.add_for(OperationKind::Push, purpose, index, range);
     if must_wait {
         cx.groups[index].line.waiting.push_back(id);
     } else {
@@ -600,22 +540,15 @@ fn push(
     }
 }
 
-/// Puts what of a range lies behind its first blocks back to a learner's work.
-fn requeue(cx: &mut Context<'_, impl Io>, index: u32, learner: OsdId, range: BlockRange, done: u16) {
-    if let Some(joined) = joined_in(&mut cx.groups[index], learner, None)
-        && range.block_count > done
-    {
-        joined.work.push_front(Work::Range(range.behind(done)));
-    }
-}
-
 /// Reads what a push is to bring: its blocks are free.
 pub(crate) fn start_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let (index, range, purpose) = (operation.group, operation.range, operation.purpose);
-    let (found, is_zeros) = cx.disk.look_up_run(operation, range.block_count, PUSH_PARTS_MAX);
-    if let Purpose::Backfill { learner, .. } = purpose {
-        requeue(cx, index, learner, range, found);
+    let (found, is_zeros) = cx.disk.look_up_run(operation, PUSH_PARTS_MAX);
+    if let Purpose::Backfill { learner, .. } = purpose
+        && let Some(Learner { joined: Some(joined), .. }) = cx.groups[index].learner_mut(learner)
+    {
+        joined.put_back(range.behind(found));
     }
     if is_zeros {
         return send_push(cx, id);
@@ -633,33 +566,23 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let index = operation.group;
     let group = &mut cx.groups[index];
     let push = Push { range: operation.range, epoch: group.epoch };
-    let purpose = operation.purpose;
-    // Of what is lost there is nothing: what was read was given back.
-    let (is_lost, is_zeros) = match operation.parts.first() {
-        None => (true, false),
-        Some(part) => (false, part.location.is_none()),
+    let kind = match operation.parts.first() {
+        // Of what is lost there is nothing: what was read was given back.
+        None => Kind::PushLost,
+        Some(part) if part.location.is_none() => Kind::PushZero,
+        Some(_) => Kind::PushWrite,
     };
     // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
-    let link = match purpose {
-        Purpose::Backfill { learner, session, cost } => {
-            let learner = group.learning_mut().and_then(|learning| learning.of(learner));
-            let learner = learner.filter(|learner| learner.session == session);
-            learner.map(|learner| (learner.link, session, cost))
-        }
-        _ => None,
-    };
-    if let Some((link, session, cost)) = link {
-        let kind = match (is_lost, is_zeros) {
-            (true, _) => Kind::PushLost,
-            (false, true) => Kind::PushZero,
-            (false, false) => Kind::PushWrite,
-        };
-        cx.send_replicated(link, Awaited::Push { group: index, session, cost }, &push.encode(kind));
+    if let Purpose::Backfill { learner, session, cost } = operation.purpose
+        && let Some(learner) = group.learner_mut(learner).filter(|learner| learner.session == session)
+    {
+        let (link, sent) = (learner.link, ToLearner::Push { cost });
+        cx.send_replicated(link, Awaited::Learner { group: index, session, sent }, &push.encode(kind));
         let operation = cx.operations.live(id);
-        if !is_zeros {
+        if kind != Kind::PushZero {
             cx.io.send(link, operation.checksums.as_bytes());
         }
-        if !is_zeros && !is_lost {
+        if kind == Kind::PushWrite {
             for part in &mut operation.parts {
                 let buffer = part.buffer.take().expect("it was read without damage");
                 cx.io.send_shared(link, buffer, 0..usize::from(part.block_count) * BLOCK_BYTES);
@@ -667,7 +590,6 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
             cx.journal.pushed_bytes += u64::from(operation.range.block_count) * BLOCK_BYTES as u64;
         }
     }
-    cx.release_parts(id);
     cx.forget(id);
 }
 

@@ -10,7 +10,7 @@
 //! While a member is away that may have one, they wait instead.
 
 use crate::broken::Sabotage;
-use crate::context::{Context, Task};
+use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
 use crate::epoch::repair;
 use crate::io::Io;
@@ -29,12 +29,8 @@ const FETCH_MAX: Duration = Duration::from_secs(2);
 /// A block that another member was asked for.
 #[derive(Clone, Copy, Debug)]
 struct Fetching {
-    id: OperationId,
+    fetch: Fetch,
     link: LinkId,
-    /// How many members were asked so far.
-    asked: usize,
-    /// What those and this OSD said.
-    absence: Absence,
     since: Instant,
 }
 
@@ -96,7 +92,9 @@ impl Mends {
             cx.groups[group].line.in_flight.push_back(id);
         }
         match purpose {
-            Purpose::Mend(MendReason::Outvoted(osd)) => self.fetch_from(cx, id, osd, 0, Absence::Certain),
+            Purpose::Mend(MendReason::Outvoted(osd)) => {
+                self.fetch_from(cx, Fetch { id, asked: 0, absence: Absence::Certain }, osd);
+            }
             Purpose::Mend(MendReason::OtherDamaged) if is_hole => order_mended(cx, id, None),
             // It was written anew since.
             _ if is_hole => end(cx, id),
@@ -110,7 +108,7 @@ impl Mends {
         match (operation.first_damage(), operation.purpose) {
             (Some((_, status)), _) => {
                 cx.release_parts(id);
-                self.fetch_next(cx, id, 0, Absence::of(status));
+                self.fetch_next(cx, Fetch { id, asked: 0, absence: Absence::of(status) });
             }
             (None, Purpose::Mend(MendReason::OtherDamaged)) => {
                 let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
@@ -120,22 +118,15 @@ impl Mends {
             // It was written anew, or the drive thought better of it.
             (None, _) => {
                 cx.damage.is_sound(operation.range.key, operation.range.first_block);
-                cx.release_parts(id);
                 end(cx, id);
             }
         }
     }
 
     /// Asks the next member for the one block that an operation needs.
-    pub(crate) fn fetch_next(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        id: OperationId,
-        asked: usize,
-        absence: Absence,
-    ) {
+    pub(crate) fn fetch_next(&mut self, cx: &mut Context<'_, impl Io>, fetch: Fetch) {
         let me = cx.me.id;
-        let group = &cx.groups[cx.operations.live(id).group];
+        let group = &cx.groups[cx.operations.live(fetch.id).group];
         let mut members: Vec<OsdId> = group.replicas(me).collect();
         // The copy of a learner, or of who was a member before, may be the last good one; whether it is the right one its
         // checksum tells.
@@ -145,43 +136,37 @@ impl Mends {
             }
         }
         let is_there = |osd: &OsdId| cx.links.ready(*osd).is_some();
-        let skipped = members.iter().skip(asked).take_while(|osd| !is_there(osd)).copied();
+        let skipped = members.iter().skip(fetch.asked).take_while(|osd| !is_there(osd)).copied();
         let are_gone = skipped.clone().all(|osd| cx.volumes.is_gone(osd));
-        let absence = if are_gone { absence } else { Absence::Unknown };
-        let index = asked + skipped.count();
+        let absence = if are_gone { fetch.absence } else { Absence::Unknown };
+        let index = fetch.asked + skipped.count();
+        let fetch = Fetch { asked: index + 1, absence, ..fetch };
         match members.get(index) {
-            Some(osd) => self.fetch_from(cx, id, *osd, index + 1, absence),
-            None => nobody_has(cx, id, absence),
+            Some(osd) => self.fetch_from(cx, fetch, *osd),
+            None => nobody_has(cx, fetch),
         }
     }
 
     /// Asks this member.
-    pub(crate) fn fetch_from(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        id: OperationId,
-        osd: OsdId,
-        asked: usize,
-        absence: Absence,
-    ) {
+    pub(crate) fn fetch_from(&mut self, cx: &mut Context<'_, impl Io>, fetch: Fetch, osd: OsdId) {
         let Some(link) = cx.links.ready(osd) else {
-            return self.fetch_instead(cx, id, asked, Absence::Unknown);
+            return self.fetch_instead(cx, Fetch { absence: Absence::Unknown, ..fetch });
         };
-        let operation = cx.operations.live(id);
+        let operation = cx.operations.live(fetch.id);
         operation.state = OperationState::Fetching;
         let range = BlockRange::one(operation.range.key, operation.range.first_block);
         let epoch = cx.groups[operation.group].epoch;
-        let inquiry = Inquiry { request: id.number(), range, epoch };
-        self.fetching.push(Fetching { id, link, asked, absence, since: cx.now });
+        let inquiry = Inquiry { request: fetch.id.number(), range, epoch };
+        self.fetching.push(Fetching { fetch, link, since: cx.now });
         cx.io.send(link, &inquiry.encode());
     }
 
     /// Gives up on members that do not answer.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
         let mut index = 0;
-        while let Some(fetching) = self.fetching.get(index).copied() {
-            let is_alive = cx.operations.get(fetching.id).is_some();
-            let is_late = cx.now.since(fetching.since) >= FETCH_MAX || cx.links.get(fetching.link).is_none();
+        while let Some(Fetching { fetch, link, since }) = self.fetching.get(index).copied() {
+            let is_alive = cx.operations.get(fetch.id).is_some();
+            let is_late = cx.now.since(since) >= FETCH_MAX || cx.links.get(link).is_none();
             if is_alive && !is_late {
                 index += 1;
                 continue;
@@ -189,7 +174,7 @@ impl Mends {
             self.fetching.swap_remove(index);
             if is_alive {
                 cx.pass(Milestone::FetchLate);
-                self.fetch_instead(cx, fetching.id, fetching.asked, Absence::Unknown);
+                self.fetch_instead(cx, Fetch { absence: Absence::Unknown, ..fetch });
             }
         }
     }
@@ -202,10 +187,9 @@ impl Mends {
         fetched: &Fetched<'_>,
     ) {
         let Fetched { head: Found { inquiry, status }, checksums, data } = *fetched;
-        let is_meant = |fetching: &Fetching| fetching.id.number() == inquiry.request && fetching.link == link;
+        let is_meant = |asked: &Fetching| asked.fetch.id.number() == inquiry.request && asked.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
-        let fetching = self.fetching.swap_remove(index);
-        let id = fetching.id;
+        let Fetch { id, asked, absence } = self.fetching.swap_remove(index).fetch;
         let Some(operation) = cx.operations.get(id) else { return };
         // What this one has is taken for right, whatever this OSD has.
         let is_trusted =
@@ -230,23 +214,17 @@ impl Mends {
         } else if status == Status::Ok && data.is_empty() && is_trusted {
             order_mended(cx, id, None);
         } else {
-            self.fetch_instead(cx, id, fetching.asked, fetching.absence.min(Absence::of(status)));
+            self.fetch_instead(cx, Fetch { id, asked, absence: absence.min(Absence::of(status)) });
         }
     }
 
     /// A member that was asked has no sound copy.
-    fn fetch_instead(
-        &mut self,
-        cx: &mut Context<'_, impl Io>,
-        id: OperationId,
-        asked: usize,
-        absence: Absence,
-    ) {
-        match cx.operations.live(id).purpose {
+    fn fetch_instead(&mut self, cx: &mut Context<'_, impl Io>, fetch: Fetch) {
+        match cx.operations.live(fetch.id).purpose {
             // Only what that one has is taken for right; the next scrub asks again.
-            Purpose::Mend(MendReason::Outvoted(_)) => nobody_has(cx, id, absence),
-            Purpose::Adoption(_) => repair::adopt_next(cx, id, asked),
-            _ => self.fetch_next(cx, id, asked, absence),
+            Purpose::Mend(MendReason::Outvoted(_)) => nobody_has(cx, fetch),
+            Purpose::Adoption(_) => repair::adopt_next(cx, fetch.id, fetch.asked),
+            _ => self.fetch_next(cx, fetch),
         }
     }
 }
@@ -264,7 +242,7 @@ fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u
         _ => {}
     }
     let operation = cx.operations.live(id);
-    let (group, purpose) = (operation.group, operation.purpose);
+    let purpose = operation.purpose;
     let is_ordered = match data {
         Some(data) => {
             operation.checksums.clear();
@@ -282,15 +260,14 @@ fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u
     if purpose == Purpose::Repair {
         return repair::must_come_again(cx, id);
     }
-    // The store has no room right now: it begins anew, before what waits.
-    let operation = cx.operations.live(id);
-    (operation.kind, operation.state) = (OperationKind::Mend, OperationState::Waiting);
-    cx.groups[group].line.put_back(id);
-    cx.turn.look_again(group);
+    // The store has no room right now: it begins anew.
+    cx.operations.live(id).kind = OperationKind::Mend;
+    cx.put_back(id);
 }
 
 /// No member has a copy that verifies.
-fn nobody_has(cx: &mut Context<'_, impl Io>, id: OperationId, absence: Absence) {
+fn nobody_has(cx: &mut Context<'_, impl Io>, fetch: Fetch) {
+    let Fetch { id, absence, .. } = fetch;
     let operation = cx.operations.live(id);
     let (key, block, purpose) = (operation.range.key, operation.range.first_block, operation.purpose);
     if let Some(location) = cx.disk.location_of(key, block)
@@ -369,7 +346,6 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
             cx.disk.send_content(operation, link, cx.io);
         }
     }
-    cx.release_parts(id);
     cx.forget(id);
 }
 

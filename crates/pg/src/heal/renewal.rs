@@ -1,6 +1,6 @@
 //! What an OSD does when the drive under it is not what it was: cut short, or overwritten by somebody else.
 //!
-//! Blocks of data that do not verify are mended one by one where they are met ([`crate::mend`]). What only a start reads
+//! Blocks of data that do not verify are mended one by one where they are met ([`super::mend`]). What only a start reads
 //! is met by nobody until it is too late, so it is looked at now and then; what is wrong is written anew from memory, which
 //! has all of it.
 

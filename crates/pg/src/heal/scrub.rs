@@ -7,7 +7,7 @@
 //! members that agree give the same answer.
 //!
 //! What differs is narrowed down to a block. A block that does not verify at some member is written anew
-//! ([`crate::mend`]); where indexes differ, what most members hold is taken for right, and the primary's among equals.
+//! ([`super::mend`]); where indexes differ, what most members hold is taken for right, and the primary's among equals.
 //!
 //! One scrub at a time, one check at a time, and a pause after each: nine times as long as the check took while clients
 //! are served, and never more than [`BYTES_PER_SECOND_MAX`].
@@ -94,9 +94,7 @@ impl Scrubs {
     pub(crate) fn is_idle(&self) -> bool {
         self.current.is_none() && self.queue.is_empty()
     }
-}
 
-impl Scrubs {
     /// Whether a scrub of the group that is as deep is under way.
     pub(crate) fn does(&self, pg: PgId, is_deep: bool) -> bool {
         let current = self.current.as_ref().map(|scrub| &scrub.report);
@@ -449,13 +447,10 @@ pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u
     let line = &mut cx.groups[group].line;
     line.ended(id);
     line.waiting.retain(|other| *other != id);
-    let Some(operation) = cx.operations.get_mut(id) else { return };
-    if operation.parts_awaited > 0 {
-        operation.state = OperationState::Abandoned;
-    } else {
-        cx.forget(id);
+    if cx.operations.get(id).is_some() {
+        cx.abandon(id);
+        cx.then(Task::StartWaiting { group });
     }
-    cx.then(Task::StartWaiting { group });
 }
 
 #[cfg(test)]

@@ -32,18 +32,20 @@ impl Credential {
         if map.revision <= self.seen_at {
             return true;
         }
-        match map.principals.get(&*self.name) {
-            Some(now) if now.public_key == self.principal.public_key => {
-                self.principal.access.clone_from(&now.access);
-                true
-            }
-            _ => false,
+        let now = map.principals.get(&*self.name).filter(|now| now.public_key == self.principal.public_key);
+        if let Some(now) = now {
+            self.principal.access.clone_from(&now.access);
         }
+        now.is_some()
     }
 
     /// Whether that key is one of the cluster still: a newer map may have come while it was proved.
     pub(crate) fn admit_still(&mut self, map: &ClusterMap) -> Result<(), LinkError> {
         if self.heed(map) { Ok(()) } else { Err(LinkError::KeyRemoved(self.name.clone())) }
+    }
+
+    fn must_not(&self, what: &'static str) -> LinkError {
+        LinkError::NotAllowed { name: self.name.clone(), what }
     }
 }
 
@@ -127,35 +129,22 @@ impl Links {
         client: ClientId,
         credential: Option<Credential>,
     ) -> Result<(ClientLink, Vec<LinkId>), LinkError> {
-        let name = |credential: &Option<Credential>| credential.as_ref().map(|one| one.name.clone());
-        if let Some(Credential { name, principal, .. }) = &credential {
-            let name = || name.clone();
-            match principal.access {
-                Access::Node(_) => {
-                    return Err(LinkError::NotAllowed {
-                        name: name(),
-                        what: "be a client: its key is a node's",
-                    });
-                }
+        if let Some(ours) = &credential {
+            match ours.principal.access {
+                Access::Node(_) => return Err(ours.must_not("be a client: its key is a node's")),
                 Access::Monitor => {
-                    return Err(LinkError::NotAllowed {
-                        name: name(),
-                        what: "be a client: its key is to ask how the cluster is",
-                    });
+                    return Err(ours.must_not("be a client: its key is to ask how the cluster is"));
                 }
                 Access::Admin | Access::Pools(_) => {}
             }
         }
         let mut older = Vec::new();
-        for (link, peer) in &self.peers {
-            let Peer::Client(other) = peer else { continue };
-            if other.id != client {
-                continue;
-            }
-            if let Some(ours) = name(&credential)
-                && name(&other.credential) != Some(ours.clone())
+        let is_older = |peer: &Peer| matches!(peer, Peer::Client(other) if other.id == client);
+        for (link, peer) in self.peers.iter().filter(|(_, peer)| is_older(peer)) {
+            if let Some(ours) = &credential
+                && peer.credential().is_none_or(|theirs| theirs.name != ours.name)
             {
-                return Err(LinkError::NotAllowed { name: ours, what: "be a client that another key is" });
+                return Err(ours.must_not("be a client that another key is"));
             }
             older.push(*link);
         }
@@ -174,8 +163,7 @@ impl Links {
         };
         match credential {
             Some(credential) if credential.principal.access != Access::Node(info.node) => {
-                let name = credential.name.clone();
-                Err(LinkError::NotAllowed { name, what: "be an OSD of another node" })
+                Err(credential.must_not("be an OSD of another node"))
             }
             _ => Ok(()),
         }
@@ -200,7 +188,7 @@ impl Links {
         };
         match credential.principal.access.to_pool(state.pool) {
             Some(Permission::ReadWrite) => Ok(()),
-            _ => Err(LinkError::NotAllowed { name: credential.name.clone(), what: "fence that volume" }),
+            _ => Err(credential.must_not("fence that volume")),
         }
     }
 

@@ -1,10 +1,9 @@
 //! The links of an OSD: who is at the other end of each, and what may be said on it.
 //!
-//! [`hello`] tells who somebody is, [`access`] what it may do, [`lease`] who may count on not being replaced, and
-//! [`presence`] who is there at all.
+//! [`access`] tells what somebody may do, [`lease`] who may count on not being replaced, and [`presence`] who is there at
+//! all.
 
 pub(crate) mod access;
-pub(crate) mod hello;
 pub(crate) mod lease;
 pub(crate) mod presence;
 
@@ -79,12 +78,19 @@ pub enum LinkError {
 pub(crate) enum Awaited {
     /// A write, at a member in sync.
     Write(OperationId),
-    /// A write of this group, at a learner: nobody waits for it.
-    Learning { group: u32, session: u32 },
-    /// What a learner of this group lacked.
-    Push { group: u32, session: u32, cost: u16 },
-    /// The mark of a learner's join.
-    Join { group: u32, session: u32 },
+    /// What a learner of this group was sent.
+    Learner { group: u32, session: u32, sent: ToLearner },
+}
+
+/// What a learner is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToLearner {
+    /// What its log is to say: nobody waits for it.
+    Entry,
+    /// The mark of its join.
+    Mark,
+    /// What it lacked, and for how many blocks that counts.
+    Push { cost: u16 },
 }
 
 /// A replicated message that awaits its acknowledgement.
@@ -256,12 +262,12 @@ impl Links {
     }
 
     /// The OSD at the end of a link has everything up to a message on stable media: see [`Self::next_had`].
-    pub(crate) fn heard_ack(&mut self, link: LinkId, through: u64, is_full: bool) -> Result<(), LinkError> {
+    pub(crate) fn heard_ack(&mut self, link: LinkId, ack: &ReplicateAck) -> Result<(), LinkError> {
         let peer = self.osd_mut(link).expect("only OSDs acknowledge");
-        if through > peer.sent {
+        if ack.through > peer.sent {
             return Err(LinkError::OutOfTurn("an acknowledgement of what was not sent"));
         }
-        peer.is_full = is_full;
+        peer.is_full = ack.is_full;
         Ok(())
     }
 
@@ -324,12 +330,12 @@ mod tests {
         let mut links = Links::default();
         let link = LinkId(1);
         links.insert_osd(link, OsdLink::new(OsdId(3), VERSION, Instant::default()));
-        let awaited = |group| Awaited::Learning { group, session: 0 };
+        let awaited = |group| Awaited::Learner { group, session: 0, sent: ToLearner::Entry };
         for group in 0..4 {
             links.osd_mut(link).expect("it is there").sends(awaited(group));
         }
-        assert!(links.heard_ack(link, 5, false).is_err());
-        links.heard_ack(link, 2, true).expect("so much was sent");
+        assert!(links.heard_ack(link, &ReplicateAck { through: 5, is_full: false }).is_err());
+        links.heard_ack(link, &ReplicateAck { through: 2, is_full: true }).expect("so much was sent");
         assert_eq!([0, 1].map(|_| links.next_had(link, 2)), [0, 1].map(|group| Some(awaited(group))));
         assert_eq!(links.next_had(link, 2), None);
         assert_eq!(links.refused(link, 4), Some((OsdId(3), awaited(3))));

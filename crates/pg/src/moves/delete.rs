@@ -11,9 +11,10 @@ use crate::io::Io;
 use crate::ledger::StagedRecord;
 use crate::operation::{OperationKind, Purpose};
 use crate::replication::order;
-use base::{BlockRange, OBJECT_BLOCKS, ObjectKey, Sequence};
+use base::{BlockRange, ObjectKey, Sequence};
 use std::collections::VecDeque;
-use store::{StageError, WriteRecord};
+use store::StageError;
+use wire::Replicate;
 
 /// Deletions under way at the same time.
 const AT_ONCE: usize = 16;
@@ -58,7 +59,7 @@ impl Deletions {
                 continue;
             }
             let is_done = match cx.groups[group].has_left() {
-                true => delete_left(cx, group, key),
+                true => !matches!(delete_left(cx, group, key), Err(StageError::Busy)),
                 // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
                 false => !cx.volumes.is_removed(key.volume) || delete_everywhere(cx, group, key),
             };
@@ -85,36 +86,25 @@ fn delete_everywhere(cx: &mut Context<'_, impl Io>, group: u32, key: ObjectKey) 
     is_ordered
 }
 
-/// Deletes an object of a group that this OSD left. `false` when the store has no room right now.
-fn delete_left(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey) -> bool {
+/// Deletes an object of a group that this OSD left.
+///
+/// # Errors
+/// When the store does not take it.
+fn delete_left(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey) -> Result<(), StageError> {
     let group = &cx.groups[index];
-    let Role::Left { is_marked } = *group.standing.role() else { return true };
+    let Role::Left { is_marked } = *group.standing.role() else { return Ok(()) };
     let (pg, modulus, epoch) = (group.pg, group.modulus, group.config.epoch);
-    let mut staged = Ok(());
     if !is_marked && !cx.breaks(Sabotage::KeepLog) {
-        staged = cx.disk.store.stage_join(pg, modulus, epoch, Sequence(0), cx.ledger.next_token());
-        if staged.is_ok() {
-            cx.note_staged(StagedRecord::Left { group: index });
-            cx.groups[index].standing.leaving_was_marked();
-        }
+        let (kind, token) = (store::RecordKind::Join, cx.ledger.next_token());
+        cx.disk.store.stage_mark(kind, pg, modulus, epoch, Sequence(0), token)?;
+        cx.note_staged(index, StagedRecord::Left);
+        cx.groups[index].standing.leaving_was_marked();
     }
-    if staged.is_ok() {
-        let record = WriteRecord {
-            key,
-            epoch,
-            sequence: Sequence(0),
-            origin: 0,
-            first_block: 0,
-            block_count: OBJECT_BLOCKS as u16,
-            token: cx.ledger.next_token(),
-            role: store::Role::Housekeeping,
-        };
-        staged = cx.disk.store.stage_zero(&record);
-        if staged.is_ok() {
-            cx.note_staged(StagedRecord::Left { group: index });
-        }
-    }
-    !matches!(staged, Err(StageError::Busy))
+    let zeroing = Replicate { range: BlockRange::whole(key), epoch, sequence: Sequence(0), origin: 0 };
+    let record = cx.ledger.record(&zeroing, store::Role::Housekeeping);
+    cx.disk.store.stage_zero(&record)?;
+    cx.note_staged(index, StagedRecord::Left);
+    Ok(())
 }
 
 #[cfg(test)]

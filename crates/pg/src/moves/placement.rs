@@ -1,7 +1,7 @@
 //! How a group moves to where its target says.
 //!
 //! The map names for each group the OSDs that shall hold it. The primary brings those that are not in sync up to
-//! date like any learner ([`crate::recovery`]), without a new epoch for it. When all of them are in sync, the next
+//! date like any learner ([`crate::heal::backfill`]), without a new epoch for it. When all of them are in sync, the next
 //! configuration drops the others, and the primary role goes to the first of the target.
 //!
 //! # Why a move never costs a copy
@@ -147,7 +147,7 @@ pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions
             {
                 // Who was activated in an epoch may be a learner of it that this map does not show yet: only a
                 // later epoch without it tells that it is none.
-                let expected = group.following().and_then(|following| following.expected);
+                let expected = group.standing.following().and_then(|following| following.expected);
                 let is_over = group.config.epoch > group.epoch
                     || group.config.epoch == group.epoch && expected.is_none();
                 // A store that knows a later epoch than the registry: that was set back, and what it says of who holds

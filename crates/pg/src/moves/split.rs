@@ -134,7 +134,7 @@ impl Splits {
                 return;
             }
             self.queue.pop_front();
-            cx.note_staged(StagedRecord::Split { group, child });
+            cx.note_staged(group, StagedRecord::Split { child });
         }
     }
 

@@ -7,12 +7,13 @@
 use crate::broken::Sabotage;
 use crate::codec::{Payload, copies};
 use crate::context::{Context, Task};
+use crate::group::Group;
 use crate::io::Io;
 use crate::ledger::StagedRecord;
-use crate::links::Awaited;
+use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use base::{Buffer, Sequence};
-use store::{BatchId, StageError, WriteRecord};
+use store::{BatchId, RecordKind, StageError, WriteRecord};
 use wire::{Activate, Kind, Outcome, Replicate, Status};
 
 /// A replica that lags by more gets copies of what it must write.
@@ -23,75 +24,65 @@ const SHARE_LIMIT_BYTES: usize = 512 << 10;
 pub(crate) fn write(cx: &mut Context<'_, impl Io>, id: OperationId, data: &[u8]) -> bool {
     let record = record(cx, id);
     let operation = cx.operations.live(id);
-    match cx.disk.store.stage_write(&record, &operation.checksums, data) {
-        Ok(staged) => {
-            operation.payload = Payload::Staged(staged.batch, staged.offset);
-            ordered(cx, id);
-            true
-        }
-        Err(error) => not_staged(cx, id, error),
-    }
+    let staged = cx.disk.store.stage_write(&record, &operation.checksums, data).map(|staged| {
+        operation.payload = Payload::Staged(staged.batch, staged.offset);
+    });
+    was_staged(cx, id, staged)
 }
 
 /// Orders a zeroing, as [`write`].
 pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     let record = record(cx, id);
-    match cx.disk.store.stage_zero(&record) {
-        Ok(()) => {
-            ordered(cx, id);
-            true
-        }
-        Err(error) => not_staged(cx, id, error),
-    }
+    let staged = cx.disk.store.stage_zero(&record);
+    was_staged(cx, id, staged)
 }
 
 /// Orders the mark that begins an epoch.
 pub(crate) fn mark(cx: &mut Context<'_, impl Io>, id: OperationId) -> Result<(), StageError> {
     let group = &cx.groups[cx.operations.live(id).group];
-    let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
-    let sequence = next_sequence(cx, id);
-    cx.disk.store.stage_mark(pg, modulus, epoch, sequence, cx.ledger.next_token())?;
+    let sequence = next_sequence(group);
+    let token = cx.ledger.next_token();
+    cx.disk.store.stage_mark(RecordKind::Mark, group.pg, group.modulus, group.epoch, sequence, token)?;
     ordered(cx, id);
     Ok(())
 }
 
-/// The group's next sequence, which the operation is about to get.
-fn next_sequence(cx: &mut Context<'_, impl Io>, id: OperationId) -> Sequence {
-    let group = cx.operations.live(id).group;
-    cx.groups[group].standing.primary().expect("only a primary orders").next_sequence
+/// The group's next sequence, which an operation is about to get.
+fn next_sequence(group: &Group) -> Sequence {
+    group.standing.primary().expect("only a primary orders").next_sequence
 }
 
-fn record(cx: &mut Context<'_, impl Io>, id: OperationId) -> WriteRecord {
-    let sequence = next_sequence(cx, id);
+fn record(cx: &Context<'_, impl Io>, id: OperationId) -> WriteRecord {
     let operation = cx.operations.get(id).expect("an operation being ordered is alive");
     let role = match operation.purpose {
         Purpose::Client(_) => store::Role::Primary,
         _ => store::Role::Housekeeping,
     };
-    WriteRecord {
-        key: operation.range.key,
-        epoch: cx.recorded_epoch(cx.groups[operation.group].epoch),
-        sequence,
-        origin: operation.attempt.origin,
-        first_block: operation.range.first_block,
-        block_count: operation.range.block_count,
-        token: cx.ledger.next_token(),
-        role,
-    }
+    let group = &cx.groups[operation.group];
+    let (epoch, sequence) = (cx.recorded_epoch(group.epoch), next_sequence(group));
+    let write = Replicate { range: operation.range, epoch, sequence, origin: operation.attempt.origin };
+    cx.ledger.record(&write, role)
 }
 
-fn not_staged(cx: &mut Context<'_, impl Io>, id: OperationId, error: StageError) -> bool {
-    let status = match error {
-        StageError::Busy => return false,
-        StageError::Full => Status::NoSpace,
-        StageError::Failed(_) => Status::DeviceFailed,
+/// What the store made of a write or zeroing: see [`write`].
+fn was_staged(cx: &mut Context<'_, impl Io>, id: OperationId, staged: Result<(), StageError>) -> bool {
+    let status = match &staged {
+        Ok(()) => {
+            ordered(cx, id);
+            return true;
+        }
+        Err(StageError::Busy) => return false,
+        Err(StageError::Full) => Status::NoSpace,
+        Err(StageError::Failed(_)) => Status::DeviceFailed,
     };
     let operation = cx.operations.live(id);
     let (purpose, group) = (operation.purpose, operation.group);
     cx.refuse(purpose, status);
     cx.groups[group].line.ended(id);
     cx.forget(id);
-    if purpose == Purpose::Repair {
+    if let Err(error) = staged
+        && purpose == Purpose::Repair
+    {
         cx.then(Task::RepairFailed { group, error });
     }
     true
@@ -113,7 +104,7 @@ fn ordered(cx: &mut Context<'_, impl Io>, id: OperationId) {
     if !was_in_flight || operation.purpose == Purpose::Repair {
         group.line.in_flight.push_back(id);
     }
-    cx.note_staged(StagedRecord::Own { group: group_index, operation: id });
+    cx.note_staged(group_index, StagedRecord::Own(id));
     cx.ledger.outgoing.push_back(id);
 }
 
@@ -149,7 +140,8 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
     let replicas = group.replicas(me).map(|osd| (osd, None, Awaited::Write(id)));
     // Learners have everything from their join on; nobody waits for them.
     let learners = group.learners().iter().filter(|learner| learner.receives(sequence)).map(|learner| {
-        let awaited = Awaited::Learning { group: group_index, session: learner.session };
+        let session = learner.session;
+        let awaited = Awaited::Learner { group: group_index, session, sent: ToLearner::Entry };
         (learner.osd, Some(learner.link), awaited)
     });
     for (osd, link, awaited) in replicas.chain(learners) {

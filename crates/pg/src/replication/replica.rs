@@ -7,18 +7,20 @@ use crate::codec::payload_verifies;
 use crate::context::{Context, Handled};
 use crate::group::LogTail;
 use crate::group::obedience::{Refusal, may_activate, may_order, may_push, may_tell};
+use crate::group::position::range_of;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
 use base::figures::RequestKind;
 use base::log_entry::REPAIR;
-use base::{Epoch, LinkId, ObjectKey, PgId, Sequence};
-use store::{StageError, WriteRecord};
+use base::{Epoch, LinkId, LogEntry, PgId, Sequence};
+use store::{RecordKind, Role, StageError, WriteRecord};
 use wire::{Activate, Checksums, GroupEpoch, Push, PushEntry, Replicate, ReplicateRefused, Status};
 use zerocopy::little_endian::U32;
 
-/// What a learner is told that blocks hold.
-pub(crate) enum Pushed<'a> {
+/// What this member is told that blocks hold.
+#[derive(Clone, Copy)]
+pub(crate) enum Content<'a> {
     Data(Checksums<'a>, &'a [u8]),
     Zeros,
     /// Nobody knows any more; this is its checksum.
@@ -30,8 +32,8 @@ pub(crate) enum Pushed<'a> {
 enum Advance {
     /// Not at all: it stands beside the order.
     No,
-    /// This sequence is the next.
-    To(Sequence),
+    /// By a write, behind which this sequence is the next.
+    To { next: Sequence, write: Replicated },
     /// An epoch begins here, whose next sequence is this.
     Begin { next: Sequence, is_learner: bool },
 }
@@ -39,30 +41,20 @@ enum Advance {
 /// What became of a replicated message: its group and whether the store took it, or why it is refused.
 type Staged = Result<(u32, Result<(), StageError>), Refusal>;
 
-/// A write that the primary ordered, or without a payload a zeroing.
+/// A write or zeroing that the primary ordered.
 pub(crate) fn apply_write(
     cx: &mut Context<'_, impl Io>,
     link: LinkId,
     replicate: &Replicate,
-    payload: Option<(Checksums<'_>, &[u8])>,
+    content: Content<'_>,
 ) -> Handled {
-    let verifies = payload.is_none_or(|(checksums, data)| payload_verifies(0, checksums, data));
-    let staged = match ordered_group(cx, replicate) {
-        Ok(_) if !verifies => Err((Status::CorruptPayload, replicate.epoch)),
-        Ok(group) => {
-            let record = replica_record(cx, replicate);
-            let store = &mut cx.disk.store;
-            let staged = match payload {
-                Some((checksums, data)) => store.stage_write(&record, checksums, data).map(|_| ()),
-                None => store.stage_zero(&record),
-            };
-            Ok((group, staged))
-        }
-        Err(refusal) => Err(refusal),
-    };
-    let bytes = payload.map_or(0, |(_, data)| data.len() as u32);
+    // What makes members agree is taken by one that takes no other writes any more.
+    let role = if replicate.origin & REPAIR == 0 { Role::Replica } else { Role::Housekeeping };
+    let group = ordered_group(cx, replicate);
+    let staged = group.and_then(|group| stage_verified(cx, group, replicate, role, content));
+    let bytes = if let Content::Data(_, data) = content { data.len() as u32 } else { 0 };
     let write = Replicated { bytes, at: cx.now };
-    applied(cx, link, Advance::To(replicate.sequence.next()), Some(write), staged)
+    applied(cx, link, Advance::To { next: replicate.sequence.next(), write }, staged)
 }
 
 /// The group of a replicated message, if it is the next one of the epoch that this member obeys.
@@ -75,21 +67,26 @@ fn ordered_group(cx: &Context<'_, impl Io>, replicate: &Replicate) -> Result<u32
     }
 }
 
-fn replica_record(cx: &Context<'_, impl Io>, replicate: &Replicate) -> WriteRecord {
-    WriteRecord {
-        key: replicate.range.key,
-        epoch: cx.recorded_epoch(replicate.epoch),
-        sequence: replicate.sequence,
-        origin: replicate.origin,
-        first_block: replicate.range.first_block,
-        block_count: replicate.range.block_count,
-        token: cx.ledger.next_token(),
-        // What makes members agree is taken by one that takes no other writes any more.
-        role: match replicate.origin & REPAIR {
-            0 => store::Role::Replica,
-            _ => store::Role::Housekeeping,
-        },
-    }
+/// Has the store take what blocks of a group are to hold, if the bytes are those that were sent.
+fn stage_verified(
+    cx: &mut Context<'_, impl Io>,
+    group: u32,
+    write: &Replicate,
+    role: Role,
+    content: Content<'_>,
+) -> Staged {
+    let epoch = cx.recorded_epoch(write.epoch);
+    let record = WriteRecord { epoch, ..cx.ledger.record(write, role) };
+    let store = &mut cx.disk.store;
+    let staged = match content {
+        Content::Data(checksums, data) if !payload_verifies(0, checksums, data) => {
+            return Err((Status::CorruptPayload, write.epoch));
+        }
+        Content::Data(checksums, data) => store.stage_write(&record, checksums, data).map(|_| ()),
+        Content::Zeros => store.stage_zero(&record),
+        Content::Lost(checksum) => store.stage_damaged(&record, checksum),
+    };
+    Ok((group, staged))
 }
 
 /// The group of what a primary sends a learner beside its order.
@@ -103,50 +100,24 @@ pub(crate) fn apply_push(
     cx: &mut Context<'_, impl Io>,
     link: LinkId,
     push: &Push,
-    pushed: Pushed<'_>,
+    content: Content<'_>,
 ) -> Handled {
-    let record = WriteRecord {
-        key: push.range.key,
-        epoch: cx.recorded_epoch(push.epoch),
-        sequence: Sequence(0),
-        origin: 0,
-        first_block: push.range.first_block,
-        block_count: push.range.block_count,
-        token: cx.ledger.next_token(),
-        role: store::Role::Recovery,
-    };
-    let group = pushed_group(cx, push.range.key.pg, push.epoch);
-    let store = &mut cx.disk.store;
-    let staged = group.and_then(|group| {
-        let staged = match pushed {
-            Pushed::Data(checksums, data) if !payload_verifies(0, checksums, data) => {
-                return Err((Status::CorruptPayload, push.epoch));
-            }
-            Pushed::Data(checksums, data) => store.stage_write(&record, checksums, data).map(|_| ()),
-            Pushed::Zeros => store.stage_zero(&record),
-            Pushed::Lost(checksum) => store.stage_damaged(&record, checksum),
-        };
-        Ok((group, staged))
-    });
-    applied(cx, link, Advance::No, None, staged)
+    let Push { range, epoch } = *push;
+    let write = Replicate { range, epoch, sequence: Sequence(0), origin: 0 };
+    let group = pushed_group(cx, range.key.pg, epoch);
+    let staged = group.and_then(|group| stage_verified(cx, group, &write, Role::Recovery, content));
+    applied(cx, link, Advance::No, staged)
 }
 
 /// An entry of the log from before this learner's join.
 pub(crate) fn apply_entry(cx: &mut Context<'_, impl Io>, link: LinkId, pushed: &PushEntry) -> Handled {
     let PushEntry { pg, epoch, entry } = *pushed;
-    let record = WriteRecord {
-        key: ObjectKey { pg, volume: entry.volume, object: entry.object },
-        epoch: entry.epoch,
-        sequence: entry.sequence,
-        origin: entry.origin,
-        first_block: entry.first_block,
-        block_count: entry.block_count,
-        token: cx.ledger.next_token(),
-        role: store::Role::Housekeeping,
-    };
+    let LogEntry { sequence, origin, .. } = entry;
+    let write = Replicate { range: range_of(pg, &entry), epoch: entry.epoch, sequence, origin };
+    let record = cx.ledger.record(&write, Role::Housekeeping);
     let group = pushed_group(cx, pg, epoch);
     let staged = group.map(|group| (group, cx.disk.store.stage_entry(&record)));
-    applied(cx, link, Advance::No, None, staged)
+    applied(cx, link, Advance::No, staged)
 }
 
 /// This learner has everything. That it has what it was pushed, of which no log tells, is told by this: should the end of
@@ -155,7 +126,7 @@ pub(crate) fn apply_whole(cx: &mut Context<'_, impl Io>, link: LinkId, whole: Gr
     let GroupEpoch { pg, epoch } = whole;
     let group = pushed_group(cx, pg, epoch);
     let staged = group.map(|group| (group, cx.disk.store.stage_whole(pg, epoch, cx.ledger.next_token())));
-    applied(cx, link, Advance::No, None, staged)
+    applied(cx, link, Advance::No, staged)
 }
 
 /// The begin of an epoch: from its mark on, the primary's order is this member's. With `join` this member is a learner, whose
@@ -164,23 +135,20 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
     let Activate { pg, epoch, mark, join } = *activate;
     let sender = cx.links.osd_at(link);
     let token = cx.ledger.next_token();
+    let is_learner = join.is_some();
     let may_begin = |index| may_activate(&cx.groups[index], sender, epoch).map(|()| index);
     let begun = cx.groups.find(pg).ok_or((Status::NotActive, Epoch(0))).and_then(may_begin);
     let staged = begun.map(|index| {
         let group = &mut cx.groups[index];
-        let store = &mut cx.disk.store;
-        let staged = match join {
+        if is_learner {
             // What its log ended with when it started is no part of the one that begins now.
-            Some(_) => {
-                group.tail = LogTail::IsKnown;
-                store.stage_join(pg, group.modulus, epoch, mark, token)
-            }
-            None => store.stage_mark(pg, group.modulus, epoch, mark, token),
-        };
-        (index, staged)
+            group.tail = LogTail::IsKnown;
+        }
+        let kind = if is_learner { RecordKind::Join } else { RecordKind::Mark };
+        (index, cx.disk.store.stage_mark(kind, pg, group.modulus, epoch, mark, token))
     });
     let next = join.map_or(mark.next(), |from| Sequence(from.0.max(1)));
-    applied(cx, link, Advance::Begin { next, is_learner: join.is_some() }, None, staged)
+    applied(cx, link, Advance::Begin { next, is_learner }, staged)
 }
 
 /// Every member has what was ordered before this epoch.
@@ -193,25 +161,20 @@ pub(crate) fn epoch_serves(cx: &mut Context<'_, impl Io>, serves: GroupEpoch) {
 }
 
 /// What became of a replicated message. It counts, whether applied or refused, unless it must come again.
-fn applied(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    advance: Advance,
-    write: Option<Replicated>,
-    staged: Staged,
-) -> Handled {
+fn applied(cx: &mut Context<'_, impl Io>, link: LinkId, advance: Advance, staged: Staged) -> Handled {
     if matches!(staged, Ok((_, Err(StageError::Busy)))) {
         return Handled::Stalled;
     }
     let Some(peer) = cx.links.osd_mut(link) else { return Handled::Done };
     peer.received += 1;
     let ordinal = peer.received;
+    let write = if let Advance::To { write, .. } = advance { Some(write) } else { None };
     let (status, epoch) = match staged {
         Ok((group, Ok(()))) => {
             let standing = &mut cx.groups[group].standing;
             match advance {
                 Advance::No => {}
-                Advance::To(next) => {
+                Advance::To { next, .. } => {
                     if let Some(following) = standing.following_mut() {
                         following.expected = Some(next);
                     }
@@ -222,7 +185,7 @@ fn applied(
                 cx.pace.client_came(cx.now);
             }
             cx.turn.active_at = cx.now;
-            cx.note_staged(StagedRecord::Replica { group, link, ordinal, write });
+            cx.note_staged(group, StagedRecord::Replica { link, ordinal, write });
             return Handled::Done;
         }
         Ok((group, Err(StageError::Full))) => (Status::NoSpace, cx.groups[group].epoch),
@@ -243,8 +206,8 @@ mod tests {
     use super::*;
     use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::OsdId;
     use base::map::PgConfig;
+    use base::{ObjectKey, OsdId};
     use std::sync::Arc;
 
     #[test]
@@ -274,7 +237,10 @@ mod tests {
         let (mark, join) = (Sequence(1), Some(Sequence(20)));
         let join = Activate { pg: PG, epoch, mark, join }.encode();
         alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
-        assert_eq!(alone.osd.shared.groups[0].following().and_then(|following| following.expected), None);
+        assert_eq!(
+            alone.osd.shared.groups[0].standing.following().and_then(|following| following.expected),
+            None
+        );
         assert!(!alone.osd.shared.groups[0].is_led_here());
         // Asked anew, it says that its log does not tell what it has, and joins.
         alone.query(link, PG, 1, epoch);

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::epoch::differences::done_runs;
 use crate::io::Io;
 use crate::journal::Milestone;
-use crate::operation::{Asked, Attempt, ByteRange, Operation, OperationId, OperationKind, Purpose};
+use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
@@ -100,32 +100,31 @@ pub(crate) fn add_operation(
     id
 }
 
-/// Of which blocks of an operation an earlier attempt was done, in runs: `(block, block count, is_done)`.
-fn done_before(cx: &Context<'_, impl Io>, operation: &Operation) -> Vec<(u16, u16, bool)> {
-    let name = name_of(operation.attempt.origin);
-    done_runs(cx.disk.store.pg_log(operation.range.key.pg), &operation.range, name)
+/// Of which blocks of an operation that was sent before an earlier attempt was done, in runs:
+/// `(block, block count, is_done)`.
+fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, bool)>> {
+    let operation = cx.operations.get(id).filter(|operation| operation.attempt.is_again)?;
+    let (range, name) = (operation.range, name_of(operation.attempt.origin));
+    let is_forgotten = cx.breaks(Sabotage::ForgetOrigin);
+    (!is_forgotten).then(|| done_runs(cx.disk.store.pg_log(range.key.pg), &range, name))
 }
 
 /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
 /// one led that has the rest as it was before.
 pub(crate) fn is_done_in_part(cx: &Context<'_, impl Io>, id: OperationId) -> bool {
-    let Some(operation) = cx.operations.get(id) else { return false };
-    operation.attempt.is_again && !cx.breaks(Sabotage::ForgetOrigin) && done_before(cx, operation).len() > 1
+    done_before(cx, id).is_some_and(|runs| runs.len() > 1)
 }
 
 /// Answers an operation that was done by an earlier attempt. If that was done in part, what is left of the operation
 /// are the first blocks that it did not reach; its bytes, if it has any, are held.
 pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
-    let Some(operation) = cx.operations.get(id) else { return false };
-    if !operation.attempt.is_again || cx.breaks(Sabotage::ForgetOrigin) {
-        return false;
-    }
+    let Some(runs) = done_before(cx, id) else { return false };
+    let operation = cx.operations.live(id);
     let (purpose, group) = (operation.purpose, operation.group);
     let (key, name) = (operation.range.key, name_of(operation.attempt.origin));
-    let runs = done_before(cx, operation);
     if let Some((first_block, block_count, _)) = runs.iter().find(|(.., is_done)| !is_done) {
         let milestone = if runs.len() > 1 {
-            cx.operations.live(id).narrow(*first_block, *block_count);
+            operation.narrow(*first_block, *block_count);
             Milestone::SentAgainInPart
         } else if cx.disk.store.pg_log(key.pg).any(|entry| entry.is_of(&key, name)) {
             Milestone::SentAgainUndone
@@ -146,11 +145,9 @@ pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) ->
 
 /// Puts an operation at the end of its group's line.
 pub(crate) fn wait(cx: &mut Context<'_, impl Io>, id: OperationId) {
-    if let Some(operation) = cx.operations.get(id) {
-        let group = operation.group;
-        cx.groups[group].line.waiting.push_back(id);
-        cx.turn.look_again(group);
-    }
+    let group = cx.operations.live(id).group;
+    cx.groups[group].line.waiting.push_back(id);
+    cx.turn.look_again(group);
 }
 
 /// Whether a replica of the group said that it is nearly full.

@@ -12,7 +12,7 @@ use zerocopy::little_endian::U32;
 
 /// Reads the blocks at the edges of a write whose bytes are held. `false` when there is no memory for that.
 pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
-    if cx.disk.small_available() < 2 {
+    if cx.disk.small.available() < 2 {
         return false;
     }
     let operation = cx.operations.live(id);
@@ -32,22 +32,19 @@ pub(crate) fn were_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let group = operation.group;
     if let Some((block, status)) = damage_of(operation) {
-        cx.release_parts(id);
-        cx.groups[group].line.ended(id);
         if cx.wait_for_mend(id, block) {
             return;
         }
+        cx.groups[group].line.ended(id);
         cx.report_damage(id, block, status);
         cx.forget(id);
         return cx.then(Task::StartWaiting { group });
     }
     complete(operation);
     cx.release_parts(id);
-    if !order_held(cx, id) && cx.operations.get(id).is_some() {
-        // It waits for room in the store at the head of the line; what came after it keeps waiting too.
-        cx.groups[group].line.put_back(id);
-        cx.operations.live(id).state = OperationState::Waiting;
-        cx.turn.look_again(group);
+    if !order_held(cx, id) {
+        // What came after it keeps waiting too.
+        cx.put_back(id);
     }
 }
 
@@ -57,9 +54,10 @@ pub(crate) fn order_held(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool
     let length = usize::from(operation.range.block_count) * BLOCK_BYTES;
     let held = operation.payload.take_held().expect("a held write has its bytes");
     let is_ordered = order::write(cx, id, &held.bytes()[..length]);
-    match cx.operations.get_mut(id) {
-        Some(operation) if !is_ordered => operation.payload = Payload::Held(held),
-        _ => cx.disk.put(held),
+    if is_ordered {
+        cx.disk.put(held);
+    } else {
+        cx.operations.live(id).payload = Payload::Held(held);
     }
     is_ordered
 }
@@ -146,14 +144,12 @@ mod tests {
 
     #[test]
     fn an_edge_that_does_not_verify_or_was_not_read_is_damage() {
-        let mut operations = Operations::default();
-        let (id, operation) = operations.add();
+        let mut operation = Operation::default();
         let part = Part { first_block: 4, block_count: 1, location: Some(Location(3)), buffer: None };
         operation.parts.push(part);
-        assert_eq!(damage_of(operation), Some((4, Status::DeviceFailed)));
+        assert_eq!(damage_of(&operation), Some((4, Status::DeviceFailed)));
         operation.parts[0].buffer = Some(Buffer::new(BLOCK_BYTES));
         operation.edge_checksums = [1, 0];
-        assert_eq!(damage_of(operation), Some((4, Status::Damaged)));
-        operations.remove(id);
+        assert_eq!(damage_of(&operation), Some((4, Status::Damaged)));
     }
 }

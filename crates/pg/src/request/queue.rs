@@ -20,7 +20,7 @@ pub(crate) fn takes_client(unsent_bytes: usize) -> bool {
 /// Whether there is memory for a read: it holds at least one buffer at most for each of its blocks.
 pub(crate) fn takes_read(disk: &Disk, request: &Request) -> bool {
     let (_, block_count) = request.blocks();
-    disk.small_available() >= usize::from(block_count) && disk.large_available() > 0
+    disk.small.available() >= usize::from(block_count) && disk.large.available() > 0
 }
 
 /// Whether a group takes a zeroing. What waits counts too: it holds nothing back but its place.
@@ -30,15 +30,16 @@ pub(crate) fn takes_zero(group: &Group) -> bool {
 
 /// Whether a group takes a write, and there is memory to hold its bytes, should it have to wait.
 pub(crate) fn takes_write(disk: &Disk, group: &Group) -> bool {
-    !group.line.is_full() && disk.large_available() > 0
+    !group.line.is_full() && disk.large.available() > 0
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::operation::{OperationKind, Purpose};
     use crate::testing::{Alone, PG, VOLUME};
-    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey};
+    use base::{BLOCK_BYTES, BlockRange, Epoch, Generation, ObjectKey};
 
     #[test]
     fn a_client_that_does_not_read_its_answers_gets_no_more() {
@@ -59,7 +60,7 @@ mod tests {
             is_again: false,
         };
         let disk = &alone.osd.shared.disk;
-        let there = disk.small_available() as u32;
+        let there = disk.small.available() as u32;
         assert!(takes_read(disk, &read(there)) && !takes_read(disk, &read(there + 1)));
     }
 
@@ -68,7 +69,7 @@ mod tests {
         let mut alone = Alone::new();
         assert!(takes_zero(&alone.osd.shared.groups[0]));
         alone.with(|_, cx| {
-            let (id, _) = cx.operations.add();
+            let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, BlockRange::default());
             cx.groups[0].line.in_flight.extend([id; IN_FLIGHT_MAX]);
             assert!(!takes_zero(&cx.groups[0]) && !takes_write(cx.disk, &cx.groups[0]));
             cx.groups[0].line.in_flight.clear();

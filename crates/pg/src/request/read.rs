@@ -139,11 +139,9 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let (purpose, group, epoch) = (operation.purpose, operation.group, operation.epoch);
     if !may_answer(cx, group, epoch) {
         cx.refuse(purpose, Status::NotActive);
-        cx.release_parts(id);
         return cx.forget(id);
     }
     if let Some((block, status)) = damage {
-        cx.release_parts(id);
         if !cx.wait_for_mend(id, block) {
             cx.report_damage(id, block, status);
             cx.forget(id);

@@ -19,10 +19,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
-    if !has_conflict && admit::is_done_already(cx, id) {
-        return Handled::Done;
-    }
-    if has_conflict || !order::zero(cx, id) {
+    if has_conflict || !admit::is_done_already(cx, id) && !order::zero(cx, id) {
         admit::wait(cx, id);
     }
     Handled::Done
@@ -53,13 +50,7 @@ pub(crate) fn handle_write(
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Write);
     cx.operations.live(id).checksums.extend_from_slice(checksums);
     let must_wait = has_conflict || admit::is_done_in_part(cx, id);
-    if !must_wait && admit::is_done_already(cx, id) {
-        return Handled::Done;
-    }
-    if !must_wait && request.is_aligned() && order::write(cx, id, data) {
-        return Handled::Done;
-    }
-    if cx.operations.get(id).is_none() {
+    if !must_wait && (admit::is_done_already(cx, id) || request.is_aligned() && order::write(cx, id, data)) {
         return Handled::Done;
     }
     hold(cx, id, request, data);
@@ -71,7 +62,7 @@ pub(crate) fn handle_write(
 
 /// The slow way: a write's bytes are kept until the blocks are free, their edges read, or the store has room.
 fn hold(cx: &mut Context<'_, impl Io>, id: OperationId, request: &Request, data: &[u8]) {
-    let mut held = cx.disk.take_large().expect("one was there a moment ago");
+    let mut held = cx.disk.large.take().expect("one was there a moment ago");
     let start = request.offset as usize % BLOCK_BYTES;
     held.bytes_mut().expect("a buffer from the pool is unique")[start..start + data.len()]
         .copy_from_slice(data);

@@ -67,10 +67,7 @@ impl Atlas {
         let is_over = |(pg, epoch): &(PgId, Epoch)| {
             served.range((*pg, Epoch(epoch.0 + 1))..=(*pg, Epoch(u32::MAX))).next().is_some()
         };
-        self.tail = self
-            .tail
-            .take()
-            .filter(|tail| !nodes[tail.node].is_running() || !tail.groups.iter().all(is_over));
+        self.tail.take_if(|tail| nodes[tail.node].is_running() && tail.groups.iter().all(is_over));
         self.tail.is_some()
     }
 
@@ -168,8 +165,7 @@ impl Life {
 
     /// A block rots of which another member in sync has a sound copy.
     pub(super) fn rot_some_block(&mut self) {
-        let groups: Vec<PgId> = self.registry.map.pgs.keys().copied().collect();
-        let any = groups[self.world.random.index(groups.len())];
+        let any = self.registry.some_group(&mut self.world.random);
         let degraded = self.some_degraded_group(2);
         let is_at_the_primary = degraded.is_some() || self.world.random.percent(50);
         let pg = degraded.unwrap_or(any);

@@ -80,6 +80,11 @@ struct Zone {
 }
 
 impl Zone {
+    /// That of one operation alone.
+    fn of(one: &Observation, value: u64) -> Zone {
+        Zone { first_end: one.completed, last_begin: one.invoked, value, label: one.label }
+    }
+
     fn is_forward(&self) -> bool {
         self.first_end < self.last_begin
     }
@@ -102,15 +107,10 @@ pub fn check(history: &[Observation]) -> Result<(), String> {
             ));
         }
     }
-    let needs_a_moment = |one: &&Observation| match one.access {
-        Access::Write(value) => value == ZEROS,
-        Access::Read(value) => value == ZEROS,
-        Access::SeenAbsent => false,
+    let needs_a_moment = |one: &&Observation| {
+        one.completed != PENDING && matches!(one.access, Access::Write(ZEROS) | Access::Read(ZEROS))
     };
-    let moments = history.iter().filter(|one| one.completed != PENDING).filter(needs_a_moment).map(|one| {
-        let (Access::Write(value) | Access::Read(value)) = one.access else { unreachable!("filtered above") };
-        Zone { first_end: one.completed, last_begin: one.invoked, value, label: one.label }
-    });
+    let moments = history.iter().filter(needs_a_moment).map(|one| Zone::of(one, ZEROS));
     for zone in zones.into_values().filter(|zone| !zone.is_forward()).chain(moments) {
         // Forward zones are apart from each other here: only the last that begins before can contain it.
         let behind = forward.partition_point(|other| other.first_end < zone.last_begin);
@@ -135,8 +135,8 @@ fn zones(history: &[Observation]) -> Result<BTreeMap<u64, Zone>, String> {
         if let Access::Write(value) = one.access
             && value != ZEROS
         {
-            let zone = Zone { first_end: one.completed, last_begin: one.invoked, value, label: one.label };
-            assert!(zones.insert(value, zone).is_none(), "every write brings a value of its own");
+            let other = zones.insert(value, Zone::of(one, value));
+            assert!(other.is_none(), "every write brings a value of its own");
         }
     }
     let written: BTreeMap<u64, u64> = zones.iter().map(|(value, zone)| (*value, zone.last_begin)).collect();

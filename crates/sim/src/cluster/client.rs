@@ -10,7 +10,7 @@ use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LinkId, Network, VolumeId};
-use client::{Client, ClientError, Outcome, VolumeHandle};
+use client::{Client, ClientError, Outcome, Submission, VolumeHandle};
 use cluster::Attachment;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -342,33 +342,18 @@ impl ClientProcess {
             (step.first_block * world.plan.unit_bytes, step.blocks * world.plan.unit_bytes);
         let bytes = (world.plan.operation_blocks_max * world.plan.unit_bytes) as usize;
         let mut buffer = || self.buffers.pop().unwrap_or_else(|| Buffer::new(bytes));
+        let io = &mut ClientIo { process, world };
+        let what = Submission { volume, token, offset, length };
         match step.kind {
-            Kind::Read => {
-                let buffer = buffer();
-                let mut io = ClientIo { process, world };
-                running.client.submit_read(now, volume, token, offset, length, buffer, &mut io);
-            }
+            Kind::Read => running.client.submit_read(now, what, buffer(), io),
             Kind::Write => {
                 let mut buffer = buffer();
                 let memory = buffer.bytes_mut().expect("a buffer that is lent has one holder");
                 history.fill(token, &mut memory[..length as usize]);
-                let mut io = ClientIo { process, world };
-                running.client.submit_write(now, volume, token, offset, length, buffer, 0, &mut io);
+                running.client.submit_write(now, what, buffer, io);
             }
-            Kind::Zero => {
-                running.client.submit_zero(
-                    now,
-                    volume,
-                    token,
-                    offset,
-                    length,
-                    &mut ClientIo { process, world },
-                );
-            }
-            Kind::Allocated => {
-                let mut io = ClientIo { process, world };
-                running.client.submit_allocated(now, volume, token, offset, length, &mut io);
-            }
+            Kind::Zero => running.client.submit_zero(now, what, io),
+            Kind::Allocated => running.client.submit_allocated(now, what, io),
         }
     }
 }

@@ -27,7 +27,7 @@ const POWER_CUT_PERCENT_AT_THE_STORE: u64 = 70;
 impl Life {
     /// Something breaks now, and the next thing later.
     pub(super) fn fault(&mut self, serial: u64) {
-        if serial != self.next_fault || self.world.is_calm || self.faults >= self.world.plan.faults_max {
+        if serial != self.next_fault || self.faults_are_over() {
             return;
         }
         // What hurts most is what breaks while something is under way: the next fault strikes with one of the
@@ -75,6 +75,11 @@ impl Life {
         self.schedule_fault(pause);
     }
 
+    /// Whether nothing more shall break.
+    fn faults_are_over(&self) -> bool {
+        self.world.is_calm || self.faults >= self.world.plan.faults_max
+    }
+
     /// The next fault comes after `pause`, and none before.
     pub(super) fn schedule_fault(&mut self, pause: u64) {
         let serial = self.world.next_serial();
@@ -95,6 +100,12 @@ impl Life {
 
     fn some_node(&mut self) -> usize {
         self.world.random.index(self.nodes.len())
+    }
+
+    /// The primary of some group.
+    fn some_primary(&mut self) -> usize {
+        let pg = self.registry.some_group(&mut self.world.random);
+        self.registry.map.pgs[&pg].primary.0 as usize
     }
 
     fn some_process(&mut self) -> Process {
@@ -178,19 +189,13 @@ impl Life {
                     // A primary and a client that reads there, neither of which hears of what the others decide: for long
                     // enough that they do.
                     outage = self.world.random.between(1500 * MILLISECOND, 6 * SECOND);
-                    let groups = self.registry.map.pgs.len();
-                    let group = self.world.random.index(groups);
-                    let primary =
-                        self.registry.map.pgs.values().nth(group).map(|config| config.primary.0 as usize);
                     is_away.fill(false);
-                    is_away[primary.unwrap_or(0)] = true;
+                    is_away[self.some_primary()] = true;
                     is_away[self.nodes.len()] = true;
                 }
-                let sides = is_away.iter().enumerate();
-                for (one, other) in sides.clone().flat_map(|one| sides.clone().map(move |other| (one, other)))
-                {
-                    if one.1 != other.1 {
-                        self.world.cut(Process(one.0), Process(other.0), outage);
+                for (one, is_here) in is_away.iter().enumerate() {
+                    for (other, _) in is_away.iter().enumerate().filter(|(_, there)| *there != is_here) {
+                        self.world.cut(Process(one), Process(other), outage);
                     }
                 }
             }
@@ -294,12 +299,9 @@ impl Life {
             }
             FaultKind::Scrub => {
                 let is_deep = self.world.random.percent(70);
-                let groups = self.registry.map.pgs.len();
-                let pg = self.registry.map.pgs.keys().nth(self.world.random.index(groups)).copied();
+                let pg = self.registry.some_group(&mut self.world.random);
                 self.world.event(None, "a scrub is asked for");
-                if let Some(pg) = pg {
-                    self.scrub(pg, is_deep);
-                }
+                self.scrub(pg, is_deep);
             }
             FaultKind::SlowNetwork | FaultKind::SlowDrives => {
                 let factor = self.world.random.choose(&[10, 100]);
@@ -374,10 +376,7 @@ impl Life {
     /// A primary that its clients reach, and its replicas do not, mostly dies a moment later. What it wrote meanwhile is on
     /// its drive alone, and in no other order than its own.
     fn cut_off_some_primary(&mut self) {
-        let groups = self.registry.map.pgs.len();
-        let group = self.world.random.index(groups);
-        let Some(config) = self.registry.map.pgs.values().nth(group) else { return };
-        let node = config.primary.0 as usize;
+        let node = self.some_primary();
         self.world.event(Some(Process(node)), "a primary is cut off");
         // For about as long as a lease lasts, so that it is heard again when another is about to take its place; or longer.
         let lives = self.world.random.percent(40);
@@ -402,9 +401,8 @@ impl Life {
     /// has attached: neither knows, and the other OSDs are there for both.
     fn cut_off_the_holder(&mut self) {
         let holder = self.clients.iter().position(|client| client.is_running() && client.fencer.is_none());
-        let group = self.world.random.index(self.registry.map.pgs.len());
-        let primary = self.registry.map.pgs.values().nth(group).map(|config| config.primary.0 as usize);
-        let (Some(holder), Some(primary)) = (holder, primary) else { return };
+        let primary = self.some_primary();
+        let Some(holder) = holder else { return };
         let holder = Process(self.nodes.len() + holder);
         self.world.event(Some(holder), "the holder and a primary are cut off");
         let outage = self.world.random.between(5 * SECOND, 12 * SECOND);
@@ -420,7 +418,7 @@ impl Life {
 
     /// A node has an epoch: the worst moment to lose it is before all have agreed on it.
     pub(super) fn epoch_was_claimed(&mut self, node: usize, pg: PgId, epoch: Epoch) {
-        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        let is_over = self.faults_are_over();
         if !is_over && self.world.plan.drives_rot() && self.world.random.percent(30) {
             self.rot_the_end_of_a_newcomer(pg, epoch);
         }
@@ -433,7 +431,7 @@ impl Life {
 
     /// A node's store writes a checkpoint or cleans: the worst moment for a drive to lose its power is before that has ended.
     pub(super) fn store_is_at_work(&mut self, node: usize) {
-        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
+        let is_over = self.faults_are_over();
         let Some(work) = self.nodes[node].store_work() else { return };
         let percent = self.world.plan.store_coup_percent;
         let (what, percent) = match work {
@@ -463,9 +461,8 @@ impl Life {
 
     /// A node comes back and is brought up to date: a bad moment for others not to read what they have.
     pub(super) fn node_came_back(&mut self) {
-        let is_over = self.world.is_calm || self.faults >= self.world.plan.faults_max;
-        if !is_over && self.encore.is_none() && self.world.plan.drives_fail() && self.world.random.percent(20)
-        {
+        let may_fail = !self.faults_are_over() && self.encore.is_none() && self.world.plan.drives_fail();
+        if may_fail && self.world.random.percent(20) {
             self.encore = Some(FaultKind::ReadErrors);
             self.armed = Some(self.world.random.below(400));
         }

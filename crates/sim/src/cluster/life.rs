@@ -252,8 +252,8 @@ impl Life {
     /// A copy of a block differs in silence, as no fault of a drive makes it. A scrub of either kind finds it, and what most
     /// members hold is right; of two, what the primary holds.
     fn find_a_forged_copy(&mut self) -> Result<(), String> {
-        let group = self.world.random.index(self.registry.map.pgs.len());
-        let Some((&pg, config)) = self.registry.map.pgs.iter().nth(group) else { return Ok(()) };
+        let pg = self.registry.some_group(&mut self.world.random);
+        let config = &self.registry.map.pgs[&pg];
         // Where two others agree, the primary's own copy may be the wrong one.
         let may_be = |osd: &&OsdId| config.in_sync.len() > 2 || **osd != config.primary;
         let victims: Vec<OsdId> = config.in_sync.iter().filter(may_be).copied().collect();
@@ -692,11 +692,8 @@ impl Life {
 
     /// The nodes that are not gone for good.
     fn living(&self) -> impl Iterator<Item = &Node> {
-        self.nodes
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !self.registry.is_gone(*index))
-            .map(|(_, node)| node)
+        let is_there = |(index, _): &(usize, &Node)| !self.registry.is_gone(*index);
+        self.nodes.iter().enumerate().filter(is_there).map(|(_, node)| node)
     }
 
     /// What is not as it should be, in words.

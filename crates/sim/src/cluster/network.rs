@@ -149,11 +149,7 @@ impl World {
         let mailbox = &self.mailboxes[target.0];
         let (is_powered, is_there) = (mailbox.is_powered, self.is_alive(target, target_life));
         if self.is_cut(dialer, target) || self.is_cut(target, dialer) || !is_powered {
-            if self.now >= deadline {
-                return self.tell_closed(link, 0, "the connection attempt timed out");
-            }
-            let again = self.random.between(100 * MILLISECOND, SECOND);
-            return self.after(again, Event::Syn { link });
+            return self.try_again(link, deadline, Event::Syn { link });
         }
         if !is_there {
             let delay = self.network_delay();
@@ -174,14 +170,19 @@ impl World {
             return;
         }
         if self.is_cut(target, dialer) {
-            if self.now >= deadline {
-                return self.tell_closed(link, 0, "the connection attempt timed out");
-            }
-            let again = self.random.between(100 * MILLISECOND, SECOND);
-            return self.after(again, Event::SynAck { link });
+            return self.try_again(link, deadline, Event::SynAck { link });
         }
-        state_open(self.links.get(link));
+        self.links.get(link).expect("it was there a moment ago").ends[0].state = EndState::Open;
         self.tell(dialer, Input::Connected(id_of(link, 0)));
+    }
+
+    /// What did not get through on the way to a connection comes again, until its deadline.
+    fn try_again(&mut self, link: usize, deadline: u64, event: Event) {
+        if self.now >= deadline {
+            return self.tell_closed(link, 0, "the connection attempt timed out");
+        }
+        let again = self.random.between(100 * MILLISECOND, SECOND);
+        self.after(again, event);
     }
 
     pub(super) fn send(&mut self, id: LinkId, bytes: &[u8]) {
@@ -257,18 +258,13 @@ impl World {
 
     fn release_held(&mut self, link: usize, end: usize, all: bool) {
         let Some(state) = self.links.get(link) else { return };
-        let delivered = state.streams[end].delivered;
-        while let Some((position, _)) = self.links.get(link).and_then(|state| state.streams[end].held.front())
-        {
-            if !all && *position > delivered {
-                return;
-            }
-            let state = self.links.get(link).expect("it was just there");
-            let (_, buffer) = state.streams[end].held.pop_front().expect("it was just there");
-            let (process, life) = (state.ends[end].process, state.ends[end].life);
-            if self.is_alive(process, life) {
-                self.mailboxes[process.0].released.push(buffer);
-            }
+        let (process, life) = (state.ends[end].process, state.ends[end].life);
+        let stream = &mut state.streams[end];
+        let is_done = |(position, _): &&(u64, Buffer)| all || *position <= stream.delivered;
+        let count = stream.held.iter().take_while(is_done).count();
+        let released: Vec<Buffer> = stream.held.drain(..count).map(|(_, buffer)| buffer).collect();
+        if self.is_alive(process, life) {
+            self.mailboxes[process.0].released.extend(released);
         }
     }
 
@@ -383,14 +379,11 @@ impl World {
     }
 
     fn forget_if_dead(&mut self, link: usize) {
-        let Some(state) = self.links.get(link) else { return };
-        let is_over = |end: &End, mailboxes: &[super::world::Mailbox]| {
-            let mailbox = &mailboxes[end.process.0];
-            matches!(end.state, EndState::Closed | EndState::Absent)
-                || !(mailbox.is_running && mailbox.life == end.life)
+        let Some(state) = self.links.all[link].as_deref() else { return };
+        let is_over = |end: &End| {
+            matches!(end.state, EndState::Closed | EndState::Absent) || !self.is_alive(end.process, end.life)
         };
-        let state = &*state;
-        if state.ends.iter().all(|end| is_over(end, &self.mailboxes)) {
+        if state.ends.iter().all(is_over) {
             self.release_held(link, 0, true);
             self.release_held(link, 1, true);
             self.links.all[link] = None;
@@ -543,11 +536,5 @@ impl World {
         let (link, end) = place_of(id);
         let state = self.links.all[link].as_deref();
         state.is_some_and(|state| state.ends[end].state == EndState::Open)
-    }
-}
-
-fn state_open(link: Option<&mut Link>) {
-    if let Some(link) = link {
-        link.ends[0].state = EndState::Open;
     }
 }

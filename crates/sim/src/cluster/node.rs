@@ -122,7 +122,6 @@ struct Running {
     clock: Clock,
     proposals: Vec<(PgId, Epoch, PgConfig, bool)>,
     stalled: Vec<LinkId>,
-    still_stalled: Vec<LinkId>,
     greetings: VecDeque<(Instant, LinkId)>,
     suspended: Option<Suspended>,
     /// The next turn stops in its middle for so long.
@@ -235,19 +234,115 @@ impl Io for NodeIo<'_> {
     }
 }
 
-/// Splits a running node into its OSD and that one's surroundings.
-macro_rules! parts {
-    ($node:expr, $running:expr, $world:expr) => {
-        (
-            &mut $running.osd,
-            NodeIo {
-                process: $node.process,
-                world: $world,
-                bay: &mut $node.bay,
-                proposals: &mut $running.proposals,
-            },
-        )
-    };
+/// A process while it does something, and what it does that with.
+struct Turn<'a> {
+    process: Process,
+    running: &'a mut Running,
+    bay: &'a mut Bay,
+    world: &'a mut World,
+}
+
+impl Turn<'_> {
+    /// The OSD and its surroundings.
+    fn parts(&mut self) -> (&mut Osd, NodeIo<'_>) {
+        let Running { osd, proposals, .. } = &mut *self.running;
+        (osd, NodeIo { process: self.process, world: self.world, bay: self.bay, proposals })
+    }
+
+    fn finish(&mut self, now: Instant, mut inputs: VecDeque<Input>) -> Result<TurnEnd, String> {
+        for input in inputs.drain(..) {
+            self.handle(now, input);
+        }
+        let mailbox = &mut self.world.mailboxes[self.process.0];
+        if mailbox.inputs.is_empty() {
+            // The memory serves again.
+            mailbox.inputs = inputs;
+        } else {
+            // It came while the turn stood still.
+            self.world.wake(self.process, self.world.now + MICROSECOND);
+        }
+        for link in std::mem::take(&mut self.running.stalled) {
+            self.handle_inbox(now, link);
+        }
+        let fresh = self.running.clock.at(self.world.now);
+        let (osd, mut io) = self.parts();
+        osd.end_turn(fresh, &mut io);
+        self.hand_over_proposals();
+        self.close_the_silent(fresh);
+        let Running { osd, clock, shutdown_limit, .. } = &*self.running;
+        if let Some(complaint) = self.bay.complaint.take() {
+            return Err(format!("{}: {complaint}", osd.id()));
+        }
+        if shutdown_limit.is_some_and(|limit| osd.is_shut_down() || fresh >= limit) {
+            return Ok(TurnEnd::Exits);
+        }
+        // A turn takes a moment: time passes even for whoever asks to be called at once.
+        let at = clock.when(osd.next_timeout()).max(self.world.now + 10 * MICROSECOND);
+        self.world.wake(self.process, at);
+        Ok(TurnEnd::GoesOn)
+    }
+
+    fn handle(&mut self, now: Instant, input: Input) {
+        let (osd, mut io) = self.parts();
+        match input {
+            Input::FileDone { token, buffer, result } => osd.handle_file(now, token, buffer, result, &mut io),
+            Input::Received(link) => self.handle_inbox(now, link),
+            Input::Accepted(link) => {
+                if io.world.is_open(link) {
+                    osd.handle_accepted(link, None).expect("no keys are counted without keys");
+                    self.running.greetings.push_back((now + GREETING_LIMIT, link));
+                }
+            }
+            Input::Connected(link) => osd.handle_connected(link, &mut io),
+            Input::Closed(link, reason) => {
+                io.world.story(Some(io.process), || format!("{link} ended: {reason}"));
+                osd.handle_closed(now, link, reason, &mut io);
+            }
+            Input::Map(map) => osd.handle_map(now, map, &mut io),
+            Input::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
+        }
+    }
+
+    fn handle_inbox(&mut self, now: Instant, link: LinkId) {
+        let Some(mut inbox) = self.world.take_inbox(link) else { return };
+        let (osd, mut io) = self.parts();
+        match osd.handle_bytes(now, link, &inbox, &mut io) {
+            Ok(progress) => {
+                inbox.drain(..progress.consumed);
+                if progress.is_stalled {
+                    self.world.coverage.count("a request is held back");
+                    self.running.stalled.push(link);
+                }
+                self.world.return_inbox(link, inbox, progress.is_stalled);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.world.story(Some(self.process), || format!("refuses {link}: {reason}"));
+                self.world.coverage.count("a connection is refused");
+                self.world.send(link, &wire::Refused { reason: &reason }.encode());
+                self.world.close(link, "refused here");
+            }
+        }
+    }
+
+    fn hand_over_proposals(&mut self) {
+        let life = self.world.mailboxes[self.process.0].life;
+        for (pg, expected, config, is_split) in self.running.proposals.drain(..) {
+            let proposal = Proposal { process: self.process, life, pg, expected, config, is_split };
+            let delay = self.world.registry_delay();
+            self.world.after(delay, Event::Propose(Box::new(proposal)));
+        }
+    }
+
+    fn close_the_silent(&mut self, now: Instant) {
+        let Running { osd, greetings, .. } = &mut *self.running;
+        while let Some((_, link)) = greetings.pop_front_if(|(limit, _)| *limit <= now) {
+            if self.world.is_open(link) && !osd.is_greeted(link) {
+                self.world.coverage.count("a silent connection is closed");
+                self.world.close(link, "it never said who it is");
+            }
+        }
+    }
 }
 
 impl Node {
@@ -382,7 +477,7 @@ impl Node {
         format!(
             "{} operations, {} stalled links, {} drive operations in flight{}",
             running.osd.view().operations_in_flight(),
-            running.still_stalled.len(),
+            running.stalled.len(),
             self.bay.drive.in_flight(),
             if running.suspended.is_some() { ", stopped in a turn" } else { "" }
         )
@@ -419,7 +514,6 @@ impl Node {
             clock: Clock::new(drift, &mut world.random),
             proposals: Vec::new(),
             stalled: Vec::new(),
-            still_stalled: Vec::new(),
             greetings: VecDeque::new(),
             suspended: None,
             stall_armed: None,
@@ -458,16 +552,23 @@ impl Node {
         }
     }
 
+    /// The process and what it needs to do something, while it runs.
+    fn in_turn<'a>(&'a mut self, world: &'a mut World) -> Option<Turn<'a>> {
+        let running = self.running.as_mut()?;
+        Some(Turn { process: self.process, running, bay: &mut self.bay, world })
+    }
+
     /// Begins a proper shutdown.
     pub(super) fn shut_down(&mut self, world: &mut World) -> bool {
-        let Some(running) = &mut self.running else { return false };
-        if running.shutdown_limit.is_some() || running.suspended.is_some() {
+        let Some(mut turn) = self.in_turn(world) else { return false };
+        if turn.running.shutdown_limit.is_some() || turn.running.suspended.is_some() {
             return false;
         }
-        running.shutdown_limit = Some(running.clock.at(world.now) + Duration::from_secs(15));
-        let (osd, mut io) = parts!(self, running, world);
+        let now = turn.running.clock.at(turn.world.now);
+        turn.running.shutdown_limit = Some(now + Duration::from_secs(15));
+        let (osd, mut io) = turn.parts();
         osd.begin_shutdown(&mut io);
-        world.wake(self.process, world.now);
+        turn.world.wake(turn.process, turn.world.now);
         true
     }
 
@@ -507,35 +608,32 @@ impl Node {
     /// # Errors
     /// If the OSD did what no OSD may.
     pub(super) fn turn(&mut self, world: &mut World) -> Result<TurnEnd, String> {
-        let Some(running) = &mut self.running else { return Ok(TurnEnd::GoesOn) };
-        if running.suspended.is_some() {
+        let Some(mut turn) = self.in_turn(world) else { return Ok(TurnEnd::GoesOn) };
+        if turn.running.suspended.is_some() {
             return Ok(TurnEnd::GoesOn);
         }
-        let mailbox = &mut world.mailboxes[self.process.0];
+        let mailbox = &mut turn.world.mailboxes[turn.process.0];
         for buffer in mailbox.released.drain(..) {
-            running.osd.put_buffer(buffer);
+            turn.running.osd.put_buffer(buffer);
         }
         let mut inputs = std::mem::take(&mut mailbox.inputs);
         for input in &inputs {
             if let Input::Received(link) = input {
-                world.reap(*link);
+                turn.world.reap(*link);
             }
         }
-        let now = running.clock.at(world.now);
-        if let Some(duration) = running.stall_armed.take() {
-            let before = world.random.index(inputs.len() + 1);
-            for input in inputs.drain(..before).collect::<Vec<_>>() {
-                self.handle(now, input, world);
-            }
-            world
-                .story(Some(self.process), || format!("stops in a turn, with {} inputs to go", inputs.len()));
-            let life = world.mailboxes[self.process.0].life;
-            let running = self.running.as_mut().expect("it was there a moment ago");
-            running.suspended = Some(Suspended { now, inputs });
-            world.after(duration, Event::Resume { process: self.process, life });
-            return Ok(TurnEnd::GoesOn);
+        let now = turn.running.clock.at(turn.world.now);
+        let Some(duration) = turn.running.stall_armed.take() else { return turn.finish(now, inputs) };
+        let before = turn.world.random.index(inputs.len() + 1);
+        for input in inputs.drain(..before).collect::<Vec<_>>() {
+            turn.handle(now, input);
         }
-        self.finish_turn(now, inputs, world)
+        let Turn { process, running, world, .. } = turn;
+        world.story(Some(process), || format!("stops in a turn, with {} inputs to go", inputs.len()));
+        let life = world.mailboxes[process.0].life;
+        running.suspended = Some(Suspended { now, inputs });
+        world.after(duration, Event::Resume { process, life });
+        Ok(TurnEnd::GoesOn)
     }
 
     /// A turn that stopped in its middle goes on, with the time it read before.
@@ -543,126 +641,10 @@ impl Node {
     /// # Errors
     /// As [`Self::turn`].
     pub(super) fn resume(&mut self, world: &mut World) -> Result<TurnEnd, String> {
-        let Some(suspended) = self.running.as_mut().and_then(|running| running.suspended.take()) else {
-            return Ok(TurnEnd::GoesOn);
-        };
-        world.story(Some(self.process), || "goes on in its turn".to_owned());
-        self.finish_turn(suspended.now, suspended.inputs, world)
-    }
-
-    fn finish_turn(
-        &mut self,
-        now: Instant,
-        mut inputs: VecDeque<Input>,
-        world: &mut World,
-    ) -> Result<TurnEnd, String> {
-        for input in inputs.drain(..) {
-            self.handle(now, input, world);
-        }
-        if world.mailboxes[self.process.0].inputs.is_empty() {
-            // The memory serves again.
-            world.mailboxes[self.process.0].inputs = inputs;
-        } else {
-            // It came while the turn stood still.
-            world.wake(self.process, world.now + MICROSECOND);
-        }
-        self.retry_stalled(now, world);
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        let fresh = running.clock.at(world.now);
-        let (osd, mut io) = parts!(self, running, world);
-        osd.end_turn(fresh, &mut io);
-        self.hand_over_proposals(world);
-        self.close_the_silent(fresh, world);
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        if let Some(complaint) = self.bay.complaint.take() {
-            return Err(format!("{}: {complaint}", self.identity.osd));
-        }
-        if running.shutdown_limit.is_some_and(|limit| running.osd.is_shut_down() || fresh >= limit) {
-            return Ok(TurnEnd::Exits);
-        }
-        // A turn takes a moment: time passes even for whoever asks to be called at once.
-        let at = running.clock.when(running.osd.next_timeout()).max(world.now + 10 * MICROSECOND);
-        world.wake(self.process, at);
-        Ok(TurnEnd::GoesOn)
-    }
-
-    fn handle(&mut self, now: Instant, input: Input, world: &mut World) {
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        let (osd, mut io) = parts!(self, running, world);
-        match input {
-            Input::FileDone { token, buffer, result } => osd.handle_file(now, token, buffer, result, &mut io),
-            Input::Received(link) => self.handle_inbox(now, link, world),
-            Input::Accepted(link) => {
-                if io.world.is_open(link) {
-                    osd.handle_accepted(link, None).expect("no keys are counted without keys");
-                    running.greetings.push_back((now + GREETING_LIMIT, link));
-                }
-            }
-            Input::Connected(link) => osd.handle_connected(link, &mut io),
-            Input::Closed(link, reason) => {
-                io.world.story(Some(self.process), || format!("{link} ended: {reason}"));
-                osd.handle_closed(now, link, reason, &mut io);
-            }
-            Input::Map(map) => osd.handle_map(now, map, &mut io),
-            Input::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
-        }
-    }
-
-    fn handle_inbox(&mut self, now: Instant, link: LinkId, world: &mut World) {
-        let Some(mut inbox) = world.take_inbox(link) else { return };
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        let (osd, mut io) = parts!(self, running, world);
-        match osd.handle_bytes(now, link, &inbox, &mut io) {
-            Ok(progress) => {
-                inbox.drain(..progress.consumed);
-                if progress.is_stalled {
-                    world.coverage.count("a request is held back");
-                    running.still_stalled.push(link);
-                }
-                world.return_inbox(link, inbox, progress.is_stalled);
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                world.story(Some(self.process), || format!("refuses {link}: {reason}"));
-                world.coverage.count("a connection is refused");
-                world.send(link, &wire::Refused { reason: &reason }.encode());
-                world.close(link, "refused here");
-            }
-        }
-    }
-
-    fn retry_stalled(&mut self, now: Instant, world: &mut World) {
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        std::mem::swap(&mut running.stalled, &mut running.still_stalled);
-        let mut stalled = std::mem::take(&mut running.stalled);
-        for link in stalled.drain(..) {
-            self.handle_inbox(now, link, world);
-        }
-        self.running.as_mut().expect("only a running node takes turns").stalled = stalled;
-    }
-
-    fn hand_over_proposals(&mut self, world: &mut World) {
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        for (pg, expected, config, is_split) in running.proposals.drain(..) {
-            let life = world.mailboxes[self.process.0].life;
-            let proposal = Proposal { process: self.process, life, pg, expected, config, is_split };
-            let delay = world.registry_delay();
-            world.after(delay, Event::Propose(Box::new(proposal)));
-        }
-    }
-
-    fn close_the_silent(&mut self, now: Instant, world: &mut World) {
-        let running = self.running.as_mut().expect("only a running node takes turns");
-        while let Some((limit, link)) = running.greetings.front().copied() {
-            if limit > now {
-                return;
-            }
-            running.greetings.pop_front();
-            if world.is_open(link) && !running.osd.is_greeted(link) {
-                world.coverage.count("a silent connection is closed");
-                world.close(link, "it never said who it is");
-            }
-        }
+        let Some(mut turn) = self.in_turn(world) else { return Ok(TurnEnd::GoesOn) };
+        let Some(suspended) = turn.running.suspended.take() else { return Ok(TurnEnd::GoesOn) };
+        turn.world.story(Some(turn.process), || "goes on in its turn".to_owned());
+        turn.finish(suspended.now, suspended.inputs)
     }
 
     /// What the store did in the last turn beside clients' work, if anything.

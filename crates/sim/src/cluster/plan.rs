@@ -100,7 +100,7 @@ const LATE_PERCENT: u64 = 50;
 const SHAPED_PERCENT: u64 = 40;
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Nodes, each with one OSD.
     pub nodes: usize,
@@ -286,23 +286,12 @@ impl Plan {
             rapid_percent: random.choose(&[0, 30, 60]),
             at_work_percent: random.choose(&[20, 60, 90]),
             coup_percent: random.choose(&[0, 0, 5, 20]),
-            store_coup_percent: 0,
             outage_max: random.choose(&[SECOND, 5 * SECOND, 20 * SECOND]),
             out_after: random.choose(&[2 * SECOND, 30 * SECOND, 600 * SECOND]),
             read_error_percent: random.choose(&[20, 20, 100]),
-            read_errors_have_places: false,
-            has_rolling_restarts: false,
-            registry_stays_away: false,
-            registry_loses_leases: false,
-            retires_somebody: false,
-            members_differ: false,
             discards: random.percent(30),
-            is_tight: false,
-            is_exclusive: false,
-            late_nodes: 0,
-            doublings: 0,
             weights,
-            topology: Topology::of_hosts(nodes),
+            ..Plan::default()
         };
         // Last, so that other seeds stand for what they stood for.
         if random.percent(TIGHT_PERCENT) {

@@ -191,6 +191,12 @@ impl Registry {
         left >= self.pool().min_size as usize && self.map.pgs.iter().all(keeps_somebody)
     }
 
+    /// A group, whichever chance picks.
+    pub(super) fn some_group(&self, random: &mut Random) -> PgId {
+        let groups = &self.map.pgs;
+        *groups.keys().nth(random.index(groups.len())).expect("the pool has groups")
+    }
+
     /// Whether data is placed on an OSD.
     pub(super) fn is_in(&self, osd: OsdId) -> bool {
         self.map.osds.get(&osd).is_some_and(|info| info.admission == Admission::In)
@@ -263,9 +269,7 @@ impl Registry {
         }
         world.story(Some(Process(node)), || format!("weighs {}", self.weights[node]));
         self.set_clock(world);
-        let registered =
-            self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node], DeviceClass::Ssd);
-        done(registered).expect("it is known");
+        done(self.register(node)).expect("it is known");
         self.show(world);
     }
 
@@ -307,8 +311,7 @@ impl Registry {
 
     /// An operator, or the balancer, moves a group.
     pub(super) fn move_group(&mut self, world: &mut World) {
-        let pgs: Vec<PgId> = self.map.pgs.keys().copied().collect();
-        let pg = pgs[world.random.index(pgs.len())];
+        let pg = self.some_group(&mut world.random);
         let mut target = candidates(&self.map);
         while target.len() > self.pool().size as usize {
             target.remove(world.random.index(target.len()));
@@ -377,10 +380,8 @@ impl Registry {
         if !is_new {
             return;
         }
-        let before = std::mem::replace(
-            &mut self.map,
-            Arc::new(self.follower.map().expect("the cluster does not go away")),
-        );
+        let map = self.follower.map().expect("the cluster does not go away");
+        let before = std::mem::replace(&mut self.map, Arc::new(map));
         self.note_map();
         for (osd, info) in &self.map.osds {
             let was = before.osds.get(osd).map(|before| before.admission);
@@ -441,6 +442,10 @@ impl Registry {
         world.after(HEARTBEAT, Event::Heartbeat { process, life });
     }
 
+    async fn register(&self, node: usize) -> Result<OsdId, ClusterError> {
+        self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node], DeviceClass::Ssd).await
+    }
+
     fn announce_again(&mut self, process: Process, world: &mut World) {
         let life = world.mailboxes[process.0].life;
         self.set_clock(world);
@@ -449,15 +454,7 @@ impl Registry {
         }
         let address = address_of(process, life);
         let announced = done(async {
-            let osd = self
-                .cluster
-                .register_osd(
-                    osd_uuid(process.0),
-                    node_id(process.0),
-                    self.weights[process.0],
-                    DeviceClass::Ssd,
-                )
-                .await?;
+            let osd = self.register(process.0).await?;
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
             self.cluster.osd_up(osd, address, lease).await?;
             Ok::<LeaseId, ClusterError>(lease)

@@ -4,7 +4,7 @@ use crate::random::Random;
 use base::map::{FailureDomain, Location, NodeInfo};
 
 /// Where the nodes stand, by their index, and which domains the pool's copies are spread over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// What the pool's rule names.
     pub failure_domain: FailureDomain,

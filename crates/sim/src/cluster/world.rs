@@ -8,8 +8,7 @@ use crate::random::Random;
 use crate::trace::Trace;
 use base::map::{ClusterMap, PgConfig};
 use base::{Buffer, Epoch, LinkId, PgId, VolumeId};
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Nanoseconds of a microsecond.
@@ -86,31 +85,6 @@ pub(super) enum Event {
     SpellEnds { serial: u64 },
 }
 
-/// An event and its time; earlier ones come first, those of one moment in the order of their making.
-#[derive(Debug)]
-struct Scheduled {
-    at: u64,
-    serial: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        (self.at, self.serial) == (other.at, other.serial)
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
-}
-
 /// What happened to a process and what it has not looked at yet.
 #[derive(Debug)]
 pub(super) enum Input {
@@ -169,7 +143,8 @@ pub(super) struct World {
     pub(super) network_slowness: u64,
     /// The same of each drive.
     pub(super) drive_slowness: Vec<u64>,
-    events: BinaryHeap<Reverse<Scheduled>>,
+    /// What will happen, by its time, and of one moment in the order of its making.
+    events: BTreeMap<(u64, u64), Event>,
     serial: u64,
 }
 
@@ -189,7 +164,7 @@ impl World {
             spoiled: BTreeSet::new(),
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             serial: 0,
             plan,
         }
@@ -215,19 +190,19 @@ impl World {
     /// Lets `event` happen `delay` nanoseconds from now.
     pub(super) fn after(&mut self, delay: u64, event: Event) {
         self.serial += 1;
-        self.events.push(Reverse(Scheduled { at: self.now + delay, serial: self.serial, event }));
+        self.events.insert((self.now + delay, self.serial), event);
     }
 
     /// The next event, to which the clock moves.
     pub(super) fn next_event(&mut self) -> Option<Event> {
-        let Reverse(next) = self.events.pop()?;
-        self.now = next.at;
-        Some(next.event)
+        let ((at, _), event) = self.events.pop_first()?;
+        self.now = at;
+        Some(event)
     }
 
     /// When the next event happens.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.events.peek().map(|Reverse(next)| next.at)
+        self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// A number that no other call answers.

@@ -1,6 +1,6 @@
 //! What waits too long, in virtual time.
 
-use super::super::tests::{LINK, OSD, TestIo, connected, map};
+use super::super::tests::{LINK, OSD, TestIo, connected, map, of};
 use super::super::{Outcome, VolumeHandle};
 use super::*;
 use base::map::ClusterMap;
@@ -31,12 +31,12 @@ impl Scene {
 
     fn read(&mut self, token: u64, offset: u64) {
         let buffer = Buffer::new(BLOCK_BYTES);
-        self.client.submit_read(self.now, self.volume, token, offset, 4096, buffer, &mut self.io);
+        self.client.submit_read(self.now, of(self.volume, token, offset, 4096), buffer, &mut self.io);
     }
 
     fn write(&mut self, token: u64, offset: u64) {
         let buffer = Buffer::new(BLOCK_BYTES);
-        self.client.submit_write(self.now, self.volume, token, offset, 4096, buffer, 0, &mut self.io);
+        self.client.submit_write(self.now, of(self.volume, token, offset, 4096), buffer, &mut self.io);
     }
 
     /// Lets time pass; whatever is asked meanwhile is answered so, or not at all.
@@ -176,7 +176,7 @@ fn an_operation_that_waits_for_a_connection_fails_and_is_not_sent_later() {
 #[test]
 fn an_operation_fails_once_and_as_a_whole_when_a_part_of_it_is_late() {
     let mut scene = Scene::new(Some(2 * SECOND));
-    scene.client.submit_zero(scene.now, scene.volume, 1, OBJECT_BYTES - 4096, 8192, &mut scene.io);
+    scene.client.submit_zero(scene.now, of(scene.volume, 1, OBJECT_BYTES - 4096, 8192), &mut scene.io);
     let mut is_first = true;
     scene.pass(3 * SECOND, |request| if std::mem::take(&mut is_first) { done(request) } else { None });
     timed_out(scene.ended(), 1);

@@ -107,7 +107,8 @@ mod tests {
     use base::{LinkId, OsdId};
 
     fn work(parts_left: u32) -> Work {
-        let (connection, piece) = (ConnectionId::of_link(LinkId(1)), PieceId::from_u64(2));
+        let connection = ConnectionId::of_link(LinkId(1));
+        let piece = PieceId { slot: 0, index: 0, generation: 2 };
         Work { connection, piece, kind: Kind::Change, length: 1, parts_left, failure: None }
     }
 

@@ -109,7 +109,7 @@ impl Volume {
 
     /// Does one piece of work and completes it.
     pub fn perform(&mut self, connection: &mut Connection, (request, data): Work, output: &mut Vec<u8>) {
-        let id = PieceId::from_u64(request.id.to_u64());
+        let id = request.id;
         match request.operation {
             Operation::Read { offset, length } => {
                 let found = &self.bytes[offset as usize..][..length];

@@ -1,0 +1,235 @@
+//! What is staged in a turn, and what the store may answer.
+
+use super::{Life, ROUNDS_MAX, Unsealed};
+use crate::model::{Change, Effect};
+use base::hash::mix;
+use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, Sequence, crc32c};
+use store::{RecordKind, Role, StageError, Store, WriteRecord};
+use zerocopy::little_endian::U32;
+
+/// Turns in a row in which a store may answer that it is busy before it is helped along.
+const BUSY_TURNS_MAX: u32 = 50;
+/// Of so many operations of a life that splits groups one is a split.
+const SPLIT_EVERY: u64 = 40;
+/// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
+const CHECKPOINT_BYTES_MAX: u64 = 512 << 10;
+
+impl Life {
+    /// Stages one operation; `false` when the store has no room right now.
+    pub(super) fn stage_something(&mut self, store: &mut Store) -> Result<bool, String> {
+        if let Some((object, modulus)) = self.draw_split() {
+            return self.stage(store, object, 0, Effect::Split(modulus));
+        }
+        let object = self.random.index(self.plan.objects);
+        let kind = self.random.below(100);
+        let zero = self.relief > 0 || kind < self.plan.zero_percent;
+        if zero {
+            let (first_block, count) = if self.random.percent(15) {
+                (0, OBJECT_BLOCKS as u16)
+            } else {
+                self.draw_range(self.range_blocks)
+            };
+            self.stage(store, object, first_block, Effect::Zero(count))
+        } else if kind < self.plan.zero_percent + self.plan.mark_percent {
+            self.stage(store, object, 0, Effect::Mark)
+        } else {
+            let (first_block, count) = self.draw_range(self.plan.write_blocks_max);
+            let checksums = self.fill(first_block, count);
+            self.stage(store, object, first_block, Effect::Write(checksums))
+        }
+    }
+
+    /// A group with something in its log and how it is split, now and then.
+    fn draw_split(&mut self) -> Option<(usize, u32)> {
+        let random = self.splits.as_mut()?;
+        if self.relief > 0 || !random.one_in(SPLIT_EVERY) {
+            return None;
+        }
+        let object = random.index(self.plan.objects);
+        let pg = self.pg_of[object];
+        let modulus = 2 * self.moduli[pg];
+        let is_possible = self.next_sequence[pg] > 1 && modulus as usize <= self.model.pgs.len();
+        is_possible.then_some((object, modulus))
+    }
+
+    pub(super) fn draw_range(&mut self, blocks_max: u64) -> (u16, u16) {
+        let first = self.random.below(self.range_blocks);
+        let count = self.random.between(1, blocks_max.min(self.range_blocks - first));
+        (first as u16, count as u16)
+    }
+
+    /// Makes the data that the next operation would write, and its checksums.
+    pub(super) fn fill(&mut self, first_block: u16, count: u16) -> Vec<u32> {
+        self.data.resize(usize::from(count) * BLOCK_BYTES, 0);
+        let token = self.next_token;
+        let blocks = self.data.chunks_exact_mut(BLOCK_BYTES).zip(u64::from(first_block)..);
+        blocks
+            .map(|(bytes, block)| {
+                fill_block(bytes, token, block);
+                crc32c(bytes)
+            })
+            .collect()
+    }
+
+    pub(super) fn stage(
+        &mut self,
+        store: &mut Store,
+        object: usize,
+        first_block: u16,
+        effect: Effect,
+    ) -> Result<bool, String> {
+        let (token, pg) = (self.next_token, self.pg_of[object]);
+        let role = match &effect {
+            Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
+            _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
+        };
+        let mut operation = Change {
+            token,
+            object,
+            epoch: Epoch(self.epochs[pg]),
+            sequence: Sequence(self.next_sequence[pg]),
+            first_block,
+            effect,
+            batch: None,
+        };
+        match self.offer(store, &mut operation, role) {
+            Ok(()) => {
+                let numbers =
+                    [token, object as u64, u64::from(first_block), u64::from(operation.block_count())];
+                self.trace.note(name_of(&operation.effect), &numbers);
+                self.relief =
+                    self.relief.saturating_sub(u64::from(matches!(operation.effect, Effect::Zero(_))));
+                self.next_token += 1;
+                self.was_staged(operation);
+                self.busy_turns = 0;
+                Ok(true)
+            }
+            Err(StageError::Busy) => {
+                self.trace.note("busy", &[]);
+                self.busy_turns += 1;
+                if self.busy_turns >= BUSY_TURNS_MAX {
+                    self.help_along(store, &mut operation, role)?;
+                }
+                Ok(false)
+            }
+            Err(StageError::Full) => {
+                self.refused_as_full(store, &operation)?;
+                Ok(true)
+            }
+            Err(error) => Err(format!("operation {token} was refused on a sound drive: {error}")),
+        }
+    }
+
+    fn offer(&mut self, store: &mut Store, operation: &mut Change, role: Role) -> Result<(), StageError> {
+        let record = WriteRecord {
+            key: ObjectKey {
+                pg: self.model.pgs[self.pg_of[operation.object]],
+                ..self.model.keys[operation.object]
+            },
+            epoch: operation.epoch,
+            sequence: operation.sequence,
+            origin: 0,
+            first_block: operation.first_block,
+            block_count: operation.block_count(),
+            token: operation.token,
+            role,
+        };
+        match &operation.effect {
+            Effect::Write(checksums) => {
+                let little_endian: Vec<U32> = checksums.iter().copied().map(U32::new).collect();
+                let staged = store.stage_write(&record, &little_endian, &self.data)?;
+                let seals = self.seals.get(&staged.batch).copied().unwrap_or(0);
+                operation.batch = Some(u64::from(staged.batch.0) << 48 | seals);
+                let (offset, checksums) = (staged.offset as usize, checksums.clone());
+                self.unsealed.push(Unsealed { batch: staged.batch, offset, checksums });
+                Ok(())
+            }
+            Effect::Zero(_) => store.stage_zero(&record),
+            Effect::Mark => {
+                let (pg, modulus) = (record.key.pg, self.moduli[self.pg_of[operation.object]]);
+                let Change { epoch, sequence, token, .. } = *operation;
+                store.stage_mark(RecordKind::Mark, pg, modulus, epoch, sequence, token)
+            }
+            Effect::Split(modulus) => store.stage_split(record.key.pg, *modulus, operation.token),
+        }
+    }
+
+    fn was_staged(&mut self, operation: Change) {
+        let pg = self.pg_of[operation.object];
+        if let Effect::Split(modulus) = operation.effect {
+            let child = pg + modulus as usize / 2;
+            (self.moduli[pg], self.moduli[child]) = (modulus, modulus);
+            (self.epochs[child], self.next_sequence[child]) = (self.epochs[pg], self.next_sequence[pg]);
+            for (key, pg_of) in self.model.keys.iter().zip(&mut self.pg_of) {
+                if *pg_of == pg && !self.model.pgs[pg].holds(modulus, key.volume, key.object) {
+                    *pg_of = child;
+                }
+            }
+            self.report.splits += 1;
+        } else {
+            self.next_sequence[pg] += 1;
+        }
+        self.model.staged.push_back(operation);
+    }
+
+    fn refused_as_full(&mut self, store: &Store, operation: &Change) -> Result<(), String> {
+        self.trace.note("full", &[]);
+        self.report.refusals += 1;
+        let statistics = store.statistics();
+        if !matches!(operation.effect, Effect::Write(_)) {
+            return Err(format!("a full store refused a {}", name_of(&operation.effect)));
+        }
+        // Checkpoints count as used too, which matters on a drive as small as the smallest here.
+        if statistics.live_bytes + CHECKPOINT_BYTES_MAX < statistics.usable_bytes / 2 {
+            return Err(format!("refused as full with {statistics:?}"));
+        }
+        self.relief = self.random.between(1, 6);
+        Ok(())
+    }
+
+    /// The store has been busy for many turns: with everything completed and nobody in its way, it must
+    /// take an operation in the end. Nothing is staged by this.
+    fn help_along(&mut self, store: &mut Store, operation: &mut Change, role: Role) -> Result<(), String> {
+        self.let_go(store, u64::MAX)?;
+        for _ in 0..ROUNDS_MAX {
+            if !self.round(store)? {
+                return Ok(());
+            }
+            if self.drive.in_flight() == 0 {
+                return match self.offer(store, operation, role) {
+                    Err(StageError::Busy) => Err(format!(
+                        "stuck: busy with nothing in flight and nothing to do, {:?}",
+                        store.statistics()
+                    )),
+                    Err(StageError::Full) => self.refused_as_full(store, operation),
+                    Err(error) => Err(format!("refused on a sound drive: {error}")),
+                    Ok(()) => {
+                        self.trace.note("stage late", &[operation.token]);
+                        self.was_staged(operation.clone());
+                        self.next_token += 1;
+                        self.busy_turns = 0;
+                        Ok(())
+                    }
+                };
+            }
+        }
+        Err(format!("busy for {ROUNDS_MAX} rounds without coming to rest, {:?}", store.statistics()))
+    }
+}
+
+fn name_of(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Write(_) => "stage write",
+        Effect::Zero(_) => "stage zero",
+        Effect::Mark => "stage mark",
+        Effect::Split(_) => "stage split",
+    }
+}
+
+/// Data that no other write and no other block has.
+fn fill_block(bytes: &mut [u8], token: u64, block: u64) {
+    let start = mix(token.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (block << 48));
+    for (word, index) in bytes.chunks_exact_mut(8).zip(0u64..) {
+        word.copy_from_slice(&start.wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9)).to_le_bytes());
+    }
+}
