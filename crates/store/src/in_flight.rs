@@ -119,7 +119,9 @@ impl InFlight {
     /// Tells that everything in a batch is durable.
     pub(crate) fn tell(&mut self, mut tokens: Vec<u64>, actions: &mut Vec<Action>) {
         actions.extend(tokens.drain(..).map(|token| Action::Durable { token }));
-        self.token_vectors.push(tokens);
+        if tokens.capacity() > 0 {
+            self.token_vectors.push(tokens);
+        }
     }
 }
 

@@ -226,10 +226,11 @@ impl Log {
         let blocks = self.open[stream].as_ref()?.blocks();
         let place = self.streams.place(stream, blocks, segments)?;
         let batch = self.open[stream].take().expect("it was just looked at");
-        let mut tokens = self.in_flight.token_vector();
-        if stream == HOT {
-            std::mem::swap(&mut tokens, &mut self.open_tokens);
-        }
+        // Nobody waits for a cold batch.
+        let tokens = match stream {
+            HOT => std::mem::replace(&mut self.open_tokens, self.in_flight.token_vector()),
+            _ => Vec::new(),
+        };
         Some(self.issue(stream, batch, place, tokens, segments, actions))
     }
 

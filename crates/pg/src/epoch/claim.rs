@@ -185,7 +185,7 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
         return Err(format!("{} cannot be reached, nor {silent} just now", names(&gone)));
     }
     // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
-    let in_sync = group.needed_of(&in_sync, me);
+    let in_sync: Vec<OsdId> = group.needed_of(&in_sync, me).collect();
     let learners = learners_beside(cx, index, &in_sync);
     Ok(PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: me, in_sync, learners })
 }

@@ -170,10 +170,10 @@ impl Group {
     }
 
     /// Of these members in sync, those that stay: with a whole target in sync, nobody else is needed.
-    pub(crate) fn needed_of(&self, in_sync: &[OsdId], also: OsdId) -> Vec<OsdId> {
+    pub(crate) fn needed_of(&self, in_sync: &[OsdId], also: OsdId) -> impl Iterator<Item = OsdId> {
         let is_whole = self.is_whole_in(in_sync);
-        let is_needed = |osd: &OsdId| !is_whole || *osd == also || self.wanted.target.contains(osd);
-        in_sync.iter().copied().filter(is_needed).collect()
+        let is_needed = move |osd: &OsdId| !is_whole || *osd == also || self.wanted.target.contains(osd);
+        in_sync.iter().copied().filter(is_needed)
     }
 
     /// Whether the target has as many members as the pool wants, and all of them are among these.

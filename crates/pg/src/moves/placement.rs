@@ -47,7 +47,7 @@ fn next_step(group: &Group, me: OsdId) -> Option<Step> {
     if preferred != me {
         return Some(Step::HandOver);
     }
-    let has_surplus = group.needed_of(&group.config.in_sync, me).len() < group.config.in_sync.len();
+    let has_surplus = group.needed_of(&group.config.in_sync, me).count() < group.config.in_sync.len();
     // All that shall be in sync is: who is still named a learner, or was asked to be one, is none any more, and deletes
     // what it has when a later epoch tells it so.
     let is_done_with = |osd: &OsdId| !group.config.in_sync.contains(osd);
@@ -108,7 +108,7 @@ fn hand_over(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &mut cx.groups[index];
     group.pauses.handed_over_at = Some(cx.now);
     let heir = group.wanted.target[0];
-    let in_sync = group.needed_of(&group.config.in_sync, heir);
+    let in_sync = group.needed_of(&group.config.in_sync, heir).collect();
     cx.pass(Milestone::ClaimHandOver);
     claim::propose_primary(cx, index, heir, in_sync);
 }
