@@ -63,23 +63,36 @@ pub fn encryption(testbed: &Testbed, turns: &Turns) -> anyhow::Result<impl fmt::
     super::say("filling the drives and a volume");
     let (_drives, cluster) =
         cluster_with_volume(testbed, testbed.millpond(), "cluster", turns.volume_size.0)?;
-    let clusters = [&cluster, &cluster];
-    measure(turns, ["plain", "encrypted"], clusters, |variant| {
+    let mut summary = Summary::new(turns, ["plain", "encrypted"]);
+    summary.measure(turns, turns.rounds, [&cluster, &cluster], |variant| {
         let encryption = [Encryption::Off, Encryption::On][variant];
         cluster.command(&["cluster", "encryption", &encryption.to_string()])?;
         std::thread::sleep(SETTLE_TIME);
         cluster.wait_for_pgs("encryption was switched", SETTLE_LIMIT, POLL_INTERVAL, is_settled).map(drop)
-    })
+    })?;
+    Ok(summary)
 }
 
 /// Two builds of `millpond`, each with a cluster of its own. Both run all the time, on drives of the same memory; the one whose
 /// turn it is not is idle. So both find the same machine.
 pub fn against(testbed: &Testbed, options: &Against) -> anyhow::Result<impl fmt::Display + Serialize> {
-    super::say("filling the drives and the volumes of both builds");
-    let (base, bytes) = (std::path::absolute(&options.base)?, options.turns.volume_size.0);
-    let (_drives_of_base, base) = cluster_with_volume(testbed, &base, "base", bytes)?;
-    let (_drives_of_this, this) = cluster_with_volume(testbed, testbed.millpond(), "this", bytes)?;
-    measure(&options.turns, ["base", "this"], [&base, &this], |_| Ok(()))
+    let turns = &options.turns;
+    let builds = [std::path::absolute(&options.base)?, testbed.millpond().to_owned()];
+    let mut summary = Summary::new(turns, ["base", "this"]);
+    // Who is made first has other memory and other devices than who comes second, which is worth some percent for as long as
+    // both run: each is first for half of the rounds.
+    for (first, rounds) in [(0, turns.rounds.div_ceil(2)), (1, turns.rounds / 2)] {
+        super::say("filling the drives and the volumes of both builds");
+        let make = |variant: usize| {
+            let name = format!("{}-{first}", summary.variants[variant]);
+            cluster_with_volume(testbed, &builds[variant], &name, turns.volume_size.0)
+        };
+        let mut made = [make(first)?, make(1 - first)?];
+        made.rotate_left(first);
+        let [(_, base), (_, this)] = &made;
+        summary.measure(turns, rounds, [base, this], |_| Ok(()))?;
+    }
+    Ok(summary)
 }
 
 /// What virtual machines do, and what backups do.
@@ -89,19 +102,25 @@ fn cases() -> Vec<Trial> {
     small.chain([Mode::Read, Mode::Write].map(|mode| Trial::new(mode, 256 << 10, 8, 2))).collect()
 }
 
-fn measure(
-    turns: &Turns,
-    variants: [&'static str; 2],
-    clusters: [&Cluster; 2],
-    become_variant: impl Fn(usize) -> anyhow::Result<()>,
-) -> anyhow::Result<Summary> {
-    let mut cases = cases();
-    trials::measure(turns.rounds, &variants, &mut cases, |variant, trial, round| {
-        become_variant(variant)?;
-        let target = TargetName::Volume(VOLUME.to_owned());
-        clusters[variant].bench(&trial.job(target, turns.runtime, round))
-    })?;
-    Ok(Summary { volume_bytes: turns.volume_size.0, variants, cases })
+impl Summary {
+    fn new(turns: &Turns, variants: [&'static str; 2]) -> Summary {
+        Summary { volume_bytes: turns.volume_size.0, variants, cases: cases() }
+    }
+
+    /// Measures so many rounds more.
+    fn measure(
+        &mut self,
+        turns: &Turns,
+        rounds: u32,
+        clusters: [&Cluster; 2],
+        become_variant: impl Fn(usize) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        trials::measure(rounds, &self.variants, &mut self.cases, |variant, trial, round| {
+            become_variant(variant)?;
+            let target = TargetName::Volume(VOLUME.to_owned());
+            clusters[variant].bench(&trial.job(target, turns.runtime, round))
+        })
+    }
 }
 
 impl fmt::Display for Summary {
