@@ -247,33 +247,40 @@ async fn fill(registry: &EtcdRegistry) -> RegistryError {
     panic!("40 MiB fit into 8");
 }
 
+/// Waits until such troubles are found with the members: who lives may be busy choosing a leader meanwhile.
+async fn come_to_be(registry: &EtcdRegistry, are_meant: impl Fn(&[RegistryTrouble]) -> bool) {
+    let began = std::time::Instant::now();
+    loop {
+        let found = registry.troubles().await;
+        if are_meant(&found) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_members_is_found() {
     let mut etcd = Etcd::start(3, &["--quota-backend-bytes", "8388608"]);
     let registry = registry(&etcd.url()).await;
     etcd.kill_member(2);
-    let found = registry.troubles().await;
     let port = etcd.url().rsplit(':').next().map(str::to_owned).expect("it has one");
-    assert!(
-        matches!(&found[..], [RegistryTrouble::MemberDown { member, .. }] if member.ends_with(&port)),
-        "{found:?}"
-    );
+    come_to_be(
+        &registry,
+        |found| matches!(found, [RegistryTrouble::MemberDown { member, .. }] if member.ends_with(&port)),
+    )
+    .await;
     etcd.start_member(2);
     let began = std::time::Instant::now();
     // A leader that is busy, or changes, refuses too.
     while !fill(&registry).await.to_string().contains("--quota-backend-bytes") {
         assert!(began.elapsed() < Duration::from_secs(60), "it does not say that it is full");
     }
-    let began = std::time::Instant::now();
-    let is_full = |found: &[RegistryTrouble]| {
+    come_to_be(&registry, |found| {
         found.len() == 3 && found.iter().all(|one| matches!(one, RegistryTrouble::Full { .. }))
-    };
-    let mut found = registry.troubles().await;
-    while !is_full(&found) {
-        assert!(began.elapsed() < Duration::from_secs(30), "{found:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        found = registry.troubles().await;
-    }
+    })
+    .await;
     // Alone it takes no part.
     etcd.kill_member(0);
     etcd.kill_member(1);
@@ -287,13 +294,7 @@ async fn what_is_wrong_with_members_is_found() {
             .collect();
         reasons.len() == 3 && reasons.iter().any(|reason| reason.contains("majority"))
     };
-    let began = std::time::Instant::now();
-    let mut found = registry.troubles().await;
-    while !is_alone(&found) {
-        assert!(began.elapsed() < Duration::from_secs(30), "{found:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        found = registry.troubles().await;
-    }
+    come_to_be(&registry, is_alone).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
