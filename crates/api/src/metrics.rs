@@ -206,15 +206,21 @@ impl Families {
 
     fn osds(&self, writer: &mut Writer<'_, '_>) -> Result {
         let figures = || self.figures().map(|(osd, figures)| ([("osd", osd.to_string())], figures));
-        let statuses = || {
+        let all_told = || {
             let told = self.0.osds.iter();
             told.filter_map(|(osd, told)| Some(([("osd", osd.to_string())], told.status.as_ref()?)))
         };
+        // Of one that was not started nobody knows how it is.
+        let statuses = || all_told().filter(|(_, status)| status.start_refused.is_none());
         let infos = self.0.osds.iter().filter_map(|(osd, told)| {
             let (status, node) = (told.status.as_ref()?, self.0.node.to_string());
             Some(([("osd", osd.to_string()), ("node", node), ("device", status.path.clone())], 1u64))
         });
         writer.gauge("millpond_osd_info", "The node and the drive of an OSD", infos)?;
+        let refused = all_told().map(|(labels, status)| (labels, u64::from(status.start_refused.is_some())));
+        let help =
+            "Whether it is not started, because its drive is not there or what is on it cannot be used";
+        writer.gauge("millpond_osd_start_refused", help, refused)?;
         let seconds = figures().map(|(labels, it)| (labels, it.counts.cpu_ns as f64 / 1e9));
         let help = "CPU time of the OSD's thread; what the kernel does for it on other threads is not in it";
         writer.counter("millpond_osd_cpu_seconds", help, seconds)?;

@@ -1,4 +1,8 @@
-//! The one checksum of Millpond: CRC-32C (Castagnoli, reflected, as in iSCSI, RFC 3720 appendix B.4).
+//! The one checksum of Millpond: CRC-32C (Castagnoli, reflected, as in iSCSI, RFC 3720 appendix B.4). It tells whether bytes
+//! are those that were written; what to compare contents by is [`keyed_hash`].
+
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
 
 /// CRC-32C of `bytes`. About 65 ns for 4 KiB where the CPU has carry-less multiplication.
 #[must_use]
@@ -7,11 +11,16 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-64/NVME of `bytes` (NVM Express NVM Command Set 1.0, section 5.2.1.3.4): a second opinion, by a polynomial
-/// that has nothing to do with [`crc32c`]'s.
+/// A hash of bytes under a key (SipHash-1-3, Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): to compare what
+/// others may have written. Of contents that were chosen without the key two collide with a chance of 2^-64, whatever they
+/// are; a checksum's polynomial everybody knows.
 #[must_use]
-pub fn crc64(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+pub fn keyed_hash<'a>(key: &[u8; 16], parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(key);
+    for part in parts {
+        hasher.write(part);
+    }
+    hasher.finish()
 }
 
 /// CRC-32C of a block of 4 KiB zeros: what a reader expects of a block never written.
@@ -24,7 +33,20 @@ mod tests {
     #[test]
     fn matches_the_published_check_value() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
+    }
+
+    #[test]
+    fn contents_of_equal_checksums_differ_under_a_key() {
+        // The polynomial's bits, least significant first, leave no remainder wherever they stand.
+        let (one, mut other) = ([0u8; 4096], [0u8; 4096]);
+        let multiple = (1u64 << 32 | u64::from(0x1edc_6f41u32)).reverse_bits() >> 31;
+        other[100..108].copy_from_slice(&multiple.to_le_bytes());
+        assert_ne!(one, other);
+        assert_eq!(crc32c(&one), crc32c(&other));
+        let hash = |key: u8, bytes: &[u8]| keyed_hash(&[key; 16], [bytes]);
+        assert_ne!(hash(1, &one), hash(1, &other));
+        assert_ne!(hash(1, &one), hash(2, &one));
+        assert_eq!(hash(1, &one), keyed_hash(&[1; 16], [&one[..7], &one[7..]]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod buffer;
 pub mod checksum;
 pub mod duration;
 pub mod figures;
+mod fingerprint;
 pub mod geometry;
 pub mod hash;
 pub mod ids;
@@ -23,7 +24,8 @@ pub mod units;
 pub use access::{Access, Encryption, Permission, Principal, PublicKey};
 pub use blocks::BlockRange;
 pub use buffer::{Buffer, BufferPool};
-pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, crc64};
+pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
+pub use fingerprint::Fingerprints;
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
     ClientId, ClusterId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,

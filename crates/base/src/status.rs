@@ -45,6 +45,8 @@ pub struct OsdStatus {
     pub scrubbing: Option<ScrubProgress>,
     /// Why its drive cannot be used any more, if so: it takes part in nothing.
     pub failure: Option<String>,
+    /// Why it was not started on that drive, if so: nothing else is known of it then.
+    pub start_refused: Option<String>,
     /// Whatever a person should know besides.
     pub notes: Vec<String>,
 }

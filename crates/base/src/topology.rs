@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// Where a host stands. What is not said is not known; a name counts within what is above it, so that the racks `r1` of
@@ -43,6 +43,10 @@ pub struct NodeInfo {
     /// Where its processes serve the registry to clients, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_port: Option<SocketAddr>,
+    /// The addresses of that machine at which all of its ports are, the one that is preferred first. Empty: the address that
+    /// a port names is the only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// What kind of drive an OSD is on.

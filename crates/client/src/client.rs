@@ -1,5 +1,7 @@
 //! The client's state machine.
 
+mod lines;
+mod renewal;
 mod waiting;
 
 pub use waiting::Notice;
@@ -11,8 +13,9 @@ use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
     BLOCK_BYTES, Buffer, ClientId, ClusterId, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
-    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, VolumeId, crc32c,
+    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
+use lines::Lines;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
@@ -36,6 +39,15 @@ const TRANSIT_ATTEMPTS_MAX: u32 = 5;
 /// A volume this client works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VolumeHandle(u32);
+
+/// With whom a client has a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Nobody else writes to it: whoever had it before is fenced, and whoever takes it has this client fenced.
+    Alone,
+    /// Others may write to it at the same time.
+    Shared,
+}
 
 /// An operation that is submitted: on which part of which volume.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +92,9 @@ struct Volume {
     pool: PoolId,
     bytes: u64,
     generation: Generation,
+    holding: Holding,
+    /// It is being attached anew, under a newer generation.
+    is_renewing: bool,
     stalls: Stalls,
 }
 
@@ -102,6 +117,8 @@ enum PieceState {
     Sent(LinkId),
     /// It will be tried again.
     Waiting,
+    /// It waits for a change of some of the same bytes: see [`lines`].
+    Held,
 }
 
 /// A part of an operation within one object, one request on the wire.
@@ -109,6 +126,8 @@ enum PieceState {
 struct Piece {
     /// Distinguishes the slot's uses: a late reply to an earlier one is ignored.
     serial: u32,
+    /// Its place among all pieces that were ever made.
+    number: u64,
     state: PieceState,
     operation: u32,
     kind: PieceKind,
@@ -125,6 +144,30 @@ struct Piece {
     trouble: Trouble,
     /// What OSDs know a write by, the same in every attempt: the name in [`base::LogEntry::origin`].
     origin: u64,
+    /// Of a change: what the group was known to have reached when the earliest of those attempts was sent that may have been
+    /// done, or may be yet.
+    since: Option<Sequence>,
+    /// The newest attempt is the earliest of those.
+    is_first: bool,
+    /// Under which generation the newest attempt was sent.
+    generation: Generation,
+    /// What was sent is the question how far the group is, before a change of which that must be known.
+    asks: bool,
+    has_asked: bool,
+    /// Of a change: what comes after it waits for it, see [`lines`].
+    is_lined_up: bool,
+}
+
+impl Piece {
+    /// Whether it changes what a volume holds.
+    fn is_change(&self) -> bool {
+        matches!(self.kind, PieceKind::Write | PieceKind::Zero)
+    }
+
+    /// Whether both are about some of the same bytes, if both are of one object.
+    fn touches(&self, other: &Piece) -> bool {
+        self.offset < other.offset + other.length && other.offset < self.offset + self.length
+    }
 }
 
 #[derive(Debug)]
@@ -135,6 +178,8 @@ struct Operation {
     buffer: Option<Buffer>,
     pieces_left: u32,
     failure: Option<ClientError>,
+    /// Whoever asked for it is gone.
+    is_abandoned: bool,
     /// For allocation queries: a bit a block, from `first_block` of the volume.
     allocated: Option<AllocatedQuery>,
 }
@@ -178,10 +223,11 @@ pub struct Client {
     pieces: Vec<Piece>,
     pieces_free: Vec<u32>,
     retries: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    lines: Lines,
     completions: VecDeque<Completion>,
     zeros: Buffer,
-    /// Writes that were ever made.
-    origins: u64,
+    /// Pieces that were ever made.
+    pieces_made: u64,
     /// How long an operation may take.
     timeout: Option<Duration>,
     /// When to look around next, if there is reason to.
@@ -214,9 +260,10 @@ impl Client {
             pieces: Vec::new(),
             pieces_free: Vec::new(),
             retries: BinaryHeap::new(),
+            lines: Lines::default(),
             completions: VecDeque::new(),
             zeros: Buffer::new(BLOCK_BYTES),
-            origins: 0,
+            pieces_made: 0,
             timeout: None,
             look_at: Instant::default(),
             has_gone_on: false,
@@ -233,7 +280,7 @@ impl Client {
     ///
     /// # Panics
     /// If the map does not know the volume or its pool.
-    pub fn add_volume(&mut self, id: VolumeId, generation: Generation) -> VolumeHandle {
+    pub fn add_volume(&mut self, id: VolumeId, generation: Generation, holding: Holding) -> VolumeHandle {
         let info = self.map.volumes.get(&id).expect("an attached volume is in the map");
         assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
         self.volumes.push(Volume {
@@ -242,6 +289,8 @@ impl Client {
             pool: info.pool,
             bytes: info.bytes,
             generation,
+            holding,
+            is_renewing: false,
             stalls: Stalls::default(),
         });
         VolumeHandle(self.volumes.len() as u32 - 1)
@@ -313,21 +362,27 @@ impl Client {
         while let Some(link) = self.replaced_link() {
             self.give_up_link(now, link, "the OSD was started anew", io);
         }
-        for index in 0..self.pieces.len() as u32 {
-            let piece = &self.pieces[index as usize];
+        let mut misplaced = Vec::new();
+        for (index, piece) in (0u32..).zip(&self.pieces) {
             let osd = match piece.state {
                 PieceState::Sent(link) => self.links.get(&link).copied(),
                 PieceState::Queued(osd) => Some(osd),
-                PieceState::Free | PieceState::Waiting => continue,
+                PieceState::Free | PieceState::Waiting | PieceState::Held => continue,
             };
             let route = self.routes.get(piece.key.pg);
             let is_elsewhere = route.is_some_and(|route| Some(route.primary) != osd);
             // The group that it was sent to was split since, and it belongs to the other half.
             let is_of_other = self.group_of(piece).is_some_and(|pg| pg != piece.key.pg);
             if is_elsewhere || is_of_other {
-                self.give_up_attempt(index);
-                self.dispatch(now, index, io);
+                misplaced.push(index);
             }
+        }
+        // All have lost their places before the first of them is sent.
+        for index in &misplaced {
+            self.give_up_attempt(*index);
+        }
+        for index in misplaced {
+            self.dispatch(now, index, io);
         }
     }
 
@@ -347,8 +402,13 @@ impl Client {
         self.handle_closed(now, link, reason);
     }
 
-    /// Ends an attempt: what is still said of it is ignored.
+    /// Ends an attempt: what is still said of it is ignored, and a change has lost its place in the order.
     fn give_up_attempt(&mut self, index: u32) {
+        self.end_attempt(index);
+        self.line_up(index);
+    }
+
+    fn end_attempt(&mut self, index: u32) {
         let piece = &mut self.pieces[index as usize];
         piece.state = PieceState::Waiting;
         piece.serial = piece.serial.wrapping_add(1);
@@ -412,6 +472,7 @@ impl Client {
             }
             consumed += size;
         }
+        self.release_held(now, io);
         Ok(consumed)
     }
 
@@ -430,6 +491,7 @@ impl Client {
         if self.look_at <= now && self.has_reason_to_look() {
             self.look_around(now, io);
         }
+        self.release_held(now, io);
     }
 
     fn submit(
@@ -455,8 +517,16 @@ impl Client {
         if !self.has_reason_to_look() {
             self.look_at = now + waiting::LOOK_EVERY;
         }
-        let operation =
-            Operation { token, volume, submitted: now, buffer, pieces_left: 1, failure: None, allocated };
+        let operation = Operation {
+            token,
+            volume,
+            submitted: now,
+            buffer,
+            pieces_left: 1,
+            failure: None,
+            is_abandoned: false,
+            allocated,
+        };
         let operation_index = self.operations_free.pop().unwrap_or_else(|| {
             self.operations.push(None);
             self.operations.len() as u32 - 1
@@ -484,10 +554,11 @@ impl Client {
         let pg = self.routes.group_of(info.pool, info.id, object).unwrap_or_default();
         let key = ObjectKey { pg, volume: info.id, object };
         let index = self.pieces_free.pop().unwrap_or(self.pieces.len() as u32);
-        self.origins += 1;
+        self.pieces_made += 1;
         let serial = self.pieces.get(index as usize).map_or(1, |piece| piece.serial.wrapping_add(1));
         let piece = Piece {
             serial,
+            number: self.pieces_made,
             state: PieceState::Waiting,
             operation,
             kind,
@@ -498,7 +569,13 @@ impl Client {
             attempts: 0,
             damaged: 0,
             trouble: Trouble::None,
-            origin: (mix(self.id.0.wrapping_add(self.origins)) >> 2).max(1),
+            origin: (mix(self.id.0.wrapping_add(self.pieces_made)) >> 2).max(1),
+            since: None,
+            is_first: false,
+            generation: Generation(0),
+            asks: false,
+            has_asked: false,
+            is_lined_up: false,
         };
         match self.pieces.get_mut(index as usize) {
             Some(slot) => *slot = piece,
@@ -520,6 +597,12 @@ impl Client {
 
     /// Sends a piece to where it belongs, or arranges that it is sent later.
     fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
+        if self.is_held_back(index) {
+            return self.hold_back(index);
+        }
+        if self.is_to_be_fenced(index) {
+            return self.retry_later(now, index, Trouble::Renewing);
+        }
         let group = self.group_of(&self.pieces[index as usize]);
         let piece = &mut self.pieces[index as usize];
         piece.key.pg = group.unwrap_or(piece.key.pg);
@@ -574,17 +657,31 @@ impl Client {
         piece.state = PieceState::Sent(link);
         piece.attempts += 1;
         let operation = self.operations[piece.operation as usize].as_ref().expect("a piece has an operation");
-        let epoch = self.routes.get(piece.key.pg).expect("dispatch found a route").epoch;
+        let route = self.routes.get(piece.key.pg).expect("dispatch found a route");
+        let volume = &self.volumes[operation.volume.0 as usize];
+        piece.generation = volume.generation;
         let request = Request {
             request: u64::from(piece.serial) << 32 | u64::from(index),
             key: piece.key,
             offset: piece.offset,
             length: piece.length,
-            epoch,
-            generation: self.volumes[operation.volume.0 as usize].generation,
+            epoch: route.epoch,
+            generation: volume.generation,
             origin: piece.origin,
-            is_again: piece.attempts > 1,
+            since: piece.since,
         };
+        let is_first = piece.is_change() && piece.since.is_none();
+        // A change that is to be repeated where others write too has to say since when. Of most groups that is known from
+        // the answer before; whoever knows nothing asks first, once.
+        let is_known = volume.holding == Holding::Alone || route.reached > Sequence(0) || piece.has_asked;
+        piece.asks = is_first && !is_known;
+        if piece.asks {
+            return io.send(link, &request.encode(Kind::Allocated));
+        }
+        if is_first {
+            piece.since = Some(route.reached);
+        }
+        piece.is_first = is_first;
         match piece.kind {
             PieceKind::Read => io.send(link, &request.encode(Kind::Read)),
             PieceKind::Zero => io.send(link, &request.encode(Kind::Zero)),
@@ -614,7 +711,14 @@ impl Client {
         }
         let osd = self.links.get(&link).copied().unwrap_or_default();
         let (ObjectKey { pg, object, .. }, details) = (piece.key, reply.head.details);
-        let failure = match reply.head.status {
+        let status = reply.head.status;
+        self.routes.has_reached(pg, reply.head.reached);
+        if self.was_question(index, status) {
+            self.end_attempt(index);
+            return self.dispatch(now, index, io);
+        }
+        self.heed_refusal(index, status, details.was_not_begun);
+        let failure = match status {
             Status::Ok => match self.take_result(index, reply) {
                 Ok(()) => return self.end_piece(index, None),
                 Err(()) => return self.corrupt_in_transit(now, index, osd, io),
@@ -624,9 +728,23 @@ impl Client {
                 return self.dispatch(now, index, io);
             }
             Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
-                return self.retry_later(now, index, Trouble::NotServed(osd, reply.head.status));
+                return self.retry_later(now, index, Trouble::NotServed(osd, status));
             }
             Status::CorruptPayload => return self.corrupt_in_transit(now, index, osd, io),
+            Status::OutcomeUnknown if self.volume_of(index).holding == Holding::Alone => {
+                // Nobody else wrote there meanwhile, and what this client submitted later waits for it.
+                self.pieces[index as usize].since = None;
+                self.give_up_attempt(index);
+                return self.dispatch(now, index, io);
+            }
+            Status::OutcomeUnknown => ClientError::OutcomeUnknown { volume: self.volume_name(index) },
+            Status::Fenced if self.was_renewed_since(index) => {
+                self.give_up_attempt(index);
+                return self.dispatch(now, index, io);
+            }
+            Status::Fenced if self.volume_of(index).is_renewing => {
+                return self.retry_later(now, index, Trouble::Renewing);
+            }
             Status::Fenced => ClientError::Fenced { volume: self.volume_name(index) },
             Status::NoSpace => ClientError::NoSpace { volume: self.volume_name(index) },
             Status::NoSuchVolume => ClientError::NoSuchVolume { volume: self.volume_name(index) },
@@ -642,9 +760,30 @@ impl Client {
         self.end_piece(index, Some(failure));
     }
 
-    fn volume_name(&self, index: u32) -> String {
+    /// Whether what was answered is the question how far the group is, and is answered for good. Then the change itself
+    /// follows.
+    fn was_question(&mut self, index: u32, status: Status) -> bool {
+        let piece = &mut self.pieces[index as usize];
+        let is_answer = std::mem::take(&mut piece.asks) && status == Status::Ok;
+        piece.has_asked |= is_answer;
+        is_answer
+    }
+
+    /// If an attempt was refused before anything was done for it, and none before it may have been done, there was none.
+    fn heed_refusal(&mut self, index: u32, status: Status, was_not_begun: bool) {
+        let piece = &mut self.pieces[index as usize];
+        if piece.is_first && (was_not_begun || status == Status::CorruptPayload) {
+            piece.since = None;
+        }
+    }
+
+    fn volume_of(&self, index: u32) -> &Volume {
         let operation = self.operations[self.pieces[index as usize].operation as usize].as_ref();
-        operation.map(|operation| self.volumes[operation.volume.0 as usize].name.clone()).unwrap_or_default()
+        &self.volumes[operation.expect("a piece has an operation").volume.0 as usize]
+    }
+
+    fn volume_name(&self, index: u32) -> String {
+        self.volume_of(index).name.clone()
     }
 
     fn corrupt_in_transit(&mut self, now: Instant, index: u32, osd: OsdId, io: &mut impl Network) {
@@ -730,6 +869,7 @@ impl Client {
     }
 
     fn drop_piece(&mut self, index: u32, failure: Option<ClientError>) {
+        self.leave_line(index);
         let piece = &mut self.pieces[index as usize];
         piece.state = PieceState::Free;
         let operation = piece.operation;

@@ -68,6 +68,22 @@ pub enum ClientError {
         /// Whose drive.
         osd: OsdId,
     },
+    /// A write or zeroing whose answer was lost was sent again when nobody could tell any more whether it was done. It is not
+    /// done again, for others may have written there since.
+    #[error(
+        "volume {volume:?}: whether a write was done nobody can tell any more: its answer was lost, and much was written \
+         since; read what is there. It was not done again, for the volume is shared"
+    )]
+    OutcomeUnknown {
+        /// The volume's name.
+        volume: String,
+    },
+    /// Whoever asked for it is gone ([`Client::abandon`](crate::Client::abandon)). It is not sent again.
+    #[error("volume {volume:?}: given up, since whoever asked for it is gone")]
+    Abandoned {
+        /// The volume's name.
+        volume: String,
+    },
     /// Bytes arrived damaged again and again.
     #[error(
         "volume {volume:?}: bytes arrive damaged from or at {osd}, {attempts} times in a row; check the network"

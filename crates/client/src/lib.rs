@@ -11,12 +11,15 @@
 //!   can, or until the time limit, if there is one; what never can (a fenced attach, a full OSD, damaged data)
 //!   fails with the reason.
 //! - An answer to an attempt that was given up changes nothing, however late it comes.
+//! - A write is done once. One whose answer was lost is sent again with what its group had reached before; where nobody can
+//!   tell any more whether it was done, it fails, unless this client alone writes to the volume. What touches the same bytes
+//!   and was submitted after a change that is sent again waits for it.
 
 mod client;
 mod error;
 mod fence;
 mod route;
 
-pub use client::{Client, Completion, LinkError, Notice, Outcome, Submission, VolumeHandle};
+pub use client::{Client, Completion, Holding, LinkError, Notice, Outcome, Submission, VolumeHandle};
 pub use error::ClientError;
 pub use fence::Fencing;

@@ -2,13 +2,15 @@
 
 use base::hash::Map;
 use base::map::ClusterMap;
-use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
+use base::{Epoch, OsdId, PgId, PoolId, Sequence, VolumeId};
 
 /// Who serves a placement group, as far as this client knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) primary: OsdId,
     pub(crate) epoch: Epoch,
+    /// What the group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
+    pub(crate) reached: Sequence,
 }
 
 /// The routes of a pool's groups, by their numbers.
@@ -37,7 +39,8 @@ impl Routes {
         for (pg, config) in &map.pgs {
             let Some(route) = self.slot(*pg) else { continue };
             if route.is_none_or(|known| known.epoch <= config.epoch) {
-                *route = Some(Route { primary: config.primary, epoch: config.epoch });
+                let reached = route.map_or(Sequence(0), |known| known.reached);
+                *route = Some(Route { primary: config.primary, epoch: config.epoch, reached });
             }
         }
     }
@@ -63,6 +66,13 @@ impl Routes {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// A group says what it has reached, or that it says nothing of it.
+    pub(crate) fn has_reached(&mut self, pg: PgId, reached: Sequence) {
+        if let Some(Some(route)) = self.slot(pg) {
+            route.reached = route.reached.max(reached);
         }
     }
 

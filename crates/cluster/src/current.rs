@@ -2,6 +2,7 @@
 
 use super::keys::{self, MapKey};
 use super::osds::{OsdRecord, OsdUp};
+use super::vantage::Vantage;
 use super::{ClusterError, decode_if_any};
 use base::access::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
@@ -70,15 +71,17 @@ impl MapParts {
         Ok(())
     }
 
-    /// The map, if there is a cluster. Placement groups and volumes without a pool are left out: their
-    /// pool is being made or removed.
+    /// The map, if there is a cluster, with OSDs where they are reached from here. Placement groups and volumes without a
+    /// pool are left out: their pool is being made or removed.
     pub(super) fn to_map(&self) -> Option<ClusterMap> {
+        let vantage = Vantage::default();
         let osd = |(&id, record): (&OsdId, &OsdRecord)| {
+            let reached_at = |up: &OsdUp| vantage.nearest(self.nodes.get(&record.node), up.address);
             let info = OsdInfo {
                 uuid: record.uuid,
                 node: record.node,
                 bytes: record.bytes,
-                address: self.up.get(&id).map(|up| up.address),
+                address: self.up.get(&id).map(reached_at),
                 incarnation: record.incarnation,
                 admission: record.admission,
                 device_class: record.device_class(),

@@ -105,6 +105,29 @@ pub enum ClusterError {
         /// The OSD.
         osd: OsdId,
     },
+    /// Its number was given to another drive.
+    #[error("{osd} was put on another drive, so what was formatted as it before is {osd} no longer")]
+    OsdReplaced {
+        /// The OSD.
+        osd: OsdId,
+    },
+    /// It runs.
+    #[error("{osd} is up, so its drive is in use and cannot be replaced by another")]
+    OsdUp {
+        /// The OSD.
+        osd: OsdId,
+    },
+    /// It counts as holding acknowledged writes.
+    #[error(
+        "{osd} cannot be replaced yet: it counts as holding acknowledged writes of {what}; `millpond status` shows what they \
+         wait for"
+    )]
+    OsdInSync {
+        /// The OSD.
+        osd: OsdId,
+        /// How many groups of how many, and one of them.
+        what: String,
+    },
     /// It holds, or shall hold, placement groups.
     #[error(
         "{osd} cannot be removed yet: {what}; `millpond status` shows what is still to be moved off it, and what \

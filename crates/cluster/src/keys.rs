@@ -98,6 +98,7 @@ keys! {
     scrub(id: PgId) = "{SCRUBS}{id}";
     scrub_wish(id: PgId) = "{SCRUB_WISHES}{id}";
     drive(id: OsdId) = "{DRIVES}{}", id.0;
+    joined(id: OsdId) = "millpond/joined/{}", id.0;
     http(node: NodeId, pid: u32) = "{HTTP}{}-{pid}", node.0;
 }
 

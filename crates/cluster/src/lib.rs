@@ -7,7 +7,7 @@
 //! |----------------------------------|-------|-------|
 //! | `millpond/map/cluster`           | the cluster's id | for ever |
 //! | `millpond/map/node/ID`           | [`NodeInfo`](base::map::NodeInfo): its host, and where that stands | for ever |
-//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission, device class, reweight | until the OSD is removed |
+//! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission, device class, reweight, whether its drive is still blank | until the OSD is removed |
 //! | `millpond/map/up/ID`             | where that OSD listens | as long as its node's lease |
 //! | `millpond/map/pool/ID`           | [`PoolInfo`](base::map::PoolInfo) | until removed |
 //! | `millpond/map/pg/POOL.INDEX`     | [`PgConfig`](base::map::PgConfig) | with its pool |
@@ -18,6 +18,7 @@
 //! | `millpond/next/{node,osd,pool,volume}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
 //! | `millpond/drive/ID`              | where that OSD's drive was at its last start | with the OSD |
+//! | `millpond/joined/ID`             | the placement group in which that OSD became in sync last | with the OSD |
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
 //! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is removed |
@@ -39,7 +40,8 @@
 //! Each change reads, decides, and writes in one transaction under the condition that what it decided by
 //! is unchanged; else it looks again. Some keys exist for that condition alone: every attach writes the
 //! volume's guard, every new volume moves `next/volume`, so that a removal of a volume or pool notices either;
-//! every removal of an OSD and every new pool writes `osds-removed`, so that the one notices the other.
+//! every removal of an OSD and every new pool writes `osds-removed`, so that the one notices the other; whoever becomes in
+//! sync writes `joined`, so that its removal, and its replacement, notice that.
 //!
 //! A target names only OSDs that were in when it was written: their records are conditions of writing it. Only
 //! who is out can be removed, and the record is a condition of that too; so no target names who is gone.
@@ -62,6 +64,7 @@ mod pools;
 mod presence;
 mod principals;
 mod question;
+mod replacement;
 mod scrubs;
 mod settings;
 mod splits;
@@ -70,6 +73,7 @@ mod targets;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod vantage;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
@@ -86,9 +90,11 @@ pub use question::{
     Attach, Attachments, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager, Question,
     Resume, Revoke,
 };
+pub use replacement::{Replacement, SlotOsd};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use targets::TargetChange;
+pub use vantage::{Vantage, all_places};
 
 use base::ClusterId;
 use base::map::ClusterMap;

@@ -28,6 +28,9 @@ pub(super) struct OsdRecord {
     pub(super) given_class: Option<DeviceClass>,
     #[serde(default)]
     pub(super) reweight: Reweight,
+    /// It never came up as `uuid` yet: at its next start a blank drive is formatted so, and is no loss.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_new: bool,
 }
 
 impl OsdRecord {
@@ -80,6 +83,7 @@ impl Cluster {
                         found_class: class,
                         given_class: None,
                         reweight: Reweight::FULL,
+                        is_new: true,
                     };
                     let txn = known
                         .replaced_by(&id)
@@ -104,15 +108,53 @@ impl Cluster {
         Ok(self.read(&keys::uuid(uuid)).await?.value)
     }
 
+    /// The size that the drive of an OSD had when it was registered last. None if it never was, or was removed.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn bytes_of(&self, id: OsdId) -> Result<Option<u64>> {
+        let read: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
+        Ok(read.value.map(|record| record.bytes))
+    }
+
     /// Notes that an OSD has started and listens at `address`, for as long as the lease lives. Returns the
-    /// number of this start, one more than that of the last.
+    /// number of this start, one more than that of the last. It is for whoever knows that nobody took its number since:
+    /// a process asks for [`Self::osd_up_as`].
     ///
     /// # Errors
     /// [`ClusterError::NoSuchOsd`] before [`Self::register_osd`]; those of the registry.
     pub async fn osd_up(&self, id: OsdId, address: SocketAddr, lease: LeaseId) -> Result<u64> {
+        self.note_start(id, None, address, lease).await
+    }
+
+    /// The same of an OSD that is formatted as `uuid`.
+    ///
+    /// # Errors
+    /// Those of [`Self::osd_up`]; [`ClusterError::OsdReplaced`] if its number belongs to another drive by now.
+    pub async fn osd_up_as(
+        &self,
+        id: OsdId,
+        uuid: OsdUuid,
+        address: SocketAddr,
+        lease: LeaseId,
+    ) -> Result<u64> {
+        self.note_start(id, Some(uuid), address, lease).await
+    }
+
+    async fn note_start(
+        &self,
+        id: OsdId,
+        uuid: Option<OsdUuid>,
+        address: SocketAddr,
+        lease: LeaseId,
+    ) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let (read, mut record) = self.osd_record(id).await?;
+            if uuid.is_some_and(|uuid| uuid != record.uuid) {
+                return Err(ClusterError::OsdReplaced { osd: id });
+            }
             record.incarnation += 1;
+            record.is_new = false;
             let up = Operation::put_leased(keys::up(id), encode(&OsdUp { address }), lease);
             if self.commit(read.replaced_by(&record).then(up)).await? {
                 return Ok(record.incarnation);
@@ -229,9 +271,11 @@ impl Cluster {
         // A pool that is being made may lie on it; making it ends in a look at this, and writes it.
         let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
         let up: Read<OsdUp> = self.read(&keys::up(id)).await?;
+        // One whose lease has ended may live all the same, and become in sync at any moment.
+        let joined: Read<PgId> = self.read(&keys::joined(id)).await?;
         let map = self.map().await?;
         check_unused(id, &map)?;
-        let mut txn = along.when(read.unchanged()).when(removed.unchanged());
+        let mut txn = along.when(read.unchanged()).when(removed.unchanged()).when(joined.unchanged());
         // A learner may become in sync at any moment, unless it is dead.
         let learns: Vec<PgId> =
             map.pgs.iter().filter(|(_, config)| config.learners.contains(&id)).map(|(pg, _)| *pg).collect();
@@ -246,7 +290,7 @@ impl Cluster {
             }
         }
         let (_, counted) = removed.take(0);
-        let gone = [keys::osd(id), keys::uuid(record.uuid), keys::up(id), keys::drive(id)];
+        let gone = [keys::osd(id), keys::uuid(record.uuid), keys::up(id), keys::drive(id), keys::joined(id)];
         txn = gone.into_iter().fold(txn.then(counted), |txn, key| txn.then(Operation::delete(key)));
         self.commit(txn).await
     }
@@ -265,15 +309,16 @@ fn check_unused(id: OsdId, map: &ClusterMap) -> Result<()> {
         None => Ok(()),
         Some(example) => Err(ClusterError::OsdInUse {
             osd: id,
-            what: format!(
-                "{what} {} of {} placement groups, {example} among them",
-                groups.len(),
-                map.pgs.len()
-            ),
+            what: format!("{what} {}", so_many_of(groups.len(), map.pgs.len(), **example)),
         }),
     };
     let holding = map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&id));
     refuse(holding.map(|(pg, _)| pg).collect(), "it holds acknowledged writes of")?;
     let aimed = map.targets.iter().filter(|(_, target)| target.contains(&id));
     refuse(aimed.map(|(pg, _)| pg).collect(), "no OSD was found yet to take its place in")
+}
+
+/// How many groups, and one of them, for a person.
+pub(super) fn so_many_of(count: usize, total: usize, example: PgId) -> String {
+    format!("{count} of {total} placement groups, {example} among them")
 }

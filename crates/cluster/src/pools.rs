@@ -1,6 +1,7 @@
 //! Pools and the configurations of their placement groups.
 
 use super::error::check_name;
+use super::osds::OsdRecord;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
 use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
@@ -160,12 +161,38 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the pool {name}") })
     }
 
-    /// Replaces the configuration of a placement group, if its epoch is `expected` still. Says whether.
+    /// Replaces the configuration of a placement group, if its epoch is `expected` still. Says whether. It is for whoever
+    /// knows that no OSD was replaced since this was decided: an OSD asks for [`Self::claim_pg`].
     ///
     /// # Errors
     /// [`ClusterError::NoSuchPg`]; [`ClusterError::PgInvalid`] for a configuration that breaks the rules;
     /// those of the registry.
     pub async fn change_pg(&self, pg: PgId, expected: Epoch, new: PgConfig) -> Result<bool> {
+        self.replace_pg(pg, expected, new, None).await
+    }
+
+    /// The same by who decided it by a map: whoever becomes in sync must still be formatted as it was there. Its number
+    /// alone may be that of a blank drive by now, which holds nothing of what it acknowledged.
+    ///
+    /// # Errors
+    /// Those of [`Self::change_pg`].
+    pub async fn claim_pg(
+        &self,
+        pg: PgId,
+        expected: Epoch,
+        new: PgConfig,
+        decided_by: &ClusterMap,
+    ) -> Result<bool> {
+        self.replace_pg(pg, expected, new, Some(decided_by)).await
+    }
+
+    async fn replace_pg(
+        &self,
+        pg: PgId,
+        expected: Epoch,
+        new: PgConfig,
+        decided_by: Option<&ClusterMap>,
+    ) -> Result<bool> {
         check_pg(pg, expected, &new)?;
         let read: Read<PgConfig> = self.read(&keys::pg(pg)).await?;
         let present = read.value.as_ref().ok_or(ClusterError::NoSuchPg { pg })?;
@@ -173,9 +200,16 @@ impl Cluster {
             return Ok(false);
         }
         let mut txn = read.replaced_by(&new);
-        // Whoever becomes in sync must not have been removed meanwhile: nobody would find what it holds.
         for osd in new.in_sync.iter().filter(|osd| !present.in_sync.contains(osd)) {
-            txn = txn.when(Compare::Exists(keys::osd(*osd)));
+            let uuid = match decided_by {
+                Some(map) => map.osds.get(osd).map(|info| info.uuid),
+                None => self.read::<OsdRecord>(&keys::osd(*osd)).await?.value.map(|record| record.uuid),
+            };
+            // It must not have been removed or replaced meanwhile: nobody would find what it holds.
+            let Some(uuid) = uuid else { return Ok(false) };
+            txn = txn
+                .when(Compare::Value(keys::uuid(uuid), encode(osd)))
+                .then(Operation::put(keys::joined(*osd), encode(&pg)));
         }
         self.commit(txn).await
     }

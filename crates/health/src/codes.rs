@@ -74,7 +74,7 @@ codes! {
     PgStopped = "PG_STOPPED", Error,
         "placement groups serve nothing: their primary is down and nobody could take over, or going on would break the promise",
         "reads and writes of their data wait, or fail at their time limit; nothing that was acknowledged is lost by it",
-        "bring the OSD that is named back: start its node, or mend its drive. If its drive is lost for good, replace it",
+        "bring the OSD that is named back: start its node, or mend its drive. If its drive is lost for good, `millpond osd replace`",
         "when enough members in sync are up again and have agreed on what they hold";
     /// Some placement groups wait for something that they name.
     PgWaiting = "PG_WAITING", Error,
@@ -140,14 +140,20 @@ codes! {
     OsdDown = "OSD_DOWN", Warning,
         "the process of an OSD does not run, or does not reach the registry",
         "its placement groups have one copy less; they go on where enough others are in sync",
-        "read the log of its node; `millpond up` starts the node again by itself, unless it was told --no-restart. If the drive is lost, replace it",
+        "read the log of its node; `millpond up` starts the node again by itself, unless it was told --no-restart. If the drive is lost, `millpond osd replace`",
         "when it is up again, or all its groups are whole elsewhere and it was removed";
     /// An OSD gave its drive up.
     OsdDriveFailed = "OSD_DRIVE_FAILED", Warning,
         "a drive refused a write or a flush, or was cut short: its OSD uses it no more and counts as down",
         "its placement groups have one copy less, and are rebuilt elsewhere in time where there is room",
-        "replace the drive: `millpond osd out`, `millpond osd rm`, `millpond osd add --device`. If it was the cable, end the process that is named; it starts again and tries the drive",
-        "when the OSD was removed, or its process was started anew and the drive works";
+        "put another drive in, and run `millpond osd replace`. If it was the cable, end the process that is named; it starts again and tries the drive",
+        "when the OSD is up on another drive or was removed, or its process was started anew and the drive works";
+    /// An OSD was not started on its drive.
+    OsdStartRefused = "OSD_START_REFUSED", Warning,
+        "an OSD is not started: its drive is not there, was emptied or swapped, or what is on it is damaged; the reason stands with it",
+        "its placement groups have one copy less; the other OSDs of its node run",
+        "`millpond osd replace` makes it anew, on the same drive or on another, and the others bring back what it shall hold. If its drive can be brought back as it was, it is started by itself",
+        "when it is up, on whichever drive, or was removed";
     /// An OSD is being emptied.
     OsdDraining = "OSD_DRAINING", Warning,
         "an OSD is out and still holds copies that placement groups count on",

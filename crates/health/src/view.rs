@@ -112,6 +112,8 @@ pub struct OsdView {
     pub pid: Option<u32>,
     /// Why its drive cannot be used any more, if so.
     pub failure: Option<String>,
+    /// Why it was not started on its drive, if so.
+    pub start_refused: Option<String>,
     /// What else it has to say.
     pub notes: Vec<String>,
 }
@@ -362,7 +364,9 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
     map.osds
         .iter()
         .map(|(id, info)| {
-            let status = reports.statuses.get(id);
+            let told = reports.statuses.get(id);
+            // Of one that was not started nobody knows how it is.
+            let status = told.filter(|told| told.start_refused.is_none());
             let groups = groups.remove(id).unwrap_or_default();
             let is_away = info.address.is_none() && info.admission == Admission::In;
             let (out_in_seconds, stays_in_because) = match reports.away.get(id).filter(|_| is_away) {
@@ -407,9 +411,10 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
                 }),
                 recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
                 scrubbing: status.and_then(|status| status.scrubbing).map(|progress| progress.pg),
-                path: status.map(|status| status.path.clone()).or_else(|| reports.drives.get(id).cloned()),
-                pid: status.map(|status| status.pid),
+                path: told.map(|told| told.path.clone()).or_else(|| reports.drives.get(id).cloned()),
+                pid: told.map(|told| told.pid),
                 failure: status.and_then(|status| status.failure.clone()),
+                start_refused: told.and_then(|told| told.start_refused.clone()),
                 notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
             }
         })
@@ -471,24 +476,24 @@ fn pg_health(
 ) -> (PgHealth, Option<String>) {
     let primary = config.primary;
     let Some(found) = found.filter(|found| found.info.address.is_some()) else {
-        return (PgHealth::Stopped, Some(format!("its primary {primary} is down")));
+        return (PgHealth::Stopped, Some(format!("primary {primary} is down")));
     };
     let Some(reported) = reported else {
         // The same words for all of them, so that they are one problem and not as many as OSDs.
         let reason = match (&reports.silence, found.status.is_some()) {
-            (Some(_), _) => "nobody tells how it is".to_owned(),
-            (None, false) => format!("{}, which runs its primary, tells nothing", found.info.node),
-            (None, true) => format!("its primary {primary} has not reported it yet"),
+            (Some(_), _) => "nobody tells anything".to_owned(),
+            (None, false) => format!("{}, which runs the primary, tells nothing", found.info.node),
+            (None, true) => format!("primary {primary} has not reported yet"),
         };
         return (PgHealth::Unknown, Some(reason));
     };
     if config.epoch > reported.epoch {
-        return (PgHealth::Peering, Some(format!("its primary {primary} is taking up a new configuration")));
+        return (PgHealth::Peering, Some(format!("primary {primary} is taking up a new configuration")));
     }
     match &reported.state {
         PgState::Active => (PgHealth::Active, None),
         PgState::Peering => {
-            (PgHealth::Peering, Some("its members are agreeing on what they hold".to_owned()))
+            (PgHealth::Peering, Some("the members are agreeing on what they hold".to_owned()))
         }
         PgState::Waiting { reason } => (PgHealth::Waiting, Some(reason.clone())),
         PgState::Stopped { reason } => (PgHealth::Stopped, Some(reason.clone())),

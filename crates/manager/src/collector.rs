@@ -254,7 +254,8 @@ fn take_one(
 fn cut(status: &mut OsdStatus) {
     status.lost.truncate(LIST_MAX);
     status.notes.truncate(LIST_MAX);
-    status.notes.iter_mut().chain([&mut status.path]).chain(&mut status.failure).for_each(cut_text);
+    let reasons = [&mut status.failure, &mut status.start_refused].into_iter().flatten();
+    status.notes.iter_mut().chain([&mut status.path]).chain(reasons).for_each(cut_text);
 }
 
 fn cut_group(group: &mut PgStatus) {
@@ -387,6 +388,7 @@ mod tests {
         let status = OsdStatus {
             path: long.clone(),
             failure: Some(long.clone()),
+            start_refused: Some(long.clone()),
             notes: vec![long.clone(); LIST_MAX + 1],
             ..OsdStatus::default()
         };
@@ -396,7 +398,9 @@ mod tests {
         let heard = collector.heard(now, &map).unwrap();
         let status = &heard.statuses[&OsdId(2)];
         let is_cut = |text: &str| text.len() <= TEXT_BYTES_MAX && long.starts_with(text);
-        assert!(is_cut(&status.path) && status.failure.as_deref().is_some_and(is_cut));
+        assert!(is_cut(&status.path));
+        let reasons = [&status.failure, &status.start_refused];
+        assert!(reasons.iter().all(|reason| reason.as_deref().is_some_and(is_cut)));
         assert!(status.notes.len() == LIST_MAX && status.notes.iter().all(|note| is_cut(note)));
         let group = &status.pgs[&pg(0)];
         assert_eq!(group.in_sync.len(), LIST_MAX);

@@ -29,8 +29,8 @@ pub struct Attendance {
     pub cluster: Cluster,
     /// Its map, kept current.
     pub maps: watch::Receiver<Arc<ClusterMap>>,
-    /// The address of this machine that the other nodes reach.
-    pub listen: IpAddr,
+    /// The addresses of this machine at which it is reached, the one that is preferred first.
+    pub listen: Vec<IpAddr>,
     /// What the OSDs of this process tell.
     pub board: Board,
     /// What this process logs.
@@ -41,13 +41,13 @@ impl Attendance {
     /// Begins, in tasks that end when `stop` changes, or with what is answered.
     ///
     /// # Errors
-    /// When no port of that address is free, or it is not one of this machine.
+    /// When no port is free at all of these addresses, or one of them is not one of this machine: which, and why.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn begin(self, stop: &watch::Receiver<bool>) -> std::io::Result<JoinSet<()>> {
         let Attendance { node, identity, cluster, maps, listen, board, log } = self;
-        let port = ManagerPort::open(listen).await?;
+        let port = ManagerPort::open(&listen)?;
         let collector = Collector::default();
         let records = cluster.watch_manager();
         let to = ToManager { identity: identity.clone(), maps: maps.clone(), manager: records.clone() };

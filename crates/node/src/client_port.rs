@@ -3,6 +3,7 @@
 //! link to the registry that are for nothing else: leases and handshakes of OSDs do not wait for clients.
 
 use crate::entrance::{Entrance, accept_all};
+use crate::listeners::Listeners;
 use crate::location::Location;
 use auth::{Channel, Identity};
 use axum::{Extension, Router};
@@ -12,7 +13,7 @@ use cluster::{Clerk, Cluster, Visitor};
 use registry::Connect;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -33,38 +34,25 @@ const BACKLOG: i32 = 128;
 
 /// The port, open.
 pub struct ClientPort {
-    listener: TcpListener,
-    address: SocketAddr,
+    listeners: Listeners,
 }
 
 impl ClientPort {
-    /// Opens it on an address of this machine. Other processes of this user may open it too.
+    /// Opens it on addresses of this machine. Other processes of this user may open it too.
     ///
     /// # Errors
-    /// When somebody else has that port, or it is no address of this machine.
+    /// When somebody else has that port at one of them, or that is no address of this machine: at which, and why.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
-    pub fn open(address: SocketAddr) -> io::Result<ClientPort> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM,
-            Some(socket2::Protocol::TCP),
-        )?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(socket.into())?;
-        let address = listener.local_addr()?;
-        Ok(ClientPort { listener, address })
+    /// Without an address, or outside a tokio runtime.
+    pub fn open(addresses: &[IpAddr], port: u16) -> io::Result<ClientPort> {
+        Ok(ClientPort { listeners: Listeners::on_port(addresses, port, bind)? })
     }
 
-    /// Where it is.
+    /// Where it is, at the first of its addresses.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listeners.address()
     }
 
     /// Serves whoever comes, for ever.
@@ -84,8 +72,23 @@ impl ClientPort {
                 }
             }
         };
-        accept_all(self.listener, HANDSHAKES_MAX, meet).await;
+        accept_all(self.listeners, HANDSHAKES_MAX, meet).await;
     }
+}
+
+/// Listens at an address beside other processes of this user.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        Some(socket2::Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// A thread that serves clients on a [`ClientPort`], until this is dropped.
@@ -101,7 +104,8 @@ impl ClientService {
         node: NodeId,
         registry: Location,
         identity: Identity,
-        address: SocketAddr,
+        addresses: &[IpAddr],
+        port: u16,
     ) -> io::Result<ClientService> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -110,7 +114,7 @@ impl ClientService {
             .build()?;
         let opened = {
             let _inside = runtime.enter();
-            ClientPort::open(address)
+            ClientPort::open(addresses, port)
         };
         let port = match opened {
             Ok(port) => port,
@@ -212,15 +216,16 @@ mod tests {
 
     #[tokio::test]
     async fn all_processes_of_a_node_share_the_port_and_another_s_is_told_of() {
-        let start = |address| {
+        let start = |port| {
             let identity = Identity::new(&SecretKey::generate().unwrap());
-            ClientService::start(NodeId(0), Location::Socket("/nowhere".into()), identity, address)
+            let here = [IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)];
+            ClientService::start(NodeId(0), Location::Socket("/nowhere".into()), identity, &here, port)
         };
-        let first = start(([127, 0, 0, 1], 0).into()).unwrap();
-        let second = start(first.address()).unwrap();
+        let first = start(0).unwrap();
+        let second = start(first.address().port()).unwrap();
         assert_eq!(first.address(), second.address());
         let others = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let refused = start(others.local_addr().unwrap()).err().unwrap();
+        let refused = start(others.local_addr().unwrap().port()).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     }
 

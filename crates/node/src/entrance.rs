@@ -4,6 +4,7 @@
 //! Strangers can occupy handshakes, so many at a time for five seconds each, and nothing else. Who has a key can occupy so many
 //! connections.
 
+use crate::listeners::Listeners;
 use crate::refusals::Refusals;
 use auth::{AuthError, Channel, Identity};
 use axum::Router;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The pause after a connection could not be accepted: descriptors may be short.
@@ -114,7 +115,7 @@ impl Drop for Place<'_> {
 /// Hands every connection to `meet`, in a task of its own, for ever. So many at a time may hold what they are handed with it,
 /// until the handshake is over or to their end; others wait until they are accepted.
 pub(crate) async fn accept_all<Meeting>(
-    listener: TcpListener,
+    mut listeners: Listeners,
     places_max: usize,
     meet: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit) -> Meeting,
 ) where
@@ -123,7 +124,7 @@ pub(crate) async fn accept_all<Meeting>(
     let places = std::sync::Arc::new(Semaphore::new(places_max));
     loop {
         let permit = places.clone().acquire_owned().await.expect("nobody closes it");
-        match listener.accept().await {
+        match listeners.accept().await {
             Ok((stream, from)) => drop(tokio::spawn(meet(stream, from, permit))),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");

@@ -6,6 +6,7 @@
 
 use crate::entrance::accept_all;
 use crate::lease::{KEEP_ALIVE, LEASE_TTL};
+use crate::listeners::{Listeners, bind};
 use api::http::{Source, router};
 use base::NodeId;
 use cluster::{Cluster, ClusterError, HttpRecord};
@@ -13,10 +14,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use registry::{LeaseId, RegistryError};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 /// Connections at a time; others wait until they are accepted.
@@ -36,19 +37,20 @@ pub(crate) async fn run(
     source: Arc<Source>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
-        Ok(listener) => listener,
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    let listeners = match Listeners::on_free_port(&loopback, bind) {
+        Ok(listeners) => listeners,
         Err(error) => {
-            tracing::warn!(%node, %error, "metrics and the API are not served: no port of the loopback interface is free");
+            tracing::warn!(%node, error = %error.source, "metrics and the API are not served: no port of the loopback interface is free");
             return;
         }
     };
-    let Ok(address) = listener.local_addr() else { return };
+    let address = listeners.address();
     tracing::info!(%node, %address, "metrics and the API are served");
     let record = HttpRecord { node, pid: std::process::id(), address, remote_address: Some(remote_address) };
     let mut lease = None;
     tokio::select! {
-        () = accept(listener, source) => {}
+        () = accept(listeners, source) => {}
         () = stay_announced(&cluster, &record, &mut lease) => {}
         _ = stop.changed() => {}
     }
@@ -59,7 +61,7 @@ pub(crate) async fn run(
 }
 
 /// Answers whoever connects, for ever.
-async fn accept(listener: TcpListener, source: Arc<Source>) {
+async fn accept(listeners: Listeners, source: Arc<Source>) {
     let router = router(source);
     let meet = |stream, _, place| {
         let service = TowerToHyperService::new(router.clone());
@@ -69,7 +71,7 @@ async fn accept(listener: TcpListener, source: Arc<Source>) {
             drop(place);
         }
     };
-    accept_all(listener, CONNECTIONS_MAX, meet).await;
+    accept_all(listeners, CONNECTIONS_MAX, meet).await;
 }
 
 /// Answers the one request of a connection.

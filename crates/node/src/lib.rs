@@ -2,7 +2,9 @@
 //!
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop.
 //! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
-//! - [`control`]: ordinary tokio code: leases, the cluster map, new epochs.
+//! - [`control`]: ordinary tokio code: what a node runs. `bay`: the place of one drive, whose OSD is started, waited for, and
+//!   tried again; `osd_control`: the lease of a running OSD, the cluster map, new epochs. `listeners`: one port on several
+//!   addresses.
 //! - [`Attendance`]: what a process does besides: `reporter` tells the manager how the OSDs are, `manager_port` is where the
 //!   manager is told and asked, `manager_link` the way there.
 //! - `client_port`: where clients ask what their keys may ask; `entrance`: how whoever comes to it or to
@@ -13,19 +15,23 @@
 //! - `lease`: by which signs of life all of that lasts.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
-//! waits. A node whose drive fails says so in its status and serves the others.
+//! waits. A node whose drive fails, or cannot be used from the start, says so in its status and serves the others.
 
 mod attendance;
+mod bay;
 mod candidate;
 mod client_port;
 mod clock;
 pub mod control;
 mod entrance;
+mod error;
 mod http;
 mod lease;
+mod listeners;
 mod location;
 mod manager_link;
 mod manager_port;
+mod osd_control;
 mod refusals;
 mod reporter;
 mod scrubbing;
@@ -34,7 +40,8 @@ mod switchboard;
 mod tally;
 
 pub use attendance::Attendance;
-pub use control::{Config, NodeError, run};
+pub use control::{Config, run};
+pub use error::NodeError;
 pub use location::Location;
 pub use manager_link::{ManagerLink, ToManager};
 pub use reporter::report;

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{Method, Request, header};
 use base::map::ClusterMap;
 use base::{Encryption, PublicKey};
-use cluster::{Known, ManagerRecord};
+use cluster::{Known, ManagerRecord, Vantage};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -121,9 +121,10 @@ impl ToManager {
         let address = record.address.ok_or_else(|| {
             format!("{node} manages the cluster, and is of a version that does not answer; start it anew")
         })?;
-        let (key, encryption) = {
+        let (key, encryption, address) = {
             let map = self.maps.borrow();
-            (map.key_of_node(node), map.encryption)
+            let nearest = Vantage::default().nearest(map.nodes.get(&node), address);
+            (map.key_of_node(node), map.encryption, nearest)
         };
         let key =
             key.ok_or_else(|| format!("{node} manages the cluster, and the cluster map shows no key of it"))?;

@@ -2,6 +2,7 @@
 //! both ends have proved their keys. While it does not, it says so to whoever comes.
 
 use crate::entrance::{Entrance, accept_all};
+use crate::listeners::{Listeners, bind};
 use api::caller::Caller;
 use api::http::{Source, manager_router};
 use auth::{Channel, Identity};
@@ -10,7 +11,6 @@ use base::{NodeId, PublicKey};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 
 /// Handshakes at a time; others wait until they are accepted.
 const HANDSHAKES_MAX: usize = 1024;
@@ -21,17 +21,17 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The port, open.
 pub(crate) struct ManagerPort {
-    listener: TcpListener,
+    listeners: Listeners,
     /// Where it is.
     pub(crate) address: SocketAddr,
 }
 
 impl ManagerPort {
-    /// Opens it on an address of this machine.
-    pub(crate) async fn open(ip: IpAddr) -> std::io::Result<ManagerPort> {
-        let listener = TcpListener::bind((ip, 0)).await?;
-        let address = listener.local_addr()?;
-        Ok(ManagerPort { listener, address })
+    /// Opens it on addresses of this machine.
+    pub(crate) fn open(addresses: &[IpAddr]) -> std::io::Result<ManagerPort> {
+        let listeners = Listeners::on_free_port(addresses, bind)?;
+        let address = listeners.address();
+        Ok(ManagerPort { listeners, address })
     }
 
     /// Serves whoever comes, for ever.
@@ -49,7 +49,7 @@ impl ManagerPort {
                 }
             }
         };
-        accept_all(self.listener, HANDSHAKES_MAX, meet).await;
+        accept_all(self.listeners, HANDSHAKES_MAX, meet).await;
     }
 }
 

@@ -104,6 +104,8 @@ pub struct Proposal {
     pub config: PgConfig,
     /// And with the same the group that is split off from it begins.
     pub is_split: bool,
+    /// The map that it was decided by: whoever is to become in sync must still be who it was there.
+    pub decided_by: Arc<ClusterMap>,
 }
 
 /// What a shard tells the control side.
@@ -133,6 +135,27 @@ pub struct Dial {
     pub address: SocketAddr,
 }
 
+/// Why a shard does not start, or cannot go on. For a person.
+#[derive(thiserror::Error, Debug)]
+pub enum ShardError {
+    /// What is on its drive cannot be used.
+    #[error("{0}")]
+    Drive(String),
+    /// The system refuses something that any drive would need.
+    #[error("{0}")]
+    System(String),
+}
+
+impl ShardError {
+    fn of_drive(path: &str, error: impl std::fmt::Display) -> ShardError {
+        ShardError::Drive(format!("{path}: {error}"))
+    }
+
+    fn of_system(path: &str, error: impl std::fmt::Display) -> ShardError {
+        ShardError::System(format!("{path}: {error}"))
+    }
+}
+
 /// What a shard is started with.
 #[derive(Debug)]
 pub struct ShardConfig {
@@ -153,38 +176,41 @@ pub struct ShardConfig {
 /// Runs an OSD until it is told to stop. Reports and commands are bounded queues.
 ///
 /// # Errors
-/// In words, for a person: why it cannot start, or cannot go on.
+/// Why it cannot start, or cannot go on.
 pub fn run(
     mut config: ShardConfig,
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
-) -> Result<(), String> {
+) -> Result<(), ShardError> {
     let osd = config.identity.osd;
     let path = config.path.clone();
     let has_volatile_cache = config.drive.has_volatile_cache;
     let options = Options { volatile_cache: has_volatile_cache, ..Options::default() };
     if config.format {
-        store::format(&mut config.drive, config.identity, &options)
-            .map_err(|error| format!("{path}: {error}"))?;
+        // From the kernel's generator.
+        let secret = uuid::Uuid::new_v4().into_bytes();
+        store::format(&mut config.drive, config.identity, secret, &options)
+            .map_err(|error| ShardError::of_drive(&path, error))?;
     }
     let expected =
         Expected { cluster: Some(config.identity.cluster), osd_uuid: Some(config.identity.osd_uuid) };
     let started = ring::now();
-    let store =
-        Store::open(&mut config.drive, &expected, options).map_err(|error| format!("{path}: {error}"))?;
+    let store = Store::open(&mut config.drive, &expected, options)
+        .map_err(|error| ShardError::of_drive(&path, error))?;
     tracing::info!(%osd, path, seconds = ring::now().since(started).as_secs_f64(), "the store is open");
     let mut machine = Osd::new(store, &OsdOptions::default());
     let reactor_options = ReactorOptions { spin_max: config.spin_max, ..ReactorOptions::default() };
-    let mut reactor = Reactor::new(reactor_options).map_err(|error| error.to_string())?;
+    let mut reactor = Reactor::new(reactor_options).map_err(|error| ShardError::System(error.to_string()))?;
     reactor
         .register_buffers(machine.buffers_mut())
-        .map_err(|error| format!("registering buffers: {error}"))?;
+        .map_err(|error| ShardError::System(format!("registering buffers: {error}")))?;
     let drive_watch = DriveWatch::new(config.drive.bytes(), ring::now());
-    let descriptor = config.drive.descriptor().map_err(|error| format!("{path}: {error}"))?;
-    let file =
-        reactor.add_file(descriptor, config.drive.depth).map_err(|error| format!("{path}: {error}"))?;
+    let descriptor = config.drive.descriptor().map_err(|error| ShardError::of_system(&path, error))?;
+    let file = reactor
+        .add_file(descriptor, config.drive.depth)
+        .map_err(|error| ShardError::of_system(&path, error))?;
     let ready = Report::Ready { waker: reactor.waker() };
-    reports.blocking_send(ready).map_err(|_| "the node is stopping".to_owned())?;
+    reports.blocking_send(ready).map_err(|_| ShardError::System("the node is stopping".to_owned()))?;
     let shard = Shard {
         osd: machine,
         reactor,
@@ -208,8 +234,9 @@ pub fn run(
         path,
         has_volatile_cache,
         encryption: Encryption::Off,
+        map: Arc::default(),
     };
-    shard.serve().map_err(|error| format!("{osd}: the event loop failed: {error}"))
+    shard.serve().map_err(|error| ShardError::System(format!("{osd}: the event loop failed: {error}")))
 }
 
 struct Shard {
@@ -242,6 +269,8 @@ struct Shard {
     has_volatile_cache: bool,
     /// What the newest map says.
     encryption: Encryption,
+    /// The newest that the OSD was given.
+    map: Arc<ClusterMap>,
 }
 
 /// The reactor and the way to the registry, as the OSD sees them.
@@ -250,6 +279,14 @@ struct ShardIo<'a> {
     file: FileId,
     proposals: &'a mut VecDeque<Report>,
     dials: &'a mpsc::Sender<Dial>,
+    map: &'a Arc<ClusterMap>,
+}
+
+impl ShardIo<'_> {
+    fn ask_for(&mut self, pg: PgId, expected: Epoch, config: PgConfig, is_split: bool) {
+        let decided_by = self.map.clone();
+        self.proposals.push_back(Report::Propose(Proposal { pg, expected, config, is_split, decided_by }));
+    }
 }
 
 impl Network for ShardIo<'_> {
@@ -286,10 +323,10 @@ impl Io for ShardIo<'_> {
         self.reactor.flush(self.file, token);
     }
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose(Proposal { pg, expected, config, is_split: false }));
+        self.ask_for(pg, expected, config, false);
     }
     fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig) {
-        self.proposals.push_back(Report::Propose(Proposal { pg, expected, config, is_split: true }));
+        self.ask_for(pg, expected, config, true);
     }
 }
 
@@ -303,6 +340,7 @@ macro_rules! parts {
                 file: $shard.file,
                 proposals: &mut $shard.proposals,
                 dials: &$shard.dials,
+                map: &$shard.map,
             },
         )
     };
@@ -445,11 +483,7 @@ impl Shard {
             self.publish_after = self.publish_after.min(self.looked_at + STATUS_PAUSE_SHORT);
             let (osd, mut io) = parts!(self);
             match command {
-                Command::Map(map) => {
-                    let encryption = map.encryption;
-                    osd.handle_map(now, map, &mut io);
-                    self.heed_encryption(encryption);
-                }
+                Command::Map(map) => self.heed_map(now, map),
                 Command::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
                 Command::Scrub(groups) => {
                     for (pg, is_deep) in groups {
@@ -485,6 +519,17 @@ impl Shard {
                 }
             }
         }
+    }
+
+    fn heed_map(&mut self, now: Instant, map: Arc<ClusterMap>) {
+        // One may have been overtaken by another that brought the answer to a proposal.
+        if map.revision >= self.map.revision {
+            self.map = map.clone();
+        }
+        let encryption = map.encryption;
+        let (osd, mut io) = parts!(self);
+        osd.handle_map(now, map, &mut io);
+        self.heed_encryption(encryption);
     }
 
     /// Ends the connections that are not as the cluster has them now: they are made anew.
@@ -590,6 +635,7 @@ impl Shard {
                 objects_left,
             }),
             failure: self.osd.store().failure().map(str::to_owned),
+            start_refused: None,
             notes: self.osd.view().notes().map(str::to_owned).collect(),
         }
     }

@@ -1,6 +1,7 @@
 //! Connections of one OSD, made and accepted, on a thread of the process that does nothing else: handshakes cost neither the OSD's
 //! thread anything, nor those who keep leases alive, and a registry that is away keeps no connection waiting.
 
+use crate::listeners::Listeners;
 use crate::refusals::Refusals;
 use crate::shard::{Command, Dial, ToShard};
 use auth::{Channel, Identity};
@@ -11,7 +12,7 @@ use ring::Stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -36,7 +37,7 @@ pub(crate) struct Switchboard {
 
 impl Switchboard {
     /// Connects and accepts until the OSD's thread has ended.
-    pub(crate) async fn run(self, listener: TcpListener, mut dials: mpsc::Receiver<Dial>) {
+    pub(crate) async fn run(self, mut listeners: Listeners, mut dials: mpsc::Receiver<Dial>) {
         let this = Arc::new(self);
         let mut handshakes = JoinSet::new();
         loop {
@@ -45,7 +46,7 @@ impl Switchboard {
                     Some(dial) => drop(tokio::spawn(this.clone().connect(dial))),
                     None => return,
                 },
-                accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                accepted = listeners.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
                     Ok((stream, from)) => drop(handshakes.spawn(this.clone().accept(stream, from))),
                     Err(error) => {
                         tracing::warn!(osd = %this.osd, %error, "a connection could not be accepted");
@@ -131,6 +132,7 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
     use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
 
     #[tokio::test]
     async fn who_takes_nothing_of_what_is_sent_is_cut_off_however_alive_it_is() {

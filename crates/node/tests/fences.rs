@@ -6,7 +6,7 @@ mod common;
 
 use base::map::VolumeInfo;
 use base::{ClientId, Generation, OsdId, VolumeId};
-use client::{ClientError, Outcome};
+use client::{ClientError, Holding, Outcome};
 use common::{BLOCK, PGS, POOL, Pond, VOLUME, cluster_id};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -101,9 +101,9 @@ fn a_fence_of_a_volume_that_the_map_does_not_show_yet_is_kept_until_it_does() {
     };
     pond.map.volumes.insert(young, info);
     pond.publish();
-    pond.volume = pond.client.add_volume(young, Generation(3));
+    pond.volume = pond.client.add_volume(young, Generation(3), Holding::Alone);
     is_fenced(&mut pond);
-    pond.volume = pond.client.add_volume(young, Generation(4));
+    pond.volume = pond.client.add_volume(young, Generation(4), Holding::Alone);
     assert_eq!(pond.outcome(0, true), Outcome::Done);
     pond.stop();
 }

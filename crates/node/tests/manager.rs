@@ -13,7 +13,7 @@ use node::{Attendance, ManagerLink};
 use registry_embedded::EmbeddedRegistry;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,6 +72,10 @@ impl Scene {
     }
 
     async fn start(&mut self, node: NodeId) {
+        self.start_at(node, vec![HERE]).await;
+    }
+
+    async fn start_at(&mut self, node: NodeId, listen: Vec<IpAddr>) {
         let (board, stop) = (Board::default(), watch::Sender::new(false));
         board.note_status(OsdId(node.0), &self.status(OsdId(node.0)).await);
         let attendance = Attendance {
@@ -79,7 +83,7 @@ impl Scene {
             identity: self.keys[if node.0 == 0 { "node.0" } else { "node.1" }].clone(),
             cluster: self.cluster.clone(),
             maps: self.cluster.watch_map(),
-            listen: HERE,
+            listen,
             board: board.clone(),
             log: ProcessLog::default(),
         };
@@ -213,4 +217,28 @@ async fn who_has_no_business_with_the_manager_is_told_nothing_and_harms_nobody()
         assert!(began.elapsed() < PATIENCE, "a key that was removed still opens the manager");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_manager_is_reached_at_every_address_of_its_node_on_one_port_and_at_none_else() {
+    let mut scene = Scene::new().await;
+    let [other, another] = [2, 3].map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)));
+    for node in [NodeId(0), NodeId(1)] {
+        scene.stop(node).await;
+    }
+    for node in [NodeId(0), NodeId(1)] {
+        scene.start_at(node, vec![HERE, other]).await;
+    }
+    scene.sees_all_active().await;
+    let record = scene.cluster.manager().await.unwrap().unwrap();
+    let key = scene.cluster.key_of_node(record.node).await.unwrap().unwrap();
+    let address = record.address.unwrap();
+    assert_eq!(address.ip(), HERE, "the first is told");
+    let reach = async |ip| {
+        let place = SocketAddr::new(ip, address.port());
+        let mut link = ManagerLink::connect(&scene.keys["owner"], key, place, Encryption::Off).await?;
+        link.get("/api/v1/health").await.map(|answer| answer.code.as_u16())
+    };
+    assert_eq!((reach(HERE).await, reach(other).await), (Ok(200), Ok(200)));
+    assert!(reach(another).await.is_err(), "nobody listens there");
 }

@@ -65,6 +65,8 @@ pub enum Sabotage {
     ServeOtherHalf,
     /// A replica goes on with what it holds as if its group had not been split.
     IgnoreSplit,
+    /// A primary orders however many writes before the first of them is on all members.
+    OrderUnbounded,
     /// Who is sent a client's fence answers without making sure of the other OSDs.
     FenceAlone,
 }
@@ -72,7 +74,8 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 17] = [
+    pub const ALL: [Sabotage; 18] = [
+        Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,

@@ -13,7 +13,7 @@ use crate::journal::{Journal, Milestone};
 use crate::ledger::{Ledger, StagedRecord};
 use crate::links::presence::Presence;
 use crate::links::{Awaited, Links, Peer};
-use crate::operation::{Asked, MendReason, OperationId, OperationState, Operations, Purpose};
+use crate::operation::{Asked, MendReason, OperationId, OperationKind, OperationState, Operations, Purpose};
 use crate::pace::Pace;
 use crate::volumes::Volumes;
 use base::figures::RequestKind;
@@ -202,12 +202,30 @@ impl<I: Io> Context<'_, I> {
 
     /// Whether a new operation of these blocks must wait for another.
     pub(crate) fn must_wait(&self, group: u32, range: &BlockRange) -> bool {
-        self.groups[group].line.must_wait(self.operations, range)
+        self.groups[group].line.must_wait(range)
+    }
+
+    /// Puts an operation at the end of its group's line.
+    pub(crate) fn wait(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        let is_read = operation.kind == OperationKind::Read;
+        self.groups[operation.group].line.wait(id, is_read, &operation.range);
+        self.operations.count_waiting(id);
+    }
+
+    /// Has an operation hold back what is on its blocks, or comes there, until it has ended.
+    pub(crate) fn hold(&mut self, id: OperationId) {
+        let operation = self.operations.live(id);
+        self.groups[operation.group].line.hold(id, &operation.range);
     }
 
     /// Issues the reads of an operation's parts.
     pub(crate) fn read_parts(&mut self, id: OperationId) {
-        self.disk.read_parts(id, self.operations.live(id), self.io);
+        // Of what waited there may be very much at once.
+        let has_waited = self.operations.shares.has(id.slot);
+        let operation = self.operations.live(id);
+        let is_first = matches!(operation.purpose, Purpose::Client(_)) && !has_waited;
+        self.disk.read_parts(id, operation, is_first, self.io);
     }
 
     /// Gives the buffers of an operation's parts back.
@@ -239,8 +257,8 @@ impl<I: Io> Context<'_, I> {
     pub(crate) fn put_back(&mut self, id: OperationId) {
         let operation = self.operations.live(id);
         operation.state = OperationState::Waiting;
-        let group = operation.group;
-        self.groups[group].line.put_back(id);
+        let (group, is_read) = (operation.group, operation.kind == OperationKind::Read);
+        self.groups[group].line.put_back(id, is_read, &operation.range);
         self.turn.look_again(group);
     }
 

@@ -1,7 +1,7 @@
 //! The store of an OSD, the memory it reads into, and what it wants of the drive.
 
 use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
-use crate::operation::{ByteRange, Operation, OperationId, Part, Purpose};
+use crate::operation::{ByteRange, Operation, OperationId, Part};
 use base::{BLOCK_BYTES, BlockRange, Buffer, BufferPool, LinkId, Network, ObjectKey};
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
@@ -46,6 +46,8 @@ pub(crate) struct Disk {
     pub(crate) small: BufferPool,
     /// Buffers for the largest message.
     pub(crate) large: BufferPool,
+    /// Bytes of memory that was made because a pool had none left, and that somebody holds still.
+    pub(crate) spare_bytes: usize,
     zeros: Buffer,
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
@@ -58,6 +60,7 @@ impl Disk {
             store,
             small: BufferPool::new(small_buffers, SMALL_BLOCKS * BLOCK_BYTES),
             large: BufferPool::new(large_buffers, LARGE_BLOCKS * BLOCK_BYTES),
+            spare_bytes: 0,
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
             actions: Vec::new(),
             extents: Vec::new(),
@@ -76,7 +79,17 @@ impl Disk {
             self.small.put(buffer);
         } else if buffer.size() == self.large.buffer_bytes() {
             self.large.put(buffer);
+        } else if buffer.is_unique() {
+            // The last holder's.
+            self.spare_bytes = self.spare_bytes.saturating_sub(buffer.size());
         }
+    }
+
+    /// Memory for when a pool has none left.
+    fn make_spare(&mut self, bytes: usize) -> Buffer {
+        let buffer = spare_buffer(bytes);
+        self.spare_bytes += buffer.size();
+        buffer
     }
 
     /// Fills an operation's parts and checksums from the index, of its blocks.
@@ -135,6 +148,7 @@ impl Disk {
             block_count: extent.block_count,
             location: extent.location,
             buffer: None,
+            is_pinned: false,
         }));
     }
 
@@ -152,18 +166,26 @@ impl Disk {
         objects
     }
 
-    /// Issues the reads of an operation's parts, of those that were not read yet. For what clients ask the memory was
-    /// checked to be there; whatever else is read leaves them half of it, and has other memory made.
-    pub(crate) fn read_parts(&mut self, id: OperationId, operation: &mut Operation, io: &mut impl Io) {
-        let is_for_client = matches!(operation.purpose, Purpose::Client(_));
+    /// Issues the reads of an operation's parts, of those that were not read yet. For what is first, clients' requests that
+    /// did not wait, the memory was checked to be there; whatever else is read leaves them half of it, and has other memory
+    /// made.
+    pub(crate) fn read_parts(
+        &mut self,
+        id: OperationId,
+        operation: &mut Operation,
+        is_first: bool,
+        io: &mut impl Io,
+    ) {
         let mut awaited = 0;
-        for (index, part) in operation.parts.iter().enumerate() {
+        for (index, part) in operation.parts.iter_mut().enumerate() {
             let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
             let length = usize::from(part.block_count) * BLOCK_BYTES;
             let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
-            let lent = if is_for_client || pool.available() > pool.count() / 2 { pool.take() } else { None };
-            let buffer = lent.unwrap_or_else(|| spare_buffer(length));
-            self.store.pin(location);
+            let lent = if is_first || pool.available() > pool.count() / 2 { pool.take() } else { None };
+            let buffer = lent.unwrap_or_else(|| self.make_spare(length));
+            if !std::mem::replace(&mut part.is_pinned, true) {
+                self.store.pin(location);
+            }
             awaited += 1;
             let offset = u64::from(location.0) * BLOCK_BYTES as u64;
             io.read(PartToken::number(id, index), offset, buffer, length);
@@ -180,17 +202,29 @@ impl Disk {
         given: Option<Buffer>,
     ) -> bool {
         let part = &mut operation.parts[index];
-        let location: Location = part.location.expect("only parts on the drive are read");
         part.buffer = given;
         operation.parts_awaited -= 1;
-        self.store.unpin(location);
+        // What the drive did not give may be read again, block by block: it must be there still.
+        if part.buffer.is_some() || part.block_count == 1 {
+            self.unpin(part);
+        }
         operation.parts_awaited == 0
+    }
+
+    /// The place of a part may be written to, if it was kept from that.
+    fn unpin(&mut self, part: &mut Part) {
+        if std::mem::take(&mut part.is_pinned) {
+            self.store.unpin(part.location.expect("only parts on the drive are read"));
+        }
     }
 
     /// Gives the buffers of an operation's parts back.
     pub(crate) fn release_parts(&mut self, operation: &mut Operation) {
-        for buffer in operation.parts.drain(..).filter_map(|part| part.buffer) {
-            self.put(buffer);
+        for mut part in operation.parts.drain(..) {
+            self.unpin(&mut part);
+            if let Some(buffer) = part.buffer {
+                self.put(buffer);
+            }
         }
     }
 
@@ -249,7 +283,7 @@ impl Disk {
     /// Issues a read of the store's own.
     pub(crate) fn read_for_store(&mut self, token: u32, offset: u64, length: usize, io: &mut impl Io) {
         // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
-        let buffer = self.large.take().unwrap_or_else(|| spare_buffer(length));
+        let buffer = self.large.take().unwrap_or_else(|| self.make_spare(length));
         let blocks = (length / BLOCK_BYTES) as u64;
         let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
         io.read(token, offset, buffer, length);

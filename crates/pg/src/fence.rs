@@ -12,18 +12,25 @@
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::io::Io;
-use base::{LinkId, OsdId};
+use crate::links::Peer;
+use base::{LinkId, OsdId, PublicKey};
 use std::collections::BTreeSet;
 use wire::{Fence, Kind};
 
-/// Fences of clients that may wait for other OSDs at the same time.
+/// Fences of clients that may wait for other OSDs at the same time. Each is told to all of them.
 const FENCING_MAX: usize = 1024;
+/// The same of one key: a sixteenth, so that whoever stole one keeps nobody from taking volumes over. A host that takes over
+/// hundreds of them asks again for the rest; each is known within moments, or as late as the first for which an OSD that
+/// is away is waited for.
+const FENCING_PER_KEY_MAX: usize = 64;
 
 /// A client's fence that other OSDs are yet to know.
 #[derive(Debug)]
 struct Fencing {
     fence: Fence,
     client: LinkId,
+    /// Whose the client is, if that is checked.
+    key: Option<PublicKey>,
     awaited: Vec<Awaited>,
 }
 
@@ -53,20 +60,31 @@ impl Fences {
             // Who else is to know it is not known yet, nor what an earlier life of this OSD promised.
             return cx.io.close(link, "nothing is known of the cluster yet");
         }
-        if !cx.volumes.fence(fence.volume, fence.generation) || self.fencing.len() >= FENCING_MAX {
+        let key = cx.links.get(link).and_then(Peer::credential).map(|one| one.principal.public_key);
+        if !cx.volumes.fence(fence.volume, fence.generation) || !self.has_room(cx, key) {
             // It asks again.
             return cx.io.close(link, "too many fences");
         }
-        let mut others: BTreeSet<OsdId> = cx.volumes.map.osds.keys().copied().collect();
-        others.extend(cx.links.osds().map(|(osd, _)| osd));
-        others.extend(cx.presence.leases.promised(cx.now));
+        let leases = &cx.presence.leases;
+        let mut others: BTreeSet<OsdId> = cx.links.osds().map(|(osd, _)| osd).collect();
+        others.extend(leases.promised(cx.now));
+        if leases.may_have_forgotten(cx.now) {
+            others.extend(cx.volumes.map.osds.keys());
+        }
         others.remove(&cx.me.id);
         if cx.breaks(Sabotage::FenceAlone) {
             others.clear();
         }
         let awaited = others.into_iter().map(|osd| Awaited { osd, told_on: None }).collect();
-        self.fencing.push(Fencing { fence: *fence, client: link, awaited });
+        self.fencing.push(Fencing { fence: *fence, client: link, key, awaited });
         self.advance(cx);
+    }
+
+    /// Whether one more fence of a key may wait. Those of clients that are gone do not count.
+    fn has_room(&mut self, cx: &Context<'_, impl Io>, key: Option<PublicKey>) -> bool {
+        self.fencing.retain(|fencing| cx.links.get(fencing.client).is_some());
+        let of_key = self.fencing.iter().filter(|fencing| fencing.key == key).count();
+        self.fencing.len() < FENCING_MAX && (key.is_none() || of_key < FENCING_PER_KEY_MAX)
     }
 
     /// Another OSD knows a fence.
@@ -81,7 +99,7 @@ impl Fences {
 
     /// Tells the OSDs that are to know a fence, and the clients whose fences stand.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
-        self.fencing.retain_mut(|Fencing { fence, client, awaited }| {
+        self.fencing.retain_mut(|Fencing { fence, client, awaited, .. }| {
             if cx.links.get(*client).is_none() {
                 return false;
             }
@@ -126,8 +144,9 @@ pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::links::access::{ClientLink, Credential};
     use crate::testing::{Pair, VOLUME};
-    use base::Generation;
+    use base::{Access, ClientId, Generation, Principal};
 
     #[test]
     fn a_client_hears_that_its_fence_stands_when_every_other_osd_knows_it() {
@@ -146,6 +165,37 @@ mod tests {
         pair.hears(&done);
         assert!(pair.alone.io.to.contains_key(&client) && pair.alone.osd.router.fences.is_idle());
         assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));
+    }
+
+    /// A client with that key connects and has a fence set up; answers whether it is let.
+    fn is_let(pair: &mut Pair, link: u64, key: u8) -> bool {
+        let link = LinkId(link);
+        let principal = Principal { public_key: PublicKey([key; 32]), access: Access::Admin };
+        let credential = Credential { name: format!("key-{key}").into(), principal, seen_at: 0 };
+        let client = ClientLink::new(ClientId(link.0), Some(credential));
+        pair.alone.osd.shared.links.insert(link, Peer::Client(client));
+        let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
+        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence));
+        !pair.alone.io.closed.contains(&link)
+    }
+
+    #[test]
+    fn one_key_leaves_room_for_the_fences_of_others() {
+        let mut pair = Pair::new();
+        let most = FENCING_PER_KEY_MAX as u64;
+        assert!((0..most).all(|number| is_let(&mut pair, 1000 + number, 1)), "the other OSD does not answer");
+        assert!(!is_let(&mut pair, 1000 + most, 1));
+        for key in 2..=(FENCING_MAX / FENCING_PER_KEY_MAX) as u8 {
+            let first = 1000 * u64::from(key);
+            assert!((first..first + most).all(|link| is_let(&mut pair, link, key)));
+        }
+        assert!(!is_let(&mut pair, 50_000, 50), "no more than so many in all");
+        // Who goes makes room, and so does who has its answer.
+        pair.alone.osd.shared.links.forget(LinkId(1000));
+        assert!(is_let(&mut pair, 60_000, 1));
+        let done = Fence { request: 1, volume: VOLUME, generation: Generation(9) }.encode(Kind::FenceDone);
+        pair.hears(&done);
+        assert!(pair.alone.osd.router.fences.is_idle() && is_let(&mut pair, 70_000, 1));
     }
 
     #[test]

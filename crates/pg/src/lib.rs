@@ -20,7 +20,7 @@
 //! - `fence`: whoever had a volume before is served no more. `hello`: who connected, and whether it is let in.
 //!
 //! Beside them `disk` (the store and its memory), `ledger` (what is staged and not durable), `operation` (one request on
-//! its way), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
+//! its way), `shares` (who has how much of what waits), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
 //! all that, in part as `report`s.
 //!
 //! # Invariants
@@ -52,6 +52,7 @@ mod replication;
 mod report;
 mod request;
 mod router;
+mod shares;
 #[cfg(test)]
 mod testing;
 mod view;

@@ -1,6 +1,7 @@
 //! One read, write or zeroing on its way through a primary.
 
 use crate::codec::Payload;
+use crate::shares::Shares;
 use base::figures::RequestKind;
 use base::{BLOCK_BYTES, BlockRange, Buffer, Epoch, Instant, LinkId, OsdId, Sequence, VolumeId, crc32c};
 use store::Location;
@@ -98,6 +99,8 @@ pub(crate) enum Purpose {
     Peer {
         link: LinkId,
         request: u64,
+        /// Of a deep check: under which key it asks for a hash.
+        key: u64,
     },
     /// A learner being brought up to date.
     Backfill {
@@ -117,6 +120,8 @@ pub(crate) struct Part {
     pub(crate) location: Option<Location>,
     /// Filled when the drive answered.
     pub(crate) buffer: Option<Buffer>,
+    /// Nothing else is written to that place: the drive is reading it, or did not give it and is to read it block by block.
+    pub(crate) is_pinned: bool,
 }
 
 /// Bytes of an object, as asked for, from its start.
@@ -138,8 +143,8 @@ impl ByteRange {
 pub(crate) struct Attempt {
     /// See [`base::LogEntry::origin`].
     pub(crate) origin: u64,
-    /// It was sent before.
-    pub(crate) is_again: bool,
+    /// It may have been done before: see [`wire::Request::since`].
+    pub(crate) since: Option<Sequence>,
     /// It was narrowed to a part of what was asked for: the client is to send it again for the rest.
     pub(crate) is_narrowed: bool,
 }
@@ -187,6 +192,17 @@ impl Operation {
     /// Whether nothing of what was looked up for it is on the drive.
     pub(crate) fn is_hole(&self) -> bool {
         self.parts.iter().all(|part| part.location.is_none())
+    }
+
+    /// The memory that it holds while it waits, or that is read into then, in bytes.
+    fn waiting_bytes(&self) -> usize {
+        match (&self.payload, self.purpose) {
+            (Payload::Held(buffer), _) => buffer.size(),
+            (_, Purpose::Client(Asked { kind: RequestKind::Read, .. })) => {
+                usize::from(self.range.block_count) * BLOCK_BYTES
+            }
+            _ => 0,
+        }
     }
 
     /// Leaves of a write, whose bytes are held, or of a zeroing these blocks only.
@@ -242,6 +258,8 @@ impl Operation {
                 block_count: 1,
                 location: Some(Location(location + u32::from(number))),
                 buffer: None,
+                // All of them lie in one segment, which is kept without a gap.
+                is_pinned: part.is_pinned && number == 0,
             }));
         }
         true
@@ -253,6 +271,8 @@ impl Operation {
 pub(crate) struct Operations {
     slots: Vec<Operation>,
     free: Vec<u32>,
+    /// Of those that clients asked for and that were put in line.
+    pub(crate) shares: Shares,
 }
 
 impl Operations {
@@ -287,6 +307,15 @@ impl Operations {
         OperationId { slot, serial: operation.serial }
     }
 
+    /// Counts an operation that is put in line, if a client asked for it, until it has ended.
+    pub(crate) fn count_waiting(&mut self, id: OperationId) {
+        let operation = self.live(id);
+        if let Purpose::Client(asked) = operation.purpose {
+            let bytes = operation.waiting_bytes();
+            self.shares.count(id.slot, asked.link, bytes);
+        }
+    }
+
     /// The operation, if it has not ended.
     pub(crate) fn get(&self, id: OperationId) -> Option<&Operation> {
         let operation = &self.slots[id.slot as usize];
@@ -313,6 +342,7 @@ impl Operations {
 
     pub(crate) fn remove(&mut self, id: OperationId) {
         self.live(id).state = OperationState::Free;
+        self.shares.ended(id.slot);
         self.free.push(id.slot);
     }
 }
@@ -363,10 +393,11 @@ mod tests {
         let mut operations = Operations::default();
         let id = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(10, 3));
         let operation = operations.live(id);
-        let part = Part { first_block: 10, block_count: 3, location: Some(Location(100)), buffer: None };
-        operation.parts.push(part);
+        let (location, buffer) = (Some(Location(100)), None);
+        operation.parts.push(Part { first_block: 10, block_count: 3, location, buffer, is_pinned: true });
         assert_eq!(operation.first_damage(), Some((10, Status::DeviceFailed)));
         assert!(operation.divide_failed());
+        assert_eq!(operation.parts.iter().filter(|part| part.is_pinned).count(), 1, "one pin is one part's");
         let places: Vec<_> = operation.parts.iter().map(|part| (part.first_block, part.location)).collect();
         assert_eq!(places, [(10, 100), (11, 101), (12, 102)].map(|(block, at)| (block, Some(Location(at)))));
         assert!(!operation.divide_failed(), "single blocks are not divided");

@@ -13,9 +13,10 @@ use crate::io::{Io, reads_data};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::links::access::Credential;
+use crate::links::backlog::Backlog;
 use crate::links::lease::Leases;
 use crate::links::presence::Presence;
-use crate::links::{LinkError, Links, Peer};
+use crate::links::{LinkError, Links, OsdLink, Peer};
 use crate::operation::Operations;
 use crate::pace::Pace;
 use crate::report::{LostBlock, ScrubReport};
@@ -27,7 +28,7 @@ use base::map::{ClusterMap, PgConfig};
 use base::{Buffer, Instant, LinkId, OsdId, PgId};
 use std::sync::Arc;
 use store::{DeviceError, Store};
-use wire::{Hello, Role, VERSIONS};
+use wire::{Hello, Message, Refused, Role, VERSIONS};
 
 /// Sizes of an OSD.
 #[derive(Clone, Debug)]
@@ -250,6 +251,8 @@ impl Osd {
         io: &mut impl Io,
     ) -> Result<Progress, LinkError> {
         let (router, mut cx) = self.at(now, io);
+        let mut has_aside = take_up(router, &mut cx, link)?;
+        let mut was_in_the_way = is_in_the_way(&mut cx, link);
         let mut consumed = 0;
         loop {
             if matches!(cx.links.get(link), Some(Peer::Client(_)))
@@ -260,10 +263,26 @@ impl Osd {
             let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
                 return Ok(Progress { consumed, is_stalled: false });
             };
-            let handled = router.message(&mut cx, link, message);
-            router.settle(&mut cx);
-            if handled? == Handled::Stalled {
-                return Ok(Progress { consumed, is_stalled: true });
+            let mut handled = Handled::Stalled;
+            if !has_aside || is_lease_let_by(&mut cx, link, &message) {
+                let answer = router.message(&mut cx, link, message);
+                router.settle(&mut cx);
+                handled = answer?;
+            }
+            let was_first_in_the_way = std::mem::take(&mut was_in_the_way);
+            match handled {
+                Handled::Stalled => {
+                    has_aside = cx.links.put_aside(link, &bytes[consumed..consumed + size], now);
+                    if !has_aside {
+                        return Ok(Progress { consumed, is_stalled: true });
+                    }
+                }
+                Handled::Done if was_first_in_the_way => {
+                    if let Some(peer) = cx.links.osd_mut(link) {
+                        peer.backlog = Backlog::None;
+                    }
+                }
+                Handled::Done => {}
             }
             consumed += size;
         }
@@ -303,6 +322,20 @@ impl Osd {
     pub fn end_turn(&mut self, now: Instant, io: &mut impl Io) {
         let (router, mut cx) = self.at(now, io);
         router.end_turn(&mut cx);
+        // There may be room now for what there was none for.
+        for link in std::mem::take(&mut cx.links.with_aside) {
+            match take_up(router, &mut cx, link) {
+                Ok(false) => {}
+                Ok(true) => cx.links.with_aside.push(link),
+                Err(error) => {
+                    let reason = error.to_string();
+                    cx.note(format!("a connection is refused: {reason}"));
+                    cx.io.send(link, &Refused { reason: &reason }.encode());
+                    cx.io.close(link, &reason);
+                    epoch::link_ended(&mut cx, link, &reason);
+                }
+            }
+        }
     }
 
     /// A newer map.
@@ -360,4 +393,41 @@ impl Osd {
     pub fn renew_superblocks(&mut self, offset: u64) {
         renewal::renew_superblocks(&mut self.shared.journal, &mut self.shared.disk, offset);
     }
+}
+
+/// Handles what was put aside of a link, as far as it can be handled now. Answers whether something is left of it.
+fn take_up(router: &mut Router, cx: &mut Context<'_, impl Io>, link: LinkId) -> Result<bool, LinkError> {
+    let Some(peer) = cx.links.osd_mut(link) else { return Ok(false) };
+    let heard_at = peer.heard_at;
+    let Backlog::Aside(aside) = &mut peer.backlog else { return Ok(false) };
+    let mut aside = std::mem::take(aside);
+    while let Some((message, size)) = wire::parse(aside.left())? {
+        let handled = router.message(cx, link, message);
+        router.settle(cx);
+        if handled? == Handled::Stalled {
+            break;
+        }
+        aside.was_handled(size, cx.now);
+        // What it led to goes with the end of a turn.
+        cx.turn.next_tick = cx.now;
+    }
+    let is_left = !aside.left().is_empty();
+    if let Some(peer) = cx.links.osd_mut(link) {
+        // It was heard when it came.
+        peer.heard_at = heard_at;
+        peer.backlog = if is_left { Backlog::Aside(aside) } else { Backlog::None };
+    }
+    Ok(is_left)
+}
+
+/// Whether the first message of a link could not be handled when it was there before.
+fn is_in_the_way(cx: &mut Context<'_, impl Io>, link: LinkId) -> bool {
+    cx.links.osd_mut(link).is_some_and(|peer| matches!(peer.backlog, Backlog::InTheWay(_)))
+}
+
+/// Whether a message is a lease, which is handled although others before it were put aside.
+fn is_lease_let_by(cx: &mut Context<'_, impl Io>, link: LinkId, message: &Message<'_>) -> bool {
+    let now = cx.now;
+    let lets_by = |peer: &mut OsdLink| peer.backlog.lets_leases_by(now);
+    matches!(message, Message::Lease(_)) && cx.links.osd_mut(link).is_some_and(lets_by)
 }

@@ -7,7 +7,7 @@ use crate::fence::{self, Fences};
 use crate::group::Group;
 use crate::group::role::State;
 use crate::heal::backfill::{self, Backfill};
-use crate::heal::digest;
+use crate::heal::held;
 use crate::heal::mend::{self, Mends};
 use crate::heal::renewal::Renewals;
 use crate::heal::scrub::{self, Scrubs};
@@ -25,7 +25,7 @@ use crate::replication::replica::{self, Content};
 use crate::request::read::{self, Reads};
 use crate::request::{admit, edges, write};
 use base::map::ClusterMap;
-use base::{Buffer, LinkId};
+use base::{Buffer, LinkId, OsdId};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Action;
@@ -130,14 +130,15 @@ impl Router {
             }
             Message::Activate(activate) => return Ok(replica::activate(cx, link, &activate)),
             Message::Whole(group) => return Ok(replica::apply_whole(cx, link, group)),
+            Message::Reached(object) => return Ok(replica::apply_reached(cx, link, &object)),
             Message::PushEntry(entry) => return Ok(replica::apply_entry(cx, link, &entry)),
             Message::PushWrite(push) => {
-                let content = Content::Data(push.checksums, push.data);
+                let content = Content::Pushed(push.checksums, push.data);
                 return Ok(replica::apply_push(cx, link, &push.head, content));
             }
             Message::PushZero(push) => return Ok(replica::apply_push(cx, link, &push, Content::Zeros)),
             Message::PushLost(lost) => {
-                return Ok(replica::apply_push(cx, link, &lost.push, Content::Lost(lost.checksum)));
+                return Ok(replica::apply_push(cx, link, &lost.push, Content::Lost(lost.words)));
             }
             // What is handled whenever it comes.
             Message::Welcome(welcome) => {
@@ -166,14 +167,14 @@ impl Router {
                     self.backfill.learner_stands(cx, group, osd, &position);
                 }
             }
-            Message::Serves(group) => replica::epoch_serves(cx, group),
-            Message::ListObjects(wanted) => digest::list_objects(cx, link, &wanted),
+            Message::Serves(group) => replica::epoch_serves(cx, link, group),
+            Message::ListObjects(wanted) => held::list_objects(cx, link, &wanted),
             Message::Objects(objects) => {
                 if !self.scrubs.handle_objects(cx, osd, &objects) {
                     self.backfill.handle_objects(cx, osd, &objects);
                 }
             }
-            Message::ListBlocks(wanted) => digest::list_blocks(cx, link, wanted),
+            Message::ListBlocks(wanted) => held::list_blocks(cx, link, wanted),
             Message::Blocks(blocks) => self.backfill.handle_blocks(cx, osd, &blocks),
             Message::Fetch(inquiry) => mend::handle_fetch(cx, link, &inquiry),
             Message::Fetched(fetched) => self.mends.handle_fetched(cx, link, &fetched),
@@ -335,30 +336,19 @@ impl Router {
     /// Starts whatever of a group's waiting operations can start.
     fn start_waiting(&mut self, cx: &mut Context<'_, impl Io>, group: u32) {
         let floor = cx.turn.tasks.len();
-        let mut index = 0;
-        while let Some(&id) = cx.groups[group].line.waiting.get(index) {
-            let line = &mut cx.groups[group].line;
-            if line.is_full() {
-                return;
-            }
-            let range = cx.operations.live(id).range;
-            if line.has_conflict(cx.operations, &range, index) {
-                index += 1;
-                continue;
-            }
-            line.waiting.remove(index);
-            if admit::is_done_already(cx, id) {
-                continue;
-            }
-            let is_started = self.start(cx, id);
-            if !is_started {
-                cx.groups[group].line.waiting.insert(index, id);
+        let mut may_read = true;
+        while let Some(id) = cx.groups[group].line.next_ready(may_read) {
+            let is_read = cx.operations.live(id).kind == OperationKind::Read;
+            let is_started = admit::is_answered(cx, id) || self.start(cx, id);
+            let waits_still = !cx.groups[group].line.was_tried(id, is_started);
+            if waits_still {
                 cx.turn.look_again(group);
             }
             self.carry_out(cx, floor);
-            if !is_started {
+            if waits_still && !is_read {
                 return;
             }
+            may_read &= !waits_still;
         }
     }
 
@@ -366,8 +356,7 @@ impl Router {
     fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
         let operation = cx.operations.live(id);
         match operation.kind {
-            // Whatever the pools have: the writes behind it may hold all they lend.
-            OperationKind::Read => self.reads.start(cx, id),
+            OperationKind::Read => return self.reads.start_waiting(cx, id),
             OperationKind::Zero => return order::zero(cx, id),
             OperationKind::Write => return !operation.payload.is_held() || write::start(cx, id),
             OperationKind::Push => backfill::start_push(cx, id),
@@ -483,6 +472,7 @@ impl Router {
             return;
         }
         cx.presence.leases.start(cx.now);
+        end_links_of_replaced(cx, map);
         self.deletions.are_due |= cx.volumes.heed(map);
         placement::heed(cx, map);
         cx.volumes.map = map.clone();
@@ -498,6 +488,21 @@ impl Router {
         cx.presence.find_neighbours(cx.me.id, cx.groups);
         cx.turn.next_tick = cx.now;
         self.settle(cx);
+    }
+}
+
+/// An OSD whose drive was replaced is another one by the same number: what came from the one before counts no more.
+fn end_links_of_replaced(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
+    let known = &cx.volumes.map.osds;
+    let is_replaced = |osd: &OsdId| match (known.get(osd), map.osds.get(osd)) {
+        (Some(before), Some(now)) => before.uuid != now.uuid,
+        _ => false,
+    };
+    let replaced: Vec<LinkId> =
+        cx.links.osds().filter(|(osd, _)| is_replaced(osd)).map(|(_, link)| link).collect();
+    for link in replaced {
+        cx.io.close(link, "its drive was replaced");
+        epoch::link_ended(cx, link, "its drive was replaced");
     }
 }
 

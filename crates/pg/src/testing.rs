@@ -123,7 +123,8 @@ impl Alone {
         let options = options();
         let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
         let mut drive = Memory(vec![0; 32 * SEGMENT_BYTES as usize]);
-        store::format(&mut drive, store::Identity { cluster, osd_uuid, osd: OsdId(0) }, &options).unwrap();
+        let identity = store::Identity { cluster, osd_uuid, osd: OsdId(0) };
+        store::format(&mut drive, identity, [3; 16], &options).unwrap();
         let (osd, io) = open(drive);
         let mut alone = Alone { osd, io, now: Instant { nanoseconds: 1_000_000_000 } };
         alone.osd.handle_map(alone.now, Arc::new(map(groups)), &mut alone.io);
@@ -197,7 +198,24 @@ impl Alone {
         self.run();
     }
 
-    /// The same by a client that sent it before.
+    /// So much is ordered of another object that the group's log tells of nothing from before.
+    pub(crate) fn age_log(&mut self) {
+        // The records of one batch.
+        const AT_ONCE: usize = 64;
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 9 };
+        let range = BlockRange { key, first_block: 0, block_count: 1 };
+        for _ in 0..=store::PG_LOG_ENTRIES / AT_ONCE {
+            self.with(|_, cx| {
+                for _ in 0..AT_ONCE {
+                    let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+                    assert!(order::zero(cx, id));
+                }
+            });
+            self.run();
+        }
+    }
+
+    /// As [`Alone::order`], by a client that sent it before.
     pub(crate) fn send_again(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
         let (data, checksums) = content(first_block, block_count);
         let request = wire::Request {
@@ -208,7 +226,7 @@ impl Alone {
             epoch: self.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin,
-            is_again: true,
+            since: Some(Sequence(0)),
         };
         self.with(|_, cx| write::handle_write(cx, LinkId(7), &request, &checksums, &data));
         self.run();
@@ -323,11 +341,15 @@ impl Pair {
                 }
                 Message::Fetch(inquiry) => match &self.block {
                     Some(block) => {
-                        answer.extend(Found { inquiry, status: Status::Ok }.encode(true));
+                        answer
+                            .extend(Found { inquiry, status: Status::Ok, through: Sequence(0) }.encode(true));
                         answer.extend(crc32c(block).to_le_bytes());
                         answer.extend_from_slice(block);
                     }
-                    None => answer.extend(Found { inquiry, status: Status::Damaged }.encode(false)),
+                    None => {
+                        let found = Found { inquiry, status: Status::Damaged, through: Sequence(0) };
+                        answer.extend(found.encode(false));
+                    }
                 },
                 other => self.heard.push(format!("{other:?}")),
             }
@@ -379,7 +401,7 @@ impl Pair {
             epoch: self.alone.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin: 0,
-            is_again: false,
+            since: None,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The nodes of a cluster that serve clients, as far as they are known.
 
 use auth::{Identity, Stream};
-use base::Encryption;
-use base::map::ClusterMap;
+use base::map::{ClusterMap, NodeInfo};
+use base::{Encryption, PublicKey};
+use cluster::{Vantage, all_places};
 use registry::{Endpoint, Endpoints};
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,13 +16,25 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(4);
 /// How long one that did not answer is not asked, while another is known.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
-/// Where the nodes of a cluster serve clients.
+/// Where the nodes of a cluster serve clients: each at all of its addresses, for whoever stands where nobody knows.
 #[must_use]
 pub fn endpoints(map: &ClusterMap) -> Vec<Endpoint> {
-    let served = map.nodes.iter().filter_map(|(node, info)| {
-        Some(Endpoint { address: info.client_port?, key: map.key_of_node(*node)? })
+    let served = served(map).flat_map(|(info, port, key)| {
+        all_places(Some(info), port).into_iter().map(move |address| Endpoint { address, key })
     });
     served.collect()
+}
+
+/// The same for who stands here: each at the address that is the nearest.
+fn nearest_endpoints(map: &ClusterMap) -> Vec<Endpoint> {
+    let vantage = Vantage::default();
+    let served =
+        served(map).map(|(info, port, key)| Endpoint { address: vantage.nearest(Some(info), port), key });
+    served.collect()
+}
+
+fn served(map: &ClusterMap) -> impl Iterator<Item = (&NodeInfo, SocketAddr, PublicKey)> {
+    map.nodes.iter().filter_map(|(node, info)| Some((info, info.client_port?, map.key_of_node(*node)?)))
 }
 
 /// Tries one after the other, from one that is drawn: clients shall spread over them. The map tells which there are, so that
@@ -88,7 +102,7 @@ impl Nodes {
 
     /// Takes over which there are.
     pub(crate) fn learn(&self, map: &ClusterMap) {
-        let shown = endpoints(map);
+        let shown = nearest_endpoints(map);
         if !shown.is_empty() {
             self.turn().shown = shown;
         }
@@ -98,9 +112,7 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::NodeInfo;
-    use base::{Access, NodeId, Principal, PublicKey};
-    use std::net::SocketAddr;
+    use base::{Access, NodeId, Principal};
 
     #[test]
     fn a_node_that_failed_is_passed_over_while_another_is_known() {
@@ -135,6 +147,13 @@ mod tests {
                 map.principals.insert(format!("node.{node}"), principal);
             }
         }
-        assert_eq!(endpoints(&map), [Endpoint { address: address(0), key: PublicKey([0; 32]) }]);
+        let key = PublicKey([0; 32]);
+        assert_eq!(endpoints(&map), [Endpoint { address: address(0), key }]);
+        // Who joins may stand in any of a node's networks.
+        let other = SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 1], 6480));
+        let addresses = vec![address(0).ip(), other.ip()];
+        map.nodes.get_mut(&NodeId(0)).unwrap().addresses = addresses;
+        assert_eq!(endpoints(&map), [address(0), other].map(|address| Endpoint { address, key }));
+        assert_eq!(nearest_endpoints(&map).len(), 1);
     }
 }

@@ -288,6 +288,12 @@ impl SimDrive {
         self.visible[block as usize].as_deref().unwrap_or(&ZEROS)
     }
 
+    /// The content that a read of `block` sees, to be kept; `None` if nothing was ever written there.
+    #[must_use]
+    pub fn content(&self, block: u32) -> Option<Rc<[u8; BLOCK_BYTES]>> {
+        self.visible[block as usize].clone()
+    }
+
     /// How many writes came to the media for certain after the one that last wrote `block`.
     #[must_use]
     pub fn durable_writes_after(&self, block: u32) -> u64 {

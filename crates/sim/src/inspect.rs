@@ -1,18 +1,40 @@
 //! Looks at a store from outside and compares it with the model and the drive.
 
+use crate::contents::{Contents, Place};
 use crate::drive::SimDrive;
-use crate::model::{Model, Shown, agrees};
-use base::{OBJECT_BLOCKS, ObjectKey, ZERO_BLOCK_CRC32C, crc32c};
+use crate::model::{Model, Seen, Shown};
+use base::{OBJECT_BLOCKS, ObjectKey, Sequence, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
 use store::Store;
 
-/// Everything a store's index says.
+/// Everything a store shows.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Checksums and log positions.
+    /// Blocks and log positions.
     pub shown: Shown,
     /// By object, by block: the 4 KiB block of the drive, `None` where it reads as zeros.
     pub locations: Vec<Vec<Option<u32>>>,
+}
+
+/// What lies under a store, and how its bytes are read. The places of its objects' blocks have the object's number among the
+/// model's as their volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Media<'a> {
+    /// The drive.
+    pub drive: &'a SimDrive,
+    /// What was written.
+    pub contents: Contents,
+    /// By object and block: the token of the version that rotted there last.
+    pub rotten: &'a BTreeMap<(usize, usize), u64>,
+}
+
+impl Media<'_> {
+    /// Who wrote what lies at a location, as it says; `None` if that has rotted.
+    fn author(&self, object: usize, block: usize, location: u32, checksum: u32) -> Option<u64> {
+        let bytes = self.drive.block(location);
+        let is_rotten = self.rotten.contains_key(&(object, block)) && crc32c(bytes) != checksum;
+        (!is_rotten).then(|| self.contents.author_of(bytes))
+    }
 }
 
 impl View {
@@ -20,12 +42,12 @@ impl View {
     ///
     /// # Errors
     /// If what it shows contradicts itself.
-    pub fn of(store: &Store, model: &Model) -> Result<View, String> {
-        let (mut checksums, mut locations) = (Vec::new(), Vec::new());
+    pub fn of(store: &Store, model: &Model, media: Media<'_>) -> Result<View, String> {
+        let (mut blocks, mut locations) = (Vec::new(), Vec::new());
         let mut taken = BTreeMap::new();
         let mut expected_objects = BTreeSet::new();
         let objects: BTreeSet<ObjectKey> = store.objects().collect();
-        for key in &model.keys {
+        for (object, key) in model.keys.iter().enumerate() {
             // A split that was not reported durable may have survived: then it has another name.
             let is_it = |listed: &&ObjectKey| (listed.volume, listed.object) == (key.volume, key.object);
             let key = objects.iter().find(is_it).unwrap_or(key);
@@ -42,7 +64,12 @@ impl View {
                     ));
                 }
             }
-            checksums.push(object_checksums);
+            let seen =
+                (0..).zip(&object_locations).zip(object_checksums).map(|((block, location), checksum)| {
+                    let (location, checksum) = ((*location)?, checksum?);
+                    Some(Seen { checksum, token: media.author(object, block, location, checksum) })
+                });
+            blocks.push(seen.collect());
             locations.push(object_locations);
         }
         if objects != expected_objects {
@@ -56,7 +83,7 @@ impl View {
             }
         }
         let positions = model.pgs.iter().map(|pg| store.pg_position(*pg)).collect();
-        Ok(View { shown: Shown { checksums, positions }, locations })
+        Ok(View { shown: Shown { blocks, positions }, locations })
     }
 }
 
@@ -105,39 +132,62 @@ fn look_up(store: &Store, key: &ObjectKey) -> Result<Looked, String> {
     Ok((checksums, locations))
 }
 
-/// Compares one object with the durable state of the model, and its data on the drive with its
-/// checksums. `rotten` blocks need not verify, but must still have the checksum they were written with.
+/// Compares one object with the durable state of the model, by its index and by every byte on the drive. What rotted need not
+/// have its bytes, but still has the checksum it was written with.
 ///
 /// # Errors
 /// The first difference.
-pub fn check_object(
-    store: &Store,
-    model: &Model,
-    object: usize,
-    drive: &SimDrive,
-    rotten: &BTreeMap<(usize, usize), u64>,
-) -> Result<(), String> {
+pub fn check_object(store: &Store, model: &Model, object: usize, media: Media<'_>) -> Result<(), String> {
     let key = &model.keys[object];
     let (checksums, locations) = look_up(store, key)?;
     for (block, version) in model.blocks[object].iter().enumerate() {
-        if !agrees(*version, checksums[block]) {
-            return Err(format!(
-                "block {block} of {key} shows {:08x?}, but {version:x?} is durable",
-                checksums[block]
-            ));
+        let (Some(location), Some(checksum)) = (locations[block], checksums[block]) else {
+            if version.token == 0 {
+                continue;
+            }
+            return Err(format!("block {block} of {key} shows zeros, but {version:x?} is durable"));
+        };
+        if version.token == 0 || version.checksum != checksum {
+            return Err(format!("block {block} of {key} shows {checksum:08x}, but {version:x?} is durable"));
         }
-        let Some(location) = locations[block] else { continue };
-        if crc32c(drive.block(location)) != version.checksum
-            && rotten.get(&(object, block)) != Some(&version.token)
+        let bytes = media.drive.block(location);
+        let place = Place { volume: object as u64, block: block as u64 };
+        if media.rotten.get(&(object, block)) != Some(&version.token)
+            && !media.contents.is_by(version.token, place, bytes)
         {
+            let author = media.contents.author_of(bytes);
+            let what = match media.contents.is_by(author, place, bytes) {
+                true if author < version.token => format!("is stale: it holds what operation {author} wrote"),
+                true => format!("holds what operation {author} wrote, which is not durable"),
+                false => "holds bytes that nobody wrote".to_owned(),
+            };
             return Err(format!(
-                "block {block} of {key}, written by operation {}, does not verify at block {location} of \
-                 the drive",
+                "block {block} of {key}, written by operation {}, {what}, at block {location} of the drive",
                 version.token
             ));
         }
     }
-    Ok(())
+    check_changes(store, model, object)
+}
+
+/// An index may say that a block changed later than it did, but never earlier; and not later than its group has got, but for
+/// what 16 bits a block leave of that.
+fn check_changes(store: &Store, model: &Model, object: usize) -> Result<(), String> {
+    let (key, versions) = (&model.keys[object], &model.blocks[object]);
+    let last = model.logs[model.pg_of[object]].position().map_or(0, |(_, sequence)| sequence.0);
+    let most = Sequence(last + last / (1 << 15));
+    let mut wrong = None;
+    store.for_each_block(key, |block, _, changed: Sequence| {
+        let since = versions[usize::from(block)].changed;
+        if changed < since || changed > most {
+            wrong.get_or_insert((block, changed, since));
+        }
+    });
+    wrong.map_or(Ok(()), |(block, changed, since)| {
+        Err(format!(
+            "block {block} of {key} changed at {since}, in a group that has got to {last}; its index says at {changed}"
+        ))
+    })
 }
 
 /// Compares the logs of all placement groups with the model's.

@@ -8,8 +8,11 @@
 //! checked: each way of breaking the store on purpose must be noticed within a bounded number of seeds.
 
 pub mod cluster;
+pub mod collide;
+pub mod contents;
 pub mod drive;
 pub mod inspect;
+pub mod lookalike;
 pub mod machine;
 pub mod model;
 pub mod plan;

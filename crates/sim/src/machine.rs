@@ -3,8 +3,30 @@
 
 use crate::drive::SimDrive;
 use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
-use store::{Action, Expected, Identity, OpenError, Options, Role, StageError, Staged, Store, WriteRecord};
+use store::{
+    Action, Expected, Identity, OpenError, Options, Role, Secret, StageError, Staged, Store, WriteRecord,
+};
 use zerocopy::little_endian::U32;
+
+/// What [`Store::stage_push`] is told of blocks: their checksums, and then of each when it last changed.
+#[must_use]
+pub fn push_words(checksums: &[u32], changed: impl Fn(usize) -> Sequence) -> Vec<U32> {
+    let halves = |number: usize| {
+        let Sequence(changed) = changed(number);
+        [changed as u32, (changed >> 32) as u32]
+    };
+    checksums.iter().copied().chain((0..checksums.len()).flat_map(halves)).map(U32::new).collect()
+}
+
+/// The identity of a drive, by its number among those of a simulation.
+#[must_use]
+pub fn identity_of(index: usize) -> Identity {
+    Identity {
+        cluster: ClusterId::from_bytes([1; 16]),
+        osd_uuid: OsdUuid::from_bytes([index as u8 + 2; 16]),
+        osd: OsdId(index as u32),
+    }
+}
 
 /// Rounds after which a store that does not come to rest is taken for stuck.
 const ROUNDS_MAX: u32 = 100_000;
@@ -23,14 +45,13 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// The secret that every machine's drive is formatted with, unless it is given another.
+    pub const SECRET: Secret = *b"nobody knows it!";
+
     /// The identity that every machine's drive is formatted with.
     #[must_use]
     pub fn identity() -> Identity {
-        Identity {
-            cluster: ClusterId::from_bytes([1; 16]),
-            osd_uuid: OsdUuid::from_bytes([2; 16]),
-            osd: OsdId(3),
-        }
+        Identity { osd: OsdId(3), ..identity_of(0) }
     }
 
     /// Formats `drive` and opens the store on it.
@@ -38,8 +59,17 @@ impl Machine {
     /// # Panics
     /// If the store refuses.
     #[must_use]
-    pub fn format(mut drive: SimDrive, options: &Options) -> Machine {
-        store::format(&mut drive, Machine::identity(), options)
+    pub fn format(drive: SimDrive, options: &Options) -> Machine {
+        Machine::format_with(drive, Machine::SECRET, options)
+    }
+
+    /// The same with a secret of the caller's.
+    ///
+    /// # Panics
+    /// As [`Machine::format`].
+    #[must_use]
+    pub fn format_with(mut drive: SimDrive, secret: Secret, options: &Options) -> Machine {
+        store::format(&mut drive, Machine::identity(), secret, options)
             .unwrap_or_else(|error| panic!("the drive can be formatted: {error}"));
         Machine::open(drive, options).unwrap_or_else(|(_, error)| panic!("the store can be opened: {error}"))
     }
@@ -110,19 +140,22 @@ impl Machine {
         panic!("the store stays busy at rest: {:?}", self.store.statistics());
     }
 
-    /// Stages a block whose content is lost and had this checksum. The log's sequence is the token.
+    /// Stages a block whose content is lost and had this checksum. No log tells of it; the sequence of its change is the token.
     ///
     /// # Errors
     /// As the store's `stage_damaged`.
     pub fn write_damaged(&mut self, object: u32, block: u16, checksum: u32) -> Result<(), StageError> {
-        let record = self.record(object, block, 1, Role::Recovery);
-        self.stage(|store| store.stage_damaged(&record, checksum.into()))
+        let changed = self.next_token;
+        let words = [checksum, changed as u32, (changed >> 32) as u32].map(U32::new);
+        let record = WriteRecord { sequence: Sequence(0), ..self.record(object, block, 1, Role::Recovery) };
+        self.stage(|store| store.stage_damaged(&record, &words))
     }
 
-    /// Stages content for one block, `None` for zeros, of which no group's log tells.
+    /// Stages content for one block, `None` for zeros, of which no group's log tells, and not when the block last changed
+    /// either.
     ///
     /// # Errors
-    /// As the store's `stage_write` and `stage_zero`.
+    /// As the store's `stage_push` and `stage_zero`.
     pub fn forge(
         &mut self,
         key: ObjectKey,
@@ -131,8 +164,9 @@ impl Machine {
     ) -> Result<(), StageError> {
         let sequence = Sequence(0);
         let record = WriteRecord { key, sequence, ..self.record(0, block, 1, Role::Housekeeping) };
+        let changed = self.store.changed(&key, block).unwrap_or(Sequence(1));
         self.stage(|store| match content {
-            Some(data) => store.stage_write(&record, &[U32::new(crc32c(data))], data).map(drop),
+            Some(data) => store.stage_push(&record, &push_words(&[crc32c(data)], |_| changed), data),
             None => store.stage_zero(&record),
         })
     }

@@ -21,7 +21,8 @@ use store::Sabotage;
                   sim --seed 42 --trace                    replay one, telling its story\n  \
                   sim --store --seeds 1000                 run 1000 lives of stores\n  \
                   sim --store --seed 42 --trace            replay one, printing every event\n  \
-                  sim --store --seeds 2000 --sabotage TrustTornBatch   break the store; a failure is expected"
+                  sim --store --seeds 2000 --sabotage TrustTornBatch   break the store; a failure is expected\n  \
+                  sim --scenario AwayPastTheLog --seeds 10   a life that goes by a script"
 )]
 struct Arguments {
     /// Simulate the store of one OSD instead of a cluster
@@ -54,14 +55,20 @@ struct Arguments {
     /// Break the store on purpose: the checker must notice
     #[arg(long, value_parser = |name: &str| named(name, &SABOTAGES), value_name = "NAME")]
     sabotage: Option<Sabotage>,
+    /// Format drives with what clients take for their secret: what looks like the store's own is a danger then
+    #[arg(long, requires = "store")]
+    known_secret: bool,
+    /// Run lives that go by a script, each in ways that its seed draws
+    #[arg(long, value_parser = |name: &str| named(name, &cluster::Scenario::ALL), value_name = "NAME", conflicts_with = "store")]
+    scenario: Option<cluster::Scenario>,
     /// Break the OSDs on purpose: the checkers must notice
     #[arg(long, value_parser = |name: &str| named(name, &pg::Sabotage::ALL), value_name = "NAME", conflicts_with = "store")]
     break_osds: Option<pg::Sabotage>,
 }
 
-fn named<T: Copy + Debug>(name: &str, sabotages: &[T]) -> Result<T, String> {
-    let found = sabotages.iter().find(|sabotage| format!("{sabotage:?}").eq_ignore_ascii_case(name));
-    found.copied().ok_or_else(|| format!("no such sabotage; known are {sabotages:?}"))
+fn named<T: Copy + Debug>(name: &str, known: &[T]) -> Result<T, String> {
+    let found = known.iter().find(|one| format!("{one:?}").eq_ignore_ascii_case(name));
+    found.copied().ok_or_else(|| format!("there is no such one; known are {known:?}"))
 }
 
 /// The seed that is running, for the message of a panic, which ends a release build at once.
@@ -70,13 +77,14 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let inner = std::panic::take_hook();
-    let (is_store, sabotage) = (arguments.store, arguments.sabotage);
+    let (is_store, of_stores, scenario) =
+        (arguments.store, settings_of_stores(&arguments), arguments.scenario);
     std::panic::set_hook(Box::new(move |panic| {
         inner(panic);
         let seed = SEED.load(Ordering::Relaxed);
         let command = match is_store {
-            true => store_life::replay_command(seed, sabotage),
-            false => cluster::replay_command(seed),
+            true => store_life::replay_command(seed, of_stores),
+            false => cluster::replay_command(seed, scenario),
         };
         eprintln!("seed {seed} panicked\n  {command}");
     }));
@@ -102,6 +110,7 @@ fn run_clusters(arguments: &Arguments) -> bool {
         print: printer(arguments),
         scarce_buffers: arguments.scarce_buffers,
         plain_faults: arguments.plain_faults,
+        scenario: arguments.scenario,
         sabotage: arguments.break_osds,
         store_sabotage: arguments.sabotage,
     };
@@ -172,8 +181,16 @@ impl Clock {
     }
 }
 
+fn settings_of_stores(arguments: &Arguments) -> store_life::Settings {
+    store_life::Settings {
+        sabotage: arguments.sabotage,
+        secret_is_known: arguments.known_secret,
+        print: printer(arguments),
+    }
+}
+
 fn run_stores(arguments: &Arguments) -> bool {
-    let settings = store_life::Settings { sabotage: arguments.sabotage, print: printer(arguments) };
+    let settings = settings_of_stores(arguments);
     let seeds = seeds_of(arguments);
     let (mut total, mut failed) = (store_life::Report::default(), 0u64);
     for seed in seeds.clone() {
@@ -191,7 +208,8 @@ fn run_stores(arguments: &Arguments) -> bool {
     }
     println!(
         "{} seeds, {failed} failed: {} operations, {} crashes, {} clean shutdowns, {} unacknowledged \
-         operations survived, {} batches replayed, {} blocks cleaned, {} refusals because full, {} events",
+         operations survived, {} batches replayed, {} blocks cleaned, {} refusals because full, {} blocks pushed, {} of \
+         equal checksums, {} that may look like the store's own, {} events",
         seeds.end - seeds.start,
         total.operations,
         total.crashes,
@@ -200,6 +218,9 @@ fn run_stores(arguments: &Arguments) -> bool {
         total.replayed_batches,
         total.cleaned_blocks,
         total.refusals,
+        total.pushed_blocks,
+        total.colliding_blocks,
+        total.lookalike_blocks,
         total.events
     );
     if arguments.seed.is_some() {
@@ -218,4 +239,8 @@ fn add(total: &mut store_life::Report, report: &store_life::Report) {
     total.refusals += report.refusals;
     total.cleaned_blocks += report.cleaned_blocks;
     total.replayed_batches += report.replayed_batches;
+    total.splits += report.splits;
+    total.pushed_blocks += report.pushed_blocks;
+    total.colliding_blocks += report.colliding_blocks;
+    total.lookalike_blocks += report.lookalike_blocks;
 }

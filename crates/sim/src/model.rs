@@ -12,8 +12,19 @@ use std::collections::VecDeque;
 pub struct Version {
     /// The token of the write, counted from 1; 0 where nothing is written.
     pub token: u64,
-    /// The checksum of what was written; 0 where nothing is written.
+    /// The checksum of what was written; 0 where nothing is written. Other versions may have the same.
     pub checksum: u32,
+    /// The place in its group's order at which it last changed; 0 where nothing is written.
+    pub changed: Sequence,
+}
+
+/// What a store shows of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The checksum by its index.
+    pub checksum: u32,
+    /// Whose bytes lie on the drive, as they say themselves; `None` if they do not verify, for they rotted.
+    pub token: Option<u64>,
 }
 
 /// What an operation does to its object.
@@ -21,6 +32,8 @@ pub struct Version {
 pub enum Effect {
     /// Writes blocks with these checksums.
     Write(Vec<u32>),
+    /// The same, as a learner is given blocks that it lacks: the log does not tell of it, and they changed before.
+    Push(Vec<u32>),
     /// Makes this many blocks read as zeros.
     Zero(u16),
     /// Only moves the log's position.
@@ -38,7 +51,7 @@ pub struct Change {
     pub object: usize,
     /// Its place in the log of its placement group.
     pub epoch: Epoch,
-    /// Its place in the log of its placement group.
+    /// Its place in the log of its placement group. Of a push: the newest place that any of its blocks changed at.
     pub sequence: Sequence,
     /// The first block it changes.
     pub first_block: u16,
@@ -53,10 +66,17 @@ impl Change {
     #[must_use]
     pub fn block_count(&self) -> u16 {
         match &self.effect {
-            Effect::Write(checksums) => checksums.len() as u16,
+            Effect::Write(checksums) | Effect::Push(checksums) => checksums.len() as u16,
             Effect::Zero(count) => *count,
             Effect::Mark | Effect::Split(_) => 0,
         }
+    }
+
+    /// When its block of that number changed, in its group's order. Those of a push did so at different times.
+    #[must_use]
+    pub fn changed(&self, index: usize) -> Sequence {
+        let earlier = if matches!(self.effect, Effect::Push(_)) { 5 * (index as u64 % 3) } else { 0 };
+        Sequence(self.sequence.0.saturating_sub(earlier))
     }
 }
 
@@ -105,12 +125,12 @@ impl Log {
     }
 }
 
-/// What a store showed: for each object of the model its 1024 blocks' checksums, `None` where it says
-/// zeros, and for each placement group its position.
+/// What a store showed: for each object of the model its 1024 blocks, `None` where it says zeros, and for each placement
+/// group its position.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// By object, by block.
-    pub checksums: Vec<Vec<Option<u32>>>,
+    pub blocks: Vec<Vec<Option<Seen>>>,
     /// By placement group.
     pub positions: Vec<Option<(Epoch, Sequence)>>,
 }
@@ -182,8 +202,8 @@ impl Model {
     pub fn recover(&mut self, shown: &Shown) -> Result<usize, String> {
         let acknowledged = self.clone();
         let mut differences = 0usize;
-        for (versions, checksums) in self.blocks.iter().zip(&shown.checksums) {
-            differences += versions.iter().zip(checksums).filter(|(v, c)| !agrees(**v, **c)).count();
+        for (versions, blocks) in self.blocks.iter().zip(&shown.blocks) {
+            differences += versions.iter().zip(blocks).filter(|(v, seen)| !agrees(**v, **seen)).count();
         }
         let mut survivors = 0;
         let mut batch = None;
@@ -193,10 +213,10 @@ impl Model {
             };
             survivors += 1;
             batch = operation.batch.or(batch);
-            let checksums = &shown.checksums[operation.object];
+            let blocks = &shown.blocks[operation.object];
             let mut change = 0isize;
             self.apply(&operation, |block, old, new| {
-                let seen = checksums[block];
+                let seen = blocks[block];
                 change += isize::from(!agrees(new, seen)) - isize::from(!agrees(old, seen));
             });
             differences = differences.checked_add_signed(change).expect("a count of differences");
@@ -226,11 +246,18 @@ impl Model {
         let blocks = &mut self.blocks[operation.object];
         for index in 0..usize::from(operation.block_count()) {
             let new = match &operation.effect {
-                Effect::Write(checksums) => Version { token: operation.token, checksum: checksums[index] },
+                Effect::Write(checksums) | Effect::Push(checksums) => Version {
+                    token: operation.token,
+                    checksum: checksums[index],
+                    changed: operation.changed(index),
+                },
                 Effect::Zero(_) | Effect::Mark | Effect::Split(_) => Version::default(),
             };
             changed(first + index, blocks[first + index], new);
             blocks[first + index] = new;
+        }
+        if matches!(operation.effect, Effect::Push(_)) {
+            return;
         }
         let marks = matches!(operation.effect, Effect::Mark);
         self.logs[self.pg_of[operation.object]].push(Entry {
@@ -265,18 +292,18 @@ impl Model {
                 );
             }
         }
-        for (object, checksums) in shown.checksums.iter().enumerate() {
-            for (block, checksum) in checksums.iter().enumerate() {
+        for (object, blocks) in shown.blocks.iter().enumerate() {
+            for (block, seen) in blocks.iter().enumerate() {
                 let version = self.blocks[object][block];
                 let staged = self.staged.iter().any(|operation| {
                     let first = usize::from(operation.first_block);
                     operation.object == object
                         && (first..first + usize::from(operation.block_count())).contains(&block)
                 });
-                if !staged && !agrees(version, *checksum) {
+                if !staged && !agrees(version, *seen) {
                     return format!(
-                        "block {block} of {} shows {checksum:08x?}, but {version:x?} is durable and nothing \
-                         newer was staged for it",
+                        "block {block} of {} shows {seen:x?}, but {version:x?} is durable and nothing newer was \
+                         staged for it",
                         self.keys[object]
                     );
                 }
@@ -291,12 +318,17 @@ impl Model {
     }
 }
 
-/// Whether a store that shows `checksum` (`None`: zeros) holds `version`.
+/// Whether a store that shows this of a block (`None`: zeros) holds `version`: of several with one checksum the one whose
+/// bytes are there.
 #[must_use]
-pub fn agrees(version: Version, checksum: Option<u32>) -> bool {
-    match checksum {
+pub fn agrees(version: Version, seen: Option<Seen>) -> bool {
+    match seen {
         None => version.token == 0,
-        Some(checksum) => version.token != 0 && version.checksum == checksum,
+        Some(Seen { checksum, token }) => {
+            version.token != 0
+                && version.checksum == checksum
+                && token.is_none_or(|token| token == version.token)
+        }
     }
 }
 
@@ -322,13 +354,19 @@ mod tests {
         }
     }
 
-    fn shown(blocks: &[(usize, u32)], sequence: u64) -> Shown {
-        let mut checksums = vec![None; OBJECT_BLOCKS];
-        for (block, checksum) in blocks {
-            checksums[*block] = Some(*checksum);
+    /// Blocks by number, checksum, and who wrote what is there.
+    fn shown_of(blocks: &[(usize, u32, Option<u64>)], sequence: u64) -> Shown {
+        let mut all = vec![None; OBJECT_BLOCKS];
+        for (block, checksum, token) in blocks {
+            all[*block] = Some(Seen { checksum: *checksum, token: *token });
         }
         let position = (sequence > 0).then_some((Epoch(1), Sequence(sequence)));
-        Shown { checksums: vec![checksums], positions: vec![position] }
+        Shown { blocks: vec![all], positions: vec![position] }
+    }
+
+    fn shown(blocks: &[(usize, u32)], sequence: u64) -> Shown {
+        let blocks: Vec<_> = blocks.iter().map(|(block, checksum)| (*block, *checksum, None)).collect();
+        shown_of(&blocks, sequence)
     }
 
     #[test]
@@ -359,6 +397,32 @@ mod tests {
         model.staged.push_back(write(1, 0, &[10], 1));
         model.staged.push_back(write(2, 1, &[20], 2));
         assert!(model.recover(&shown(&[(1, 20)], 2)).is_err());
+    }
+
+    #[test]
+    fn an_older_version_of_the_same_checksum_is_refused() {
+        let mut model = model();
+        for token in [1, 2] {
+            model.staged.push_back(write(token, 0, &[10], token));
+            model.durable(token).unwrap();
+        }
+        model.staged.push_back(write(3, 0, &[10], 3));
+        let of = |token: u64, sequence| shown_of(&[(0, 10, Some(token))], sequence);
+        assert_eq!(model.clone().recover(&of(2, 2)), Ok(0));
+        assert_eq!(model.clone().recover(&of(3, 3)), Ok(1));
+        assert!(model.clone().recover(&of(1, 2)).is_err(), "what was overwritten is back");
+        assert!(model.clone().recover(&of(2, 3)).is_err(), "the log tells of a write that is not there");
+    }
+
+    #[test]
+    fn a_push_is_in_no_log_and_says_when_its_blocks_changed() {
+        let mut model = model();
+        model.staged.push_back(write(1, 0, &[10], 1));
+        model.durable(1).unwrap();
+        let effect = Effect::Push(vec![20, 21]);
+        model.staged.push_back(Change { sequence: Sequence(9), effect, batch: None, ..write(2, 0, &[], 1) });
+        assert_eq!(model.recover(&shown(&[(0, 20), (1, 21)], 1)), Ok(1));
+        assert_eq!([0, 1].map(|block| model.blocks[0][block].changed), [Sequence(9), Sequence(4)]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ fn assert_survives(seed: u64) -> store_life::Report {
 fn the_store_survives_crashes_at_any_moment() {
     let (mut crashes, mut survivors, mut cleaned, mut refusals, mut shutdowns, mut splits) =
         (0, 0, 0, 0, 0, 0);
+    let (mut pushed, mut colliding, mut lookalikes) = (0, 0, 0);
     for seed in 0..FIXED_SEEDS {
         let report = assert_survives(seed);
         crashes += report.crashes;
@@ -26,6 +27,9 @@ fn the_store_survives_crashes_at_any_moment() {
         refusals += report.refusals;
         shutdowns += report.shutdowns;
         splits += report.splits;
+        pushed += report.pushed_blocks;
+        colliding += report.colliding_blocks;
+        lookalikes += report.lookalike_blocks;
     }
     // A simulation that stops reaching the interesting places would pass in silence.
     assert!(crashes > 2 * FIXED_SEEDS, "only {crashes} crashes");
@@ -34,6 +38,9 @@ fn the_store_survives_crashes_at_any_moment() {
     assert!(refusals > FIXED_SEEDS / 4, "only {refusals} refusals because full");
     assert!(shutdowns > FIXED_SEEDS / 4, "only {shutdowns} clean shutdowns");
     assert!(splits > FIXED_SEEDS / 2, "only {splits} splits");
+    assert!(pushed > FIXED_SEEDS * 10, "only {pushed} blocks were pushed");
+    assert!(colliding > FIXED_SEEDS * 100, "only {colliding} blocks of equal checksums");
+    assert!(lookalikes > FIXED_SEEDS * 50, "only {lookalikes} blocks that look like the store's own");
 }
 
 #[test]
@@ -55,7 +62,7 @@ fn one_seed_is_one_life() {
 #[test]
 fn every_sabotage_is_noticed() {
     for sabotage in SABOTAGES {
-        let settings = Settings { sabotage: Some(sabotage), print: None };
+        let settings = Settings { sabotage: Some(sabotage), ..Settings::default() };
         let noticed = (0..SEEDS_UNTIL_NOTICED_MAX)
             .find_map(|seed| store_life::run_guarded(seed, settings).err())
             // Noticed must be the sabotage, and nothing else.
@@ -65,6 +72,17 @@ fn every_sabotage_is_noticed() {
             .unwrap_or_else(|| panic!("{sabotage:?} goes unnoticed for {SEEDS_UNTIL_NOTICED_MAX} seeds"));
         println!("{sabotage:?} is noticed by {noticed}");
     }
+}
+
+#[test]
+fn blocks_that_look_like_the_stores_own_are_noticed_where_its_secret_is_known() {
+    let settings = Settings { secret_is_known: true, ..Settings::default() };
+    let noticed = (0..SEEDS_UNTIL_NOTICED_MAX)
+        .find_map(|seed| store_life::run_guarded(seed, settings).err())
+        .inspect(|failure| {
+            assert_survives(failure.seed);
+        });
+    println!("{}", noticed.expect("some life writes a block that its store takes for a batch"));
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, ClusterId, OsdUuid, crc32c};
+use base::{BLOCK_BYTES, ClusterId, OsdUuid, ZERO_BLOCK_CRC32C, crc32c};
+use sim::contents::{Collision, Contents, Place};
 use sim::drive::SimDrive;
+use sim::lookalike;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
-use store::layout::FORMAT_VERSION;
-use store::{Device, Expected, OpenError, Options, Store};
+use store::layout::{BATCH_MAGIC, BatchHeader, FORMAT_VERSION};
+use store::{Device, Expected, OpenError, Options, Secret, Store};
+use zerocopy::IntoBytes;
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
 
@@ -97,7 +100,7 @@ fn a_record_of_an_unknown_kind_is_an_error_that_names_its_place_and_what_to_do()
     let mut drive = machine.drive;
     let mut block = vec![0; BLOCK_BYTES];
     drive.read(header, &mut block).unwrap();
-    block[64] = 99;
+    block[size_of::<BatchHeader>()] = 99;
     let checksum = crc32c(&block[4..]);
     block[..4].copy_from_slice(&checksum.to_le_bytes());
     drive.write(header, &block).unwrap();
@@ -227,6 +230,72 @@ fn a_rotten_block_in_the_tail_does_not_end_the_log() {
     }
 }
 
+/// A store whose log has gone around its drive several times, with nothing in it but a block of a client that looks like the
+/// header of a batch: one that is far ahead, and says that all before it was durable.
+fn written_around(secret: Secret) -> SimDrive {
+    let header = BatchHeader {
+        magic: BATCH_MAGIC.into(),
+        secret: lookalike::guess(&Machine::identity()),
+        sequence: (u64::MAX - 1).into(),
+        durable_through: (u64::MAX - 2).into(),
+        mount: 1u64.into(),
+        ..BatchHeader::default()
+    };
+    let mut block = [0; BLOCK_BYTES];
+    block[..size_of::<BatchHeader>()].copy_from_slice(header.as_bytes());
+    let checksum = crc32c(&block[4..]);
+    block[..4].copy_from_slice(&checksum.to_le_bytes());
+    let drive = SimDrive::new(LOG_OFFSET_BYTES + (2 << 20), true, Random::new(1));
+    let mut machine = Machine::format_with(drive, secret, &options());
+    for write in 0..1500 {
+        machine.write(0, write % 8, &block).unwrap();
+        machine.settle();
+    }
+    machine.drive
+}
+
+#[test]
+fn a_clients_block_that_looks_like_a_header_keeps_no_store_from_starting() {
+    let machine =
+        Machine::open(written_around(Machine::SECRET), &options()).map_err(|(_, error)| error).unwrap();
+    assert!((0..8).all(|block| location(&machine.store, block).is_some()));
+    // Were its secret known to clients, that block would be a batch of this store, and all before it lost.
+    open_error(written_around(lookalike::guess(&Machine::identity())));
+}
+
+/// What the last batch of a log was to write is not there but for its header: what a drive may leave of it when the power goes.
+/// What lay there before has the same checksum.
+#[test]
+fn a_batch_is_not_taken_for_whole_because_what_lay_there_before_has_its_checksums() {
+    let place = Place { volume: 0, block: 50 };
+    for crc32c in [Some(ZERO_BLOCK_CRC32C), None] {
+        let contents = Contents::Colliding(Collision { crc32c, of_both: false });
+        let block = |author| {
+            let mut bytes = [0; BLOCK_BYTES];
+            contents.fill(author, place, &mut bytes);
+            bytes
+        };
+        let mut machine = machine(20);
+        machine.write(0, 50, &block(1)).unwrap();
+        machine.settle();
+        machine.write(0, 50, &block(2)).unwrap();
+        machine.settle();
+        let place_on_drive = u64::from(location(&machine.store, 50).unwrap()) * BLOCK_BYTES as u64;
+        let mut drive = machine.drive;
+        // Nothing was ever written there, or an older version in an earlier use of the segment.
+        let before = if crc32c.is_some() { [0; BLOCK_BYTES] } else { block(1) };
+        drive.write(place_on_drive, &before).unwrap();
+        let machine = Machine::open(drive, &options()).map_err(|(_, error)| error).unwrap();
+        let shown = location(&machine.store, 50).unwrap();
+        let is_first = *machine.drive.block(shown) == block(1);
+        let says_first = u64::from(shown) * BLOCK_BYTES as u64 != place_on_drive;
+        assert!(
+            is_first && says_first,
+            "the second write is taken for durable, and what is read is not what it wrote"
+        );
+    }
+}
+
 #[test]
 fn a_drive_of_another_cluster_or_another_osd_is_refused() {
     let mut drive = machine(1).shut_down();
@@ -264,7 +333,8 @@ fn a_truncated_drive_is_refused() {
 #[test]
 fn a_drive_too_small_is_refused() {
     let mut drive = SimDrive::new(LOG_OFFSET_BYTES + (256 << 10), true, Random::new(1));
-    println!("{}", store::format(&mut drive, Machine::identity(), &options()).unwrap_err());
+    let refused = store::format(&mut drive, Machine::identity(), Machine::SECRET, &options()).unwrap_err();
+    println!("{refused}");
 }
 
 #[test]

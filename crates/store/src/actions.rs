@@ -36,8 +36,9 @@ pub struct Options {
     pub segment_bytes: Option<u32>,
     /// Bytes of log between checkpoints; `None` chooses by the drive's size.
     pub checkpoint_interval_bytes: Option<u64>,
-    /// Entries of each group's log that are kept, at most [`PG_LOG_ENTRIES`](crate::PG_LOG_ENTRIES). More than the
-    /// writes of a group that are under way at the same time, or members' logs would not overlap.
+    /// Entries of each group's log that are kept, at most [`PG_LOG_ENTRIES`](crate::PG_LOG_ENTRIES). A quarter of it, and no
+    /// more than [`IN_FLIGHT_MAX`](crate::IN_FLIGHT_MAX), is how many writes of a group may be under way at the same time:
+    /// so what a member has that others may not have is in its log. All members keep the same.
     pub pg_log_entries: usize,
     /// Breaks a promise on purpose, so that tests can show that they would notice.
     #[doc(hidden)]

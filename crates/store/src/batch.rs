@@ -1,7 +1,7 @@
 //! One batch: filled in memory, and read back record by record.
 
-use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind};
-use base::{BLOCK_BYTES, Buffer};
+use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind, STREAMS, Secret};
+use base::{BLOCK_BYTES, Buffer, Fingerprints};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -64,8 +64,10 @@ impl OpenBatch {
     }
 
     /// Completes the header; nothing changes after that.
-    pub(crate) fn seal(&mut self, header: BatchHeader) {
+    pub(crate) fn seal(&mut self, header: BatchHeader, fingerprints: &Fingerprints) {
+        let data = BLOCK_BYTES..BLOCK_BYTES * self.blocks() as usize;
         let header = BatchHeader {
+            data_fingerprint: fingerprints.of(&self.buffer.bytes()[data]).into(),
             magic: BATCH_MAGIC.into(),
             record_count: self.record_count.into(),
             data_blocks: self.data_blocks.into(),
@@ -80,10 +82,10 @@ impl OpenBatch {
 }
 
 /// The header of a block that begins a batch of this formatting, or `None` if it does not.
-pub(crate) fn header_of(block: &[u8], salt: u64) -> Option<BatchHeader> {
+pub(crate) fn header_of(block: &[u8], secret: &Secret) -> Option<BatchHeader> {
     let (header, _) = BatchHeader::read_from_prefix(block).ok()?;
     // The magic is looked at first: most blocks that are probed are none, and a checksum costs more.
-    let is_ours = header.magic.get() == BATCH_MAGIC && header.salt.get() == salt;
+    let is_ours = header.magic.get() == BATCH_MAGIC && header.secret == *secret;
     (is_ours && header.crc32c.get() == base::crc32c(&block[4..BLOCK_BYTES])).then_some(header)
 }
 
@@ -98,15 +100,40 @@ pub(crate) struct RecordView<'a> {
     pub(crate) data_index: u32,
 }
 
-/// The kind of the first record that this program does not know, if there is one in a header block whose checksum was
-/// verified.
-pub(crate) fn unknown_record(block: &[u8], header: &BatchHeader) -> Option<u8> {
-    let (mut count, mut end) = (0, size_of::<BatchHeader>());
+/// What is wrong with a header block whose checksum was verified: the program that wrote it knew more than this one, or was
+/// none of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A record of a kind that is not known.
+    UnknownRecord(u8),
+    /// A field that says what cannot be.
+    Impossible(&'static str),
+}
+
+/// Looks at every field of a header block before anything is done by it.
+pub(crate) fn fault(block: &[u8], header: &BatchHeader) -> Option<Fault> {
+    let (mut count, mut end, mut data_blocks) = (0, size_of::<BatchHeader>(), 0u64);
     for view in records(block, header) {
+        if !view.record.is_possible(view.kind) {
+            return Some(Fault::Impossible("a record"));
+        }
         count += 1;
         end += size_of::<Record>() + size_of_val(view.tail);
+        data_blocks += u64::from(view.kind.data_blocks(view.record.block_count.get()));
     }
-    (count < header.record_count.get()).then(|| block.get(end).copied().unwrap_or_default())
+    if count < header.record_count.get() {
+        let kind = block[..BLOCK_BYTES].get(end).copied();
+        let unknown = kind.filter(|kind| RecordKind::from_number(*kind).is_none());
+        return Some(unknown.map_or(Fault::Impossible("the number of records"), Fault::UnknownRecord));
+    }
+    let checks = [
+        (data_blocks == u64::from(header.data_blocks.get()), "the number of data blocks"),
+        (usize::from(header.stream) < STREAMS, "the stream"),
+        (header.durable_through < header.sequence, "what was durable before"),
+        (header.mount_begin <= header.sequence, "the begin of its mount"),
+        (header.reserved == 0, "what is reserved"),
+    ];
+    checks.iter().find(|(holds, _)| !holds).map(|(_, what)| Fault::Impossible(what))
 }
 
 /// The records of a header block whose checksum was verified. Ends early at a record that cannot be.

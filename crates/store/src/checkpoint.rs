@@ -18,10 +18,11 @@ use crate::actions::{Action, Options};
 use crate::contents::Contents;
 use crate::in_flight::{FLUSH_SUPERBLOCK, TOKEN_SUPERBLOCK};
 use crate::layout::{
-    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, LogEnd, Piece, ROOT_PIECES_MAX, Record, RecordKind, RootEntry,
-    RootGroup, RootHeader, RootObject, SUPERBLOCK_OFFSETS, Superblock,
+    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, ROOT_PIECES_MAX, Record,
+    RecordKind, RootEntry, RootGroup, RootHeader, RootHeld, RootObject, SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::log::{Log, Turn};
+use crate::pg_log::Held;
 use crate::segments::Segments;
 use crate::space::Space;
 use crate::streams::COLD;
@@ -325,27 +326,32 @@ impl Checkpoint {
             bytes.extend_from_slice(entry.as_bytes());
         }
         for (pg, log) in &contents.logs.groups {
-            let incomplete = if log.is_incomplete { GROUP_IS_INCOMPLETE } else { 0 };
+            let flag = |is_so: bool, bit: u32| if is_so { bit } else { 0 };
+            let (reached_volume, reached_object) = log.reached.unwrap_or_default();
             let group = RootGroup {
                 pool: pg.pool.0.into(),
                 pg_index: pg.index.into(),
-                flags: (log.modulus << GROUP_MODULUS_SHIFT | incomplete).into(),
+                flags: (log.modulus << GROUP_MODULUS_SHIFT
+                    | flag(log.is_incomplete, GROUP_IS_INCOMPLETE)
+                    | flag(log.reached.is_some(), GROUP_REACHED))
+                .into(),
                 entry_count: (log.entries.len() as u32).into(),
                 log_begins: log.begins.0.into(),
+                log_started: log.started.0.into(),
+                reached_volume: reached_volume.0.into(),
+                reached_object: reached_object.into(),
+                doubt_count: (log.doubts.len() as u32).into(),
+                held_count: (log.held.len() as u32).into(),
+                reserved: 0.into(),
             };
             bytes.extend_from_slice(group.as_bytes());
-            for entry in &log.entries {
-                let entry = RootEntry {
-                    sequence: entry.sequence.0.into(),
-                    volume: entry.volume.0.into(),
-                    epoch: entry.epoch.0.into(),
-                    object: entry.object.into(),
-                    first_block: entry.first_block.into(),
-                    block_count: entry.block_count.into(),
-                    reserved: 0.into(),
-                    origin: entry.origin.into(),
-                };
-                bytes.extend_from_slice(entry.as_bytes());
+            for entry in log.entries.iter().chain(&log.doubts) {
+                bytes.extend_from_slice(RootEntry::from(entry).as_bytes());
+            }
+            for Held { object: (volume, object), through } in &log.held {
+                let (volume, through) = (volume.0.into(), through.0.into());
+                let held = RootHeld { volume, object: (*object).into(), reserved: 0.into(), through };
+                bytes.extend_from_slice(held.as_bytes());
             }
         }
         let group_count = (contents.logs.groups.len() as u64).into();

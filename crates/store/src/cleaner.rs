@@ -9,7 +9,7 @@
 //! the age: where all data is equally hot, age says little, and the emptiest segment is the cheapest.
 
 use crate::actions::Action;
-use crate::batch::{OpenBatch, header_of, records};
+use crate::batch::{OpenBatch, fault, header_of, records};
 use crate::checkpoint::Checkpoint;
 use crate::contents::Contents;
 use crate::device::DeviceError;
@@ -252,7 +252,8 @@ impl Cleaner {
         while at < blocks {
             let block = &piece[at as usize * BLOCK_BYTES..][..BLOCK_BYTES];
             let Some(done) = self.data_done else {
-                let Some(header) = header_of(block, log.salt()) else {
+                let found = header_of(block, log.secret());
+                let Some(header) = found.filter(|header| fault(block, header).is_none()) else {
                     // The end of what was appended; or damage, which shows in what stays live.
                     self.position = u32::MAX;
                     break;
@@ -264,7 +265,7 @@ impl Cleaner {
                 continue;
             };
             let header_block = std::mem::take(&mut self.header);
-            let header = header_of(&header_block, log.salt()).expect("it was verified when it was kept");
+            let header = header_of(&header_block, log.secret()).expect("it was verified when it was kept");
             let here = (header.data_blocks.get().saturating_sub(done)).min(blocks - at);
             let data_start = contents.segments.location(victim, start + at);
             let data = &piece[at as usize * BLOCK_BYTES..];
@@ -316,7 +317,7 @@ impl Cleaner {
         let mut runs = std::mem::take(&mut self.scratch_runs);
         runs.clear();
         for (record, view) in records(header_block, header).enumerate() {
-            if !matches!(view.kind, RecordKind::Write | RecordKind::Relocate) {
+            if !view.kind.has_blocks() {
                 continue;
             }
             let key = contents.logs.home(view.record.key());

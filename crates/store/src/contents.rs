@@ -6,6 +6,7 @@ use crate::layout::{Piece, RecordKind};
 use crate::pg_log::PgLogs;
 use crate::segments::Segments;
 use base::{LogEntry, ObjectKey, Sequence};
+use zerocopy::little_endian::U32;
 
 /// All of it. Only durable records change it.
 #[derive(Debug)]
@@ -28,21 +29,31 @@ impl Contents {
         let (index, logs, segments) = (&mut self.index, &mut self.logs, &mut self.segments);
         let (first_block, block_count) = (view.record.first_block.get(), view.record.block_count.get());
         let mut freed = None;
+        // The log of the group that the record names: it was copied with this entry when the group was split.
+        let pg = view.record.key().pg;
+        let (epoch, sequence) = view.record.position();
         match view.kind {
-            RecordKind::Write | RecordKind::Relocate => {
-                let (checksums, sources) = view.tail.split_at(usize::from(block_count));
+            RecordKind::Write | RecordKind::Relocate | RecordKind::Push => {
+                let (checksums, more) = view.tail.split_at(usize::from(block_count));
                 for number in 0..block_count {
-                    let block = first_block + number;
-                    let crc32c = checksums[usize::from(number)].get();
-                    // What was moved and overwritten since it was read is dead on arrival. The checksum tells even a write
-                    // to the very place that the block was read from, should that have been freed meanwhile.
-                    if let Some(source) = sources.get(usize::from(number))
-                        && index.entry(&key, block) != Some(Entry { location: source.get(), crc32c })
-                    {
-                        continue;
-                    }
+                    let at = usize::from(number);
+                    let (block, crc32c) = (first_block + number, checksums[at].get());
                     let location = data_location + view.data_index + u32::from(number);
-                    let old = index.set(key, block, Entry { location, crc32c });
+                    let old = match view.kind {
+                        RecordKind::Relocate => {
+                            // What was moved and overwritten since it was read is dead on arrival.
+                            let source = Entry { location: more[at].get(), crc32c };
+                            if !index.move_to(&key, block, source, location) {
+                                continue;
+                            }
+                            Some(source)
+                        }
+                        RecordKind::Push => {
+                            let changed = changed_at(&more[2 * at..]);
+                            index.set(key, block, Entry { location, crc32c }, changed)
+                        }
+                        _ => index.set(key, block, Entry { location, crc32c }, sequence),
+                    };
                     segments.at(location).live += 1;
                     if let Some(old) = old {
                         segments.block_died(old.location);
@@ -51,6 +62,10 @@ impl Contents {
             }
             RecordKind::Zero => {
                 freed = index.remove(&key, first_block, block_count, |old| segments.block_died(old.location));
+            }
+            RecordKind::Reached => {
+                logs.reached(pg, (key.volume, key.object));
+                return None;
             }
             RecordKind::Mark | RecordKind::Join => {
                 if let Some(modulus) = view.record.modulus() {
@@ -68,14 +83,11 @@ impl Contents {
             RecordKind::Entry => {}
             RecordKind::Page | RecordKind::Root => return None,
         }
-        // The log of the group that the record names: it was copied with this entry when the group was split.
-        let pg = view.record.key().pg;
-        let (epoch, sequence) = view.record.position();
         let is_placed = sequence > Sequence(0) || view.kind == RecordKind::Join;
         if view.kind == RecordKind::Mark {
             logs.completed(pg);
         }
-        if view.kind != RecordKind::Relocate && is_placed {
+        if !matches!(view.kind, RecordKind::Relocate | RecordKind::Push) && is_placed {
             let origin = view.record.origin();
             let object = if block_count == 0 { 0 } else { key.object };
             let volume = key.volume;
@@ -87,4 +99,9 @@ impl Contents {
         }
         freed
     }
+}
+
+/// The sequence that a push says for a block, whose two words come first.
+fn changed_at(words: &[U32]) -> Sequence {
+    Sequence(u64::from(words[1].get()) << 32 | u64::from(words[0].get()))
 }

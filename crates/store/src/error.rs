@@ -60,8 +60,8 @@ pub enum OpenError {
     },
     /// Made by an older program, whose format is not read any more.
     #[error(
-        "has format version {found}, this program knows {known} only; use the older program, or wipe it and let the other \
-         replicas bring its data back"
+        "has format version {found}, this program knows {known} only; use the older program, or have \
+         `millpond osd replace` make it anew and the other replicas bring its data back"
     )]
     OlderFormat {
         /// Its version.
@@ -72,13 +72,13 @@ pub enum OpenError {
     /// Both copies are damaged.
     #[error(
         "both superblocks (at 0 and 1MiB) are damaged; the data of this OSD cannot be read, the other replicas have it: \
-         wipe the drive with `millpond osd wipe` and let it be filled again"
+         `millpond osd replace` makes it anew, and they fill it"
     )]
     SuperblocksDamaged,
     /// Smaller than it was.
     #[error(
         "the drive has {}, but was formatted with {}; it was truncated, or is another one: restore its size, or \
-         wipe it with `millpond osd wipe` and let it be filled again", ByteSize(*found), ByteSize(*formatted)
+         have `millpond osd replace` make it anew and the others fill it", ByteSize(*found), ByteSize(*formatted)
     )]
     Truncated {
         /// Its size now.
@@ -88,8 +88,8 @@ pub enum OpenError {
     },
     /// A durable part of the log cannot be read.
     #[error(
-        "{what} at offset {offset} is damaged; acknowledged writes are in it, which the other replicas have: wipe the \
-         drive with `millpond osd wipe` and let it be filled again"
+        "{what} at offset {offset} is damaged; acknowledged writes are in it, which the other replicas have: `millpond \
+         osd replace` makes it anew, and they fill it"
     )]
     Damaged {
         /// The thing.
@@ -104,6 +104,17 @@ pub enum OpenError {
     UnknownRecord {
         /// Its number.
         kind: u8,
+        /// Of the batch, in bytes.
+        offset: u64,
+    },
+    /// Its checksum is right, and it says what no program of ours writes.
+    #[error(
+        "{what} of the batch at offset {offset} cannot be; a newer or faulty program wrote it: use that, or have \
+         `millpond osd replace` make it anew and the others fill it"
+    )]
+    Impossible {
+        /// The field.
+        what: &'static str,
         /// Of the batch, in bytes.
         offset: u64,
     },

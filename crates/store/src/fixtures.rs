@@ -10,7 +10,7 @@ use crate::layout::{
     RootObject, Superblock,
 };
 use crate::superblock;
-use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, Epoch, Fingerprints, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SUPERBLOCK: &[u8] = include_bytes!("../fixtures/superblock.bin");
@@ -27,33 +27,35 @@ fn key(index: u32, object: u32) -> ObjectKey {
 }
 
 #[test]
-fn a_superblock_of_format_3() {
+fn a_superblock_of_format_4() {
     let found = found();
     assert!(found.is_intact());
-    assert_eq!((found.version.get(), FORMAT_VERSION), (3, 3));
+    assert_eq!((found.version.get(), FORMAT_VERSION), (4, 4));
     let identity = superblock::identity(&found);
-    assert_eq!(identity.cluster.to_string(), "05b4df8c-2380-4e66-a861-719e127f82c4");
-    assert_eq!(identity.osd_uuid.to_string(), "66b20155-14fe-470d-885f-d37e073dcb8b");
+    assert_eq!(identity.cluster.to_string(), "505e09b8-d4ae-4dd2-8a9f-da4fb4f89d44");
+    assert_eq!(identity.osd_uuid.to_string(), "9f86cdf2-5b94-478a-b683-ed7308d223c9");
     assert_eq!(
         (identity.osd.0, found.segment_bytes.get(), found.device_bytes.get()),
         (0, 4 << 20, 256 << 20)
     );
-    assert_eq!((found.mount.get(), found.sequence.get(), found.covers.get()), (1, 2, 507));
+    assert_eq!((found.mount.get(), found.sequence.get(), found.covers.get()), (1, 2, 396));
     let root = found.root[0];
-    assert_eq!((found.root_pieces.get(), root.location.get(), root.bytes.get()), (1, 2066, 32_664));
-    assert_eq!((root.crc32c.get(), crc32c(ROOT)), (0x2af3_aa08, 0x2af3_aa08));
-    assert_eq!(superblock::salt(&found), 11_291_985_527_597_893_845);
+    assert_eq!((found.root_pieces.get(), root.location.get(), root.bytes.get()), (1, 2066, 34_712));
+    assert_eq!(found.secret[..4], [0x18, 0xc7, 0x1c, 0x46]);
+    assert_eq!((root.crc32c.get(), crc32c(ROOT)), (0x6a48_a67c, 0x6a48_a67c));
 }
 
 #[test]
-fn a_batch_of_format_3() {
+fn a_batch_of_format_4() {
     let block = &BATCH[..BLOCK_BYTES];
-    let header = header_of(block, superblock::salt(&found())).expect("it is one of that drive");
+    let header = header_of(block, &found().secret).expect("it is one of that drive");
     let BatchHeader { magic, sequence, mount, durable_through, mount_begin, .. } = header;
-    assert_eq!((header.crc32c.get(), magic.get()), (4_201_071_263, BATCH_MAGIC));
-    assert_eq!([sequence, mount, durable_through, mount_begin].map(|number| number.get()), [327, 1, 326, 1]);
+    assert_eq!((header.crc32c.get(), magic.get()), (244_316_471, BATCH_MAGIC));
+    assert_eq!([sequence, mount, durable_through, mount_begin].map(|number| number.get()), [332, 1, 331, 1]);
     assert_eq!((header.next_segment.map(|next| next.get()), header.stream), ([2, 3], 0));
     assert_eq!((header.record_count.get(), header.data_blocks.get()), (3, 2));
+    let print = Fingerprints::new(&found().secret).of(&BATCH[BLOCK_BYTES..]);
+    assert_eq!(header.data_fingerprint.get(), print);
     let found: Vec<_> = records(block, &header).collect();
     let said = |record: &Record| {
         let (epoch, sequence) = record.position();
@@ -62,9 +64,9 @@ fn a_batch_of_format_3() {
     assert_eq!(
         [0, 1, 2].map(|index| (found[index].kind, said(&found[index].record))),
         [
-            (RecordKind::Write, (key(12, 11), 280, 1, Epoch(2), Sequence(29), 0x254d_d449_48e6_f7d5)),
-            (RecordKind::Zero, (key(16, 15), 188, 1, Epoch(2), Sequence(6), 0x12fc_fe9a_e1e1_d8d7)),
-            (RecordKind::Write, (key(7, 6), 460, 1, Epoch(2), Sequence(30), 0x371f_32ba_626f_ce4b)),
+            (RecordKind::Write, (key(9, 8), 908, 1, Epoch(2), Sequence(27), 0x3d3a_342b_8e34_8ed1)),
+            (RecordKind::Zero, (key(5, 4), 792, 1, Epoch(2), Sequence(26), 0x282b_4c19_7404_b2fb)),
+            (RecordKind::Write, (key(5, 4), 948, 1, Epoch(2), Sequence(27), 0x135f_81a8_1c34_a3f6)),
         ]
     );
     // The writes' blocks, the first right behind the header, and their checksums.
@@ -73,16 +75,16 @@ fn a_batch_of_format_3() {
         assert_eq!((found[index].data_index as usize, found[index].tail.len()), (block - 1, 1));
         assert_eq!(found[index].tail[0].get(), crc32c(data));
     }
-    assert_eq!((found[0].tail[0].get(), found[2].tail[0].get()), (0x44df_5818, 0x1c6d_9cdd));
+    assert_eq!((found[0].tail[0].get(), found[2].tail[0].get()), (0xffa7_d3f9, 0x4156_0762));
 }
 
 #[test]
-fn a_checkpoint_of_format_3() {
+fn a_checkpoint_of_format_4() {
     let (header, rest) = RootHeader::read_from_prefix(ROOT).unwrap();
     let end = header.end;
-    assert_eq!((end.sequence.get(), end.mount.get()), (507, 1));
+    assert_eq!((end.sequence.get(), end.mount.get()), (396, 1));
     let cursors = end.cursors.map(|cursor| (cursor.segment.get(), cursor.block.get()));
-    assert_eq!((cursors, end.next_segment.map(|next| next.get())), ([(2, 96), (1, 0)], [4, 3]));
+    assert_eq!((cursors, end.next_segment.map(|next| next.get())), ([(0, 1009), (1, 0)], [2, 3]));
     let (objects, mut rest) = <[RootObject]>::ref_from_prefix_with_elems(rest, 16).unwrap();
     assert_eq!((header.object_count.get(), header.group_count.get()), (16, 64));
     let object = objects[0];
@@ -92,7 +94,7 @@ fn a_checkpoint_of_format_3() {
     );
     let page = object.page;
     assert_eq!((page.location.get(), page.bytes.get() as usize), (2049, PAGE.len()));
-    assert_eq!((page.crc32c.get(), crc32c(PAGE)), (442_438_198, 442_438_198));
+    assert_eq!((page.crc32c.get(), crc32c(PAGE)), (1_976_445_472, 1_976_445_472));
     let mut groups = Vec::new();
     for _ in 0..header.group_count.get() {
         let (group, after) = RootGroup::read_from_prefix(rest).unwrap();
@@ -102,21 +104,25 @@ fn a_checkpoint_of_format_3() {
         rest = after;
     }
     assert!(rest.is_empty());
-    let (group, entries) = groups[12];
-    assert_eq!((group.pool.get(), group.pg_index.get(), group.log_begins.get()), (1, 7, 0));
+    let (group, entries) = groups[58];
+    assert_eq!((group.pool.get(), group.pg_index.get(), group.log_begins.get()), (1, 1, 0));
     // Whole, and of 64 groups.
-    assert_eq!((group.flags.get(), entries.len()), (64 << 8, 49));
-    let entry = entries[48];
+    assert_eq!((group.flags.get(), entries.len()), (64 << 8, 54));
+    assert_eq!((group.log_started.get(), group.doubt_count.get(), group.held_count.get()), (0, 0, 0));
+    let entry = entries[53];
     assert_eq!(
         (entry.epoch.get(), entry.sequence.get(), entry.volume.get(), entry.object.get()),
-        (2, 49, 1, 6)
+        (2, 54, 1, 0)
     );
-    assert_eq!((entry.first_block.get(), entry.block_count.get()), (876, 1));
-    assert_eq!(entry.origin.get(), 4_305_017_074_295_213_972);
+    assert_eq!((entry.first_block.get(), entry.block_count.get()), (676, 1));
+    assert_eq!(entry.origin.get(), 481_546_832_825_712_810);
     let page = ObjectIndex::from_page(PAGE).expect("its size fits its bits");
     assert_eq!(page.entries().len(), 17);
-    let at = |block| page.get(block).map(|entry| (entry.location, entry.crc32c));
-    assert_eq!([0, 1, 52].map(at), [Some((1718, 1_371_770_432)), None, Some((1609, 3_896_946_416))]);
+    let at = |block| page.get(block).map(|entry| (entry.location, entry.crc32c, page.changed(block)));
+    let changed = |sequence| Some(Sequence(sequence));
+    assert_eq!(at(0), Some((1708, 1_371_770_432, changed(33))));
+    assert_eq!(at(1), None);
+    assert_eq!(at(52), Some((1599, 3_896_946_416, changed(23))));
 }
 
 #[test]

@@ -1,25 +1,51 @@
-//! Which block of which object lies where.
+//! Which block of which object lies where, what its checksum is, and when it last changed.
+//!
+//! # When a block last changed
+//! A sequence takes 8 bytes, and a block may have 12 in all. So each keeps a *tick* of 16 bits, which counts steps of the
+//! object's own size from the object's own `base`: a bound of the sequence that is exact while the object's blocks lie
+//! within 65,535 sequences of each other, and is rounded *up* by at most a 65,535th of their span when they do not. Whoever
+//! asks what changed since a sequence so gets everything that did, and perhaps a little that did not.
 
-use crate::layout::Piece;
+use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
-use base::{OBJECT_BLOCKS, ObjectKey, PgId};
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
+use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Where a block lies, and its checksum: 8 bytes.
+/// Where a block lies, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) location: u32,
     pub(crate) crc32c: u32,
 }
 
+/// What the index keeps of a block, in memory and in a page: 10 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Slot {
+    location: U32,
+    crc32c: U32,
+    tick: U16,
+}
+const _: () = assert!(size_of::<Slot>() == 10);
+
+impl Slot {
+    fn entry(&self) -> Entry {
+        Entry { location: self.location.get(), crc32c: self.crc32c.get() }
+    }
+}
+
 const WORDS: usize = OBJECT_BLOCKS / 64;
 
-/// The blocks of one object: a bit for each that is there, and their entries in order.
-#[derive(Clone, Debug)]
+/// The blocks of one object: a bit for each that is there, and what is kept of them, in order.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectIndex {
     bits: [u64; WORDS],
-    entries: Vec<Entry>,
+    slots: Vec<Slot>,
+    /// What ticks are counted from.
+    base: u64,
+    /// Steps of ticks are this power of two.
+    shift: u8,
     /// Changed since its page was written.
     pub(crate) is_dirty: bool,
     /// Where it was last checkpointed.
@@ -27,14 +53,10 @@ pub(crate) struct ObjectIndex {
 }
 
 impl ObjectIndex {
-    fn new() -> ObjectIndex {
-        ObjectIndex { bits: [0; WORDS], entries: Vec::new(), is_dirty: false, page: None }
-    }
-
-    /// Where a block's entry stands, or would stand.
+    /// Where a block's slot stands, or would stand.
     fn rank(&self, block: u16) -> usize {
         // A dense object needs no counting.
-        if self.entries.len() == OBJECT_BLOCKS {
+        if self.slots.len() == OBJECT_BLOCKS {
             return usize::from(block);
         }
         let word = usize::from(block) / 64;
@@ -46,23 +68,82 @@ impl ObjectIndex {
         self.bits[usize::from(block) / 64] >> (block % 64) & 1 != 0
     }
 
-    pub(crate) fn get(&self, block: u16) -> Option<Entry> {
-        self.has(block).then(|| self.entries[self.rank(block)])
+    fn slot(&self, block: u16) -> Option<&Slot> {
+        self.has(block).then(|| &self.slots[self.rank(block)])
     }
 
-    /// Puts an entry and answers the one it replaces.
-    pub(crate) fn set(&mut self, block: u16, entry: Entry) -> Option<Entry> {
+    pub(crate) fn get(&self, block: u16) -> Option<Entry> {
+        self.slot(block).map(Slot::entry)
+    }
+
+    /// When a block that is there last changed, or later.
+    pub(crate) fn changed(&self, block: u16) -> Option<Sequence> {
+        self.slot(block).map(|slot| self.sequence_of(slot.tick.get()))
+    }
+
+    /// The newest of them.
+    pub(crate) fn last_changed(&self) -> Sequence {
+        let newest = self.slots.iter().map(|slot| slot.tick.get()).max();
+        newest.map_or(Sequence(0), |tick| self.sequence_of(tick))
+    }
+
+    fn sequence_of(&self, tick: u16) -> Sequence {
+        Sequence(self.base.saturating_add(u64::from(tick) << self.shift))
+    }
+
+    /// The tick of a sequence, once ticks are such that there is one.
+    fn tick_of(&mut self, changed: Sequence) -> U16 {
+        if self.slots.is_empty() {
+            (self.base, self.shift) = (changed.0, 0);
+        } else if changed.0 < self.base {
+            // As far again below: a run of ever older blocks does not have all ticks counted anew for each.
+            let newest = self.slots.iter().map(|slot| self.sequence_of(slot.tick.get()).0).max();
+            let span = newest.unwrap_or(self.base).saturating_sub(changed.0);
+            self.count_from(changed.0.saturating_sub(span), self.shift);
+        }
+        loop {
+            if let Ok(tick) = u16::try_from((changed.0 - self.base).div_ceil(1 << self.shift)) {
+                return tick.into();
+            }
+            // Perhaps nothing is as old any more as what ticks are counted from.
+            let oldest = self.slots.iter().map(|slot| slot.tick.get()).min().unwrap_or_default();
+            let base = self.sequence_of(oldest).0.min(changed.0);
+            let shift = if base > self.base { self.shift } else { self.shift + 1 };
+            self.count_from(base, shift);
+        }
+    }
+
+    /// Counts ticks from another base, in steps that are no smaller: larger ones if they do not suffice.
+    fn count_from(&mut self, base: u64, mut shift: u8) {
+        let tick = |this: &ObjectIndex, slot: &Slot, shift: u8| {
+            let changed = this.sequence_of(slot.tick.get()).0;
+            u16::try_from(changed.saturating_sub(base).div_ceil(1 << shift)).ok()
+        };
+        while self.slots.iter().any(|slot| tick(self, slot, shift).is_none()) {
+            shift += 1;
+        }
+        for at in 0..self.slots.len() {
+            let tick = tick(self, &self.slots[at], shift).expect("it was just tried");
+            self.slots[at].tick = tick.into();
+        }
+        (self.base, self.shift) = (base, shift);
+    }
+
+    /// Puts a block that changed then, and answers the one it replaces.
+    pub(crate) fn set(&mut self, block: u16, entry: Entry, changed: Sequence) -> Option<Entry> {
         self.is_dirty = true;
+        let tick = self.tick_of(changed);
+        let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
         let rank = self.rank(block);
         if self.has(block) {
-            return Some(std::mem::replace(&mut self.entries[rank], entry));
+            return Some(std::mem::replace(&mut self.slots[rank], slot).entry());
         }
-        if self.entries.len() == self.entries.capacity() {
-            // Small steps: memory per block stays near the 8 bytes of an entry.
-            let step = (self.entries.len() / 8).max(4).min(OBJECT_BLOCKS - self.entries.len());
-            self.entries.reserve_exact(step);
+        if self.slots.len() == self.slots.capacity() {
+            // Small steps: memory per block stays near the 10 bytes of a slot.
+            let step = (self.slots.len() / 8).max(4).min(OBJECT_BLOCKS - self.slots.len());
+            self.slots.reserve_exact(step);
         }
-        self.entries.insert(rank, entry);
+        self.slots.insert(rank, slot);
         self.bits[usize::from(block) / 64] |= 1 << (block % 64);
         None
     }
@@ -75,47 +156,51 @@ impl ObjectIndex {
         self.is_dirty = true;
         let rank = self.rank(block);
         self.bits[usize::from(block) / 64] &= !(1 << (block % 64));
-        Some(self.entries.remove(rank))
+        Some(self.slots.remove(rank).entry())
     }
 
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
+    pub(crate) fn entries(&self) -> impl ExactSizeIterator<Item = Entry> + '_ {
+        self.slots.iter().map(Slot::entry)
     }
 
-    /// Its page: the bits, then the entries, 8 bytes each.
+    pub(crate) fn block_count(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    /// Its page: a header, then a slot for each block.
     pub(crate) fn to_page(&self, bytes: &mut Vec<u8>) {
+        let header = PageHeader {
+            bits: self.bits.map(Into::into),
+            base: self.base.into(),
+            shift: self.shift,
+            ..PageHeader::default()
+        };
         bytes.clear();
-        for word in self.bits {
-            bytes.extend_from_slice(U64::new(word).as_bytes());
-        }
-        for entry in &self.entries {
-            bytes.extend_from_slice(U32::new(entry.location).as_bytes());
-            bytes.extend_from_slice(U32::new(entry.crc32c).as_bytes());
-        }
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(self.slots.as_bytes());
     }
 
-    /// The object of a page, or `None` if its size does not fit its bits.
+    /// The object of a page, or `None` if its size does not fit its bits, or it says what cannot be.
     pub(crate) fn from_page(bytes: &[u8]) -> Option<ObjectIndex> {
-        let (words, rest) = <[U64]>::ref_from_prefix_with_elems(bytes, WORDS).ok()?;
-        let pairs = <[[U32; 2]]>::ref_from_bytes(rest).ok()?;
-        let mut object = ObjectIndex::new();
-        for (bits, word) in object.bits.iter_mut().zip(words) {
-            *bits = word.get();
-        }
-        let count: u32 = object.bits.iter().map(|bits| bits.count_ones()).sum();
-        if count as usize != pairs.len() {
+        let (header, slots) = PageHeader::ref_from_prefix(bytes).ok()?;
+        let slots = <[Slot]>::ref_from_bytes(slots).ok()?;
+        let bits = header.bits.map(|word| word.get());
+        let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
+        if count as usize != slots.len() || header.shift >= 64 || header.reserved != [0; 7] {
             return None;
         }
-        object.entries.reserve_exact(pairs.len());
-        object
-            .entries
-            .extend(pairs.iter().map(|pair| Entry { location: pair[0].get(), crc32c: pair[1].get() }));
-        Some(object)
+        Some(ObjectIndex {
+            bits,
+            slots: slots.to_vec(),
+            base: header.base.get(),
+            shift: header.shift,
+            ..ObjectIndex::default()
+        })
     }
 
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
-        size_of::<ObjectIndex>() + self.entries.capacity() * size_of::<Entry>()
+        size_of::<ObjectIndex>() + self.slots.capacity() * size_of::<Slot>()
     }
 }
 
@@ -126,7 +211,7 @@ pub(crate) struct Index {
     /// How many of them each group has, so that nobody has to walk them; groups without any are absent.
     counts: Map<PgId, u64>,
     pub(crate) block_count: u64,
-    entry_capacity: u64,
+    slot_capacity: u64,
 }
 
 impl Index {
@@ -142,16 +227,35 @@ impl Index {
         self.get(key)?.get(block)
     }
 
-    pub(crate) fn set(&mut self, key: ObjectKey, block: u16, entry: Entry) -> Option<Entry> {
+    pub(crate) fn set(
+        &mut self,
+        key: ObjectKey,
+        block: u16,
+        entry: Entry,
+        changed: Sequence,
+    ) -> Option<Entry> {
         let object = self.objects.entry(key).or_insert_with(|| {
             *self.counts.entry(key.pg).or_default() += 1;
-            Box::new(ObjectIndex::new())
+            Box::default()
         });
-        let capacity = object.entries.capacity();
-        let old = object.set(block, entry);
-        self.entry_capacity += (object.entries.capacity() - capacity) as u64;
+        let capacity = object.slots.capacity();
+        let old = object.set(block, entry, changed);
+        self.slot_capacity += (object.slots.capacity() - capacity) as u64;
         self.block_count += u64::from(old.is_none());
         old
+    }
+
+    /// A block lies elsewhere now, and is what it was: `false` if it is not what and where it was taken to be.
+    pub(crate) fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
+        let Some(object) = self.objects.get_mut(key).filter(|object| object.has(block)) else { return false };
+        let rank = object.rank(block);
+        let slot = &mut object.slots[rank];
+        let is_it = slot.entry() == from;
+        if is_it {
+            slot.location = location.into();
+            object.is_dirty = true;
+        }
+        is_it
     }
 
     /// Removes blocks, and the object with its last one. Answers the page it had then.
@@ -169,12 +273,12 @@ impl Index {
                 removed(entry);
             }
         }
-        if !object.entries.is_empty() {
+        if !object.slots.is_empty() {
             return None;
         }
         let object = self.objects.remove(key)?;
         self.uncount(key.pg);
-        self.entry_capacity -= object.entries.capacity() as u64;
+        self.slot_capacity -= object.slots.capacity() as u64;
         object.page
     }
 
@@ -203,8 +307,8 @@ impl Index {
 
     /// Takes in an object read from a checkpoint.
     pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) {
-        self.block_count += object.entries.len() as u64;
-        self.entry_capacity += object.entries.capacity() as u64;
+        self.block_count += object.slots.len() as u64;
+        self.slot_capacity += object.slots.capacity() as u64;
         if self.objects.insert(key, Box::new(object)).is_none() {
             *self.counts.entry(key.pg).or_default() += 1;
         }
@@ -231,7 +335,7 @@ impl Index {
         let slot = size_of::<ObjectKey>() + size_of::<Box<ObjectIndex>>() + 1;
         let map = self.objects.capacity() * slot * 8 / 7;
         let objects = self.objects.len() * size_of::<ObjectIndex>();
-        map as u64 + objects as u64 + self.entry_capacity * size_of::<Entry>() as u64
+        map as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
     }
 }
 
@@ -250,8 +354,8 @@ mod tests {
         // 389 is prime to 1024: every block once, in a scattered order.
         for step in 0..1024u32 {
             let block = (step * 389 % 1024) as u16;
-            assert_eq!(index.set(key, block, entry(step)), None);
-            assert_eq!(index.set(key, block, entry(step + 5000)), Some(entry(step)));
+            assert_eq!(index.set(key, block, entry(step), Sequence(1)), None);
+            assert_eq!(index.set(key, block, entry(step + 5000), Sequence(2)), Some(entry(step)));
         }
         for step in 0..1024u32 {
             assert_eq!(index.entry(&key, (step * 389 % 1024) as u16), Some(entry(step + 5000)));
@@ -259,7 +363,7 @@ mod tests {
         let mut page = Vec::new();
         index.get(&key).unwrap().to_page(&mut page);
         let copy = ObjectIndex::from_page(&page).unwrap();
-        assert_eq!(copy.entries(), index.get(&key).unwrap().entries());
+        assert_eq!(copy.slots, index.get(&key).unwrap().slots);
         let mut removed = 0;
         assert!(index.remove(&key, 0, 1023, |_| removed += 1).is_none());
         assert_eq!((removed, index.block_count, index.len()), (1023, 1, 1));
@@ -275,8 +379,8 @@ mod tests {
         let keys: Vec<ObjectKey> = keys.filter(|key| pg.holds(2, key.volume, key.object)).collect();
         let count = keys.len() as u64;
         for key in &keys {
-            index.set(*key, 0, entry(1));
-            index.set(*key, 7, entry(2));
+            index.set(*key, 0, entry(1), Sequence(1));
+            index.set(*key, 7, entry(2), Sequence(2));
         }
         index.remove(&keys[0], 0, 1, |_| {});
         assert_eq!(index.object_count(pg), count);
@@ -297,13 +401,83 @@ mod tests {
 
     #[test]
     fn a_page_of_the_wrong_size_is_refused() {
-        let mut object = ObjectIndex::new();
-        object.set(7, entry(1));
+        let mut object = ObjectIndex::default();
+        object.set(7, entry(1), Sequence(1));
         let mut page = Vec::new();
         object.to_page(&mut page);
         assert!(ObjectIndex::from_page(&page).is_some());
-        assert!(ObjectIndex::from_page(&page[..page.len() - 8]).is_none());
+        assert!(ObjectIndex::from_page(&page[..page.len() - 10]).is_none());
         assert!(ObjectIndex::from_page(&page[..50]).is_none());
+    }
+
+    /// Blocks whose change is told by a generator, against sequences kept whole: never older, and never much newer.
+    #[test]
+    fn when_a_block_changed_is_never_told_older_than_it_is() {
+        let mut random = 7u64;
+        let mut next = move || {
+            random = base::hash::mix(random.wrapping_add(0x9e37_79b9_7f4a_7c15));
+            random
+        };
+        for case in 0..60 {
+            let (mut object, mut true_ones, mut now) = (ObjectIndex::default(), [0u64; OBJECT_BLOCKS], 1u64);
+            for step in 0..6_000 {
+                let block = (next() % OBJECT_BLOCKS as u64) as u16;
+                // Writes go on; pushes bring what is older, in any order; pauses are long.
+                let changed = match next() % 8 {
+                    0 if case % 3 != 0 => now.saturating_sub(next() % (now / 2 + 1)),
+                    1 if case % 4 == 0 => {
+                        now += next() % (1 << (next() % 40));
+                        now
+                    }
+                    _ => {
+                        now += 1;
+                        now
+                    }
+                };
+                if step % 7 == 6 {
+                    object.remove(block);
+                    true_ones[usize::from(block)] = 0;
+                    continue;
+                }
+                object.set(block, entry(1), Sequence(changed));
+                true_ones[usize::from(block)] = changed;
+            }
+            let (mut page, all) = (Vec::new(), true_ones.iter().copied().filter(|changed| *changed > 0));
+            let (oldest, newest) = (all.clone().min().unwrap(), all.max().unwrap());
+            object.to_page(&mut page);
+            let copy = ObjectIndex::from_page(&page).unwrap();
+            for (block, changed) in (0..).zip(true_ones).filter(|(_, changed)| *changed > 0) {
+                let told = object.changed(block).unwrap().0;
+                assert!(told >= changed, "case {case}, block {block}: {told} is before {changed}");
+                assert_eq!(copy.changed(block), Some(Sequence(told)));
+                // What was rounded before, when the span was another, adds to it.
+                let most = (newest - oldest) / 4096 + (1 << object.shift);
+                assert!(
+                    told - changed <= 40 * most,
+                    "case {case}: {told} is far behind {changed} of {oldest}..{newest}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_nearby_sequences_are_told_exactly_however_they_come() {
+        for descends in [false, true] {
+            let mut object = ObjectIndex::default();
+            let sequence = |block: u16| match descends {
+                true => 1 << 40 | u64::from(2000 - block),
+                false => 1 << 40 | u64::from(block),
+            };
+            (0..1024).for_each(|block| {
+                object.set(block, entry(1), Sequence(sequence(block)));
+            });
+            (0..1024).for_each(|block| assert_eq!(object.changed(block), Some(Sequence(sequence(block)))));
+            // A month later by a clock of 10,000 writes a second: what is told is off by half a minute at most.
+            let later = sequence(0) + 30 * 24 * 3600 * 10_000;
+            object.set(3, entry(1), Sequence(later));
+            let told = object.changed(3).unwrap().0;
+            assert!((later..=later + 30 * 2 * 10_000).contains(&told), "{told} for {later}");
+        }
     }
 
     #[test]
@@ -313,7 +487,7 @@ mod tests {
             for object in 0..200 {
                 let key = ObjectKey { object, ..ObjectKey::default() };
                 for step in 0..1024 * percent / 100 {
-                    index.set(key, (step * 389 % 1024) as u16, entry(step));
+                    index.set(key, (step * 389 % 1024) as u16, entry(step), Sequence(u64::from(step) << 20));
                 }
             }
             let walked: usize = index.iter().map(|(_, object)| object.memory_bytes()).sum();

@@ -1,11 +1,11 @@
 //! The bytes on the drive, little-endian. Drawn in docs/formats/.
 
-use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, PoolId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// The version of this format.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// The first bytes of a superblock after its checksum.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"MILLPOSD";
 /// The first bytes of a batch header after its checksum.
@@ -20,6 +20,10 @@ pub const ROOT_PIECES_MAX: usize = 300;
 pub const NO_SEGMENT: u32 = u32::MAX;
 /// Streams: foreground and relocated data are kept apart.
 pub const STREAMS: usize = 2;
+
+/// What only the program that formatted a drive and those that opened it since have seen. Data that looks like the store's
+/// own cannot be made without it: whoever writes data reads no superblock.
+pub type Secret = [u8; 16];
 
 /// A piece of a checkpoint: an object's page, or a part of the root.
 #[repr(C)]
@@ -71,8 +75,10 @@ pub struct Superblock {
     pub root_pieces: U32,
     /// The root, in order.
     pub root: [Piece; ROOT_PIECES_MAX],
+    /// Drawn when the drive was formatted, and told to nobody: batches are known by it.
+    pub secret: Secret,
     /// Zeros.
-    pub reserved: [u8; 404],
+    pub reserved: [u8; 388],
 }
 const _: () = assert!(size_of::<Superblock>() == BLOCK_BYTES);
 
@@ -129,7 +135,7 @@ pub struct LogEnd {
     pub next_segment: [U32; STREAMS],
 }
 
-/// The first 64 bytes of a batch's header block.
+/// The first 80 bytes of a batch's header block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct BatchHeader {
@@ -137,8 +143,8 @@ pub struct BatchHeader {
     pub crc32c: U32,
     /// [`BATCH_MAGIC`].
     pub magic: U32,
-    /// From the formatting's id: what an earlier formatting left is not taken for this one's.
-    pub salt: U64,
+    /// The formatting's: neither what an earlier one left nor what a client wrote is taken for a batch.
+    pub secret: Secret,
     /// The batch's place in the log.
     pub sequence: U64,
     /// The opening it was written in.
@@ -157,8 +163,10 @@ pub struct BatchHeader {
     pub data_blocks: U32,
     /// The first batch of the opening it was written in; 0 if that was not noted.
     pub mount_begin: U64,
+    /// Of all its data blocks, under the secret: should one not have arrived, what lay there before may have its checksum.
+    pub data_fingerprint: U64,
 }
-const _: () = assert!(size_of::<BatchHeader>() == 64);
+const _: () = assert!(size_of::<BatchHeader>() == 80);
 
 /// What a record does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
@@ -182,6 +190,11 @@ pub enum RecordKind {
     Entry = 8,
     /// A group gives half of its objects, and a copy of its log, to another.
     Split = 9,
+    /// Data for blocks of an object that a learner lacked; for each block a CRC-32C, and then for each the sequence of its
+    /// last change in two words, the low one first.
+    Push = 10,
+    /// Of a group whose log tells that this member is catching up: it has the objects up to this one.
+    Reached = 11,
 }
 
 impl RecordKind {
@@ -208,13 +221,20 @@ impl RecordKind {
         match self {
             Self::Write => (1, 1),
             Self::Relocate => (2, 1),
+            Self::Push => (3, 1),
             Self::Page | Self::Root => (0, 1),
-            Self::Zero | Self::Mark | Self::Join | Self::Entry | Self::Split => (0, 0),
+            Self::Zero | Self::Mark | Self::Join | Self::Entry | Self::Split | Self::Reached => (0, 0),
         }
+    }
+
+    /// Whether it puts data to blocks of an object.
+    #[must_use]
+    pub fn has_blocks(self) -> bool {
+        matches!(self, Self::Write | Self::Relocate | Self::Push)
     }
 }
 
-/// Of [`Record::flags`]: a write's or relocation's block does not match its checksum on purpose, because its content
+/// Of [`Record::flags`]: a write's, relocation's or push's block does not match its checksum on purpose, because its content
 /// was lost before.
 pub const RECORD_IS_DAMAGED: u8 = 1;
 
@@ -230,7 +250,7 @@ pub struct Record {
     pub block_count: U16,
     /// The first of them in the object.
     pub first_block: U16,
-    /// Zeros.
+    /// Zeros: room for the layer of a volume's family, or a position in a stripe.
     pub reserved: U16,
     /// The group's pool.
     pub pool: U32,
@@ -242,11 +262,11 @@ pub struct Record {
     pub object: U32,
     /// The group's epoch.
     pub epoch: U32,
-    /// The place in the group's order; 0 for what a learner was given out of order.
+    /// The place in the group's order; 0 for what stands beside it.
     pub sequence: U64,
-    /// Of a page or root: bytes that count. Of a write or zeroing: the low half of [`Record::origin`].
+    /// Of a page or root: bytes that count. Of a write, zeroing or entry: the low half of [`Record::origin`].
     pub bytes: U32,
-    /// Of a page or root: of those bytes. Of a write or zeroing: the high half of [`Record::origin`].
+    /// Of a page or root: of those bytes. Of a write, zeroing or entry: the high half of [`Record::origin`].
     pub crc32c: U32,
 }
 const _: () = assert!(size_of::<Record>() == 48);
@@ -277,7 +297,7 @@ impl Record {
         }
     }
 
-    /// Of a write or zeroing: see [`base::LogEntry::origin`].
+    /// Of a write, zeroing or entry: see [`base::LogEntry::origin`].
     #[must_use]
     pub fn origin(&self) -> u64 {
         u64::from(self.crc32c.get()) << 32 | u64::from(self.bytes.get())
@@ -293,6 +313,42 @@ impl Record {
     #[must_use]
     pub fn with_origin(self, origin: u64) -> Record {
         Record { bytes: (origin as u32).into(), crc32c: ((origin >> 32) as u32).into(), ..self }
+    }
+
+    /// Whether every field is one that the kind can have, as far as one record tells.
+    #[must_use]
+    pub fn is_possible(&self, kind: RecordKind) -> bool {
+        let (first, count) = (usize::from(self.first_block.get()), usize::from(self.block_count.get()));
+        let flags = if kind.has_blocks() { RECORD_IS_DAMAGED } else { 0 };
+        let (pg_index, modulus) = (self.pg_index.get(), self.object.get());
+        self.reserved.get() == 0
+            && self.flags & !flags == 0
+            && match kind {
+                RecordKind::Write => {
+                    (1..=OBJECT_BLOCKS).contains(&count)
+                        && first + count <= OBJECT_BLOCKS
+                        && self.sequence.get() > 0
+                }
+                RecordKind::Zero | RecordKind::Relocate | RecordKind::Push => {
+                    (1..=OBJECT_BLOCKS).contains(&count) && first + count <= OBJECT_BLOCKS
+                }
+                // One of a mark has no blocks.
+                RecordKind::Entry => first + count <= OBJECT_BLOCKS,
+                RecordKind::Mark | RecordKind::Join => {
+                    first + count == 0 && (modulus == 0 || modulus <= GROUP_MODULUS_MAX && pg_index < modulus)
+                }
+                RecordKind::Split => {
+                    first + count == 0
+                        && modulus <= GROUP_MODULUS_MAX
+                        && modulus.is_multiple_of(2)
+                        && pg_index < modulus / 2
+                }
+                RecordKind::Reached => first + count == 0,
+                RecordKind::Page | RecordKind::Root => {
+                    let bytes = self.bytes.get() as usize;
+                    first == 0 && bytes > 0 && bytes.div_ceil(BLOCK_BYTES) == count
+                }
+            }
     }
 
     /// The place in the group's order.
@@ -332,7 +388,7 @@ pub struct RootObject {
 }
 const _: () = assert!(size_of::<RootObject>() == 32);
 
-/// A group in a checkpoint's root; its log entries follow it.
+/// A group in a checkpoint's root; its log entries, its doubts and what it reached follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RootGroup {
@@ -340,14 +396,42 @@ pub struct RootGroup {
     pub pool: U32,
     /// Its number.
     pub pg_index: U32,
-    /// Bit 1: it was catching up when its log began. Bits 8 to 31: its modulus.
+    /// Bit 1: it was catching up when its log began. Bit 2: so far it reached `reached_volume`, `reached_object`.
+    /// Bits 8 to 31: its modulus.
     pub flags: U32,
-    /// Entries that follow.
+    /// Entries that follow, as [`RootEntry`].
     pub entry_count: U32,
     /// From this sequence on the log lacks nothing; 0 if it reaches back to the group's first write.
     pub log_begins: U64,
+    /// What `log_begins` was when the log last began anew.
+    pub log_started: U64,
+    /// How far it got in catching up: the volume.
+    pub reached_volume: U64,
+    /// And the piece of the volume.
+    pub reached_object: U32,
+    /// Entries behind those, of what it may have and others have not.
+    pub doubt_count: U32,
+    /// What it had of the group's order when it last had it of everything up to an object, as [`RootHeld`], behind those.
+    pub held_count: U32,
+    /// Zeros.
+    pub reserved: U32,
 }
-const _: () = assert!(size_of::<RootGroup>() == 24);
+const _: () = assert!(size_of::<RootGroup>() == 56);
+
+/// Up to which sequence a member that catches up had its group's order, of the objects up to this one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct RootHeld {
+    /// The volume of the last object.
+    pub volume: U64,
+    /// The piece of the volume.
+    pub object: U32,
+    /// Zeros.
+    pub reserved: U32,
+    /// The sequence.
+    pub through: U64,
+}
+const _: () = assert!(size_of::<RootHeld>() == 24);
 
 /// A log entry in a checkpoint's root.
 #[repr(C)]
@@ -372,8 +456,54 @@ pub struct RootEntry {
 }
 const _: () = assert!(size_of::<RootEntry>() == 40);
 
+impl From<&LogEntry> for RootEntry {
+    fn from(entry: &LogEntry) -> RootEntry {
+        RootEntry {
+            sequence: entry.sequence.0.into(),
+            volume: entry.volume.0.into(),
+            epoch: entry.epoch.0.into(),
+            object: entry.object.into(),
+            first_block: entry.first_block.into(),
+            block_count: entry.block_count.into(),
+            reserved: 0.into(),
+            origin: entry.origin.into(),
+        }
+    }
+}
+
+impl From<&RootEntry> for LogEntry {
+    fn from(entry: &RootEntry) -> LogEntry {
+        LogEntry {
+            epoch: Epoch(entry.epoch.get()),
+            sequence: Sequence(entry.sequence.get()),
+            volume: VolumeId(entry.volume.get()),
+            object: entry.object.get(),
+            first_block: entry.first_block.get(),
+            block_count: entry.block_count.get(),
+            origin: entry.origin.get(),
+        }
+    }
+}
+
+/// The start of an object's page; a slot of 10 bytes for each of its blocks follows: where it lies, its CRC-32C, and its tick.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct PageHeader {
+    /// A bit for each block that is there, the lowest first.
+    pub bits: [U64; OBJECT_BLOCKS / 64],
+    /// A block last changed at or before the sequence `base` + (tick << `shift`).
+    pub base: U64,
+    /// See `base`; less than 64.
+    pub shift: u8,
+    /// Zeros.
+    pub reserved: [u8; 7],
+}
+const _: () = assert!(size_of::<PageHeader>() == 144);
+
 /// Bit of [`RootGroup::flags`].
 pub(crate) const GROUP_IS_INCOMPLETE: u32 = 2;
+/// Bit of [`RootGroup::flags`].
+pub(crate) const GROUP_REACHED: u32 = 4;
 /// Where the modulus begins in [`RootGroup::flags`].
 pub(crate) const GROUP_MODULUS_SHIFT: u32 = 8;
 /// The largest modulus that fits there.

@@ -4,12 +4,11 @@ use crate::actions::{Action, BatchId, Options, Sabotage, StageError, Staged};
 use crate::batch::OpenBatch;
 use crate::contents::Contents;
 use crate::in_flight::{InFlight, SealedBatch, write_token};
-use crate::layout::{BatchHeader, Cursor, LogEnd, Record, RecordKind, STREAMS, Superblock};
+use crate::layout::{BatchHeader, Cursor, LogEnd, Record, RecordKind, STREAMS, Secret, Superblock};
 use crate::segments::Segments;
 use crate::slots::Slots;
 use crate::streams::{COLD, HOT, Streams};
-use crate::superblock;
-use base::{BLOCK_BYTES, Buffer};
+use base::{BLOCK_BYTES, Buffer, Fingerprints};
 use zerocopy::little_endian::U32;
 
 /// Cold batches under way at the same time.
@@ -38,6 +37,7 @@ pub(crate) struct Sealed {
 pub(crate) struct Log {
     /// What all batches of this opening say.
     header: BatchHeader,
+    fingerprints: Fingerprints,
     batches_in_flight_max: usize,
     /// The largest batch.
     pub(crate) batch_blocks_max: u32,
@@ -82,11 +82,12 @@ impl Log {
         let durable = end.sequence.get();
         Log {
             header: BatchHeader {
-                salt: superblock::salt(superblock).into(),
+                secret: superblock.secret,
                 mount: superblock.mount,
                 mount_begin: (durable + 1).into(),
                 ..BatchHeader::default()
             },
+            fingerprints: Fingerprints::new(&superblock.secret),
             batches_in_flight_max: options.batches_in_flight_max,
             batch_blocks_max: ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each),
             slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES)),
@@ -107,8 +108,8 @@ impl Log {
     }
 
     /// What tells this formatting's batches from any other's.
-    pub(crate) fn salt(&self) -> u64 {
-        self.header.salt.get()
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.header.secret
     }
 
     /// Batches written since opening.
@@ -127,12 +128,12 @@ impl Log {
         self.in_flight.count(HOT) == 0 && self.open[HOT].as_ref().is_none_or(|batch| batch.record_count == 0)
     }
 
-    /// Appends a record of the foreground with its checksums and data to the open batch.
+    /// Appends a record of the foreground with the words after it and its data to the open batch.
     pub(crate) fn stage(
         &mut self,
         kind: RecordKind,
         record: &Record,
-        (checksums, data): (&[U32], &[u8]),
+        (tail, data): (&[U32], &[u8]),
         token: u64,
         segments: &Segments,
     ) -> Result<Staged, StageError> {
@@ -141,7 +142,7 @@ impl Log {
             return Err(StageError::Busy);
         }
         let batch = self.open[HOT].as_mut().expect("make_room opened it");
-        let offset = batch.push(record, [checksums], data) as u32;
+        let offset = batch.push(record, [tail], data) as u32;
         self.staged_blocks += u64::from(kind.data_blocks(block_count));
         self.client_blocks += u64::from(kind.data_blocks(block_count));
         self.open_tokens.push(token);
@@ -248,13 +249,14 @@ impl Log {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let next_segment = self.streams.announce();
-        batch.seal(BatchHeader {
+        let header = BatchHeader {
             sequence: sequence.into(),
             durable_through: self.durable.sequence,
             next_segment,
             stream: stream as u8,
             ..self.header
-        });
+        };
+        batch.seal(header, &self.fingerprints);
         let state = &mut segments.all[segment as usize];
         state.written = block + blocks;
         state.in_flight += 1;

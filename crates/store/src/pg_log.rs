@@ -3,11 +3,26 @@
 use crate::batch::RecordView;
 use crate::layout::RecordKind;
 use base::hash::Map;
-use base::{Epoch, LogEntry, ObjectKey, PgId, Sequence};
+use base::{Epoch, LogEntry, ObjectKey, PgId, Sequence, VolumeId};
 use std::collections::VecDeque;
 
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
 pub const PG_LOG_ENTRIES: usize = 1024;
+
+/// The most writes of a group that are under way at the same time: between one that is ordered and the last before it that
+/// all members in sync have.
+pub const IN_FLIGHT_MAX: u64 = 256;
+/// Doubts of a member that are kept; with more it is taken to have nothing for sure.
+const DOUBTS_MAX: usize = 4096;
+/// Steps of what a member held that are kept apart.
+const HELD_MAX: usize = 64;
+
+/// Up to where a member had its group's order, of the objects up to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) object: (VolumeId, u32),
+    pub(crate) through: Sequence,
+}
 
 /// Whether both repair the same write.
 fn repair_the_same(one: &LogEntry, other: &LogEntry) -> bool {
@@ -34,9 +49,65 @@ pub(crate) struct PgLog {
     pub(crate) begins: Sequence,
     /// The log began while the member was catching up: it does not tell what the member has.
     pub(crate) is_incomplete: bool,
+    /// What `begins` was when the log last began anew.
+    pub(crate) started: Sequence,
+    /// Of one that is incomplete: in catching up it came to have everything of the objects up to this one.
+    pub(crate) reached: Option<(VolumeId, u32)>,
+    /// Of one that is incomplete: what it had before, by objects in order.
+    pub(crate) held: Vec<Held>,
+    /// Of one that is incomplete: what it had in its log beyond that, which may have come to nothing.
+    pub(crate) doubts: Vec<LogEntry>,
     /// The group has the objects whose place, divided by this, leaves its number as remainder. 0 before the
     /// group's first record told it.
     pub(crate) modulus: u32,
+}
+
+impl PgLog {
+    /// Up to which sequence everything that was applied in order is what the group's order has for good; `None` if the log
+    /// does not tell any more what that is.
+    ///
+    /// A primary orders nothing while what it ordered so many sequences before is not on all members in sync. What an epoch
+    /// does before it serves (marks, repairs) tells nothing of that.
+    fn settled(&self, in_flight_max: u64) -> Option<Sequence> {
+        let served = self.entries.iter().rev().find(|entry| !entry.is_mark() && !entry.is_repair());
+        let by_order = served.map_or(0, |entry| entry.sequence.0.saturating_sub(in_flight_max));
+        let settled = by_order.max(self.started.0.saturating_sub(1));
+        (self.begins.0.saturating_sub(1) <= settled).then_some(Sequence(settled))
+    }
+
+    /// The member lags from here on: notes what it has for sure, by objects, and what it may have beyond that.
+    fn note_held(&mut self, in_flight_max: u64) {
+        const END: (VolumeId, u32) = (VolumeId(u64::MAX), u32::MAX);
+        let reached = if self.is_incomplete { self.reached.take() } else { Some(END) };
+        if !self.is_incomplete {
+            (self.held, self.doubts) = (Vec::new(), Vec::new());
+        }
+        let settled = self.settled(in_flight_max);
+        if let Some((object, through)) = reached.zip(settled) {
+            self.held.retain(|held| held.object > object);
+            self.held.insert(0, Held { object, through });
+        }
+        let settled_or_none = settled.unwrap_or_default();
+        let beyond = self.entries.iter().filter(|entry| entry.sequence > settled_or_none && !entry.is_mark());
+        for entry in beyond {
+            if !self.doubts.contains(entry) {
+                self.doubts.push(*entry);
+            }
+        }
+        if settled.is_none() || self.doubts.len() > DOUBTS_MAX {
+            (self.held, self.doubts) = (Vec::new(), Vec::new());
+        }
+        while self.held.len() > HELD_MAX {
+            let first = self.held.remove(0);
+            self.held[0].through = self.held[0].through.min(first.through);
+        }
+    }
+
+    /// Of an incomplete one, up to where it had an object when it last had it all.
+    fn held_before(&self, object: (VolumeId, u32)) -> Sequence {
+        let held = self.held.iter().find(|held| object <= held.object);
+        held.map_or(Sequence(0), |held| held.through)
+    }
 }
 
 /// All groups' logs.
@@ -50,6 +121,38 @@ impl PgLogs {
     pub(crate) fn new(entries_max: usize) -> PgLogs {
         assert!((1..=PG_LOG_ENTRIES).contains(&entries_max), "no log of {entries_max} entries can be kept");
         PgLogs { groups: Map::default(), entries_max }
+    }
+
+    pub(crate) fn in_flight_max(&self) -> u64 {
+        (self.entries_max as u64 / 4).clamp(1, IN_FLIGHT_MAX)
+    }
+
+    /// See [`Store::object_held_through`](crate::Store::object_held_through).
+    pub(crate) fn object_held_through(&self, key: &ObjectKey) -> Sequence {
+        let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
+        let object = (key.volume, key.object);
+        let is_there = !log.is_incomplete || log.reached.is_some_and(|reached| object <= reached);
+        let now = log.settled(self.in_flight_max()).filter(|_| is_there).unwrap_or_default();
+        now.max(log.held_before(object))
+    }
+
+    /// See [`Store::held_through`](crate::Store::held_through).
+    pub(crate) fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
+        let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
+        let through = self.object_held_through(key);
+        let is_of = |entry: &&LogEntry| {
+            (entry.volume, entry.object) == (key.volume, key.object) && entry.covers(block)
+        };
+        let beyond = log.entries.iter().filter(|entry| entry.sequence > through).chain(&log.doubts);
+        if beyond.filter(is_of).count() > 0 { Sequence(0) } else { through }
+    }
+
+    /// A member that is catching up has everything of the objects up to this one.
+    pub(crate) fn reached(&mut self, pg: PgId, object: (VolumeId, u32)) {
+        let log = self.groups.entry(pg).or_default();
+        if log.is_incomplete {
+            log.reached = log.reached.max(Some(object));
+        }
     }
 
     /// Notes a write. What only makes members agree must not drive out what they have to agree about: of marks the last is
@@ -80,16 +183,21 @@ impl PgLogs {
 
     /// A log begins anew: what the member had before says nothing any more.
     pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
+        let in_flight_max = self.in_flight_max();
         let log = self.groups.entry(pg).or_default();
+        log.note_held(in_flight_max);
         log.entries.clear();
         log.begins = entry.sequence.next();
+        log.started = log.begins;
         log.is_incomplete = true;
         log.entries.push_back(entry);
     }
 
     /// An epoch began in which the member is in sync.
     pub(crate) fn completed(&mut self, pg: PgId) {
-        self.groups.entry(pg).or_default().is_incomplete = false;
+        let log = self.groups.entry(pg).or_default();
+        log.is_incomplete = false;
+        (log.reached, log.held, log.doubts) = (None, Vec::new(), Vec::new());
     }
 
     /// The group's modulus is known. It only grows: replay goes over what the checkpoint may hold already.
@@ -131,7 +239,9 @@ impl PgLogs {
     /// What the object of a record is called now.
     pub(crate) fn home_of(&self, view: &RecordView<'_>) -> ObjectKey {
         match view.kind {
-            RecordKind::Write | RecordKind::Zero | RecordKind::Relocate => self.home(view.record.key()),
+            RecordKind::Write | RecordKind::Zero | RecordKind::Relocate | RecordKind::Push => {
+                self.home(view.record.key())
+            }
             _ => view.record.key(),
         }
     }
@@ -144,8 +254,8 @@ impl PgLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::PoolId;
     use base::log_entry::REPAIR;
-    use base::{PoolId, VolumeId};
 
     #[test]
     fn an_object_is_found_under_its_present_name_by_each_earlier_one() {
@@ -278,5 +388,130 @@ mod tests {
         logs.push(pg, entry(20, sequence + 2, 20, 10, REPAIR | 7));
         logs.push(pg, entry(20, sequence + 3, 30, 10, REPAIR | 9));
         assert_eq!(logs.groups[&pg].entries.len(), 7);
+    }
+
+    const GROUP: PgId = PgId { pool: PoolId(1), index: 0 };
+
+    /// A write of one block of an object, or a mark of none.
+    fn write(sequence: u64, object: u32, block: u16) -> LogEntry {
+        LogEntry {
+            epoch: Epoch(1),
+            sequence: Sequence(sequence),
+            volume: VolumeId(1),
+            object,
+            first_block: block,
+            block_count: 1,
+            origin: sequence,
+        }
+    }
+
+    fn mark(sequence: u64) -> LogEntry {
+        LogEntry { block_count: 0, origin: 0, ..write(sequence, 0, 0) }
+    }
+
+    fn key(object: u32) -> ObjectKey {
+        ObjectKey { pg: GROUP, volume: VolumeId(1), object }
+    }
+
+    fn through(logs: &PgLogs, object: u32) -> u64 {
+        logs.object_held_through(&key(object)).0
+    }
+
+    #[test]
+    fn of_the_last_writes_a_member_is_sure_only_behind_those_that_may_be_under_way() {
+        let mut logs = PgLogs::new(16);
+        assert_eq!(logs.in_flight_max(), 4);
+        (1..=10).for_each(|sequence| logs.push(GROUP, write(sequence, 3, sequence as u16)));
+        assert_eq!(through(&logs, 3), 6);
+        let of_block = |logs: &PgLogs, block| logs.held_through(&key(3), block).0;
+        // What was not touched since, or surely, or may have come to nothing.
+        assert_eq!([0, 6, 7, 10].map(|block| of_block(&logs, block)), [6, 6, 0, 0]);
+        // An epoch that began and made members agree says nothing of what was before.
+        logs.push(GROUP, mark(20));
+        logs.push(GROUP, LogEntry { origin: 9 | REPAIR, ..write(21, 3, 9) });
+        assert_eq!(through(&logs, 3), 6);
+        // Its log begins anew, and what it was sure of and what not stays.
+        logs.restart(GROUP, mark(30));
+        logs.push(GROUP, write(31, 3, 0));
+        logs.push(GROUP, write(60, 3, 1));
+        assert_eq!((through(&logs, 3), through(&logs, 9)), (6, 6), "it follows, but lacks what was between");
+        assert_eq!([2, 7, 10].map(|block| of_block(&logs, block)), [6, 0, 0]);
+        let doubts: Vec<u64> = logs.groups[&GROUP].doubts.iter().map(|entry| entry.sequence.0).collect();
+        assert_eq!(doubts, [7, 8, 9, 10, 21]);
+        logs.completed(GROUP);
+        assert_eq!(through(&logs, 3), 56);
+        assert!(logs.groups[&GROUP].doubts.is_empty());
+    }
+
+    #[test]
+    fn a_learner_that_begins_again_is_as_sure_as_it_was_of_what_it_had_reached_and_what_not() {
+        let mut logs = PgLogs::new(16);
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        logs.restart(GROUP, mark(500));
+        logs.reached(GROUP, (VolumeId(1), 10));
+        logs.reached(GROUP, (VolumeId(1), 7));
+        (501..=600).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        assert_eq!([0, 10, 11].map(|object| through(&logs, object)), [596, 596, 96]);
+        logs.restart(GROUP, mark(900));
+        assert_eq!([0, 10, 11].map(|object| through(&logs, object)), [596, 596, 96]);
+        logs.reached(GROUP, (VolumeId(1), 4));
+        logs.push(GROUP, write(950, 0, 0));
+        logs.restart(GROUP, mark(1000));
+        assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);
+        // It got nowhere.
+        logs.restart(GROUP, mark(1100));
+        assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);
+    }
+
+    #[test]
+    fn who_began_with_nothing_is_sure_of_nothing() {
+        let mut logs = PgLogs::new(16);
+        assert_eq!(through(&logs, 1), 0);
+        logs.restart(GROUP, mark(70));
+        assert_eq!(through(&logs, 1), 0);
+        logs.reached(GROUP, (VolumeId(1), 1));
+        assert_eq!((through(&logs, 1), through(&logs, 2)), (70, 0), "what was before its log was pushed");
+    }
+
+    #[test]
+    fn a_log_that_dropped_what_may_have_come_to_nothing_tells_nothing() {
+        let mut logs = PgLogs::new(16);
+        (1..=20).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        // Repairs of many writes.
+        (21..=34).for_each(|sequence| {
+            logs.push(GROUP, LogEntry { origin: sequence | REPAIR, ..write(sequence, 0, 3) });
+        });
+        assert_eq!(through(&logs, 0), 0);
+        logs.restart(GROUP, mark(50));
+        assert_eq!(through(&logs, 0), 0);
+        assert!(logs.groups[&GROUP].held.is_empty());
+    }
+
+    #[test]
+    fn both_halves_of_a_group_are_as_sure_as_it_was() {
+        let mut logs = PgLogs::new(16);
+        logs.note_modulus(GROUP, 1);
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        logs.restart(GROUP, mark(500));
+        assert!(logs.split(GROUP, 2));
+        for index in 0..2 {
+            let pg = PgId { index, ..GROUP };
+            assert_eq!(logs.object_held_through(&ObjectKey { pg, ..key(0) }), Sequence(96));
+            assert_eq!(logs.groups[&pg].doubts.len(), 4);
+        }
+    }
+
+    #[test]
+    fn steps_are_joined_to_the_less_sure_of_them_when_they_are_too_many() {
+        let mut logs = PgLogs::new(16);
+        logs.restart(GROUP, mark(1));
+        for step in 1..=200u32 {
+            // Each attempt gets a little less far than the one before.
+            logs.reached(GROUP, (VolumeId(1), 1000 - step));
+            logs.restart(GROUP, mark(u64::from(step) * 100));
+        }
+        assert_eq!(logs.groups[&GROUP].held.len(), HELD_MAX);
+        let sure: Vec<u64> = (700..1000).map(|object| through(&logs, object)).collect();
+        assert!(sure.is_sorted_by(|one, next| one >= next), "{sure:?}");
     }
 }

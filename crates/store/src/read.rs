@@ -1,6 +1,7 @@
 //! What a store has, and how it is. Only what is durable is seen.
 
 use crate::actions::{Extent, Identity, Location, Role, Statistics};
+use crate::index::ObjectIndex;
 use crate::layout::Superblock;
 use crate::space::Space;
 use crate::store::Store;
@@ -70,18 +71,43 @@ impl Store {
     #[must_use]
     pub fn allocated_bits(&self, key: &ObjectKey) -> [u8; base::OBJECT_BLOCKS / 8] {
         let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
-        self.for_each_block(key, |block, _| bits[usize::from(block) / 8] |= 1 << (block % 8));
+        self.for_each_block(key, |block, _, _| bits[usize::from(block) / 8] |= 1 << (block % 8));
         bits
     }
 
-    /// Calls `visit` with each block of an object that is there, in order, and its checksum.
-    pub fn for_each_block(&self, key: &ObjectKey, mut visit: impl FnMut(u16, u32)) {
+    /// Calls `visit` with each block of an object that is there, in order, its checksum, and the sequence of its last
+    /// change, which may be told later than it is.
+    pub fn for_each_block(&self, key: &ObjectKey, mut visit: impl FnMut(u16, u32, Sequence)) {
         let Some(object) = self.contents.index.get(key) else { return };
         for block in 0..base::OBJECT_BLOCKS as u16 {
-            if let Some(entry) = object.get(block) {
-                visit(block, entry.crc32c);
+            if let (Some(entry), Some(changed)) = (object.get(block), object.changed(block)) {
+                visit(block, entry.crc32c, changed);
             }
         }
+    }
+
+    /// The sequence of the last change of a block that is there; it may be told later than it is.
+    #[must_use]
+    pub fn changed(&self, key: &ObjectKey, block: u16) -> Option<Sequence> {
+        self.contents.index.get(key)?.changed(block)
+    }
+
+    /// The last change of any block of an object, which may be told later than it is.
+    #[must_use]
+    pub fn last_changed(&self, key: &ObjectKey) -> Sequence {
+        self.contents.index.get(key).map_or(Sequence(0), ObjectIndex::last_changed)
+    }
+
+    /// A number that nobody else can tell, the same for the same `nonce`: from the drive's secret, which it does not tell.
+    #[must_use]
+    pub fn unguessable(&self, nonce: u64) -> u64 {
+        base::keyed_hash(self.log.secret(), [&nonce.to_le_bytes()[..]])
+    }
+
+    /// How many blocks of an object are there.
+    #[must_use]
+    pub fn block_count(&self, key: &ObjectKey) -> u16 {
+        self.contents.index.get(key).map_or(0, ObjectIndex::block_count)
     }
 
     /// Every object with at least one block.
@@ -124,6 +150,33 @@ impl Store {
     #[must_use]
     pub fn pg_is_incomplete(&self, pg: PgId) -> bool {
         self.contents.logs.groups.get(&pg).is_some_and(|log| log.is_incomplete)
+    }
+
+    /// Up to which sequence of its group's order this member surely has a block as that order has it. Beyond that it may lack
+    /// something, or have what came to nothing.
+    #[must_use]
+    pub fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
+        self.contents.logs.held_through(key, block)
+    }
+
+    /// The same of all blocks of an object but those that are [in doubt](Self::doubts).
+    #[must_use]
+    pub fn object_held_through(&self, key: &ObjectKey) -> Sequence {
+        self.contents.logs.object_held_through(key)
+    }
+
+    /// Of a member that catches up: blocks of an object, as entries of its log, that it may have beyond what its group's
+    /// order has.
+    pub fn doubts(&self, key: &ObjectKey) -> impl Iterator<Item = &LogEntry> {
+        let (log, key) = (self.contents.logs.groups.get(&key.pg), *key);
+        let doubts = log.into_iter().flat_map(|log| &log.doubts);
+        doubts.filter(move |entry| (entry.volume, entry.object) == (key.volume, key.object))
+    }
+
+    /// How many writes of a group may be under way at the same time: see [`Options`](crate::Options).
+    #[must_use]
+    pub fn in_flight_max(&self) -> u64 {
+        self.contents.logs.in_flight_max()
     }
 
     /// Whether clients' writes are refused for want of space: the largest of them would be.

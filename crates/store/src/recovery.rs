@@ -8,7 +8,8 @@
 //! before it or a later one, and is either known to have been durable or whole.
 //! - *Known to have been durable*: a later batch that counts says so (`durable_through`). Its data is not read:
 //!   damage in it is rot, and the reads of those blocks fail.
-//! - *Whole*: every block of data matches its checksum. The few batches at the end that were under way when the
+//! - *Whole*: its data has the fingerprint that the header says, under the drive's secret. Checksums do not tell: what lay there
+//!   before may have the same. The few batches at the end that were under way when the
 //!   power went are checked so. The first that is not whole ends the log; it was never acknowledged.
 //!
 //! # Why a batch that was given up never comes back
@@ -25,7 +26,7 @@
 //! one was durable. If there is one, acknowledged writes are gone, and opening fails with the place.
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
-use crate::batch::{header_of, records, unknown_record};
+use crate::batch::{Fault, fault, header_of, records};
 use crate::checkpoint::Checkpoint;
 use crate::cleaner::Cleaner;
 use crate::contents::Contents;
@@ -33,15 +34,17 @@ use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex};
 use crate::layout::{
-    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, LogEnd, Piece, RECORD_IS_DAMAGED,
-    RecordKind, RootEntry, RootGroup, RootHeader, RootObject, STREAMS, Superblock,
+    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, RecordKind,
+    RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, Superblock,
 };
 use crate::log::Log;
-use crate::pg_log::PgLogs;
+use crate::pg_log::{Held, PgLog, PgLogs};
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
 use crate::superblock;
-use base::{BLOCK_BYTES, Buffer, Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use base::{
+    BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
+};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
@@ -163,7 +166,8 @@ fn damaged(what: &'static str, location: u32) -> OpenError {
 struct Recovery<'a, D> {
     device: &'a mut D,
     superblock: Superblock,
-    salt: u64,
+    /// Made when the first batch is looked at.
+    fingerprints: Option<Fingerprints>,
     sabotage: Option<Sabotage>,
     contents: Contents,
     end: LogEnd,
@@ -188,9 +192,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         let cursors = [0, 1].map(|segment: u32| Cursor { segment: segment.into(), block: 0.into() });
         let end = LogEnd { cursors, next_segment: [2.into(), 3.into()], ..LogEnd::default() };
         Recovery {
-            salt: superblock::salt(&superblock),
             device,
             superblock,
+            fingerprints: None,
             sabotage,
             contents: Contents {
                 index: Index::default(),
@@ -245,25 +249,36 @@ impl<'a, D: Device> Recovery<'a, D> {
         self.read_pages(objects)?;
         for _ in 0..header.group_count.get() {
             let (group, after) = RootGroup::read_from_prefix(rest).ok().ok_or_else(ends_early)?;
-            let entries = <[RootEntry]>::ref_from_prefix_with_elems(after, group.entry_count.get() as usize);
+            let [entry_count, doubt_count, held_count] =
+                [group.entry_count, group.doubt_count, group.held_count].map(|count| count.get() as usize);
+            let entries = <[RootEntry]>::ref_from_prefix_with_elems(after, entry_count + doubt_count);
             let (entries, after) = entries.ok().ok_or_else(ends_early)?;
+            let held = <[RootHeld]>::ref_from_prefix_with_elems(after, held_count);
+            let (held, after) = held.ok().ok_or_else(ends_early)?;
             rest = after;
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
+            let flags = group.flags.get();
+            let (entries, doubts) = entries.split_at(entry_count);
             let log = self.contents.logs.groups.entry(pg).or_default();
-            log.begins = Sequence(group.log_begins.get());
-            log.is_incomplete = group.flags.get() & GROUP_IS_INCOMPLETE != 0;
-            log.modulus = group.flags.get() >> GROUP_MODULUS_SHIFT;
+            *log = PgLog {
+                begins: Sequence(group.log_begins.get()),
+                started: Sequence(group.log_started.get()),
+                is_incomplete: flags & GROUP_IS_INCOMPLETE != 0,
+                modulus: flags >> GROUP_MODULUS_SHIFT,
+                reached: (flags & GROUP_REACHED != 0)
+                    .then(|| (VolumeId(group.reached_volume.get()), group.reached_object.get())),
+                doubts: doubts.iter().map(LogEntry::from).collect(),
+                held: held
+                    .iter()
+                    .map(|held| Held {
+                        object: (VolumeId(held.volume.get()), held.object.get()),
+                        through: Sequence(held.through.get()),
+                    })
+                    .collect(),
+                ..PgLog::default()
+            };
             for entry in entries {
-                let entry = LogEntry {
-                    epoch: Epoch(entry.epoch.get()),
-                    sequence: Sequence(entry.sequence.get()),
-                    volume: VolumeId(entry.volume.get()),
-                    object: entry.object.get(),
-                    first_block: entry.first_block.get(),
-                    block_count: entry.block_count.get(),
-                    origin: entry.origin.get(),
-                };
-                self.contents.logs.push(pg, entry);
+                self.contents.logs.push(pg, entry.into());
             }
         }
         Ok(())
@@ -347,10 +362,10 @@ impl<'a, D: Device> Recovery<'a, D> {
                 }
                 let window = if number == 0 { &mut self.windows[stream] } else { &mut self.probe };
                 let bytes = window.blocks(self.device, segments.location_of(place), 1)?;
-                let Some(header) = header_of(bytes, self.salt) else { continue };
+                let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
                 let is_next = header.sequence.get() == self.chain.sequence.get() + 1
                     && usize::from(header.stream) == stream
-                    && block + 1 + header.data_blocks.get() <= segments.blocks_each;
+                    && header.data_blocks.get() < segments.blocks_each - block;
                 let (mount, mount_before) = (header.mount.get(), self.chain.mount.get());
                 let begin = header.mount_begin.get();
                 let is_begin = begin == 0 || begin == header.sequence.get();
@@ -363,9 +378,17 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
         }
         if let Some(found) = &best {
-            if let Some(kind) = unknown_record(&found.block, &found.header) {
-                let offset = u64::from(self.contents.segments.location_of(found.place)) * BLOCK_BYTES as u64;
-                return Err(OpenError::UnknownRecord { kind, offset });
+            let location = self.contents.segments.location_of(found.place);
+            match fault(&found.block, &found.header) {
+                None => {}
+                Some(Fault::UnknownRecord(kind)) => {
+                    let offset = u64::from(location) * BLOCK_BYTES as u64;
+                    return Err(OpenError::UnknownRecord { kind, offset });
+                }
+                Some(Fault::Impossible(what)) => {
+                    let offset = u64::from(location) * BLOCK_BYTES as u64;
+                    return Err(OpenError::Impossible { what, offset });
+                }
             }
             self.chain = found.end(&self.chain);
         }
@@ -383,33 +406,9 @@ impl<'a, D: Device> Recovery<'a, D> {
         let location = self.data_of(found);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
         let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
-        for view in records(&found.block, &found.header) {
-            let count = view.kind.data_blocks(view.record.block_count.get()) as usize;
-            let start = view.data_index as usize * BLOCK_BYTES;
-            let Some(data) = data.get(start..start + count * BLOCK_BYTES) else { return Ok(false) };
-            let is_right = match view.kind {
-                RecordKind::Zero
-                | RecordKind::Mark
-                | RecordKind::Join
-                | RecordKind::Entry
-                | RecordKind::Split => true,
-                RecordKind::Page | RecordKind::Root => {
-                    let bytes = (view.record.bytes.get() as usize).min(data.len());
-                    crc32c(&data[..bytes]) == view.record.crc32c.get()
-                }
-                RecordKind::Write | RecordKind::Relocate => {
-                    view.record.flags & RECORD_IS_DAMAGED != 0
-                        || data
-                            .chunks_exact(BLOCK_BYTES)
-                            .zip(view.tail)
-                            .all(|(block, checksum)| crc32c(block) == checksum.get())
-                }
-            };
-            if !is_right {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let print =
+            self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret)).of(data);
+        Ok(print == found.header.data_fingerprint.get())
     }
 
     fn replay_batch(&mut self, found: &Found) {
@@ -450,7 +449,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                 for block in place.block.get()..segments.blocks_each {
                     let location = segments.location(segment, block);
                     let bytes = self.windows[stream].blocks(self.device, location, 1)?;
-                    let Some(header) = header_of(bytes, self.salt) else { continue };
+                    let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
                     if header.sequence.get() > sequence && header.durable_through.get() > sequence {
                         let location = segments.location_of(self.end.cursors[stream]);
                         return Err(damaged("the header of a batch of the log", location));

@@ -138,7 +138,8 @@ impl Segments {
         if segment.state != SegmentState::Sealed || !is_unused || segment.last_sequence > self.covers {
             return;
         }
-        self.all[index as usize] = FRESH;
+        // Nobody reads it, unless that is what is to be noticed.
+        self.all[index as usize] = Segment { pins: segment.pins, ..FRESH };
         self.free.push_back(index);
     }
 

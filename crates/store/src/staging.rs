@@ -23,39 +23,60 @@ impl Store {
     ) -> Result<Staged, StageError> {
         assert_eq!(data.len(), usize::from(record.block_count) * BLOCK_BYTES, "data is whole blocks");
         assert_eq!(checksums.len(), usize::from(record.block_count), "a checksum for each block");
-        self.append_write(&on_drive(RecordKind::Write, record), record, checksums, data)
+        self.check_space(record)?;
+        let (on_drive, segments) = (on_drive(RecordKind::Write, record), &self.contents.segments);
+        self.log.stage(RecordKind::Write, &on_drive, (checksums, data), record.token, segments)
     }
 
-    /// Appends a block whose content is lost: reads of it shall fail as they do where it was lost. `checksum` is the
-    /// one of what it held.
+    /// Appends what a learner lacked, out of order: whole blocks. `words` has the checksums of all of them, and then of each
+    /// the sequence of its last change, the low half first.
     ///
     /// # Errors
     /// As [`Self::stage_write`].
     ///
     /// # Panics
-    /// If the record is about more than one block.
-    pub fn stage_damaged(&mut self, record: &WriteRecord, checksum: U32) -> Result<(), StageError> {
-        assert_eq!(record.block_count, 1, "each lost block has a record of its own");
-        let fillers = [[0xa5; BLOCK_BYTES], [0x5a; BLOCK_BYTES]];
-        let never_verifies = fillers.iter().find(|filler| crc32c(&filler[..]) != checksum.get());
-        let data = never_verifies.expect("two blocks that differ in this way have different checksums");
-        let damaged = Record { flags: RECORD_IS_DAMAGED, ..on_drive(RecordKind::Write, record) };
-        self.append_write(&damaged, record, &[checksum], data).map(|_| ())
+    /// As [`Self::stage_write`], and if the record has a place in the order.
+    pub fn stage_push(&mut self, record: &WriteRecord, words: &[U32], data: &[u8]) -> Result<(), StageError> {
+        self.append_push(&on_drive(RecordKind::Push, record), record, words, data)
     }
 
-    fn append_write(
+    /// Appends a block that a learner lacks and whose content is lost: reads of it shall fail as they do where it was lost.
+    /// `words` has the checksum of what it held, and the sequence of its last change.
+    ///
+    /// # Errors
+    /// As [`Self::stage_write`].
+    ///
+    /// # Panics
+    /// If the record is about more than one block, or has a place in the order.
+    pub fn stage_damaged(&mut self, record: &WriteRecord, words: &[U32; 3]) -> Result<(), StageError> {
+        let fillers = [[0xa5; BLOCK_BYTES], [0x5a; BLOCK_BYTES]];
+        let never_verifies = fillers.iter().find(|filler| crc32c(&filler[..]) != words[0].get());
+        let data = never_verifies.expect("two blocks that differ in this way have different checksums");
+        let damaged = Record { flags: RECORD_IS_DAMAGED, ..on_drive(RecordKind::Push, record) };
+        self.append_push(&damaged, record, words, data)
+    }
+
+    fn append_push(
         &mut self,
         on_drive: &Record,
         record: &WriteRecord,
-        checksums: &[U32],
+        words: &[U32],
         data: &[u8],
-    ) -> Result<Staged, StageError> {
-        self.check_works()?;
-        if !Space::of(&self.contents, &self.log).has_room(record.role, u64::from(record.block_count)) {
-            return Err(StageError::Full);
-        }
+    ) -> Result<(), StageError> {
+        let count = usize::from(record.block_count);
+        assert_eq!(data.len(), count * BLOCK_BYTES, "data is whole blocks");
+        assert_eq!(words.len(), RecordKind::Push.tail_words(record.block_count), "so many words a block");
+        assert_eq!(record.sequence, Sequence(0), "what is pushed has no place in the order");
+        self.check_space(record)?;
         let segments = &self.contents.segments;
-        self.log.stage(RecordKind::Write, on_drive, (checksums, data), record.token, segments)
+        self.log.stage(RecordKind::Push, on_drive, (words, data), record.token, segments).map(|_| ())
+    }
+
+    fn check_space(&self, record: &WriteRecord) -> Result<(), StageError> {
+        self.check_works()?;
+        let space = Space::of(&self.contents, &self.log);
+        let has_room = space.has_room(record.role, u64::from(record.block_count));
+        if has_room { Ok(()) } else { Err(StageError::Full) }
     }
 
     /// Appends a zeroing to the open batch: the blocks read as zeros and their space is freed. A full OSD
@@ -109,6 +130,16 @@ impl Store {
     /// When the OSD is busy or has failed.
     pub fn stage_whole(&mut self, pg: PgId, epoch: Epoch, token: u64) -> Result<(), StageError> {
         self.stage_place(RecordKind::Mark, pg, 0, epoch, Sequence(0), token)
+    }
+
+    /// Appends the word that this member, which is catching up, has all that its group's primary has of the objects up to
+    /// this one.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_reached(&mut self, key: ObjectKey, token: u64) -> Result<(), StageError> {
+        let kind = RecordKind::Reached;
+        self.stage_small(&Record::new(kind, key, 0, 0), kind, token)
     }
 
     /// Appends an entry to a group's log, of a write whose content is or comes here by other records.

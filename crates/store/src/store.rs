@@ -164,10 +164,10 @@ impl Store {
 
     /// Takes every batch that became durable into the index, in order, and tells of it.
     fn settle(&mut self, actions: &mut Vec<Action>) {
-        let salt = self.log.salt();
+        let secret = *self.log.secret();
         while let Some((batch, buffer)) = self.log.next_durable(&mut self.contents.segments) {
             let block = &buffer.bytes()[..BLOCK_BYTES];
-            let header = header_of(block, salt).expect("this store sealed it");
+            let header = header_of(block, &secret).expect("this store sealed it");
             for view in records(block, &header) {
                 // Cleaning goes by headers from before a split; nothing else is staged by a former name.
                 let key = match view.kind {

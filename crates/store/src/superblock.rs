@@ -3,7 +3,9 @@
 use crate::actions::{Identity, Options};
 use crate::device::{Device, DeviceError};
 use crate::error::{FormatError, OpenError};
-use crate::layout::{FORMAT_VERSION, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock};
+use crate::layout::{
+    FORMAT_VERSION, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Secret, Superblock,
+};
 use base::{BLOCK_BYTES, Buffer, ClusterId, OsdId, OsdUuid};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -16,11 +18,17 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// What 32 bits of block numbers can name.
 const DEVICE_BYTES_MAX: u64 = 16 << 40;
 
-/// Makes a drive an empty OSD. Whatever it held is lost.
+/// Makes a drive an empty OSD. Whatever it held is lost. The `secret` is drawn for this formatting, by a generator whose
+/// numbers nobody can guess: whoever knew it could write data that a start takes for the store's own.
 ///
 /// # Errors
 /// When it is too small or too large, or fails.
-pub fn format(device: &mut impl Device, identity: Identity, options: &Options) -> Result<(), FormatError> {
+pub fn format(
+    device: &mut impl Device,
+    identity: Identity,
+    secret: Secret,
+    options: &Options,
+) -> Result<(), FormatError> {
     let bytes = device.bytes();
     let chosen = (bytes / 1024).next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
     let segment_bytes = options.segment_bytes.map_or(chosen, u64::from);
@@ -42,6 +50,7 @@ pub fn format(device: &mut impl Device, identity: Identity, options: &Options) -
         osd: identity.osd.0.into(),
         segment_bytes: (segment_bytes as u32).into(),
         device_bytes: bytes.into(),
+        secret,
         ..Superblock::empty()
     };
     write_both(device, &superblock)?;
@@ -103,11 +112,4 @@ pub(crate) fn identity(superblock: &Superblock) -> Identity {
         osd_uuid: OsdUuid::from_bytes(superblock.osd_uuid),
         osd: OsdId(superblock.osd.get()),
     }
-}
-
-/// What makes this formatting's batches different from those of any other.
-pub(crate) fn salt(superblock: &Superblock) -> u64 {
-    let (low, high) = superblock.osd_uuid.split_at(8);
-    let word = |bytes: &[u8]| bytes.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    base::hash::mix(word(low)) ^ word(high)
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariant: the data side sends requests only under an attachment that the session believes to live.
 //! Where that belief is late, the generation in each request lets the OSDs refuse it; an attachment that follows one that
-//! did not end well begins with making them do so ([`fence`]).
+//! did not end well begins with making them do so ([`fence`]). A volume that nobody shares can be attached anew while it is
+//! used, so that what was sent before, and nobody waits for any more, cannot take effect.
 //!
 //! When things fail: an unreachable registry stops nothing, the session tries on and the data side works
 //! by the last map. A lease that ended is taken up again if nobody attached meanwhile. Else that is the end:
@@ -24,4 +25,4 @@ mod tests;
 mod volume_loop;
 
 pub use session::{AttachError, ClusterAccess, SessionEvent, SessionOptions, VolumeSession};
-pub use volume_loop::{AttachedVolume, LoopError, VolumeLoop};
+pub use volume_loop::{AttachedVolume, LoopError, Renewal, VolumeLoop};

@@ -10,6 +10,7 @@ use registry::{LeaseId, RegistryError};
 use registry_remote::{Desk, DeskPlace, SocketPlace};
 use ring::{ConnectionId, Waker};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
 const EVENTS_MAX: usize = 16;
 /// Connections that wait to be made.
 const DIALS_MAX: usize = 1024;
+/// Volumes that wait to be attached anew.
+const RENEWALS_MAX: usize = 64;
 /// The pause before an event is offered again to a full queue.
 const OFFER_PAUSE: Duration = Duration::from_millis(20);
 /// How long detaching may take before it is left to the lease's end.
@@ -80,6 +83,20 @@ pub struct SessionOptions {
 pub enum SessionEvent {
     /// A newer map.
     Map(Arc<ClusterMap>),
+    /// A volume was attached anew, as was asked for: this is its generation now.
+    Reattached {
+        /// The volume.
+        volume: VolumeId,
+        /// What every request bears from now on.
+        generation: Generation,
+    },
+    /// What came of it: nobody serves the older generation any more, or why that may be.
+    Renewed {
+        /// The volume.
+        volume: VolumeId,
+        /// Why not, in words.
+        outcome: Result<(), String>,
+    },
     /// The volumes are attached no more: nothing may be written from now on.
     Lost {
         /// Why, and what to do.
@@ -164,6 +181,7 @@ pub struct VolumeSession {
     events: Receiver<SessionEvent>,
     dials: mpsc::Sender<Dial>,
     dialled: Receiver<Dialled>,
+    renewals: mpsc::Sender<VolumeId>,
     /// Asks the thread to end.
     stop: Option<oneshot::Sender<Parting>>,
     parting: Parting,
@@ -181,6 +199,7 @@ impl VolumeSession {
         let (started_sender, started) = sync_channel(1);
         let (stop, stopped) = oneshot::channel();
         let (dials, dial_receiver) = mpsc::channel(DIALS_MAX);
+        let (renewals, renewal_receiver) = mpsc::channel(RENEWALS_MAX);
         // Bounded by the connections that the data side's reactor takes.
         let (dialled_sender, dialled) = channel();
         let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
@@ -191,10 +210,15 @@ impl VolumeSession {
                         let _ = started_sender.send(Ok(attached));
                         let identity = options.cluster.identity.clone();
                         let maps = session.maps.clone();
-                        let dialler =
-                            Dialler { identity, maps, dialled: dialled_sender, waker: waker.clone() };
+                        let dialler = Dialler {
+                            identity: identity.clone(),
+                            maps,
+                            dialled: dialled_sender,
+                            waker: waker.clone(),
+                        };
                         tokio::spawn(dialler.run(dial_receiver));
-                        session.run(event_sender, waker, stopped).await;
+                        let renewals = Renewals { wanted: renewal_receiver, identity };
+                        session.run(renewals, event_sender, waker, stopped).await;
                     }
                     Err(error) => drop(started_sender.send(Err(error))),
                 }
@@ -204,6 +228,7 @@ impl VolumeSession {
             events,
             dials,
             dialled,
+            renewals,
             stop: Some(stop),
             parting: Parting::WithLooseEnds,
             thread: Some(thread),
@@ -223,6 +248,12 @@ impl VolumeSession {
     /// Has a connection made to an OSD, for one that the reactor reserved. Says whether that can be.
     pub(super) fn dial(&self, connection: ConnectionId, address: SocketAddr) -> bool {
         self.dials.try_send(Dial { connection, address }).is_ok()
+    }
+
+    /// Has a volume that nobody shares attached anew, and its older generation fenced. Says whether that can be; then
+    /// [`SessionEvent::Renewed`] follows.
+    pub(super) fn renew(&self, volume: VolumeId) -> bool {
+        self.renewals.try_send(volume).is_ok()
     }
 
     /// What became of a dial, if something did.
@@ -261,33 +292,41 @@ struct Session {
     maps: watch::Receiver<Arc<ClusterMap>>,
 }
 
+/// Volumes that are to be attached anew.
+struct Renewals {
+    wanted: mpsc::Receiver<VolumeId>,
+    identity: Identity,
+}
+
 impl Session {
     async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
         let desk = options.cluster.desk.open(&options.cluster.identity).await?;
         let lease = desk.ask(Grant { ttl: LEASE_TTL }).await?;
         let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
-        let made = RefCell::new(Vec::new());
+        let (volumes, description) = (RefCell::new(Vec::new()), describe(&options.purpose));
+        let hold = Hold { desk, client, volumes, lease: Cell::new(lease), description };
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
-            attached = attach_all(&desk, client, lease, options, &made) => attached,
-            () = keep_alive(&desk, lease) => Err(AttachError::Lost { reason: lost() }),
+            attached = attach_all(&hold, options) => attached,
+            () = keep_alive(&hold.desk, lease) => Err(AttachError::Lost { reason: lost() }),
         };
-        let hold = Hold { desk, client, volumes: made.into_inner(), lease: Cell::new(lease) };
         match attached {
             Ok((maps, attached)) => Ok((Session { hold, maps }, attached)),
             Err(error) => {
                 release(&hold.desk, lease).await;
                 // What was never used has nothing under way, and who tries again and again leaves nothing behind, nor does one
                 // attach more, whose answer was lost.
-                hold.detach(options.volumes.get(hold.volumes.len())).await;
+                let count = hold.volumes.borrow().len();
+                hold.detach(options.volumes.get(count)).await;
                 Err(error)
             }
         }
     }
 
-    /// Tells of maps until it is stopped or the volumes are lost.
+    /// Tells of maps, and attaches anew what is to be, until it is stopped or the volumes are lost.
     async fn run(
         self,
+        renewals: Renewals,
         events: SyncSender<SessionEvent>,
         waker: Waker,
         mut stopped: oneshot::Receiver<Parting>,
@@ -295,34 +334,43 @@ impl Session {
         let Session { hold, mut maps } = self;
         let keeping = hold.keep();
         tokio::pin!(keeping);
-        let mut waiting: Option<SessionEvent> = None;
-        let mut is_lost = false;
+        let (told, mut renewed) = mpsc::channel(1);
+        let renewing = hold.renew_all(renewals, maps.clone(), told);
+        tokio::pin!(renewing);
+        let mut waiting: VecDeque<SessionEvent> = VecDeque::new();
+        let (mut is_lost, mut may_renew) = (false, true);
         let mut parting = Parting::WithLooseEnds;
-        loop {
+        'told: loop {
+            let mut lost_by = None;
             tokio::select! {
                 said = &mut stopped => {
                     parting = said.unwrap_or(Parting::WithLooseEnds);
                     break;
                 }
-                reason = &mut keeping, if !is_lost => {
-                    is_lost = true;
-                    waiting = Some(SessionEvent::Lost { reason });
-                }
+                reason = &mut keeping, if !is_lost => lost_by = Some(reason),
+                () = &mut renewing, if !is_lost && may_renew => may_renew = false,
+                Some(event) = renewed.recv(), if !is_lost => waiting.push_back(event),
                 changed = maps.changed(), if !is_lost => match changed {
-                    Ok(()) => waiting = Some(SessionEvent::Map(maps.borrow_and_update().clone())),
-                    Err(_) => {
-                        is_lost = true;
-                        let reason = "the cluster map is not watched any more".to_owned();
-                        waiting = Some(SessionEvent::Lost { reason });
+                    Ok(()) => {
+                        waiting.retain(|event| !matches!(event, SessionEvent::Map(_)));
+                        waiting.push_back(SessionEvent::Map(maps.borrow_and_update().clone()));
                     }
+                    Err(_) => lost_by = Some("the cluster map is not watched any more".to_owned()),
                 },
-                () = tokio::time::sleep(OFFER_PAUSE), if waiting.is_some() => {}
+                () = tokio::time::sleep(OFFER_PAUSE), if !waiting.is_empty() => {}
             }
-            if let Some(event) = waiting.take() {
+            if let Some(reason) = lost_by {
+                is_lost = true;
+                waiting = VecDeque::from([SessionEvent::Lost { reason }]);
+            }
+            while let Some(event) = waiting.pop_front() {
                 match events.try_send(event) {
                     Ok(()) => waker.wake(),
-                    Err(TrySendError::Full(event)) => waiting = Some(event),
-                    Err(TrySendError::Disconnected(_)) => break,
+                    Err(TrySendError::Full(event)) => {
+                        waiting.push_front(event);
+                        break;
+                    }
+                    Err(TrySendError::Disconnected(_)) => break 'told,
                 }
             }
         }
@@ -337,9 +385,11 @@ impl Session {
 struct Hold {
     desk: Desk,
     client: ClientId,
-    volumes: Vec<(VolumeId, Generation)>,
+    volumes: RefCell<Vec<(VolumeId, Generation)>>,
     /// The lease that they have now.
     lease: Cell<LeaseId>,
+    /// Who has them, for people.
+    description: String,
 }
 
 impl Hold {
@@ -371,19 +421,107 @@ impl Hold {
     async fn resume(&self) -> Result<bool, ClusterError> {
         let lease = self.desk.ask(Grant { ttl: LEASE_TTL }).await?;
         self.lease.set(lease);
-        for &(volume, generation) in &self.volumes {
-            if !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
-                return Ok(false);
+        let volumes = self.volumes.borrow().clone();
+        for (volume, mut generation) in volumes {
+            while !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
+                let known = self.generation_of(volume);
+                if known == generation {
+                    return Ok(false);
+                }
+                // It was attached anew meanwhile, by this client itself.
+                generation = known;
             }
         }
         Ok(true)
+    }
+
+    fn generation_of(&self, volume: VolumeId) -> Generation {
+        let volumes = self.volumes.borrow();
+        volumes.iter().find(|(id, _)| *id == volume).map_or(Generation(0), |(_, generation)| *generation)
+    }
+
+    fn note_generation(&self, volume: VolumeId, generation: Generation) {
+        let mut volumes = self.volumes.borrow_mut();
+        volumes.iter_mut().filter(|(id, _)| *id == volume).for_each(|(_, known)| *known = generation);
+    }
+
+    /// Attaches volumes anew, one after the other, as they are asked for, and tells what comes of it.
+    async fn renew_all(
+        &self,
+        mut renewals: Renewals,
+        maps: watch::Receiver<Arc<ClusterMap>>,
+        told: mpsc::Sender<SessionEvent>,
+    ) {
+        while let Some(volume) = renewals.wanted.recv().await {
+            let renewed = self.renew(volume, maps.clone(), &renewals.identity, &told).await;
+            let outcome = renewed.map_err(|error| error.to_string());
+            if told.send(SessionEvent::Renewed { volume, outcome }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Attaches a volume anew: that raises its generation. Then makes sure that the older one is served no more.
+    async fn renew(
+        &self,
+        volume: VolumeId,
+        mut maps: watch::Receiver<Arc<ClusterMap>>,
+        identity: &Identity,
+        told: &mpsc::Sender<SessionEvent>,
+    ) -> Result<(), AttachError> {
+        let removed = || AttachError::Lost { reason: format!("{volume} was removed") };
+        let shown = maps.borrow().volumes.get(&volume).filter(|info| !info.removed).cloned();
+        let name = shown.ok_or_else(removed)?.name;
+        let attached = self.attach_again(&name).await?;
+        if attached.id != volume {
+            // Another one has its name now.
+            self.desk.ask(Detach { volume: attached.id, client: self.client }).await?;
+            return Err(removed());
+        }
+        let (client, generation) = (self.client, attached.generation);
+        self.note_generation(volume, generation);
+        // If nobody listens any more, nobody waits for the rest either.
+        let _ = told.send(SessionEvent::Reattached { volume, generation }).await;
+        let shows_it = |map: &Arc<ClusterMap>| {
+            map.volumes.get(&volume).is_some_and(|info| info.generation >= generation)
+        };
+        if !matches!(tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_it)).await, Ok(Ok(_))) {
+            return Err(AttachError::NoMap { volume: name });
+        }
+        let order = Order { client, volume, generation };
+        let may_be_served = |osds: String| AttachError::Lost {
+            reason: format!("what was sent of volume {name} before may still be served by {osds}"),
+        };
+        fence::set_up(maps, order, identity).await.map_err(may_be_served)?;
+        if !attached.unfenced.is_empty() {
+            self.desk.ask(Fenced { volume, client, generation }).await?;
+        }
+        Ok(())
+    }
+
+    /// Attaches a volume once more for this client alone. While it is not known whether that was done, everything this
+    /// client sends may be refused for its generation: so it is asked until it is.
+    async fn attach_again(&self, name: &str) -> Result<Attachment, ClusterError> {
+        loop {
+            let (volume, description) = (name.to_owned(), self.description.clone());
+            let (client, lease) = (self.client, self.lease.get());
+            let attach = Attach { volume, client, lease, shared: false, description };
+            match self.desk.ask(attach).await {
+                Err(ClusterError::Registry(error)) => {
+                    tracing::warn!(%error, volume = name, "the volume is not attached anew yet; trying again");
+                    tokio::time::sleep(KEEP_ALIVE_EVERY).await;
+                }
+                known => return known,
+            }
+        }
     }
 
     /// Spares who attaches next the fencing, also of a volume that may be attached. If it cannot be said, that is all that
     /// follows.
     async fn detach(&self, perhaps: Option<&String>) {
         let detaching = async {
-            for &(volume, _) in &self.volumes {
+            let volumes = self.volumes.borrow().clone();
+            for (volume, _) in volumes {
                 self.desk.ask(Detach { volume, client: self.client }).await?;
             }
             if let Some(name) = perhaps
@@ -410,22 +548,24 @@ fn lost() -> String {
     )
 }
 
-/// Attaches all volumes, and notes in `made` which are.
-async fn attach_all(
-    desk: &Desk,
-    client: ClientId,
-    lease: LeaseId,
-    options: &SessionOptions,
-    made: &RefCell<Vec<(VolumeId, Generation)>>,
-) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
+/// Who has volumes, for people who see it.
+fn describe(purpose: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let description = format!("pid {} on {}, {}", std::process::id(), host.trim(), options.purpose);
+    format!("pid {} on {}, {purpose}", std::process::id(), host.trim())
+}
+
+/// Attaches all volumes, and notes in `hold` which are.
+async fn attach_all(
+    hold: &Hold,
+    options: &SessionOptions,
+) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
+    let (desk, client) = (&hold.desk, hold.client);
     let mut volumes = Vec::with_capacity(options.volumes.len());
     for name in &options.volumes {
-        let (volume, description) = (name.clone(), description.clone());
-        let attach = Attach { volume, client, lease, shared: options.shared, description };
+        let (volume, description) = (name.clone(), hold.description.clone());
+        let attach = Attach { volume, client, lease: hold.lease.get(), shared: options.shared, description };
         let attached = desk.ask(attach).await?;
-        made.borrow_mut().push((attached.id, attached.generation));
+        hold.volumes.borrow_mut().push((attached.id, attached.generation));
         volumes.push(attached);
     }
     let mut maps = desk.watch_map();

@@ -1,8 +1,7 @@
 //! A cluster in memory for tests: a real registry on a real socket, and one OSD that keeps blocks in a map.
 //!
 //! The OSD speaks the protocol of [`wire`] over TCP, one task a connection, and refuses what a real one
-//! would: another cluster, a wrong checksum, an old generation where the test says so. [`Faults`] make it
-//! misbehave.
+//! would: another cluster, a wrong checksum, a generation that a fence forbids. [`Faults`] make it misbehave.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 #![allow(clippy::missing_panics_doc, reason = "a test that cannot go on ends by panicking")]
 
@@ -10,7 +9,7 @@ use crate::ClusterAccess;
 use auth::{Channel, Identity, SecretKey};
 use base::{
     Access, BLOCK_BYTES, ClientId, ClusterId, Encryption, NodeId, OBJECT_BLOCKS, ObjectKey, OsdUuid,
-    Principal, VolumeId, crc32c,
+    Principal, Sequence, VolumeId, crc32c,
 };
 use cluster::{Cluster, ClusterError};
 use registry::Registry;
@@ -33,6 +32,10 @@ pub struct Faults {
     pub refuse_writes: Option<Status>,
     /// Every read is refused so.
     pub refuse_reads: Option<Status>,
+    /// Every write that was sent before is refused so.
+    pub refuse_repeats: Option<Status>,
+    /// No write is done or answered, and the connection on which it came ends.
+    pub hang_up_on_writes: bool,
     /// No request is answered.
     pub silent: bool,
     /// No fence is answered.
@@ -45,6 +48,8 @@ type Block = [u8; BLOCK_BYTES];
 struct Stored {
     fences: Vec<wire::Fence>,
     blocks: HashMap<(VolumeId, u32, usize), Box<Block>>,
+    /// Writes and zeroings that were done: it is one placement group.
+    changes: u64,
     faults: Faults,
     /// What it wants of those who connect.
     encryption: Encryption,
@@ -217,7 +222,8 @@ async fn serve(mut channel: Channel, cluster: ClusterId, stored: &Mutex<Stored>)
                 Message::Hello(_) => {
                     replies.extend_from_slice(&Refused { reason: "another cluster" }.encode());
                 }
-                _ => answer(&mut stored, &message, &mut replies),
+                _ if !answer(&mut stored, &message, &mut replies) => return,
+                _ => {}
             }
             consumed += size;
         }
@@ -228,33 +234,45 @@ async fn serve(mut channel: Channel, cluster: ClusterId, stored: &Mutex<Stored>)
     }
 }
 
-fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
+/// Answers a message, unless the connection ends.
+fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) -> bool {
     if let Message::Fence(fence) = message {
         if !stored.faults.deaf_to_fences {
             stored.fences.push(*fence);
             replies.extend_from_slice(&fence.encode(Kind::FenceDone));
         }
-        return;
+        return true;
     }
-    let (request, refusal) = match message {
-        Message::Read(request) => (request, stored.faults.refuse_reads),
-        Message::Write(write) => (&write.head, stored.faults.refuse_writes),
-        Message::Zero(request) => (request, stored.faults.refuse_writes),
-        Message::Allocated(request) => (request, None),
+    let faults = &stored.faults;
+    let of_change = |request: &Request| request.since.and(faults.refuse_repeats).or(faults.refuse_writes);
+    let (request, is_change, refusal) = match message {
+        Message::Read(request) => (request, false, faults.refuse_reads),
+        Message::Write(write) => (&write.head, true, of_change(&write.head)),
+        Message::Zero(request) => (request, true, of_change(request)),
+        Message::Allocated(request) => (request, false, None),
         _ => panic!("clients send requests"),
     };
-    if stored.faults.silent {
-        return;
+    if faults.silent {
+        return true;
     }
+    if is_change && faults.hang_up_on_writes {
+        return false;
+    }
+    let fences = stored.fences.iter().filter(|fence| fence.volume == request.key.volume);
+    let oldest = fences.map(|fence| fence.generation).max().unwrap_or_default();
+    let refusal = if request.generation < oldest { Some(Status::Fenced) } else { refusal };
     if let Some(status) = refusal {
-        let details = RefusalDetails { offset: request.offset, ..Default::default() };
+        let (offset, generation) = (request.offset, oldest);
+        let details = RefusalDetails { offset, generation, ..RefusalDetails::default() };
         replies.extend_from_slice(&Outcome::refused(request.request, status, details));
-        return;
+        return true;
     }
+    stored.changes += u64::from(is_change);
+    let reached = Sequence(1 + stored.changes);
     match message {
         Message::Read(request) => read(stored, request, replies),
         Message::Write(sent) => match write(stored, request, sent.checksums, sent.data) {
-            true => replies.extend_from_slice(&Outcome::done(request.request, 0)),
+            true => replies.extend_from_slice(&Outcome::done(request.request, reached, 0)),
             false => {
                 let details = RefusalDetails::default();
                 replies.extend(Outcome::refused(request.request, Status::CorruptPayload, details));
@@ -264,7 +282,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
             for block in blocks(request) {
                 stored.blocks.remove(&place(request.key, block));
             }
-            replies.extend_from_slice(&Outcome::done(request.request, 0));
+            replies.extend_from_slice(&Outcome::done(request.request, reached, 0));
         }
         _ => {
             let mut bits = [0u8; OBJECT_BLOCKS / 8];
@@ -272,16 +290,18 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) {
                 let is_there = stored.blocks.contains_key(&place(request.key, block));
                 bits[block / 8] |= u8::from(is_there) << (block % 8);
             }
-            replies.extend_from_slice(&Outcome::done(request.request, bits.len()));
+            replies.extend_from_slice(&Outcome::done(request.request, reached, bits.len()));
             replies.extend_from_slice(&bits);
         }
     }
+    true
 }
 
 fn read(stored: &Stored, request: &Request, replies: &mut Vec<u8>) {
     const ZEROS: Block = [0; BLOCK_BYTES];
+    let reached = Sequence(1 + stored.changes);
     if blocks(request).all(|block| !stored.blocks.contains_key(&place(request.key, block))) {
-        replies.extend_from_slice(&Outcome::zeros(request.request));
+        replies.extend_from_slice(&Outcome::zeros(request.request, reached));
         return;
     }
     let found: Vec<&Block> = blocks(request)
@@ -289,7 +309,7 @@ fn read(stored: &Stored, request: &Request, replies: &mut Vec<u8>) {
         .collect();
     let checksums: Vec<U32> = found.iter().map(|block| crc32c(&block[..]).into()).collect();
     let body_bytes = found.len() * (BLOCK_BYTES + 4);
-    replies.extend_from_slice(&Outcome::done(request.request, body_bytes));
+    replies.extend_from_slice(&Outcome::done(request.request, reached, body_bytes));
     replies.extend_from_slice(checksums.as_bytes());
     found.iter().for_each(|block| replies.extend_from_slice(&block[..]));
 }

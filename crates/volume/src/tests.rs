@@ -144,6 +144,38 @@ fn who_did_not_part_quietly_is_fenced_before_the_volume_is_used_again() {
     );
 }
 
+#[test]
+fn a_volume_that_is_attached_anew_is_rid_of_what_was_abandoned_and_goes_on() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let disk = volumes.volumes()[0].handle;
+    pond.cluster.set_faults(Faults { silent: true, ..Faults::default() });
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    let before = pond.cluster.served();
+    turn_until(&mut volumes, |_| (pond.cluster.served().plain > before.plain + 1).then_some(()));
+    // It heard the write, and may do it at any time.
+    pond.cluster.set_faults(Faults::default());
+    volumes.abandon(|token| token == 1);
+    volumes.write(disk, 2, 0, 4096, filled(4096));
+    assert!(volumes.begin_renewal(disk));
+    let renewal = turn_until(&mut volumes, VolumeLoop::poll_renewal);
+    assert_eq!(renewal, Renewal { volume: disk, outcome: Ok(()) });
+    let ended = completion(&mut volumes);
+    assert!(matches!(ended.outcome, Outcome::Failed(ClientError::Abandoned { .. })) && ended.token == 1);
+    let ended = completion(&mut volumes);
+    assert_eq!((ended.token, ended.outcome), (2, Outcome::Done));
+    let fences = pond.cluster.fences();
+    assert!(!fences.is_empty() && pond.attachments().len() == 1, "{fences:?}");
+    // It is this client that has the volume still, and says so when it goes.
+    drop(volumes);
+    let next = pond.attach(false).unwrap();
+    assert_eq!(pond.cluster.fences(), fences, "nothing was under way");
+    drop(next);
+    let mut shared = pond.attach(true).unwrap();
+    let disk = shared.volumes()[0].handle;
+    assert!(!shared.begin_renewal(disk), "whoever shares it would be fenced too");
+}
+
 /// The way to a registry whose answers to attaches are lost.
 #[derive(Debug)]
 struct Forgetful(Arc<dyn Connect>);

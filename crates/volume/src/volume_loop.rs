@@ -3,8 +3,9 @@
 use super::dialler::Dialled;
 use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Encryption, Instant, LinkId, Network, VolumeId};
-use client::{Client, Completion, Notice, Submission, VolumeHandle};
+use client::{Client, Completion, Holding, Notice, Submission, VolumeHandle};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
@@ -30,6 +31,15 @@ pub struct AttachedVolume {
     pub name: String,
 }
 
+/// What came of attaching a volume anew: see [`VolumeLoop::begin_renewal`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The volume.
+    pub volume: VolumeHandle,
+    /// That nothing that was sent before takes effect any more; or why it may, in words.
+    pub outcome: Result<(), String>,
+}
+
 /// Why the volumes cannot be worked on any more.
 #[derive(thiserror::Error, Debug)]
 pub enum LoopError {
@@ -51,6 +61,8 @@ pub struct VolumeLoop {
     wires: Wires,
     client: Client,
     volumes: Vec<AttachedVolume>,
+    holding: Holding,
+    renewals: VecDeque<Renewal>,
     events: Vec<Event>,
     now: Instant,
     lost: Option<String>,
@@ -64,19 +76,20 @@ impl VolumeLoop {
     pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
         let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
         let (names, timeout) = (options.volumes.clone(), options.timeout);
+        let holding = if options.shared { Holding::Shared } else { Holding::Alone };
         let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
         let encryption = attached.map.encryption;
         let mut client = Client::new(attached.client, attached.map);
         client.set_timeout(timeout);
         let volumes = names.into_iter().zip(&attached.volumes).map(|(name, volume)| AttachedVolume {
-            handle: client.add_volume(volume.id, volume.generation),
+            handle: client.add_volume(volume.id, volume.generation, holding),
             id: volume.id,
             name,
         });
         let volumes = volumes.collect();
         let wires = Wires { reactor, links: Vec::new(), encryption, session };
-        let now = ring::now();
-        Ok(VolumeLoop { wires, client, volumes, events: Vec::new(), now, lost: None })
+        let (renewals, events, now) = (VecDeque::new(), Vec::new(), ring::now());
+        Ok(VolumeLoop { wires, client, volumes, holding, renewals, events, now, lost: None })
     }
 
     /// The volumes, in the order in which they were named.
@@ -134,6 +147,33 @@ impl VolumeLoop {
     /// Asks what is allocated; see [`Client::submit_allocated`].
     pub fn allocated(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
         self.client.submit_allocated(self.now, Submission { volume, token, offset, length }, &mut self.wires);
+    }
+
+    /// Whoever asked for some operations is gone; see [`Client::abandon`].
+    pub fn abandon(&mut self, is_gone: impl FnMut(u64) -> bool) {
+        self.client.abandon(self.now, is_gone, &mut self.wires);
+    }
+
+    /// Has a volume attached anew under a newer generation, and the older one fenced, so that nothing that was abandoned can
+    /// take effect any more. All else goes on. `false` where that cannot be: whoever shares the volume would be fenced too.
+    ///
+    /// What came of it is told by [`Self::poll_renewal`] after a turn that brought [`Event::Woken`].
+    pub fn begin_renewal(&mut self, volume: VolumeHandle) -> bool {
+        if self.client.is_renewing(volume) {
+            return true;
+        }
+        let attached = self.volumes.iter().find(|attached| attached.handle == volume);
+        let is_begun = self.holding == Holding::Alone
+            && attached.is_some_and(|attached| self.wires.session.renew(attached.id));
+        if is_begun {
+            self.client.begin_renewal(volume);
+        }
+        is_begun
+    }
+
+    /// The next renewal that came to an end.
+    pub fn poll_renewal(&mut self) -> Option<Renewal> {
+        self.renewals.pop_front()
     }
 
     /// The next operation that ended.
@@ -227,6 +267,16 @@ impl VolumeLoop {
                     self.wires.heed_encryption(map.encryption);
                     self.client.handle_map(self.now, map, &mut self.wires);
                 }
+                SessionEvent::Reattached { volume, generation } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        self.client.reattached(handle, generation);
+                    }
+                }
+                SessionEvent::Renewed { volume, outcome } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        self.was_renewed(handle, outcome);
+                    }
+                }
                 SessionEvent::Lost { reason } => {
                     // No request may follow, and what waits for a retry never gets a link again.
                     self.wires.cut(&reason);
@@ -235,6 +285,21 @@ impl VolumeLoop {
                 }
             }
         }
+    }
+
+    fn handle_of(&self, volume: VolumeId) -> Option<VolumeHandle> {
+        self.volumes.iter().find(|attached| attached.id == volume).map(|attached| attached.handle)
+    }
+
+    fn was_renewed(&mut self, volume: VolumeHandle, outcome: Result<(), String>) {
+        match &outcome {
+            Ok(()) => self.client.renewed(self.now, volume, &mut self.wires),
+            Err(reason) => {
+                tracing::warn!(reason, "what was sent by clients that are gone may still take effect");
+                self.client.not_renewed(volume);
+            }
+        }
+        self.renewals.push_back(Renewal { volume, outcome });
     }
 }
 

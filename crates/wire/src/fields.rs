@@ -35,14 +35,15 @@ pub trait Place<T, const BYTES: usize = HEADER_BYTES> {
 
 /// What the header of a message says that may have data.
 pub trait DataHead: Place<Self> + Sized {
-    /// How many blocks or parts of blocks its data has, and how many bytes, in a body of so many bytes at most.
+    /// How many words stand before its data (one for each block or part of one, or more), and how many bytes it has, in a
+    /// body of so many bytes at most.
     fn data(&self, body_bytes: usize) -> (usize, usize);
 
     /// It as the header of that kind; if it has a body, checksums and data follow.
     #[inline(always)]
     fn sealed(&self, kind: Kind, has_body: bool) -> HeaderBytes {
-        let (block_count, data_bytes) = if has_body { self.data(usize::MAX) } else { (0, 0) };
-        sealed(kind, block_count * size_of::<U32>() + data_bytes, self)
+        let (words, data_bytes) = if has_body { self.data(usize::MAX) } else { (0, 0) };
+        sealed(kind, words * size_of::<U32>() + data_bytes, self)
     }
 }
 

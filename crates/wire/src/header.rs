@@ -93,9 +93,9 @@ codes! {
         PushZero = 18,
         /// Primary to learner: which objects of the group do you have?
         ListObjects = 19,
-        /// Learner to primary: the answer, with a digest of each.
+        /// Learner to primary: the answer, with how current each is.
         Objects = 20,
-        /// Primary to learner: what are the checksums of that object's blocks?
+        /// Primary to learner: which blocks of that object do you have?
         ListBlocks = 21,
         /// Learner to primary: the answer.
         Blocks = 22,
@@ -120,6 +120,8 @@ codes! {
         /// A learner has everything that was sent to it before, and that is all there is: its log tells what it has.
         /// Counts as a replicated message.
         Whole = 32,
+        /// Primary to learner: you were sent all of the objects up to this one. Counts as a replicated message.
+        Reached = 33,
     }
 }
 
@@ -148,5 +150,8 @@ codes! {
         DeviceFailed = 9,
         /// The client's key does not allow it.
         Forbidden = 10,
+        /// It was sent before, and whether it was done then nobody can tell any more: others may have changed the same blocks
+        /// since. It was not done now.
+        OutcomeUnknown = 11,
     }
 }

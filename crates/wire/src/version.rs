@@ -12,7 +12,7 @@ impl Version {
 }
 
 /// What this program speaks.
-pub const VERSIONS: Versions = Versions { oldest: Version(3), newest: Version(3) };
+pub const VERSIONS: Versions = Versions { oldest: Version(4), newest: Version(4) };
 
 /// All versions from one to another, which is not older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,10 @@ use wire::{RefusalDetails, WithData};
 
 pub(super) const OSD: OsdId = OsdId(1);
 pub(super) const LINK: LinkId = LinkId(77);
+/// What is spoken.
+pub(super) const VERSION: Version = Version(4);
+/// What the OSD says that each group has reached.
+pub(super) const REACHED: Sequence = Sequence(40);
 
 #[derive(Default)]
 pub(super) struct TestIo {
@@ -91,18 +95,111 @@ pub(super) fn of(volume: VolumeHandle, token: u64, offset: u64, length: u64) -> 
 }
 
 pub(super) fn connected() -> (Client, VolumeHandle, TestIo) {
+    connected_as(Holding::Alone)
+}
+
+/// Connected, after a read of the first object was answered.
+pub(super) fn connected_as(holding: Holding) -> (Client, VolumeHandle, TestIo) {
     let mut client = Client::new(ClientId(9), Arc::new(map()));
-    let volume = client.add_volume(VolumeId(5), Generation(1));
+    let volume = client.add_volume(VolumeId(5), Generation(1), holding);
     let mut io = TestIo::default();
     client.submit_read(Instant::default(), of(volume, 0, 0, 1), Buffer::new(1), &mut io);
     client.handle_connected(LINK, &mut io);
-    client
-        .handle_bytes(Instant::default(), LINK, &Welcome { version: Version(3) }.encode(), &mut io)
-        .unwrap();
+    client.handle_bytes(Instant::default(), LINK, &Welcome { version: VERSION }.encode(), &mut io).unwrap();
     let (_, request, _) = io.requests().remove(0);
-    client.handle_bytes(Instant::default(), LINK, &wire::Outcome::zeros(request.request), &mut io).unwrap();
+    client
+        .handle_bytes(Instant::default(), LINK, &wire::Outcome::zeros(request.request, REACHED), &mut io)
+        .unwrap();
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
     (client, volume, io)
+}
+
+/// A client with one volume, and the OSD that a test plays.
+pub(super) struct Scene {
+    pub(super) client: Client,
+    pub(super) volume: VolumeHandle,
+    pub(super) io: TestIo,
+    pub(super) now: Instant,
+}
+
+impl Scene {
+    /// Connected, and nothing under way.
+    pub(super) fn new(holding: Holding) -> Scene {
+        let (client, volume, io) = connected_as(holding);
+        Scene { client, volume, io, now: Instant::default() }
+    }
+
+    pub(super) fn write(&mut self, token: u64, offset: u64, length: u64) {
+        let buffer = Buffer::new(length as usize);
+        self.client.submit_write(self.now, of(self.volume, token, offset, length), buffer, &mut self.io);
+    }
+
+    pub(super) fn read(&mut self, token: u64, offset: u64, length: u64) {
+        let buffer = Buffer::new(length as usize);
+        self.client.submit_read(self.now, of(self.volume, token, offset, length), buffer, &mut self.io);
+    }
+
+    /// The requests that were sent since this was asked last.
+    pub(super) fn sent(&mut self) -> Vec<(Kind, Request)> {
+        self.io.requests().into_iter().map(|(kind, request, _)| (kind, request)).collect()
+    }
+
+    /// The only one.
+    #[track_caller]
+    pub(super) fn sent_one(&mut self) -> (Kind, Request) {
+        let mut sent = self.sent();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        sent.remove(0)
+    }
+
+    /// The newest connection.
+    pub(super) fn link(&self) -> LinkId {
+        LinkId(LINK.0 + u64::from(self.io.connects) - 1)
+    }
+
+    pub(super) fn hear(&mut self, bytes: &[u8]) {
+        let link = self.link();
+        let consumed = self.client.handle_bytes(self.now, link, bytes, &mut self.io).unwrap();
+        assert_eq!(consumed, bytes.len());
+    }
+
+    /// The OSD has done that; a read brings zeros.
+    pub(super) fn done(&mut self, request: &Request) {
+        self.hear(&wire::Outcome::zeros(request.request, REACHED));
+    }
+
+    pub(super) fn refuse(&mut self, request: &Request, status: Status, was_not_begun: bool) {
+        let details = RefusalDetails { was_not_begun, ..RefusalDetails::default() };
+        self.hear(&wire::Outcome::refused(request.request, status, details));
+    }
+
+    /// Time passes until something is sent, or a connection wanted.
+    pub(super) fn wait(&mut self) {
+        let connects = self.io.connects;
+        while self.io.sent.is_empty() && self.io.connects == connects {
+            self.now = self.now.max(self.client.next_timeout().unwrap());
+            self.client.handle_timeout(self.now, &mut self.io);
+        }
+    }
+
+    /// The OSD greets on the newest connection.
+    pub(super) fn greet(&mut self) {
+        let link = self.link();
+        self.client.handle_connected(link, &mut self.io);
+        self.hear(&Welcome { version: VERSION }.encode());
+    }
+
+    /// The connection is cut, and what was under way goes to the next one.
+    pub(super) fn reconnect(&mut self) {
+        let link = self.link();
+        self.client.handle_closed(self.now, link, "cut");
+        self.wait();
+        self.greet();
+    }
+
+    pub(super) fn ended(&mut self) -> Option<(u64, Outcome)> {
+        self.client.poll_completion().map(|completion| (completion.token, completion.outcome))
+    }
 }
 
 fn reply(client: &mut Client, io: &mut TestIo, bytes: &[u8]) {
@@ -110,7 +207,8 @@ fn reply(client: &mut Client, io: &mut TestIo, bytes: &[u8]) {
 }
 
 fn reply_with_data(request: &Request, data: &[u8], checksums: &[U32]) -> Vec<u8> {
-    let mut bytes = wire::Outcome::done(request.request, data.len() + checksums.as_bytes().len()).to_vec();
+    let mut bytes =
+        wire::Outcome::done(request.request, REACHED, data.len() + checksums.as_bytes().len()).to_vec();
     bytes.extend_from_slice(checksums.as_bytes());
     bytes.extend_from_slice(data);
     bytes
@@ -133,7 +231,7 @@ fn a_range_is_cut_at_objects_and_blocks() {
         assert_eq!(data, &buffer.bytes()[from..from + request.length as usize]);
         at += u64::from(request.length);
         assert!(client.poll_completion().is_none());
-        reply(&mut client, &mut io, &wire::Outcome::done(request.request, 0));
+        reply(&mut client, &mut io, &wire::Outcome::done(request.request, REACHED, 0));
     }
     assert_eq!(at, start + 600_000);
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
@@ -199,13 +297,13 @@ fn what_was_under_way_on_a_lost_connection_is_tried_again_on_a_new_one() {
     client.handle_timeout(later, &mut io);
     let new_link = LinkId(LINK.0 + 1);
     client.handle_connected(new_link, &mut io);
-    client.handle_bytes(later, new_link, &Welcome { version: Version(3) }.encode(), &mut io).unwrap();
+    client.handle_bytes(later, new_link, &Welcome { version: VERSION }.encode(), &mut io).unwrap();
     let (kind, again, _) = io.requests().remove(0);
     assert_eq!((kind, again.key, again.offset), (Kind::Zero, first.key, first.offset));
     // The old connection's answer, should it still come, is nobody's.
-    client.handle_bytes(later, LINK, &wire::Outcome::done(first.request, 0), &mut io).unwrap();
+    client.handle_bytes(later, LINK, &wire::Outcome::done(first.request, REACHED, 0), &mut io).unwrap();
     assert!(client.poll_completion().is_none());
-    client.handle_bytes(later, new_link, &wire::Outcome::done(again.request, 0), &mut io).unwrap();
+    client.handle_bytes(later, new_link, &wire::Outcome::done(again.request, REACHED, 0), &mut io).unwrap();
     assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
 }
 
@@ -253,7 +351,7 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
         client.submit_write(Instant::default(), what, buffer, &mut io);
     }
     let sent = io.requests();
-    assert!(sent.iter().all(|(_, request, _)| request.key.pg.index < 4 && !request.is_again));
+    assert!(sent.iter().all(|(_, request, _)| request.key.pg.index < 4 && request.since.is_none()));
     // Groups 0 and 2 were split, 1 and 3 are to be.
     let mut map = map();
     map.revision = 2;
@@ -271,11 +369,11 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
         let moved = again.iter().find(|(_, other, _)| other.key.object == request.key.object);
         assert_eq!(moved.is_some(), now != request.key.pg, "object {}", request.key.object);
         let Some((_, other, _)) = moved else { continue };
-        assert_eq!((other.key.pg, other.epoch, other.is_again), (now, Epoch(4), true));
+        assert_eq!((other.key.pg, other.epoch, other.since.is_some()), (now, Epoch(4), true));
         assert_eq!(other.origin, request.origin, "it is the same write");
         elsewhere += 1;
         // An answer to the first attempt says nothing any more.
-        reply(&mut client, &mut io, &wire::Outcome::done(request.request, 0));
+        reply(&mut client, &mut io, &wire::Outcome::done(request.request, REACHED, 0));
         assert!(client.poll_completion().is_none());
     }
     assert_eq!(elsewhere, 4);

@@ -50,6 +50,8 @@ pub(super) enum Trouble {
     ConnectionEnded(OsdId),
     /// The OSD does not serve the group now.
     NotServed(OsdId, Status),
+    /// The volume is being attached anew.
+    Renewing,
 }
 
 /// What a person who runs the client should be told.
@@ -191,7 +193,7 @@ impl Client {
                 PieceState::Free => continue,
                 PieceState::Sent(link) => self.links.get(&link).copied(),
                 PieceState::Queued(osd) => Some(osd),
-                PieceState::Waiting => None,
+                PieceState::Waiting | PieceState::Held => None,
             };
             if let Some(state) = osd.and_then(|osd| self.osds.get_mut(&osd)) {
                 state.is_awaited = true;
@@ -317,7 +319,7 @@ impl Client {
         let osd = match piece.state {
             PieceState::Sent(link) => self.links.get(&link).copied(),
             PieceState::Queued(osd) => Some(osd),
-            PieceState::Free | PieceState::Waiting => None,
+            PieceState::Free | PieceState::Waiting | PieceState::Held => None,
         };
         let silent = osd.and_then(|osd| {
             let state = self.osds.get(&osd)?;
@@ -342,9 +344,13 @@ impl Client {
     fn why_in_vain(&self, index: u32) -> String {
         let piece = &self.pieces[index as usize];
         let pg = piece.key.pg;
+        if piece.state == PieceState::Held {
+            return format!("pg {pg}: what was to change the same bytes before it has not ended");
+        }
         match piece.trouble {
             Trouble::None => format!("pg {pg} was not asked yet"),
             Trouble::Unmapped => format!("the map does not show pg {pg}"),
+            Trouble::Renewing => format!("pg {pg} is not asked while the volume is being attached anew"),
             Trouble::PrimaryDown(osd) => format!("pg {pg} on {osd} cannot be reached: the OSD is down"),
             Trouble::NoConnection(osd) => {
                 format!("pg {pg} on {osd} cannot be reached: this machine refuses another connection")

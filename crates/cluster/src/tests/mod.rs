@@ -4,6 +4,7 @@ mod attach;
 mod current;
 mod osds;
 mod places;
+mod replacement;
 
 use super::*;
 use base::map::{

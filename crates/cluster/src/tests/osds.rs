@@ -189,14 +189,17 @@ async fn a_dead_osd_is_removed_and_one_without_a_successor_is_not() {
 }
 
 /// A registry that stands still before the first transaction which changes a key, until it is told to go on.
-struct Paused {
+pub(super) struct Paused {
     before: String,
     signals: std::sync::Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
 }
 
 impl Paused {
     /// The cluster seen through it, what tells that it stands still, and what lets it go on.
-    fn before(cluster: &Cluster, key: &str) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
+    pub(super) fn before(
+        cluster: &Cluster,
+        key: &str,
+    ) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
         let ((reached, when), (go, goes)) = (oneshot::channel(), oneshot::channel());
         let signals = std::sync::Mutex::new(Some((reached, goes)));
         let paused = Behind(cluster.registry().clone(), Paused { before: key.to_owned(), signals });
@@ -292,6 +295,25 @@ async fn a_learner_that_becomes_in_sync_while_it_is_removed_stays() {
     cluster.create_pool("p", 3, 2, 4).await.unwrap();
     let lease = lease(&cluster).await;
     cluster.osd_up(osd, address(7003), lease).await.unwrap();
+    let mut config = cluster.map().await.unwrap().pgs[&pg].clone();
+    (config.epoch, config.learners) = (Epoch(2), vec![osd]);
+    assert!(cluster.change_pg(pg, Epoch(1), config.clone()).await.unwrap());
+    let (slow, paused, go) = Paused::before(&cluster, &keys::osd(osd));
+    let removing = tokio::spawn(async move { slow.remove_osd(osd, Txn::new()).await });
+    paused.await.unwrap();
+    config.epoch = Epoch(3);
+    config.in_sync.append(&mut config.learners);
+    assert!(cluster.change_pg(pg, Epoch(2), config).await.unwrap());
+    go.send(()).unwrap();
+    assert!(!removing.await.unwrap().unwrap(), "it was removed though it holds acknowledged writes");
+}
+
+#[tokio::test]
+async fn one_whose_lease_has_ended_and_that_lives_all_the_same_is_not_removed_as_it_becomes_in_sync() {
+    let (_directory, cluster) = with_osds(4).await;
+    let (osd, pg) = (OsdId(3), PgId { pool: PoolId(1), index: 0 });
+    cluster.set_admission(osd, Admission::Out).await.unwrap();
+    cluster.create_pool("p", 3, 2, 4).await.unwrap();
     let mut config = cluster.map().await.unwrap().pgs[&pg].clone();
     (config.epoch, config.learners) = (Epoch(2), vec![osd]);
     assert!(cluster.change_pg(pg, Epoch(1), config.clone()).await.unwrap());

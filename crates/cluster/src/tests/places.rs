@@ -82,3 +82,18 @@ async fn a_pool_on_a_class_lies_on_such_drives_alone() {
     let error = cluster.create_pool_by(&slow).await.unwrap_err();
     assert!(error.to_string().contains("on hdd drives, and only 0 OSDs"), "{error}");
 }
+
+#[tokio::test]
+async fn an_osd_is_where_it_is_reached_from_here_if_its_node_has_several_addresses() {
+    let (_directory, cluster) = three().await;
+    let (osd, lease) = (OsdId(1), lease(&cluster).await);
+    // An address that is nobody's, of a network that is for documents (RFC 5737).
+    let preferred = SocketAddr::from(([203, 0, 113, 1], 7001));
+    cluster.osd_up(osd, preferred, lease).await.unwrap();
+    assert_eq!(cluster.map().await.unwrap().osds[&osd].address, Some(preferred));
+    let addresses = vec![preferred.ip(), address(0).ip()];
+    cluster.change_node(NodeId(1), |info| info.addresses.clone_from(&addresses)).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    assert_eq!(map.osds[&osd].address, Some(address(7001)), "the loopback interface is everybody's");
+    assert_eq!(all_places(map.nodes.get(&NodeId(1)), preferred), [preferred, address(7001)]);
+}

@@ -11,6 +11,8 @@ pub struct Export {
     description: String,
     bytes: Cell<u64>,
     read_only: bool,
+    /// See [`Exports::set_settling`].
+    is_settling: Cell<bool>,
 }
 
 impl Export {
@@ -22,7 +24,8 @@ impl Export {
         bytes: u64,
         read_only: bool,
     ) -> Export {
-        Export { name: name.into(), description: description.into(), bytes: Cell::new(bytes), read_only }
+        let (name, description) = (name.into(), description.into());
+        Export { name, description, bytes: Cell::new(bytes), read_only, is_settling: Cell::new(false) }
     }
 
     /// What clients ask for.
@@ -47,6 +50,12 @@ impl Export {
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Whether nobody can begin to use it now: see [`Exports::set_settling`].
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.is_settling.get()
     }
 
     /// What it can do, for a client that did or did not negotiate structured replies.
@@ -114,6 +123,15 @@ impl Exports {
     /// If there is no export of that index.
     pub fn set_bytes(&self, export: usize, bytes: u64) {
         self.0[export].bytes.set(bytes);
+    }
+
+    /// What connections that are gone asked of the volume has not ended yet, or now it has: until then nobody who chooses
+    /// the export begins to use it. Those who have begun go on.
+    ///
+    /// # Panics
+    /// If there is no export of that index.
+    pub fn set_settling(&self, export: usize, is_settling: bool) {
+        self.0[export].is_settling.set(is_settling);
     }
 }
 

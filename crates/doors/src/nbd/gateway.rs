@@ -10,12 +10,13 @@
 //! buffers always come back.
 //!
 //! When things fail: a failed operation, or one that reached its time limit, is told to its client and changes nothing
-//! else. A lost attachment
-//! fails all that is in flight with `ESHUTDOWN` and ends the gateway with the reason. A client that
-//! connects and does not choose an export is sent away after half a minute; one that did may stay silent.
+//! else. What a connection that ends had under way is settled before the next one begins ([`orphans`]). A lost attachment
+//! fails all that is in flight with `ESHUTDOWN` and ends the gateway with the reason. A client that connects and does not
+//! choose an export is sent away after half a minute; one that did may stay silent.
 
 mod listen;
 mod memory;
+mod orphans;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -24,7 +25,6 @@ pub use listen::{Listen, ListenError};
 
 use super::Output;
 use super::exports::{Export, Exports, ExportsError};
-use super::in_flight::PieceId;
 use super::protocol::ErrorCode;
 use super::server::Connection;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
@@ -33,6 +33,7 @@ use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
 use memory::{Memory, PIECE_BYTES_MAX};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use orphans::Orphans;
 use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, Waker, when_free};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -124,6 +125,10 @@ pub struct Gateway {
     /// By the connection's slot.
     doors: Vec<Option<Box<Door>>>,
     works: Works,
+    /// By export.
+    orphans: Vec<Orphans>,
+    /// A connection ended that had something under way, and was not looked at yet.
+    has_dead: bool,
     memory: Memory,
     zeros: Buffer,
     /// Slots of doors that can go on.
@@ -185,6 +190,7 @@ impl Gateway {
             Export::new(&volume.name, format!("Millpond {}", volume.id), bytes, options.read_only)
         });
         let exports = Exports::new(exports.collect())?;
+        let orphans = exports.all().iter().map(|_| Orphans::default()).collect();
         let socket = listener.take_socket();
         volumes.reactor().listen(socket).map_err(LoopError::Ring)?;
         Ok(Gateway {
@@ -194,6 +200,8 @@ impl Gateway {
             listener,
             doors: Vec::new(),
             works: Works::default(),
+            orphans,
+            has_dead: false,
             memory: Memory::new(),
             zeros: Buffer::new(PIECE_BYTES_MAX),
             ready: Vec::new(),
@@ -263,6 +271,7 @@ impl Gateway {
                 for (index, handle) in self.handles.iter().enumerate() {
                     self.exports.set_bytes(index, self.volumes.volume_bytes(*handle));
                 }
+                self.heed_renewals();
             }
             Event::Connected { .. } | Event::FileDone { .. } => {
                 unreachable!("only the client connects, and there are no files")
@@ -303,6 +312,7 @@ impl Gateway {
         let Some(slot) = self.doors.get_mut(connection.slot()) else { return };
         if let Some(door) = slot.take_if(|door| door.id == connection) {
             self.doors_watched -= usize::from(door.is_watched);
+            self.has_dead |= door.nbd.in_flight() > 0;
             tracing::debug!(reason, "an NBD client is gone");
         }
     }
@@ -319,6 +329,7 @@ impl Gateway {
 
     /// Completes what is done and lets go on who can, until nothing moves.
     fn settle(&mut self) {
+        self.disown_dead();
         loop {
             let mut is_freed = false;
             while let Some(completion) = self.volumes.poll_completion() {
@@ -413,7 +424,8 @@ impl Gateway {
                 inbox.grow(count);
                 true
             }
-            Waiting::Completion => false,
+            // What stands in the inbox is looked at again when it has come: so long nothing is received.
+            Waiting::Completion | Waiting::Settlement => false,
             Waiting::Close => {
                 self.begin_close(door);
                 false
@@ -436,19 +448,18 @@ impl Gateway {
 
     /// Submits one request, unless a buffer is missing. `bytes` hold the data of writes.
     fn begin(&mut self, door: &mut Door, request: &Request, bytes: &[u8]) -> bool {
-        let volume = self.handles[request.export];
-        let piece = request.id;
+        let (volume, piece) = (self.handles[request.export], request.id);
         match &request.operation {
             Operation::Read { offset, length } => {
                 let Some(buffer) = self.memory.take(*length) else { return false };
-                let token = self.insert(door, piece, Kind::Read, *length, 1);
+                let token = self.insert(door, request, Kind::Read, *length, 1);
                 self.volumes.read(volume, token, *offset, *length as u64, buffer);
             }
             Operation::Write { offset, data, .. } => {
                 let Some(mut buffer) = self.memory.take(data.len()) else { return false };
                 let memory = buffer.bytes_mut().expect("a buffer from a pool has one holder");
                 memory[..data.len()].copy_from_slice(&bytes[data.clone()]);
-                let token = self.insert(door, piece, Kind::Change, data.len(), 1);
+                let token = self.insert(door, request, Kind::Change, data.len(), 1);
                 self.volumes.write(volume, token, *offset, data.len() as u64, buffer);
             }
             Operation::Trim { offset, length } => {
@@ -456,7 +467,7 @@ impl Gateway {
                 let block = BLOCK_BYTES as u64;
                 let (start, end) = (offset.next_multiple_of(block), (offset + length) / block * block);
                 if start < end {
-                    let token = self.insert(door, piece, Kind::Change, 0, 1);
+                    let token = self.insert(door, request, Kind::Change, 0, 1);
                     self.volumes.zero(volume, token, start, end - start);
                 } else {
                     door.nbd.complete(piece, &mut Wire { reactor: self.volumes.reactor(), id: door.id });
@@ -465,7 +476,7 @@ impl Gateway {
                 }
             }
             Operation::WriteZeroes { offset, length, may_punch: true, .. } => {
-                let token = self.insert(door, piece, Kind::Change, 0, 1);
+                let token = self.insert(door, request, Kind::Change, 0, 1);
                 self.volumes.zero(volume, token, *offset, *length);
             }
             Operation::WriteZeroes { fast: true, .. } => {
@@ -476,7 +487,7 @@ impl Gateway {
             }
             Operation::WriteZeroes { offset, length, .. } => {
                 let parts = length.div_ceil(PIECE_BYTES_MAX as u64);
-                let token = self.insert(door, piece, Kind::Change, 0, parts as u32);
+                let token = self.insert(door, request, Kind::Change, 0, parts as u32);
                 for part in 0..parts {
                     let start = part * PIECE_BYTES_MAX as u64;
                     let bytes = (length - start).min(PIECE_BYTES_MAX as u64);
@@ -485,15 +496,17 @@ impl Gateway {
             }
             Operation::Extents { offset, length, .. } => {
                 let length = (*length).min(EXTENTS_BYTES_MAX);
-                let token = self.insert(door, piece, Kind::Extents, length as usize, 1);
+                let token = self.insert(door, request, Kind::Extents, length as usize, 1);
                 self.volumes.allocated(volume, token, *offset, length);
             }
         }
         true
     }
 
-    fn insert(&mut self, door: &Door, piece: PieceId, kind: Kind, length: usize, parts_left: u32) -> u64 {
-        self.works.insert(Work { connection: door.id, piece, kind, length, parts_left, failure: None })
+    fn insert(&mut self, door: &Door, request: &Request, kind: Kind, length: usize, parts_left: u32) -> u64 {
+        let (connection, export, piece) = (door.id, request.export, request.id);
+        let (failure, is_orphan) = (None, false);
+        self.works.insert(Work { connection, export, piece, kind, length, parts_left, failure, is_orphan })
     }
 
     /// Has a door that is being served now served once more.
@@ -511,6 +524,9 @@ impl Gateway {
             Outcome::Done | Outcome::Allocated(_) => None,
         };
         let work = self.works.part_ended(token, failed);
+        if let Some(work) = work.as_ref().filter(|work| work.is_orphan) {
+            self.orphan_ended(work.export);
+        }
         let door = work.as_ref().and_then(|work| {
             let door = self.doors.get_mut(work.connection.slot())?.as_mut()?;
             (door.id == work.connection).then_some(door)
@@ -582,12 +598,15 @@ impl Gateway {
     /// Looks for clients that take too long.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
+        self.tick_orphans(now);
         if self.doors_watched > 0 {
             for door in self.doors.iter().flatten() {
                 let waited = now.since(door.since);
+                // Who chose one that settles waits for the gateway.
+                let has_chosen = door.nbd.waiting() == Waiting::Settlement;
                 if door.closing.is_some() && waited >= FAREWELL_LIMIT {
                     self.volumes.reactor().close(door.id, "the client does not receive the last answers");
-                } else if door.nbd.is_negotiating() && waited >= NEGOTIATION_LIMIT {
+                } else if door.nbd.is_negotiating() && !has_chosen && waited >= NEGOTIATION_LIMIT {
                     self.volumes.reactor().close(door.id, "the client did not choose an export in time");
                 }
             }

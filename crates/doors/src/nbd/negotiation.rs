@@ -45,6 +45,8 @@ pub(super) enum Step {
     Wait(usize),
     /// So many bytes are done with.
     Consumed(usize),
+    /// The export that was chosen settles. The same bytes are to come again when it has.
+    Settle,
     /// So many bytes are done with, and requests follow.
     Agreed(usize, Session),
     /// It is over.
@@ -135,10 +137,24 @@ impl Negotiation {
                 let Some(data) = rest.get(..length) else {
                     return Step::Wait(size_of::<OptionHeader>() + length);
                 };
+                if !shutting_down && self.must_settle(code, data) {
+                    return Step::Settle;
+                }
                 self.options += 1;
                 self.option(code, data, shutting_down, output)
             }
         }
+    }
+
+    /// Whether an option chooses an export that nobody can begin to use now.
+    fn must_settle(&self, code: u32, data: &[u8]) -> bool {
+        let name = match code {
+            option::EXPORT_NAME => Some(data),
+            option::GO => Fields(data).string(),
+            _ => None,
+        };
+        let export = name.and_then(|name| self.exports.find(name));
+        export.is_some_and(|export| self.exports.all()[export].is_settling())
     }
 
     fn client_flags(&mut self, bytes: &[u8]) -> Step {

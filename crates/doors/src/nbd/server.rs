@@ -85,7 +85,8 @@ enum Progress {
 /// A connection of one NBD client, from the greeting on.
 ///
 /// Call [`Self::handle_bytes`] when bytes came, when a completion came while [`Self::waiting`] said
-/// [`Waiting::Completion`], and when a send queue that was too long has drained; consume what it says, and
+/// [`Waiting::Completion`], when the export settled while it said [`Waiting::Settlement`], and when a send queue
+/// that was too long has drained; consume what it says, and
 /// do what it pushed before the bytes go away. Complete each request once, at any time, in any order,
 /// even after the connection was closed. When [`Self::waiting`] says [`Waiting::Close`], send what is to
 /// be sent and close; [`Self::closed`] says why.
@@ -182,6 +183,7 @@ impl Connection {
             let progress = match &mut self.phase {
                 Phase::Negotiating(negotiation) => match negotiation.step(rest, self.shutting_down, output) {
                     Step::Wait(count) => Progress::Wait(Waiting::Bytes(count)),
+                    Step::Settle => Progress::Wait(Waiting::Settlement),
                     Step::Consumed(count) => Progress::Consumed(count),
                     Step::Agreed(count, session) => {
                         self.phase = Phase::Transmitting(session, Next::Header);

@@ -209,6 +209,8 @@ pub enum Waiting {
     Bytes(usize),
     /// A completion: it is at a bound, and receiving more makes no sense.
     Completion,
+    /// That the export which its client chose settles ([`super::Exports::set_settling`]).
+    Settlement,
     /// Nothing. Close it once its replies are sent.
     Close,
 }

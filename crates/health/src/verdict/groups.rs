@@ -24,16 +24,21 @@ pub(super) fn stopped(pgs: &[PgView], problems: &mut Vec<Problem>) {
                 Code::PgStopped,
                 "bring the OSD named here back; `millpond osd tree` shows its node and drive",
             ),
+            PgHealth::Waiting if count == 1 => {
+                (Code::PgWaiting, "bring what it waits for; `millpond pg dump` shows which group")
+            }
             PgHealth::Waiting => {
-                (Code::PgWaiting, "bring what it waits for; `millpond pg dump` shows which groups")
+                (Code::PgWaiting, "bring what they wait for; `millpond pg dump` shows which groups")
             }
             PgHealth::Peering => (Code::PgPeering, WAIT_OR_READ_LOG),
             PgHealth::Unknown => (Code::PgUnknown, WAIT_OR_READ_LOG),
             PgHealth::Active => continue,
         };
         let what = format!("{} {}: {reason}", so_many_groups(count, pgs.len()), state_verb(state, count));
-        let consequence = match state {
-            PgHealth::Unknown => "they may serve or not",
+        let consequence = match (state, count) {
+            (PgHealth::Unknown, 1) => "it may serve or not",
+            (PgHealth::Unknown, _) => "they may serve or not",
+            (_, 1) => "reads and writes of its data wait, or fail at their time limit",
             _ => "reads and writes of their data wait, or fail at their time limit",
         };
         problems.push(Problem::new(code, what, consequence, next));
@@ -72,6 +77,9 @@ pub(super) fn degraded(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], pro
             // Whoever is out is no longer waited for.
             let away: Vec<OsdId> = away.into_iter().filter(is_in).collect();
             let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
+            let of_one = |osds: &[OsdId], one: &'static str, several: &'static str| {
+                if osds.len() == 1 { one } else { several }
+            };
             let next = match (back.is_empty(), away.is_empty()) {
                 (false, true) => {
                     let left = what_is_left(lacking.iter().copied(), osds);
@@ -80,24 +88,35 @@ pub(super) fn degraded(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], pro
                     let room = match full.is_empty() {
                         true => String::new(),
                         false => format!(
-                            "; but {} is full and may have no room for what it lacks: add OSDs, or remove or trim data: \
+                            "; but {} full and may have no room for what {}: add OSDs, or remove or trim data: \
                              {HOW_TO_MAKE_ROOM}",
-                            names(&full)
+                            names(&full) + of_one(&full, " is", " are"),
+                            of_one(&full, "it lacks", "they lack"),
                         ),
                     };
-                    let back = names(&back);
                     match left.is_empty() {
                         // Nobody brings it up to date: its process may have died, which the registry does not know yet.
                         true => format!(
-                            "wait: {back} was not reached a moment ago; it catches up by itself, or is shown as down in some \
-                             seconds{room}"
+                            "wait: {} not reached a moment ago; {} shown as down in some seconds{room}",
+                            names(&back) + of_one(&back, " was", " were"),
+                            of_one(
+                                &back,
+                                "it catches up by itself, or is",
+                                "they catch up by themselves, or are"
+                            ),
                         ),
-                        false => format!("wait: {back} is catching up by itself{left}{room}"),
+                        false => format!(
+                            "wait: {} catching up by {}{left}{room}",
+                            names(&back) + of_one(&back, " is", " are"),
+                            of_one(&back, "itself", "themselves"),
+                        ),
                     }
                 }
                 (_, false) => format!(
-                    "bring {} back (`millpond osd tree` shows its node); it catches up by itself then",
-                    names(&away)
+                    "bring {} back (`millpond osd tree` shows {}); {} then",
+                    names(&away),
+                    of_one(&away, "its node", "their nodes"),
+                    of_one(&away, "it catches up by itself", "they catch up by themselves"),
                 ),
                 (true, true) => {
                     "`millpond pg dump` shows which groups; their pool wants more OSDs than are in: add one with \
@@ -113,17 +132,18 @@ pub(super) fn degraded(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], pro
                 pool.size,
             );
             let code = if copies > 1 { Code::PgDegraded } else { Code::PgLastCopy };
-            let consequence = what_one_more_failure_does(copies, pool.min_size as usize);
+            let consequence = what_one_more_failure_does(lacking.len(), copies, pool.min_size as usize);
             problems.push(Problem::new(code, what, consequence, next));
         }
     }
 }
 
-/// What the next lost OSD means for groups with so many copies in sync.
-fn what_one_more_failure_does(copies: usize, min_size: usize) -> &'static str {
-    match copies {
-        0 | 1 => "one more lost drive loses data",
-        copies if copies > min_size => "nothing is at risk from one more failure",
+/// What the next lost OSD means for so many groups with so many copies in sync.
+fn what_one_more_failure_does(groups: usize, copies: usize, min_size: usize) -> &'static str {
+    match (copies, groups) {
+        (0 | 1, _) => "one more lost drive loses data",
+        (copies, _) if copies > min_size => "nothing is at risk from one more failure",
+        (_, 1) => "one more failure stops it until somebody is back, and loses nothing",
         _ => "one more failure stops them until somebody is back, and loses nothing",
     }
 }
@@ -140,7 +160,11 @@ fn what_is_left<'a>(pgs: impl IntoIterator<Item = &'a PgView>, osds: &[OsdView])
         Some(seconds) if seconds > 0 => format!(", about {} at {}/s", about(seconds), ByteSize(rate)),
         _ => String::new(),
     };
-    format!("; {objects} objects, of them {} known to differ, are left{estimate}", ByteSize(bytes))
+    let differing = ByteSize(bytes);
+    match objects {
+        1 => format!("; 1 object, of it {differing} known to differ, is left{estimate}"),
+        _ => format!("; {objects} objects, of them {differing} known to differ, are left{estimate}"),
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
     let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
     let read_log = match &osd.failure {
         Some(_) => replace_drive(osd),
+        None if osd.start_refused.is_some() => make_anew(osd),
         None if osd.host == node.to_string() => {
             format!(
                 "read {node}.log in the cluster's directory; `up` starts the node again by itself, unless \
@@ -41,6 +42,7 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         _ => "down and out, and nothing waits for it",
     };
     let what = format!("{name} on {node} is {state}");
+    let tells_why = osd.failure.is_some() || osd.start_refused.is_some();
     let next = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
             format!("{read_log}; it is taken out in {} if it stays away", about(seconds))
@@ -54,15 +56,19 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         (Admission::OutWhileDown, ..) => {
             format!("{read_log}; it is in again when it is back. If it is lost: `millpond osd rm {number}`")
         }
+        (Admission::Out, ..) if tells_why => {
+            format!("{read_log}; or remove it with `millpond osd rm {number}`")
+        }
         (Admission::Out, ..) => format!("remove it with `millpond osd rm {number}`"),
     };
-    let (code, what) = match &osd.failure {
-        Some(reason) => {
+    let (code, what) = match (&osd.failure, &osd.start_refused) {
+        (Some(reason), _) => {
             let drive = osd.path.as_deref().unwrap_or("its drive");
             (Code::OsdDriveFailed, format!("{what}: its drive {drive} failed: {reason}"))
         }
-        None if is_waited_for => (Code::OsdDown, what),
-        None => (Code::OsdRemovable, what),
+        (None, Some(reason)) => (Code::OsdStartRefused, format!("{what}: it is not started: {reason}")),
+        (None, None) if is_waited_for => (Code::OsdDown, what),
+        (None, None) => (Code::OsdRemovable, what),
     };
     let consequence = match osd.pgs_in_sync.max(osd.pgs_target) {
         _ if !is_waited_for => "its placement groups are whole elsewhere".to_owned(),
@@ -75,10 +81,27 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
 
 /// What to do about an OSD that gave its drive up. Its process runs on, for its other drives.
 fn replace_drive(osd: &OsdView) -> String {
-    let number = osd.osd.0;
-    let again = osd.pid.map(|pid| format!(", or have it tried again with `kill {pid}`")).unwrap_or_default();
+    let again = osd.pid.map(|pid| format!("; or have it tried again with `kill {pid}`")).unwrap_or_default();
+    format!("put another drive in, and run {}{again}", replace(osd))
+}
+
+/// What to do about an OSD that was not started on its drive. Its process tries it again and again.
+fn make_anew(osd: &OsdView) -> String {
     format!(
-        "replace the drive: `millpond osd out {number}`, `millpond osd rm {number}`, `millpond osd add --device PATH`{again}"
+        "run {}: the others bring back what it shall hold; or bring its drive back as it was, and it is started by itself",
+        replace(osd)
+    )
+}
+
+/// The command that puts an OSD on another drive, or on its own anew, and where it is run.
+fn replace(osd: &OsdView) -> String {
+    let number = osd.osd.0;
+    let on_host = match osd.host == osd.node.to_string() {
+        true => String::new(),
+        false => format!(" on host {}", osd.host),
+    };
+    format!(
+        "`millpond osd replace {number}`{on_host}, with `--drive PATH` if the drive is not where the one before was"
     )
 }
 

@@ -65,7 +65,7 @@ fn a_lost_osd_is_named_with_the_groups_it_stops() {
     let text: Vec<&str> = health.problems.iter().map(|problem| problem.what.as_str()).collect();
     assert_eq!(
         text,
-        ["2 of 6 placement groups are stopped: its primary osd.1 is down", "osd.1 on node.1 is down"]
+        ["2 of 6 placement groups are stopped: primary osd.1 is down", "osd.1 on node.1 is down"]
     );
     assert!(health.problems.iter().all(|problem| !problem.next.is_empty()));
 }
@@ -86,7 +86,7 @@ fn a_degraded_group_says_what_it_means_and_what_comes_next() {
     );
     assert_eq!(
         health.problems[0].consequence,
-        "one more failure stops them until somebody is back, and loses nothing"
+        "one more failure stops it until somebody is back, and loses nothing"
     );
     let next = &health.problems[0].next;
     assert!(next.starts_with("wait: osd.1 was not reached a moment ago; it catches up"), "{next}");
@@ -142,6 +142,83 @@ fn an_osd_that_is_down_says_what_becomes_of_it() {
     assert!(told.ends_with("it is taken out in 8 min if it stays away"), "{told}");
     let told = down(Some(Away::In { reason: "too few are left".into() }));
     assert!(told.ends_with("it is not taken out by itself: too few are left"), "{told}");
+}
+
+/// The problem of an OSD that is down and tells why.
+fn told_of(map: &ClusterMap, statuses: &Statuses, code: Code) -> Problem {
+    let problems = verdict(map, statuses).problems;
+    let found = problems.iter().find(|problem| problem.code == code);
+    found.unwrap_or_else(|| panic!("{code} is missing: {problems:?}")).clone()
+}
+
+#[test]
+fn an_osd_that_is_not_started_says_why_and_names_the_one_command_that_makes_it_anew() {
+    let (mut map, mut statuses) = healthy();
+    map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+    let reason = "/dev/x: a batch header at offset 4096 is damaged".to_owned();
+    let (path, pid) = ("/dev/x".to_owned(), 77);
+    let refused = OsdStatus { start_refused: Some(reason.clone()), path, pid, ..OsdStatus::default() };
+    statuses.insert(OsdId(2), refused);
+    let problem = told_of(&map, &statuses, Code::OsdStartRefused);
+    assert_eq!(problem.what, format!("osd.2 on node.2 is down: it is not started: {reason}"));
+    assert!(problem.next.starts_with("run `millpond osd replace 2`, with `--drive PATH` if"), "{problem:?}");
+    // Nothing else is known of it, and zeros would be figures.
+    let osd = &view::osds(&map, &Reports::from(statuses.clone()), NOW)[2];
+    assert_eq!((osd.used_bytes, osd.full, osd.is_reported()), (None, None, false));
+    assert_eq!((osd.path.as_deref(), osd.pid), (Some("/dev/x"), Some(77)));
+    map.nodes.insert(NodeId(2), NodeInfo { host: "h3".into(), ..NodeInfo::default() });
+    map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::Out;
+    for config in map.pgs.values_mut() {
+        config.in_sync.retain(|osd| *osd != OsdId(2));
+        config.primary = config.in_sync[0];
+    }
+    let problem = told_of(&map, &statuses, Code::OsdStartRefused);
+    let next = &problem.next;
+    assert!(next.contains("`millpond osd replace 2` on host h3") && next.contains("osd rm 2"), "{next}");
+}
+
+#[test]
+fn a_drive_that_failed_is_replaced_by_one_command_too() {
+    let (mut map, mut statuses) = healthy();
+    map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+    let status = statuses.get_mut(&OsdId(2)).unwrap();
+    (status.failure, status.pid) = (Some("a write failed".to_owned()), 77);
+    let next = told_of(&map, &statuses, Code::OsdDriveFailed).next;
+    assert!(next.starts_with("put another drive in, and run `millpond osd replace 2`"), "{next}");
+    assert!(next.ends_with("have it tried again with `kill 77`"), "{next}");
+}
+
+#[test]
+fn who_is_several_is_told_of_as_several() {
+    let (mut map, mut statuses) = healthy();
+    let pg = PgId { pool: PoolId(1), index: 0 };
+    let config = map.pgs.get_mut(&pg).unwrap();
+    (config.primary, config.in_sync) = (OsdId(1), vec![OsdId(1)]);
+    config.learners = vec![OsdId(0), OsdId(2)];
+    let own = statuses.get_mut(&OsdId(0)).unwrap().pgs.remove(&pg).unwrap();
+    statuses.get_mut(&OsdId(1)).unwrap().pgs.insert(pg, PgStatus { in_sync: vec![OsdId(1)], ..own });
+    let next = |map: &ClusterMap, statuses: &Statuses| told_of(map, statuses, Code::PgLastCopy).next;
+    let both = next(&map, &statuses);
+    let expected =
+        "wait: osd.0 and osd.2 were not reached a moment ago; they catch up by themselves, or are shown";
+    assert!(both.starts_with(expected), "{both}");
+    let group = statuses.get_mut(&OsdId(1)).unwrap().pgs.get_mut(&pg).unwrap();
+    group.recovery = Some(RecoveryProgress { objects_left: 1, bytes_left: 4096 });
+    let both = next(&map, &statuses);
+    let expected =
+        "wait: osd.0 and osd.2 are catching up by themselves; 1 object, of it 4KiB known to differ, is left";
+    assert_eq!(both, expected);
+    for osd in [0, 2] {
+        statuses.get_mut(&OsdId(osd)).unwrap().full = true;
+    }
+    let both = next(&map, &statuses);
+    assert!(both.contains("osd.0 and osd.2 are full and may have no room for what they lack"), "{both}");
+    for osd in [0, 2] {
+        map.osds.get_mut(&OsdId(osd)).unwrap().address = None;
+    }
+    let both = next(&map, &statuses);
+    let expected = "bring osd.0 and osd.2 back (`millpond osd tree` shows their nodes); they catch up";
+    assert!(both.starts_with(expected), "{both}");
 }
 
 #[test]
@@ -238,7 +315,7 @@ fn who_tells_nothing_is_named_once_and_nobody_is_where_no_manager_tells() {
     assert_eq!(
         what,
         [
-            "2 of 6 placement groups are in an unknown state: node.1, which runs its primary, tells nothing",
+            "2 of 6 placement groups are in an unknown state: node.1, which runs the primary, tells nothing",
             "node.1 tells the manager nothing of its 1 OSD, which is up"
         ]
     );
@@ -249,7 +326,7 @@ fn who_tells_nothing_is_named_once_and_nobody_is_where_no_manager_tells() {
     // Who is down, the registry knows.
     assert_eq!(codes, [Code::ManagerSilent, Code::PgStopped, Code::PgUnknown, Code::OsdDown]);
     assert!(health.problems[0].what.contains("node.0 does not answer"), "{health:?}");
-    assert!(health.problems[2].what.ends_with("nobody tells how it is"), "{health:?}");
+    assert!(health.problems[2].what.ends_with("nobody tells anything"), "{health:?}");
 }
 
 #[test]
@@ -294,6 +371,12 @@ fn every_code_can_come_up() {
         status(statuses, &|it| it.failure = Some(reason()));
     });
     assert!(failed.contains(&Code::OsdDriveFailed), "{failed:?}");
+    let refused = see(&|map, statuses| {
+        is_down(map, 2);
+        let refused = OsdStatus { start_refused: Some(reason()), ..OsdStatus::default() };
+        statuses.insert(OsdId(2), refused);
+    });
+    assert!(refused.contains(&Code::OsdStartRefused) && !refused.contains(&Code::OsdDown), "{refused:?}");
     let out = |map: &mut ClusterMap, osd: u32| {
         map.osds.get_mut(&OsdId(osd)).unwrap().admission = Admission::Out;
     };

@@ -178,11 +178,13 @@ fn what_is_lacking(map: &ClusterMap, pool: &PoolInfo) -> Option<String> {
     }
     let domains: BTreeSet<Place> = within.iter().map(|one| one.place.domain(domain, one.osd)).collect();
     let domains_left: BTreeSet<Place> = left.iter().map(|one| one.place.domain(domain, one.osd)).collect();
-    (domains_left.len() < copies.min(domains.len())).then(|| {
-        format!(
-            "the {copies} copies of pool {name} would have to share the {} {domain}s that are left",
-            domains_left.len()
-        )
+    (domains_left.len() < copies.min(domains.len())).then(|| match domains_left.len() {
+        1 => format!("the {copies} copies of pool {name} would have to share the one {domain} that is left"),
+        left => {
+            format!(
+                "the {copies} copies of pool {name} would have to share the {left} {domain}s that are left"
+            )
+        }
     })
 }
 

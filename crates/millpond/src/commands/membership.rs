@@ -174,7 +174,7 @@ fn check_device(path: &Path, configuration: &Configuration, directory: &Director
 }
 
 /// Whether two paths lead to one file or device.
-fn same_file(one: &Path, other: &Path) -> bool {
+pub fn same_file(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
         _ => false,
@@ -251,9 +251,14 @@ pub fn out(osd: OsdId, allow_fewer_copies: bool, path: &Path) -> anyhow::Result<
             format!("{osd} {is_out}. It holds nothing that is needed: `millpond osd rm {number}` removes it.")
         }
         held => format!(
-            "{osd} {is_out}. Its {held} placement groups are being moved to other OSDs; it goes on serving \
-             meanwhile.\n`millpond status --watch` shows how far it is. When nothing is left, `millpond osd rm \
-             {number}` removes it; `millpond osd in {number}` takes it in again."
+            "{osd} {is_out}. Its {} being moved to other OSDs; it goes on serving meanwhile.\n`millpond status --watch` \
+             shows how far it is. When nothing is left, `millpond osd rm {number}` removes it; `millpond osd in {number}` \
+             takes it in again.",
+            if held == 1 {
+                "1 placement group is".to_owned()
+            } else {
+                format!("{held} placement groups are")
+            }
         ),
     })
 }
@@ -267,8 +272,9 @@ pub fn fewer_copies(map: &ClusterMap, osds: &[OsdId]) -> Option<String> {
     }
     let pool = map.pools.values().filter(|pool| left < pool.size as usize).max_by_key(|pool| pool.size)?;
     let names = osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(", ");
+    let osds = if left == 1 { "OSD" } else { "OSDs" };
     Some(format!(
-        "taking {names} out would leave {left} OSDs for the {} copies of pool {}, whose data would then have \
+        "taking {names} out would leave {left} {osds} for the {} copies of pool {}, whose data would then have \
          fewer copies",
         pool.size, pool.name
     ))

@@ -5,8 +5,9 @@
 //! drive is open and no lease lives tells that no process is left which `up` did not take along.
 
 use crate::args::etcd::EtcdArguments;
-use crate::commands::node::{check_listen, this_host};
+use crate::commands::node::this_host;
 use crate::host::access;
+use crate::host::addresses::Addresses;
 use crate::host::configuration::Configuration;
 use crate::host::directory::Directory;
 use crate::host::settings::Settings;
@@ -86,10 +87,10 @@ pub struct MigrateArguments {
     #[command(flatten)]
     pub etcd: EtcdArguments,
 
-    /// To an etcd: the address of this machine at which other hosts reach its OSDs from then on
-    /// [default: 127.0.0.1, which none reaches]
+    /// To an etcd: the address of this machine at which other hosts reach its OSDs from then on; repeat it for more, the one
+    /// that is preferred first [default: 127.0.0.1, which none reaches]
     #[arg(long, value_name = "IP")]
-    pub listen: Option<IpAddr>,
+    pub listen: Vec<IpAddr>,
 
     /// To an etcd: the name of this machine, for nodes that have none. Copies of data lie on distinct hosts
     /// [default: this machine's]
@@ -115,12 +116,13 @@ pub fn run(command: &RegistryCommand, path: &Path) -> anyhow::Result<()> {
     directory.prepare()?;
     // Says who runs the cluster, if somebody does, and how to stop it.
     let lock = directory.lock()?;
-    if let Some(listen) = arguments.listen {
-        check_listen(listen)?;
-    }
+    let listen = match arguments.listen.as_slice() {
+        [] => None,
+        given => Some(Addresses::of_flags(given)?),
+    };
     let said = access::block_on(async {
         match &arguments.to {
-            Destination::Etcd(url) => to_etcd(arguments, url, &directory).await,
+            Destination::Etcd(url) => to_etcd(arguments, url, listen.as_ref(), &directory).await,
             Destination::Embedded => to_embedded(arguments, &directory).await,
         }
     });
@@ -218,7 +220,12 @@ fn embedded_name(directory: &Directory) -> String {
     format!("{} on {}", directory.registry_file().display(), this_host())
 }
 
-async fn to_etcd(arguments: &MigrateArguments, url: &str, directory: &Directory) -> anyhow::Result<String> {
+async fn to_etcd(
+    arguments: &MigrateArguments,
+    url: &str,
+    listen: Option<&Addresses>,
+    directory: &Directory,
+) -> anyhow::Result<String> {
     let mut settings = Settings::load(directory)?;
     let given = directory.given();
     if let Some(named) = settings.registry_url() {
@@ -240,7 +247,7 @@ async fn to_etcd(arguments: &MigrateArguments, url: &str, directory: &Directory)
     }
     settings.set_registry(url, cluster);
     settings.set_etcd(&arguments.etcd.paths()?);
-    settings.set_up(arguments.listen);
+    settings.set_up(listen);
     let location = settings.registry()?.context("the registry was just named")?;
     let target = location.connect().await?;
     let ends = Ends { source: Arc::new(source), source_name, target, target_name: location.to_string() };
@@ -258,7 +265,7 @@ async fn to_etcd(arguments: &MigrateArguments, url: &str, directory: &Directory)
     ends.migration().clean().await?;
     settings.store()?;
     let listen = settings.listen();
-    let reached = match listen.is_loopback() {
+    let reached = match listen.all().iter().all(IpAddr::is_loopback) {
         false => format!("Other hosts will reach its OSDs at {listen}"),
         true => format!(
             "Its OSDs listen on {listen}, where no other host reaches them: name an address of this machine in node.listen of \

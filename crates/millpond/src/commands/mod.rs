@@ -19,6 +19,7 @@ pub mod osd;
 pub mod pg;
 pub mod placement;
 pub mod pool;
+pub mod replacement;
 pub mod scrub;
 pub mod simulation;
 pub mod status;

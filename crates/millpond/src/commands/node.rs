@@ -1,9 +1,9 @@
 //! `millpond node`: hosts of a cluster whose registry is an etcd.
 
-use crate::Usage;
 use crate::args::ListArguments;
 use crate::commands::membership::fewer_copies;
 use crate::host::access;
+use crate::host::addresses::Addresses;
 use crate::host::directory::{Directory, Phase};
 use crate::host::joined;
 use crate::host::settings::Settings;
@@ -85,6 +85,7 @@ const JOIN_EXAMPLES: &str = "\
 Examples:
   millpond node join millpond1.eyJyZWdpc3… --device /dev/nvme0n1 --device /dev/nvme1n1 --listen 10.0.0.4
   millpond node join millpond1.eyJyZWdpc3… --device /dev/nvme0n1 --listen 10.0.0.4 --rack r2 --zone a
+  millpond node join millpond1.eyJyZWdpc3… --device /dev/nvme0n1 --listen 10.0.0.4 --listen fd00::4
 
 `millpond cluster token` prints the token, on a host that takes part.";
 
@@ -98,9 +99,10 @@ pub struct JoinArguments {
     #[arg(long = "device", value_name = "PATH", required = true)]
     pub devices: Vec<PathBuf>,
 
-    /// The address of this host that the others reach it at
-    #[arg(long, value_name = "IP")]
-    pub listen: IpAddr,
+    /// The address of this host that the others reach it at; repeat it for more, as of IPv4 and IPv6 or of several networks,
+    /// the one that is preferred first
+    #[arg(long, value_name = "IP", required = true)]
+    pub listen: Vec<IpAddr>,
 
     /// The host's name [default: this machine's]
     #[arg(long, value_name = "NAME")]
@@ -201,10 +203,10 @@ fn join(arguments: &JoinArguments, directory: &Directory) -> anyhow::Result<()> 
     let devices = devices.collect::<anyhow::Result<Vec<PathBuf>>>()?;
     // Before anything is made: a wrong device leaves no half of a node behind.
     drive::check_new(&devices)?;
-    check_listen(arguments.listen)?;
+    let listen = Addresses::of_flags(&arguments.listen)?;
     settings.take(&token.registry, token.cluster, &token.etcd)?;
     let node = access::block_on(announce(arguments, directory, &mut settings, &token))?;
-    settings.set("node.listen", arguments.listen.to_string());
+    settings.set("node.listen", listen.to_value());
     settings.set_devices(&devices);
     if let Some(volatile) = arguments.volatile_cache {
         settings.set("node.volatile_cache", volatile);
@@ -253,6 +255,7 @@ async fn announce(
             rack: arguments.rack.clone(),
         },
         client_port: None,
+        addresses: Vec::new(),
     };
     let node = match settings.node() {
         // It began to join before.
@@ -278,18 +281,6 @@ pub fn this_host() -> String {
 fn has_joined(directory: &Directory, node: NodeId) -> anyhow::Result<bool> {
     let map = access::with_cluster(directory.as_given(), async |cluster| Ok(cluster.map().await?))?;
     Ok(map.osds.values().any(|info| info.node == node))
-}
-
-/// An address that others can reach this host at.
-pub fn check_listen(address: IpAddr) -> anyhow::Result<()> {
-    if address.is_unspecified() {
-        bail!(Usage(format!(
-            "--listen {address}: the others need to know one address; name the one they reach this host at"
-        )));
-    }
-    std::net::TcpListener::bind((address, 0))
-        .map(drop)
-        .with_context(|| format!("--listen {address}: is not an address of this host"))
 }
 
 /// Has the node run from now on; answers who runs it.
@@ -418,11 +409,18 @@ fn drain(node: NodeId, allow_fewer_copies: bool, path: &Path) -> anyhow::Result<
         }
         Ok(osds)
     })?;
+    let out = match osds.as_slice() {
+        [osd] => {
+            format!("{osd} of {node} is out: what it holds is being moved to others, and it goes on serving")
+        }
+        osds => format!(
+            "The {} OSDs of {node} are out: what they hold is being moved to others, and they go on serving",
+            osds.len()
+        ),
+    };
     output::print_line(&format!(
-        "The {} OSDs of {node} are out: what they hold is being moved to others, and they go on serving meanwhile.\n\
-         `millpond status --watch` shows how far it is. When nothing is left, `millpond node rm {}` removes the node; \
-         `millpond osd in` takes an OSD in again.",
-        osds.len(),
+        "{out} meanwhile.\n`millpond status --watch` shows how far it is. When nothing is left, `millpond node rm {}` \
+         removes the node; `millpond osd in` takes an OSD in again.",
         node.0
     ))
 }
@@ -451,10 +449,12 @@ fn remove(node: NodeId, path: &Path) -> anyhow::Result<()> {
         cluster.remove_node(node).await?;
         Ok(osds)
     })?;
+    let (with, are) = match osds.len() {
+        1 => ("1 OSD. Its drive is".to_owned(), "it is"),
+        count => (format!("{count} OSDs. Its drives are"), "they are"),
+    };
     output::print_line(&format!(
-        "{node} is removed, with {} OSDs. Its drives are left as they are: `millpond osd wipe PATH --yes` makes one usable \
-         again.",
-        osds.len()
+        "{node} is removed, with {with} left as {are}: `millpond osd wipe PATH --yes` makes one usable again."
     ))
 }
 

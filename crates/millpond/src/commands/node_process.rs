@@ -9,7 +9,7 @@ use clap::Args;
 use manager::log::ProcessLog;
 use nix::sys::signal::Signal;
 use node::Location;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,11 +40,11 @@ pub struct NodeProcessArguments {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub spin_us: u64,
 
-    /// The address that its OSDs listen on
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    pub listen: IpAddr,
+    /// An address that its OSDs listen on; repeat it for more, the one that is preferred first
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub listen: Vec<IpAddr>,
 
-    /// The port of that address on which clients are served the registry [default: none]
+    /// The port of these addresses on which clients are served the registry [default: none]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub client_port: Option<u16>,
 
@@ -72,7 +72,7 @@ pub fn run(arguments: &NodeProcessArguments, directory: &Path, log: &ProcessLog)
         osds: arguments.osds.clone(),
         volatile_cache: arguments.volatile_cache,
         spin_max: Duration::from_micros(arguments.spin_us),
-        listen: arguments.listen,
+        listen: arguments.listen.clone(),
         client_port: arguments.client_port,
         log: log.clone(),
     };

@@ -2,6 +2,7 @@
 
 use crate::args::ListArguments;
 use crate::commands::membership::{self, AddArguments};
+use crate::commands::replacement::{self, ReplaceArguments};
 use crate::host::access;
 use crate::output::{self, table};
 use anyhow::{Context, bail};
@@ -52,6 +53,16 @@ pub enum OsdCommand {
         #[arg(value_name = "ID", value_parser = parse_osd)]
         osd: OsdId,
     },
+    /// Have an OSD that cannot be started go on on a blank drive, under its number: where its own was, or elsewhere. The other
+    /// OSDs bring back what it shall hold
+    #[command(
+        after_help = "It is run on the machine that the drive is in, and may be run again if it broke off.\n\n\
+                            Examples:\n  millpond osd replace 3                           on the drive that it was on, or \
+                            another one in its place\n  millpond osd replace 3 --drive /dev/nvme3n1\n  \
+                            millpond osd replace 3 --erase                   what is on that drive is lost, whosever it is\n  \
+                            millpond osd replace 3 --lose-last-copy-of fast  nobody else has what it held of pool fast"
+    )]
+    Replace(ReplaceArguments),
     /// Have an OSD hold less than its size says: a factor from 0 to 1. Its replicas move until it is so
     #[command(
         after_help = "Examples:\n  millpond osd reweight 3 0.8    four fifths of what its size says\n  \
@@ -102,6 +113,7 @@ pub fn run(command: &OsdCommand, directory: &Path) -> anyhow::Result<()> {
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
         OsdCommand::In { osd } => membership::take_in(*osd, directory),
         OsdCommand::Rm { osd } => membership::remove(*osd, directory),
+        OsdCommand::Replace(arguments) => replacement::replace(arguments, directory),
         OsdCommand::Reweight { osd, factor } => reweight(*osd, *factor, directory),
         OsdCommand::Class { osd, class } => set_class(*osd, *class, directory),
         OsdCommand::Wipe { path, yes } => wipe(path, *yes),

@@ -103,12 +103,16 @@ fn tell(
 fn summary(local: &LocalCluster, directory: &Directory, started: &Started, detached: bool) -> String {
     let dir = directory.given();
     let flag = if dir.to_string() == "./data" { String::new() } else { format!(" --dir {dir}") };
+    let so_many = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
     let mut text = format!(
-        "Cluster {} is {} in {dir}: {} nodes, {} OSDs, {} in the pool default.\n\n",
+        "Cluster {} is {} in {dir}: {}, {}, {} in the pool default.\n\n",
         local.id(),
         if *started == Started::Fully { "up" } else { "partly up" },
-        local.nodes().len(),
-        local.drives().len(),
+        so_many(local.nodes().len(), "node"),
+        so_many(local.drives().len(), "OSD"),
         copies(local.configuration().replicas),
     );
     text.push_str(&format!(

@@ -108,9 +108,9 @@ impl Home {
             }
             // With what etcd wants to see, which stands on no command line.
             Some(settings) => {
-                let (listen, spin) = (settings.listen().to_string(), settings.spin_max().as_micros());
+                let spin = settings.spin_max().as_micros();
                 let mut arguments: Vec<OsString> = vec!["--dir".into(), directory.path().into()];
-                arguments.extend(["--listen".into(), listen.into()]);
+                arguments.extend(settings.listen().to_flags());
                 arguments.extend(["--spin-us".into(), spin.to_string().into()]);
                 arguments
             }

@@ -9,7 +9,7 @@ use auth::{Identity, SecretKey};
 use axum::body::Bytes;
 use base::map::ClusterMap;
 use base::{Encryption, PublicKey};
-use cluster::{Drives, HttpRecord, Manager, ManagerRecord};
+use cluster::{Drives, HttpRecord, Manager, ManagerRecord, Vantage};
 use health::problem::Health;
 use health::status::{Overview, Picture, Status};
 use health::view::{OsdView, PgView, PoolView, Reports};
@@ -181,7 +181,16 @@ impl Inquiry {
             NoAnswer::NotYet(format!("{node}, which manages the cluster, does not answer: {reason}"))
         };
         // Whether it is encrypted the manager says, which proves its key before that.
-        let linked = ManagerLink::connect(&identity, key, address, Encryption::Off).await;
+        let mut linked = ManagerLink::connect(&identity, key, address, Encryption::Off).await;
+        if linked.is_err()
+            && let Ok(map) = self.desk.map().await
+        {
+            // Of its addresses, another one may be reached from here.
+            let nearest = Vantage::default().nearest(map.nodes.get(&node), address);
+            if nearest != address {
+                linked = ManagerLink::connect(&identity, key, nearest, Encryption::Off).await;
+            }
+        }
         let mut link = linked.map_err(silent)?;
         let answer = link.get(path).await.map_err(silent)?;
         if answer.code.is_success() {
@@ -203,6 +212,7 @@ impl Inquiry {
     ) -> anyhow::Result<Bytes> {
         let address =
             server.remote_address.context("it is of a version that does not answer; start it anew")?;
+        let address = Vantage::default().nearest(map.nodes.get(&server.node), address);
         let key = map.key_of_node(server.node).context("the cluster map shows no key of it")?;
         // Whether it is encrypted the process says, which proves its key before that.
         let linked = ManagerLink::connect(identity, key, address, Encryption::Off).await;

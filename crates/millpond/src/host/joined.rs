@@ -1,7 +1,9 @@
 //! A host that has joined a cluster: runs the processes of its node, and follows what its settings say of drives.
 //!
 //! As with `millpond up`, a drive that is added while it runs gets one more process, so that those which run are not
-//! disturbed; the next start makes one process of all of them again.
+//! disturbed; the next start makes one process of all of them again. A process that runs is left alone, whatever the settings
+//! say by then; once it has ended it is started again only for drives that they name. A drive that is not there is the
+//! process's to wait for, and to tell of.
 
 use crate::host::directory::{Directory, DirectoryLock, Phase};
 use crate::host::local_cluster::run_cluster;
@@ -28,8 +30,8 @@ async fn serve(directory: Directory) -> anyhow::Result<(anyhow::Result<()>, Dire
     let settings = Settings::require(&directory)?;
     let node = settings.require_node(&directory)?;
     let mut lock = directory.lock()?;
-    let mut host =
-        Host { supervisor: Supervisor::new(true)?, directory, node, drives: Vec::new(), processes: 0 };
+    let (supervisor, processes) = (Supervisor::new(true)?, Vec::new());
+    let mut host = Host { supervisor, directory, node, processes, started: 0 };
     host.follow(&settings)?;
     lock.announce(Phase::Running, None)?;
     let outcome = host.run(&mut stop).await;
@@ -44,10 +46,15 @@ struct Host {
     directory: Directory,
     node: NodeId,
     supervisor: Supervisor,
-    /// The drives that processes were started for.
-    drives: Vec<PathBuf>,
+    processes: Vec<Process>,
     /// How many were started.
-    processes: usize,
+    started: usize,
+}
+
+/// A process of the node, with the drives that it is for.
+struct Process {
+    name: String,
+    drives: Vec<PathBuf>,
 }
 
 impl Host {
@@ -56,71 +63,94 @@ impl Host {
         loop {
             tokio::select! {
                 ended = self.supervisor.supervise() => {
-                    output::warning(&ended.message);
+                    // One that has none of its drives any more ended by itself.
+                    self.follow_or_warn();
+                    match self.retire_if_needless(&ended.name) {
+                        true => output::notice(&format!("{} has ended: it has no OSD any more", ended.name)),
+                        false => output::warning(&ended.message),
+                    }
                     if self.supervisor.is_over() {
                         bail!("no process of {} is left, so it stops", self.node);
                     }
                 }
-                _ = look.tick() => {
-                    let followed = Settings::load(&self.directory).and_then(|settings| self.follow(&settings));
-                    if let Err(error) = followed {
-                        output::warning(&format!("the settings are not followed: {error:#}"));
-                    }
-                }
+                _ = look.tick() => self.follow_or_warn(),
                 () = stop.wait() => return Ok(()),
             }
         }
     }
 
-    /// Starts a process for the drives that none was started for.
+    fn follow_or_warn(&mut self) {
+        let followed = Settings::load(&self.directory).and_then(|settings| self.follow(&settings));
+        if let Err(error) = followed {
+            output::warning(&format!("the settings are not followed: {error:#}"));
+        }
+    }
+
+    /// Starts a process for the drives that none was started for, and has the others started for those alone that are named
+    /// still.
     fn follow(&mut self, settings: &Settings) -> anyhow::Result<()> {
         let wanted = settings.devices();
-        self.drives.retain(|drive| wanted.contains(drive));
-        let new: Vec<PathBuf> = wanted.into_iter().filter(|drive| !self.drives.contains(drive)).collect();
+        for process in &mut self.processes {
+            let count = process.drives.len();
+            process.drives.retain(|drive| wanted.contains(drive));
+            if (1..count).contains(&process.drives.len()) {
+                let arguments = arguments(&self.directory, self.node, &process.drives, settings);
+                self.supervisor.change(&process.name, arguments);
+            }
+        }
+        let is_new = |drive: &PathBuf| !self.processes.iter().any(|process| process.drives.contains(drive));
+        let new: Vec<PathBuf> = wanted.into_iter().filter(is_new).collect();
         if new.is_empty() {
             return Ok(());
         }
-        // They are not looked at again and again.
-        self.drives.extend(new.iter().cloned());
-        let (usable, lost): (Vec<PathBuf>, Vec<PathBuf>) =
-            new.into_iter().partition(|drive| match drive::check(drive) {
-                Ok(()) => true,
-                Err(problem) => {
-                    output::warning(&format!("{problem:#}; {} goes on without it", self.node));
-                    false
-                }
-            });
-        if usable.is_empty() {
-            match self.processes {
-                0 => bail!("none of the {} drives of {} can be used", lost.len(), self.node),
-                _ => return Ok(()),
+        for drive in &new {
+            if let Err(problem) = drive::check(drive) {
+                output::warning(&format!("{problem:#}; {} goes on without it", self.node));
             }
         }
-        self.start(&usable, settings)
+        self.start(new, settings)
     }
 
-    fn start(&mut self, drives: &[PathBuf], settings: &Settings) -> anyhow::Result<()> {
-        self.processes += 1;
-        let name = match self.processes {
+    /// Has a process that has ended stay so if none of its drives is named any more. Says whether.
+    fn retire_if_needless(&mut self, name: &str) -> bool {
+        let is_needless = |process: &Process| process.name == name && process.drives.is_empty();
+        if !self.processes.iter().any(is_needless) {
+            return false;
+        }
+        self.supervisor.retire(name);
+        self.processes.retain(|process| process.name != name);
+        true
+    }
+
+    fn start(&mut self, drives: Vec<PathBuf>, settings: &Settings) -> anyhow::Result<()> {
+        self.started += 1;
+        let name = match self.started {
             1 => self.node.to_string(),
             number => format!("{}, process {number}", self.node),
         };
-        let mut arguments: Vec<OsString> =
-            vec!["node-process".into(), "--node".into(), self.node.0.to_string().into()];
-        arguments.extend(["--dir".into(), self.directory.path().into()]);
-        arguments.extend(["--key".into(), self.directory.host_key().into()]);
-        arguments.extend(["--listen".into(), settings.listen().to_string().into()]);
-        arguments.extend(["--spin-us".into(), settings.spin_max().as_micros().to_string().into()]);
-        if let Some(port) = settings.client_port() {
-            arguments.extend(["--client-port".into(), port.to_string().into()]);
-        }
-        if let Some(volatile) = settings.volatile_cache() {
-            arguments.extend(["--volatile-cache".into(), volatile.to_string().into()]);
-        }
-        for drive in drives {
-            arguments.extend(["--osd".into(), drive.into()]);
-        }
+        let arguments = arguments(&self.directory, self.node, &drives, settings);
         let log = self.directory.child_log("node");
+        self.processes.push(Process { name: name.clone(), drives });
         self.supervisor.start(ChildPlan { name, arguments, log, namespace: None })
     }
+}
+
+/// The arguments of a process for these drives.
+fn arguments(directory: &Directory, node: NodeId, drives: &[PathBuf], settings: &Settings) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> =
+        vec!["node-process".into(), "--node".into(), node.0.to_string().into()];
+    arguments.extend(["--dir".into(), directory.path().into()]);
+    arguments.extend(["--key".into(), directory.host_key().into()]);
+    arguments.extend(settings.listen().to_flags());
+    arguments.extend(["--spin-us".into(), settings.spin_max().as_micros().to_string().into()]);
+    if let Some(port) = settings.client_port() {
+        arguments.extend(["--client-port".into(), port.to_string().into()]);
+    }
+    if let Some(volatile) = settings.volatile_cache() {
+        arguments.extend(["--volatile-cache".into(), volatile.to_string().into()]);
+    }
+    for drive in drives {
+        arguments.extend(["--osd".into(), drive.into()]);
+    }
+    arguments
 }

@@ -22,7 +22,7 @@ use crate::host::stop::StopSignals;
 use crate::host::supervisor::{ChildPlan, Ended, Running, Supervisor};
 use crate::output;
 use crate::output::progress::Progress;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use base::{Access, ClusterId, Encryption, NodeId};
 use cluster::Cluster;
 use registry::{Registry, RegistryError, Revision, Watch};
@@ -66,7 +66,7 @@ pub struct LocalCluster {
     scrape_targets: ScrapeTargets,
     cluster: Cluster,
     configuration: Configuration,
-    /// The drives that passed their checks.
+    /// The drives that passed their checks. Those that did not are for their nodes to wait for, and to tell of.
     drives: Vec<NodeDrive>,
     /// The drives that the configuration named when it was looked at last, unusable ones included.
     known: Vec<NodeDrive>,
@@ -181,10 +181,12 @@ impl LocalCluster {
             first_pool_replicas: first.then_some(self.configuration.replicas),
             steps: steps_in,
         };
-        let ready = start.wait();
-        tokio::pin!(ready);
+        let (ready, refused) = (start.wait(), start.refusals());
+        tokio::pin!(ready, refused);
+        let mut is_told_of_refusals = false;
         // At the first start one after the other, so that `osd.0` lies on the first drive and so on.
-        let mut waiting: VecDeque<u32> = self.nodes().into_iter().collect();
+        let nodes: BTreeSet<u32> = self.known.iter().map(|drive| drive.node).collect();
+        let mut waiting: VecDeque<u32> = nodes.iter().copied().collect();
         let mut started_drives = 0;
         while let Some(node) = waiting.pop_front() {
             started_drives += self.start_node(node).await?;
@@ -218,11 +220,20 @@ impl LocalCluster {
                     report(progress.as_ref().map(|(_, progress)| progress), &ended);
                     if ended.failures >= FAILURES_MAX || !ended.restarts {
                         given_up.insert(ended.name.clone(), first_line(&ended.message).to_owned());
-                        if first || given_up.len() == self.nodes().len() {
+                        if first || given_up.len() == nodes.len() {
                             bail!("{} cannot start: {}", ended.name, first_line(&ended.message));
                         }
                         deadline = deadline.min(Instant::now() + REST_LIMIT);
                     }
+                }
+                refusals = &mut refused, if !is_told_of_refusals => {
+                    is_told_of_refusals = true;
+                    let refusals = refusals?.join("; ");
+                    if first {
+                        bail!("the cluster did not come up: {refusals}");
+                    }
+                    // The others may serve without them.
+                    deadline = deadline.min(Instant::now() + REST_LIMIT);
                 }
                 () = stop.wait() => return Ok(Started::Interrupted),
                 () = tokio::time::sleep_until(deadline) => {
@@ -278,10 +289,10 @@ impl LocalCluster {
         self.known.len() - self.drives.len()
     }
 
-    /// Starts a node; says how many drives it has.
+    /// Starts a node; says how many drives it has that can be used.
     async fn start_node(&mut self, node: u32) -> anyhow::Result<u64> {
-        let drives: Vec<NodeDrive> = self.drives.iter().filter(|drive| drive.node == node).cloned().collect();
-        let count = drives.len() as u64;
+        let drives: Vec<NodeDrive> = self.known.iter().filter(|drive| drive.node == node).cloned().collect();
+        let count = self.drives.iter().filter(|drive| drive.node == node).count() as u64;
         self.start_process(NodeProcess { name: format!("node.{node}"), node, drives }).await?;
         Ok(count)
     }
@@ -439,7 +450,8 @@ impl Changes {
     }
 }
 
-/// Makes what files are missing at a first start, and leaves out, with a warning, what has gone since.
+/// Makes what files are missing at a first start, and tells which drives can be used, with a warning of those that cannot any
+/// more.
 fn prepare_drives(directory: &Directory, configuration: &Configuration) -> anyhow::Result<Vec<NodeDrive>> {
     let drives = configuration.drives(directory);
     if !configuration.prepared
@@ -454,24 +466,16 @@ fn prepare_drives(directory: &Directory, configuration: &Configuration) -> anyho
         }
     }
     let mut usable = Vec::new();
-    let mut last_problem = None;
     for drive in drives {
         match drive::check(&drive.path) {
             Ok(()) => usable.push(drive),
             Err(problem) if configuration.prepared => {
                 output::warning(&format!("{problem:#}; node.{} starts without it", drive.node));
-                last_problem = Some(problem);
             }
             Err(problem) => return Err(problem.into()),
         }
     }
-    match last_problem {
-        Some(problem) if usable.is_empty() => Err(anyhow!(
-            "none of the drives of the cluster in {} can be used; the last: {problem:#}",
-            directory.given()
-        )),
-        _ => Ok(usable),
-    }
+    Ok(usable)
 }
 
 fn show(progress: &mut Option<(&'static str, Progress)>, step: Step) {

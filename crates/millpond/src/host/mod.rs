@@ -1,6 +1,7 @@
 //! A cluster on this machine: where it is, what it was told, its drives, and the processes that run it.
 
 pub mod access;
+pub mod addresses;
 pub mod configuration;
 pub mod directory;
 pub mod drive_files;

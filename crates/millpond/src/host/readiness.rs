@@ -26,6 +26,8 @@ pub const OSDS_UP: &str = "OSDs up";
 pub const GROUPS_ACTIVE: &str = "placement groups active";
 /// How often the OSDs' reports are looked at while waiting for placement groups.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked whether OSDs are refused.
+const LOOK_FOR_REFUSALS_EVERY: Duration = Duration::from_millis(500);
 
 /// How far a start is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +90,24 @@ impl Start {
                 return Ok(());
             }
             tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until OSDs of this start are refused by what is on their drives, and tells why. Never gives up.
+    pub async fn refusals(&self) -> anyhow::Result<Vec<String>> {
+        loop {
+            let told: Vec<OsdView> = self.ask("/api/v1/osds").await?.unwrap_or_default();
+            let runs = |pid| self.running.borrow().iter().any(|process| Some(process.pid) == pid);
+            let own = told.iter().filter(|osd| self.nodes.contains(&osd.node) && runs(osd.pid));
+            let refusals = own.filter_map(|osd| {
+                let reason = osd.start_refused.as_ref()?;
+                Some(format!("{} is not started: {reason}", osd.osd))
+            });
+            let refusals: Vec<String> = refusals.collect();
+            if !refusals.is_empty() {
+                return Ok(refusals);
+            }
+            tokio::time::sleep(LOOK_FOR_REFUSALS_EVERY).await;
         }
     }
 

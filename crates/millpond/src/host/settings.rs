@@ -1,6 +1,7 @@
 //! `DIR/millpond.toml`: what this machine has to know to take part in a cluster whose registry is elsewhere. Every key has
 //! a default and a line of explanation; the environment goes before the file. `millpond config show` prints all of it.
 
+use crate::host::addresses::Addresses;
 use crate::host::directory::Directory;
 use anyhow::{Context, bail};
 use auth::{Identity, SecretKey};
@@ -10,7 +11,6 @@ use registry::Endpoints;
 use registry_etcd::{EtcdOptions, EtcdTls, EtcdUser};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,11 +43,16 @@ const KEYS: [(&str, &str, &str); 14] = [
         "none: this machine is no node",
         "which node this machine is; `millpond node join` chooses it",
     ),
-    ("node.listen", "127.0.0.1", "the address of this machine that the others reach its OSDs at"),
+    (
+        "node.listen",
+        "127.0.0.1",
+        "the address of this machine that the others reach its OSDs at; a list of several: on each of them, the first where \
+         both can be reached",
+    ),
     (
         "node.client_port",
         "6480",
-        "the port of that address on which clients are served what they may have of the registry; 0: none",
+        "the port of these addresses on which clients are served what they may have of the registry; 0: none",
     ),
     ("node.devices", "[]", "the drives of its OSDs; a running node follows what is added"),
     (
@@ -73,7 +78,7 @@ struct Said {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 struct Node {
     number: Option<NodeId>,
-    listen: IpAddr,
+    listen: Addresses,
     client_port: u16,
     devices: Vec<PathBuf>,
     volatile_cache: Option<bool>,
@@ -84,7 +89,7 @@ impl Default for Node {
     fn default() -> Node {
         Node {
             number: None,
-            listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            listen: Addresses::default(),
             client_port: 6480,
             devices: Vec::new(),
             volatile_cache: None,
@@ -261,10 +266,10 @@ impl Settings {
     }
 
     /// Says from now on, in the file, that `millpond up` runs this machine's nodes, where the others reach them.
-    pub fn set_up(&mut self, listen: Option<IpAddr>) {
+    pub fn set_up(&mut self, listen: Option<&Addresses>) {
         self.set("up", true);
         if let Some(listen) = listen {
-            self.set("node.listen", listen.to_string());
+            self.set("node.listen", listen.to_value());
         }
     }
 
@@ -394,11 +399,11 @@ impl Settings {
     }
 
     /// Where its OSDs listen.
-    pub fn listen(&self) -> IpAddr {
-        self.said.node.listen
+    pub fn listen(&self) -> &Addresses {
+        &self.said.node.listen
     }
 
-    /// On which port of that address clients are served the registry, if they are.
+    /// On which port of these addresses clients are served the registry, if they are.
     pub fn client_port(&self) -> Option<u16> {
         Some(self.said.node.client_port).filter(|port| *port > 0)
     }
@@ -518,6 +523,10 @@ mod tests {
         let read = settings(text, &[("MILLPOND_NODE_LISTEN", "10.0.0.2")]).unwrap();
         assert_eq!(read.node(), Some(NodeId(3)));
         assert_eq!(read.listen().to_string(), "10.0.0.2");
+        let several = settings("[node]\nlisten = [\"10.0.0.1\", \"fd00::1\"]\n", &[]).unwrap();
+        assert_eq!(several.listen().to_string(), "10.0.0.1 and fd00::1");
+        let variable = [("MILLPOND_NODE_LISTEN", "[\"10.0.0.1\", \"fd00::1\"]")];
+        assert_eq!(settings("", &variable).unwrap().listen(), several.listen());
         assert_eq!(read.devices(), [PathBuf::from("/dev/x")]);
         assert_eq!(read.registry().unwrap().unwrap().to_string(), "etcd://a:2379/millpond/");
         let shown = read.show();
@@ -562,7 +571,8 @@ mod tests {
             ..EtcdPaths::default()
         });
         assert!(!read.are_of_up());
-        read.set_up(Some([10, 0, 0, 1].into()));
+        let listen = settings("[node]\nlisten = \"10.0.0.1\"", &[]).unwrap().listen().clone();
+        read.set_up(Some(&listen));
         assert!(read.are_of_up());
         assert_eq!(read.listen().to_string(), "10.0.0.1");
         let refusal = read.require_node(&directory).unwrap_err().to_string();
@@ -597,6 +607,8 @@ mod tests {
             ("registy = \"etcd://a\"", "unknown field `registy`, expected one of `registry`, `cluster`"),
             ("[node]\nlisten = 3", "2 | listen = 3"),
             ("[node]\nlisten = \"here\"", "IP address"),
+            ("[node]\nlisten = []", "no address is given"),
+            ("[node]\nlisten = [\"::1\", \"10.0.0.1\", \"::1\"]", "::1 is given twice"),
             ("[node]\nnumber = -3", "2 | number = -3"),
             ("[node]\nclient_port = 70000", "expected u16"),
             ("[node]\ndevices = [1]", "2 | devices = [1]"),

@@ -15,7 +15,7 @@ use testkit::process::Frozen;
 const MIB: usize = 1 << 20;
 
 /// Where `needle` stands in a file, block by block.
-fn blocks_that_hold(file: &Path, needle: &[u8]) -> Vec<u64> {
+pub fn blocks_that_hold(file: &Path, needle: &[u8]) -> Vec<u64> {
     let file = File::open(file).expect("the drive's file is there");
     let bytes = file.metadata().expect("a file has a size").len();
     let mut found = Vec::new();
@@ -32,7 +32,7 @@ fn blocks_that_hold(file: &Path, needle: &[u8]) -> Vec<u64> {
     found
 }
 
-fn flip_bit(file: &Path, offset: u64) {
+pub fn flip_bit(file: &Path, offset: u64) {
     let file = File::options().read(true).write(true).open(file).expect("the drive's file is there");
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).expect("the offset is within the file");
@@ -271,7 +271,7 @@ fn one_damaged_superblock_is_no_loss_and_two_are_named_with_what_to_do() {
     overwrite(&pond.osd_file(1), 0, &[0x5a; 4096]);
     overwrite(&pond.osd_file(1), MIB as u64, &[0x5a; 4096]);
     let said = up_is_refused(&pond);
-    names(&said, &["osd.1.img", "osd wipe"]);
+    names(&said, &["osd.1.img", "osd replace"]);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_damaged_batch_header_never_loses_an_acknowledged_write_silently() {
     flip_bit(&file, places[0] - 4096 + 100);
     let (worked, stdout, stderr) = pond.attempt(&["up", "--detach"]);
     if !worked {
-        names(&format!("{stdout}{stderr}"), &["osd.0", "damaged", "osd wipe"]);
+        names(&format!("{stdout}{stderr}"), &["osd.0", "damaged", "osd replace"]);
         return;
     }
     let door = pond.serve_shared("v");

@@ -51,7 +51,7 @@ fn gives_its_drive_up(pond: &Pond, osd: u32, process: i32) {
     wait_until("status says what happened, and what to do", || {
         let text = pond.run(&["status"]);
         text.contains(&format!("its drive {} failed: it was truncated: it had 3GiB", path(&drive)))
-            && text.contains(&format!("`millpond osd rm {osd}`"))
+            && text.contains(&format!("`millpond osd replace {osd}`"))
     });
     names(&pond.log(&format!("node.{osd}.log")), &["the drive failed", "it was truncated: it had 3GiB"]);
     assert_eq!(node_of(pond, osd), process, "its process was started anew");
@@ -109,7 +109,7 @@ fn drives_that_are_truncated_under_running_nodes_are_given_up_and_replaced_while
         signal(process, Signal::SIGKILL);
         wait_until("a start refuses it by name", || {
             let log = pond.log("node.1.log");
-            log.contains("osd.1.img: ") && log.contains("osd wipe")
+            log.contains("osd.1.img: ") && log.contains("osd replace")
         });
         is_replaced(pond, 1);
 

@@ -3,6 +3,7 @@
 
 use crate::common::pond::Pond;
 use crate::common::random::Random;
+use crate::common::whole::{becomes_whole, groups, node_of};
 use crate::common::{PATIENCE, Process, attempt, path, run, wait_until};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::prerequisites::{installed, is_root, not_tested};
+use testkit::process::Frozen;
 
 const VOLUME_BYTES: u64 = 384 << 20;
 /// What [`fill`] leaves: ten folders of 40 files without every seventh, and a large one.
@@ -168,4 +170,56 @@ fn an_ext4_file_system_survives_a_restart_of_the_cluster() {
 #[test]
 fn an_xfs_file_system_survives_a_restart_of_the_cluster() {
     survives_a_restart(&["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+}
+
+/// A file that grows by pieces of a block, each behind a hole: the blocks that say where they lie are written anew with each,
+/// and all versions of one such block have one CRC-32C, for it ends in the CRC-32C of what precedes it.
+fn grow_in_pieces(place: &Path, pieces: std::ops::Range<u64>, random: &mut Random) -> std::io::Result<()> {
+    let file = File::options().create(true).truncate(false).write(true).open(place.join("pieces"))?;
+    for piece in pieces {
+        file.write_all_at(&random.bytes(4096), piece * 2 * 4096)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragmented_file_grew() {
+    let needed = ["nbdfuse", "losetup", "mount", "fusermount3", "mkfs.ext4", "e2fsck"];
+    if !installed(TEST, &needed) || !is_root(TEST, "mounting") {
+        return;
+    }
+    have_own_mounts();
+    let pond = Pond::start("1GiB");
+    pond.run(&["pool", "rm", "default"]);
+    pond.run(&["pool", "create", "default", "--pg-count", "1"]);
+    pond.volume("v", "384MiB");
+    becomes_whole(&pond);
+    let primary = || groups(&pond)[0]["primary"].as_u64().expect("a group has a primary") as u32;
+    let preferred = primary();
+    let place = pond.scratch().to_owned();
+    let door = pond.serve("v");
+    let Some(mut mounted) = Mounted::device(&place, &door.uri()) else { return };
+    mounted.on_device(&["mkfs.ext4", "-q", "-F", "-O", "metadata_csum,extent"]);
+    let top = mounted.mount();
+    let mut random = Random::seeded();
+    grow_in_pieces(&top, 0..60, &mut random).expect("the file system takes the files");
+    let away = Frozen::new(node_of(&pond, preferred));
+    wait_until("another one leads", || primary() != preferred);
+    // The log of the one group has 1,024 entries; each piece is a few writes.
+    grow_in_pieces(&top, 60..600, &mut random).expect("the file system takes the files");
+    let before = fingerprint(&top);
+    mounted.unmount();
+    drop(mounted);
+    drop(door);
+    drop(away);
+    becomes_whole(&pond);
+    assert_eq!(primary(), preferred);
+    let door = pond.serve("v");
+    let mut mounted = Mounted::device(&place, &door.uri()).expect("it was possible before");
+    mounted.on_device(&["e2fsck", "-f", "-n"]);
+    let top = mounted.mount();
+    let after = fingerprint(&top);
+    mounted.unmount();
+    assert!(before == after, "files differ when osd.{preferred} leads");
 }

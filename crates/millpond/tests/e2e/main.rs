@@ -21,5 +21,7 @@ mod migrate;
 mod monitoring;
 mod placement;
 mod replace;
+mod replacement;
 mod splitting;
+mod stale;
 mod time_limits;

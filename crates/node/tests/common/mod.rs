@@ -7,9 +7,9 @@
 
 use base::map::{Admission, ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{Buffer, ClientId, ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
-use client::{Client, Outcome, Submission, VolumeHandle};
+use client::{Client, Holding, Outcome, Submission, VolumeHandle};
 use drive::{Drive, Use};
-use node::shard::{self, Command, Dial, Proposal, Report, ShardConfig};
+use node::shard::{self, Command, Dial, Proposal, Report, ShardConfig, ShardError};
 use ring::{ConnectionId, Event, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ pub struct OsdThread {
     pub reports: mpsc::Receiver<Report>,
     pub commands: mpsc::Sender<Command>,
     pub waker: Waker,
-    pub thread: std::thread::JoinHandle<Result<(), String>>,
+    pub thread: std::thread::JoinHandle<Result<(), ShardError>>,
 }
 
 impl OsdThread {
@@ -161,7 +161,7 @@ impl Pond {
         };
         map.volumes.insert(VOLUME, info);
         let mut client = Client::new(ClientId(1), Arc::new(map.clone()));
-        let volume = client.add_volume(VOLUME, Generation(1));
+        let volume = client.add_volume(VOLUME, Generation(1), Holding::Alone);
         let options = ReactorOptions { connections_max: 16, ..ReactorOptions::default() };
         let reactor = Reactor::new(options).unwrap();
         let buffers = (0..2 * DEPTH).map(|_| Buffer::new(BLOCK as usize)).collect();
@@ -185,7 +185,7 @@ impl Pond {
         let mut is_changed = false;
         for osd in self.osds.values_mut() {
             while let Ok(report) = osd.reports.try_recv() {
-                let Report::Propose(Proposal { pg, expected, config, is_split: false }) = report else {
+                let Report::Propose(Proposal { pg, expected, config, is_split: false, .. }) = report else {
                     continue;
                 };
                 let current = self.map.pgs.get_mut(&pg).unwrap();

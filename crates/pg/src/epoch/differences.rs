@@ -4,7 +4,7 @@
 
 use crate::group::position::{Difference, MemberPosition, range_of};
 use base::log_entry::{REPAIR, UNDONE, name_of};
-use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -143,35 +143,43 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
     .collect()
 }
 
-/// Whether a write that its client sends again was done by an earlier attempt, as a group's log tells, oldest entry
-/// first: then doing it again could undo what followed it. Nothing of it is in flight. A log is finite: what more than
-/// 1,024 writes of its group followed is not known any more.
-///
-/// Members agree on a write run by run, and whoever leads may change in between: so this is asked of each block. The
-/// answer is in runs: `(block, block count, was_done)`.
-pub(crate) fn done_runs(
+/// What a group's log, oldest entry first, says of the write that its client calls `name`: its entries, the newest first.
+/// Nothing of that write is in flight.
+pub(crate) fn entries_of(
+    log: impl DoubleEndedIterator<Item = LogEntry>,
+    key: &ObjectKey,
+    name: u64,
+) -> Vec<LogEntry> {
+    match name {
+        0 => Vec::new(),
+        _ => log.rev().filter(|entry| entry.is_of(key, name)).collect(),
+    }
+}
+
+/// Whether the write of these entries was done in a block, if they say anything of it. Members agree on a write run by run,
+/// and whoever leads may change in between: so this is asked of each block.
+pub(crate) fn was_done(entries: &[LogEntry], block: u16) -> Option<bool> {
+    entries.iter().find(|entry| entry.covers(block)).map(|entry| entry.origin & UNDONE == 0)
+}
+
+/// Of which blocks a member's log says that a write was done, in runs: `(block, block count, was_done)`.
+fn done_runs(
     log: impl DoubleEndedIterator<Item = LogEntry>,
     range: &BlockRange,
     name: u64,
 ) -> Vec<(u16, u16, bool)> {
-    let entries: Vec<LogEntry> = match name {
-        0 => Vec::new(),
-        _ => log.rev().filter(|entry| entry.is_of(&range.key, name)).collect(),
-    };
-    let was_done = |block: u16| {
-        entries.iter().find(|entry| entry.covers(block)).is_some_and(|entry| entry.origin & UNDONE == 0)
-    };
-    runs_alike(range.blocks(), was_done)
+    let entries = entries_of(log, &range.key, name);
+    runs_alike(range.blocks(), |block| was_done(&entries, block) == Some(true))
 }
 
-/// Blocks in runs of which the same is true: `(block, block count, is_so)`.
-pub(crate) fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec<(u16, u16, bool)> {
-    let mut runs: Vec<(u16, u16, bool)> = Vec::new();
+/// Blocks in runs of which the same is true: `(block, block count, what)`.
+pub(crate) fn runs_alike<T: PartialEq>(blocks: Range<u16>, what: impl Fn(u16) -> T) -> Vec<(u16, u16, T)> {
+    let mut runs: Vec<(u16, u16, T)> = Vec::new();
     for block in blocks {
-        let is_so = is_so(block);
+        let what = what(block);
         match runs.last_mut() {
-            Some((_, count, last)) if *last == is_so => *count += 1,
-            _ => runs.push((block, 1, is_so)),
+            Some((_, count, last)) if *last == what => *count += 1,
+            _ => runs.push((block, 1, what)),
         }
     }
     runs
@@ -180,7 +188,7 @@ pub(crate) fn runs_alike(blocks: Range<u16>, is_so: impl Fn(u16) -> bool) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{ObjectKey, PoolId, VolumeId};
+    use base::PoolId;
 
     fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
         LogEntry {

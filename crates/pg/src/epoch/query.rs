@@ -11,7 +11,7 @@ use crate::group::role::{Change, Phase, Repairing};
 use crate::group::{LogTail, PendingQuery};
 use crate::io::Io;
 use crate::journal::Milestone;
-use base::log_entry::{UNDONE, name_of};
+use base::log_entry::UNDONE;
 use base::{LinkId, OsdId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -164,11 +164,12 @@ fn begin_behind(
     if queue.iter().any(|difference| difference.origin & UNDONE != 0) {
         cx.pass(Milestone::PeeringUndone);
     }
-    // Of their logs, what a block that is adopted may be about.
-    let names: BTreeSet<u64> = queue.iter().map(|difference| name_of(difference.origin)).collect();
+    // Of their logs, what tells of the blocks that are to be repaired.
+    let objects: BTreeSet<_> =
+        queue.iter().map(|difference| (difference.range.key.volume, difference.range.key.object)).collect();
     let mut others = members;
     for member in &mut others {
-        member.entries.retain(|entry| names.contains(&name_of(entry.origin)));
+        member.entries.retain(|entry| objects.contains(&(entry.volume, entry.object)));
     }
     others.sort_by_key(|member| member.may_lack_tail);
     let repairing = Repairing { queue, current: None, mark_is_due: true, others };

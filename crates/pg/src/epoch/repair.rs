@@ -10,7 +10,7 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
-use base::{BLOCK_BYTES, BlockRange, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, BlockRange, LogEntry, ObjectKey, OsdId};
 use store::StageError;
 use wire::{GroupEpoch, Kind};
 
@@ -141,6 +141,22 @@ pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, id: OperationId, asked: 
     let reason =
         format!("the drive of {} does not read what its members differ in; it tries again", cx.me.id);
     end_for_longer(cx, index, &reason);
+}
+
+/// Whether a member's log tells of the same last write of a repair's one block as this OSD's own: then they hold the same.
+/// Checksums do not tell, of blocks on which members may differ.
+pub(crate) fn has_same(cx: &Context<'_, impl Io>, operation: &Operation, osd: OsdId) -> bool {
+    let BlockRange { key, first_block, .. } = operation.range;
+    let Some(repairing) = cx.groups[operation.group].standing.repairing() else { return false };
+    let Some(member) = repairing.others.iter().find(|member| member.osd == osd) else { return false };
+    let is_last = |entry: &LogEntry| {
+        !entry.is_mark()
+            && (entry.volume, entry.object) == (key.volume, key.object)
+            && entry.covers(first_block)
+    };
+    let place = |entry: LogEntry| (entry.sequence, entry.epoch);
+    let own = cx.disk.store.pg_log(key.pg).rev().find(is_last).map(place);
+    own == member.entries.iter().rev().copied().find(is_last).map(place)
 }
 
 /// A block gets another member's content: whether the write on which they differ is done, that one's log tells.

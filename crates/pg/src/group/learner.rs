@@ -8,8 +8,10 @@ use std::collections::{BTreeSet, VecDeque};
 pub(crate) enum Work {
     /// These blocks, whatever they hold.
     Range(BlockRange),
-    /// The blocks of this object in which it differs.
-    Object(ObjectKey),
+    /// What it lacks of this object, which it had as the group's order has it up to that sequence.
+    Object(ObjectKey, Sequence),
+    /// Nothing of all objects up to this one: it is told so.
+    Reached(ObjectKey),
 }
 
 /// How far the comparison of a learner's objects is.
@@ -31,8 +33,8 @@ pub(crate) struct Joined {
     pub(crate) has_mark: bool,
     pub(crate) work: VecDeque<Work>,
     pub(crate) comparison: Option<Comparison>,
-    /// The object whose checksums it was asked for.
-    pub(crate) blocks_awaited: Option<ObjectKey>,
+    /// The object of which it was asked what it has, and up to which sequence it had it all.
+    pub(crate) blocks_awaited: Option<(ObjectKey, Sequence)>,
     /// Blocks that are being read for it, or that it does not have on stable media yet.
     pub(crate) pushed: u32,
 }
@@ -76,9 +78,10 @@ impl Learner {
         let compared = comparison.as_ref().map_or(0, |comparison| comparison.own.len() as u64);
         let bytes = work.iter().map(|work| match work {
             Work::Range(range) => u64::from(range.block_count) * BLOCK_BYTES as u64,
-            Work::Object(_) => 0,
+            Work::Object(..) | Work::Reached(_) => 0,
         });
-        Some((compared + work.len() as u64, bytes.sum()))
+        let objects = work.iter().filter(|work| !matches!(work, Work::Reached(_))).count() as u64;
+        Some((compared + objects, bytes.sum()))
     }
 
     /// Whether it has been asked for something.
@@ -150,7 +153,8 @@ mod tests {
     #[test]
     fn what_is_left_counts_ranges_by_their_bytes_and_objects_by_one() {
         let key = ObjectKey::default();
-        let work = [Work::Range(BlockRange { key, first_block: 0, block_count: 3 }), Work::Object(key)];
+        let range = BlockRange { key, first_block: 0, block_count: 3 };
+        let work = [Work::Range(range), Work::Object(key, Sequence(3)), Work::Reached(key)];
         let learner = learner(Some(joined(true, work.into())));
         assert_eq!(learner.left(), Some((2, 3 * BLOCK_BYTES as u64)));
         assert!(learner.receives(Sequence(5)) && !learner.receives(Sequence(4)));

@@ -1,101 +1,541 @@
 //! The operations of a group: those under way, and behind them those that wait for their blocks or for room.
+//!
+//! An operation waits for all that came before it on one of its blocks, whether that is under way or waits itself
+//! ([`super::lanes`]). When these are gone it is *ready*, and is started in its turn. Reads leave the line then: they hold
+//! nothing back, and whatever changes is behind those that came before it.
 
-use crate::operation::{OperationId, Operations};
+use super::lanes::{Lanes, Place};
+use crate::operation::OperationId;
 use base::BlockRange;
+use base::hash::Map;
 use std::collections::VecDeque;
 
 /// The most writes of one group that are ordered and not yet acknowledged. Below the length of the log that a
 /// store keeps (1,024), so that members' logs always overlap.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
+/// A line that was longer gives its memory back when nobody is left in it.
+const LENGTH_KEPT_MAX: usize = 1024;
+
+/// How far an operation in line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    /// It is ready, and whoever asked for it tries to start it.
+    Starting,
+    UnderWay,
+}
+
+/// An operation in line.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    id: OperationId,
+    state: State,
+    is_read: bool,
+    /// It is in a list of what is ready.
+    is_listed: bool,
+    /// How many joined before it.
+    number: u64,
+}
+
 /// See the module's documentation. Only a primary has any.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// Writes under way, unaligned writes whose edges are being read, and what else holds back what comes after it.
-    pub(crate) in_flight: VecDeque<OperationId>,
-    /// Operations behind others, oldest first.
-    pub(crate) waiting: VecDeque<OperationId>,
+    lanes: Lanes,
+    /// By place.
+    members: Vec<Option<Member>>,
+    /// By slot.
+    places: Map<u32, Place>,
+    /// Reads whose blocks are free, oldest first.
+    ready_reads: VecDeque<OperationId>,
+    /// The same of what changes something, or checks.
+    ready: VecDeque<OperationId>,
+    /// How many are under way: writes, unaligned ones whose edges are being read, and what else holds back what comes after
+    /// it.
+    under_way: usize,
+    joined: u64,
+    /// Memory for a list of places.
+    freed: Vec<Place>,
 }
 
 impl Line {
-    /// Whether an operation under way, or one of the first `waiting_before` that wait, touches the same blocks.
-    pub(crate) fn has_conflict(
-        &self,
-        operations: &Operations,
-        range: &BlockRange,
-        waiting_before: usize,
-    ) -> bool {
-        let waiting = self.waiting.iter().take(waiting_before);
-        self.in_flight
-            .iter()
-            .chain(waiting)
-            .any(|id| operations.get(*id).is_some_and(|other| other.range.overlaps(range)))
-    }
-
-    /// The same of all that wait: whether something new must wait.
-    pub(crate) fn must_wait(&self, operations: &Operations, range: &BlockRange) -> bool {
-        self.has_conflict(operations, range, self.waiting.len())
+    /// Whether something new on these blocks must wait.
+    pub(crate) fn must_wait(&self, range: &BlockRange) -> bool {
+        self.lanes.is_taken(range)
     }
 
     /// No more is taken under way.
     pub(crate) fn is_full(&self) -> bool {
-        self.in_flight.len() >= IN_FLIGHT_MAX
+        self.under_way >= IN_FLIGHT_MAX
     }
 
-    /// An operation is not under way any more.
-    pub(crate) fn ended(&mut self, id: OperationId) {
-        if self.in_flight.front() == Some(&id) {
-            self.in_flight.pop_front();
-        } else {
-            self.in_flight.retain(|other| *other != id);
+    /// Whether something may be started.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready_reads.is_empty() || !self.ready.is_empty()
+    }
+
+    /// What is under way, in no order that says anything.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = OperationId> {
+        let members = self.members.iter().flatten();
+        members.filter(|member| member.state == State::UnderWay).map(|member| member.id)
+    }
+
+    /// What is in line on these blocks, in order, and whether it is under way.
+    pub(crate) fn on(&self, range: BlockRange) -> impl Iterator<Item = (OperationId, bool)> {
+        let members = self.lanes.on(range).filter_map(move |place| self.members[place.index()]);
+        members.map(|member| (member.id, member.state == State::UnderWay))
+    }
+
+    /// An operation waits, behind all others on its blocks.
+    pub(crate) fn wait(&mut self, id: OperationId, is_read: bool, range: &BlockRange) {
+        let place = self.join(id, is_read, range, State::Waiting);
+        self.list(place, false);
+    }
+
+    /// An operation that changes something waits behind what is under way on its blocks, and before all that waits there,
+    /// even if it waits already.
+    pub(crate) fn wait_first(&mut self, id: OperationId, range: &BlockRange) {
+        let place = self.place_of(id).unwrap_or_else(|| self.join(id, false, range, State::Waiting));
+        self.go_ahead(place);
+    }
+
+    /// An operation is under way: what is on its blocks, or comes there, waits until it has ended. One that was in line
+    /// keeps its place, with all blocks that it joined with.
+    pub(crate) fn hold(&mut self, id: OperationId, range: &BlockRange) {
+        match self.place_of(id) {
+            Some(place) => self.change(place, State::UnderWay),
+            None => {
+                let place = self.join(id, false, range, State::UnderWay);
+                if !self.lanes.is_free(place) {
+                    self.put_ahead(place);
+                }
+            }
         }
     }
 
-    /// An operation that was under way waits again, before all others.
-    pub(crate) fn put_back(&mut self, id: OperationId) {
-        self.ended(id);
-        self.waiting.push_front(id);
+    /// An operation that was under way waits again, before all others on its blocks.
+    pub(crate) fn put_back(&mut self, id: OperationId, is_read: bool, range: &BlockRange) {
+        let place = match self.place_of(id) {
+            Some(place) => place,
+            None => self.join(id, is_read, range, State::Waiting),
+        };
+        self.change(place, State::Waiting);
+        self.go_ahead(place);
+    }
+
+    /// The next that can be started, if something can: [`Self::was_tried`] is to be told what became of it. Reads come first,
+    /// if they may be read: what keeps others from being started, too many that are under way or a store without room, does
+    /// not keep them.
+    pub(crate) fn next_ready(&mut self, may_read: bool) -> Option<OperationId> {
+        loop {
+            let read = if may_read { self.ready_reads.pop_front() } else { None };
+            let id = match read {
+                Some(id) => id,
+                None if self.is_full() => return None,
+                None => self.ready.pop_front()?,
+            };
+            let Some(place) = self.place_of(id) else { continue };
+            let member = self.members[place.index()].as_mut().expect("somebody is at a known place");
+            member.is_listed = false;
+            // A mend may have come before it.
+            if member.state == State::Waiting && self.lanes.is_free(place) {
+                member.state = State::Starting;
+                return Some(id);
+            }
+        }
+    }
+
+    /// What [`Self::next_ready`] named was started, or there was no room for it. One that is not under way by now leaves the
+    /// line, unless it waits again: then the answer is `false`, and it is the next.
+    pub(crate) fn was_tried(&mut self, id: OperationId, is_started: bool) -> bool {
+        let Some(place) = self.place_of(id) else { return true };
+        match self.members[place.index()].map(|member| member.state) {
+            Some(State::Starting) if is_started => self.ended(id),
+            Some(State::Starting) => {
+                self.change(place, State::Waiting);
+                self.list(place, true);
+                return false;
+            }
+            Some(State::Waiting) => return false,
+            Some(State::UnderWay) | None => {}
+        }
+        true
+    }
+
+    /// An operation is not in line any more, if it was.
+    pub(crate) fn ended(&mut self, id: OperationId) {
+        let Some(place) = self.place_of(id) else { return };
+        self.change(place, State::Waiting);
+        self.places.remove(&id.slot);
+        self.members[place.index()] = None;
+        let mut freed = std::mem::take(&mut self.freed);
+        self.lanes.leave(place, &mut freed);
+        for place in freed.drain(..) {
+            self.list(place, false);
+        }
+        self.freed = freed;
+        if self.places.is_empty() && self.members.len() > LENGTH_KEPT_MAX {
+            *self = Line::default();
+        }
     }
 
     /// Takes all, those under way first.
     pub(crate) fn take_all(&mut self) -> Vec<OperationId> {
-        self.in_flight.drain(..).chain(self.waiting.drain(..)).collect()
+        let mut all: Vec<Member> = std::mem::take(self).members.into_iter().flatten().collect();
+        all.sort_unstable_by_key(|member| (member.state != State::UnderWay, member.number));
+        all.into_iter().map(|member| member.id).collect()
+    }
+
+    fn place_of(&self, id: OperationId) -> Option<Place> {
+        let place = *self.places.get(&id.slot)?;
+        self.members[place.index()].filter(|member| member.id == id).map(|_| place)
+    }
+
+    fn join(&mut self, id: OperationId, is_read: bool, range: &BlockRange, state: State) -> Place {
+        let place = self.lanes.join(range);
+        let member = Member { id, state, is_read, is_listed: false, number: self.joined };
+        self.joined += 1;
+        match self.members.get_mut(place.index()) {
+            Some(free) => *free = Some(member),
+            None => self.members.push(Some(member)),
+        }
+        let before = self.places.insert(id.slot, place);
+        assert!(before.is_none(), "an operation joins the line once");
+        self.under_way += usize::from(state == State::UnderWay);
+        place
+    }
+
+    fn change(&mut self, place: Place, state: State) {
+        let Some(member) = &mut self.members[place.index()] else { return };
+        self.under_way -= usize::from(member.state == State::UnderWay);
+        self.under_way += usize::from(state == State::UnderWay);
+        member.state = state;
+    }
+
+    /// Puts one that waits before all others that wait on its blocks.
+    fn go_ahead(&mut self, place: Place) {
+        if !self.lanes.is_free(place) {
+            self.put_ahead(place);
+        }
+        self.list(place, true);
+    }
+
+    /// Puts what is under way on an object before all that waits there, and this one between them, if it waits.
+    fn put_ahead(&mut self, place: Place) {
+        let members = &self.members;
+        self.lanes.reorder(place, |other| match members[other.index()] {
+            Some(Member { state: State::UnderWay | State::Starting, .. }) => 0,
+            _ if other == place => 1,
+            _ => 2,
+        });
+    }
+
+    /// Notes that an operation can be started, if it can.
+    fn list(&mut self, place: Place, is_next: bool) {
+        let Some(member) = &mut self.members[place.index()] else { return };
+        if member.state != State::Waiting || member.is_listed || !self.lanes.is_free(place) {
+            return;
+        }
+        member.is_listed = true;
+        let ready = if member.is_read { &mut self.ready_reads } else { &mut self.ready };
+        if is_next { ready.push_front(member.id) } else { ready.push_back(member.id) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::operation::{OperationKind, Purpose};
-    use base::ObjectKey;
+    use base::{OBJECT_BLOCKS, ObjectKey, hash};
 
-    fn add(operations: &mut Operations, first_block: u16) -> OperationId {
-        let range = BlockRange { key: ObjectKey::default(), first_block, block_count: 2 };
-        operations.add_for(OperationKind::Write, Purpose::Repair, 0, range)
+    fn id(slot: u32) -> OperationId {
+        OperationId { slot, serial: 1 }
+    }
+
+    fn range(first_block: u16, block_count: u16) -> BlockRange {
+        BlockRange { key: ObjectKey::default(), first_block, block_count }
+    }
+
+    /// The next that is ready.
+    fn next(line: &mut Line) -> Option<OperationId> {
+        line.next_ready(true)
+    }
+
+    /// Starts all that is ready as reads are: it leaves the line.
+    fn start_all(line: &mut Line) -> Vec<u32> {
+        let mut started = Vec::new();
+        while let Some(id) = next(line) {
+            started.push(id.slot);
+            assert!(line.was_tried(id, true));
+        }
+        started
     }
 
     #[test]
     fn what_touches_the_blocks_of_something_before_it_waits() {
-        let mut operations = Operations::default();
         let mut line = Line::default();
-        line.in_flight.push_back(add(&mut operations, 0));
-        line.waiting.push_back(add(&mut operations, 10));
-        let range = |first_block| BlockRange { key: ObjectKey::default(), first_block, block_count: 2 };
-        assert!(line.must_wait(&operations, &range(1)) && line.must_wait(&operations, &range(11)));
-        assert!(!line.must_wait(&operations, &range(2)));
-        // The first that waits is held back by what is under way alone.
-        assert!(!line.has_conflict(&operations, &range(11), 0));
+        line.hold(id(0), &range(0, 2));
+        line.wait(id(1), false, &range(1, 10));
+        assert!(line.must_wait(&range(1, 1)) && line.must_wait(&range(10, 3)));
+        assert!(!line.must_wait(&range(11, 2)), "these blocks are free");
+        let other = ObjectKey { object: 1, ..ObjectKey::default() };
+        assert!(!line.must_wait(&BlockRange { key: other, ..range(0, 2) }), "of another object");
+        line.wait(id(2), true, &range(10, 3));
+        assert_eq!(next(&mut line), None, "one behind the other");
+        line.ended(id(0));
+        assert_eq!(start_all(&mut line), [1, 2]);
+        assert!(!line.must_wait(&BlockRange::whole(ObjectKey::default())));
     }
 
     #[test]
-    fn what_is_put_back_is_the_first_in_line() {
-        let mut operations = Operations::default();
+    fn what_waits_on_a_block_is_started_in_the_order_in_which_it_came() {
         let mut line = Line::default();
-        let ids = [0, 10, 20].map(|block| add(&mut operations, block));
-        line.in_flight.extend([ids[0], ids[1]]);
-        line.waiting.push_back(ids[2]);
-        line.put_back(ids[1]);
-        assert_eq!((line.in_flight.len(), line.waiting.front()), (1, Some(&ids[1])));
-        assert_eq!(line.take_all(), [ids[0], ids[1], ids[2]]);
+        line.hold(id(0), &range(5, 1));
+        for slot in 1..6 {
+            line.wait(id(slot), slot % 2 == 0, &range(5, 1));
+        }
+        line.ended(id(0));
+        assert_eq!(start_all(&mut line), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn what_is_put_back_is_the_first_on_its_blocks() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(0, 2));
+        line.hold(id(1), &range(10, 2));
+        line.wait(id(2), false, &range(10, 2));
+        line.put_back(id(1), false, &range(10, 2));
+        // A read that was under way, which nobody saw in line.
+        line.wait(id(3), false, &range(0, 2));
+        line.put_back(id(4), true, &range(1, 10));
+        assert_eq!(line.under_way().collect::<Vec<_>>(), [id(0)]);
+        assert_eq!(next(&mut line), None, "the read is behind what is under way, and before the others");
+        line.ended(id(0));
+        assert_eq!(start_all(&mut line), [4, 1, 3, 2]);
+    }
+
+    #[test]
+    fn what_is_put_back_while_it_is_started_is_tried_no_more_in_this_turn() {
+        let mut line = Line::default();
+        line.wait(id(0), false, &range(0, 2));
+        let ready = next(&mut line).unwrap();
+        line.hold(ready, &range(0, 2));
+        line.put_back(ready, false, &range(0, 2));
+        assert!(!line.was_tried(ready, true), "it waits again");
+        assert_eq!(next(&mut line), Some(ready));
+        assert!(!line.was_tried(ready, false), "there was no room for it");
+        assert_eq!(next(&mut line), Some(ready));
+        line.hold(ready, &range(0, 2));
+        assert!(line.was_tried(ready, true) && line.must_wait(&range(0, 1)));
+    }
+
+    #[test]
+    fn a_mend_is_behind_what_is_under_way_and_before_what_waits() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(3, 1));
+        line.wait(id(1), false, &range(0, 8));
+        line.wait_first(id(2), &range(3, 1));
+        assert_eq!(line.on(range(3, 1)).collect::<Vec<_>>(), [(id(0), true), (id(2), false), (id(1), false)]);
+        line.ended(id(0));
+        assert_eq!(next(&mut line), Some(id(2)));
+        line.hold(id(2), &range(3, 1));
+        assert!(line.was_tried(id(2), true));
+        // Of a block where nothing is under way it begins at once, and holds back what waits.
+        line.hold(id(3), &range(6, 1));
+        line.ended(id(2));
+        assert_eq!(next(&mut line), None);
+        line.ended(id(3));
+        assert_eq!(start_all(&mut line), [1]);
+    }
+
+    #[test]
+    fn what_ends_before_its_turn_leaves_the_others_where_they_are() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(0, 1));
+        line.wait(id(1), false, &range(0, 2));
+        line.wait(id(2), false, &range(1, 1));
+        line.ended(id(1));
+        assert!(line.must_wait(&range(1, 1)));
+        line.ended(id(0));
+        assert_eq!(start_all(&mut line), [2]);
+    }
+
+    #[test]
+    fn a_full_line_starts_reads_and_nothing_else() {
+        let mut line = Line::default();
+        for slot in 0..IN_FLIGHT_MAX as u32 {
+            line.hold(id(slot), &range(slot as u16, 1));
+        }
+        line.wait(id(1000), false, &range(900, 1));
+        line.wait(id(1001), true, &range(901, 1));
+        line.wait(id(1002), true, &range(902, 1));
+        assert!(line.is_full());
+        assert_eq!(next(&mut line), Some(id(1001)));
+        assert!(!line.was_tried(id(1001), false), "there was no memory for it");
+        assert_eq!(line.next_ready(false), None);
+        assert_eq!(start_all(&mut line), [1001, 1002]);
+        line.ended(id(7));
+        line.wait(id(1003), true, &range(903, 1));
+        assert_eq!(line.next_ready(false), Some(id(1000)));
+    }
+
+    #[test]
+    fn all_are_taken_at_once_those_under_way_first() {
+        let mut line = Line::default();
+        line.wait(id(0), true, &range(0, 4));
+        line.hold(id(1), &range(8, 4));
+        line.wait(id(2), false, &range(2, 8));
+        // A mark has no blocks.
+        line.hold(id(3), &range(0, 0));
+        assert_eq!(line.take_all(), [1, 3, 0, 2].map(id));
+        assert!(!line.has_ready() && line.take_all().is_empty());
+        assert!(!line.must_wait(&BlockRange::whole(ObjectKey::default())));
+    }
+
+    /// The same by going through all.
+    #[derive(Default)]
+    struct Search {
+        under_way: Vec<(OperationId, BlockRange)>,
+        waiting: VecDeque<(OperationId, BlockRange)>,
+    }
+
+    impl Search {
+        fn has_conflict(&self, range: &BlockRange, waiting_before: usize) -> bool {
+            let waiting = self.waiting.iter().take(waiting_before);
+            self.under_way.iter().chain(waiting).any(|(_, other)| other.overlaps(range))
+        }
+
+        fn ready(&self) -> Vec<OperationId> {
+            let all = self.waiting.iter().enumerate();
+            all.filter(|(at, (_, range))| !self.has_conflict(range, *at)).map(|(_, (id, _))| *id).collect()
+        }
+
+        fn take_waiting(&mut self, id: OperationId) -> (OperationId, BlockRange) {
+            let at = self.waiting.iter().position(|(other, _)| *other == id).unwrap();
+            self.waiting.remove(at).unwrap()
+        }
+    }
+
+    #[test]
+    fn whoever_is_ready_would_be_found_by_a_search_of_all() {
+        for seed in 0..50_u64 {
+            let (mut line, mut search) = (Line::default(), Search::default());
+            let mut state = seed;
+            let mut draw = |below: u64| {
+                state = hash::mix(state.wrapping_add(1));
+                state % below
+            };
+            for slot in 0..1000 {
+                let first_block = draw(24) as u16;
+                let key = ObjectKey { object: draw(2) as u32, ..ObjectKey::default() };
+                let range = BlockRange { key, first_block, block_count: 1 + draw(8) as u16 };
+                let new = (id(slot), range);
+                assert_eq!(line.must_wait(&range), search.has_conflict(&range, usize::MAX));
+                match draw(16) {
+                    // A read that met damage.
+                    0 => {
+                        line.put_back(new.0, true, &range);
+                        search.waiting.push_front(new);
+                    }
+                    // A mend.
+                    1 if search.has_conflict(&range, 0) => {
+                        line.wait_first(new.0, &range);
+                        search.waiting.push_front(new);
+                    }
+                    1 => {
+                        line.hold(new.0, &range);
+                        search.under_way.push(new);
+                    }
+                    2 if !search.under_way.is_empty() => {
+                        let at = draw(search.under_way.len() as u64) as usize;
+                        let (id, range) = search.under_way.swap_remove(at);
+                        line.put_back(id, false, &range);
+                        search.waiting.push_front((id, range));
+                    }
+                    3..8 if !search.under_way.is_empty() => {
+                        let at = draw(search.under_way.len() as u64) as usize;
+                        line.ended(search.under_way.swap_remove(at).0);
+                    }
+                    3..8 => {}
+                    _ if search.has_conflict(&range, usize::MAX) => {
+                        line.wait(new.0, draw(2) == 0, &range);
+                        search.waiting.push_back(new);
+                    }
+                    _ => {
+                        line.hold(new.0, &range);
+                        search.under_way.push(new);
+                    }
+                }
+                while draw(3) > 0 {
+                    let Some(id) = next(&mut line) else {
+                        assert!(search.ready().is_empty(), "seed {seed}, operation {slot}");
+                        break;
+                    };
+                    assert!(search.ready().contains(&id), "seed {seed}, operation {slot}: {id:?}");
+                    let is_held = draw(2) == 0;
+                    let (_, range) = search.take_waiting(id);
+                    if is_held {
+                        line.hold(id, &range);
+                        search.under_way.push((id, range));
+                    }
+                    assert!(line.was_tried(id, true));
+                }
+            }
+            while let Some((id, _)) = search.under_way.pop() {
+                line.ended(id);
+            }
+            let mut left = start_all(&mut line);
+            let mut expected: Vec<u32> = search.waiting.iter().map(|(id, _)| id.slot).collect();
+            left.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(left, expected, "seed {seed}: whatever waits is started in the end");
+            assert!(line.places.is_empty() && line.take_all().is_empty());
+        }
+    }
+
+    #[test]
+    fn what_an_operation_costs_does_not_grow_with_what_waits() {
+        let one_block = |_: u32| range(7, 1);
+        let scattered = |number: u32| range((number * 389 % OBJECT_BLOCKS as u32) as u16, 1);
+        let overlapping = |number: u32| range((number * 37 % 960) as u16, 64);
+        let alternating = |number: u32| {
+            if number.is_multiple_of(2) { range(0, 1024) } else { range(number as u16 % 1024, 1) }
+        };
+        let shapes: [&dyn Fn(u32) -> BlockRange; 4] = [&one_block, &scattered, &overlapping, &alternating];
+        for (shape, blocks) in shapes.into_iter().enumerate() {
+            for length in [100, 10_000] {
+                let mut line = Line::default();
+                line.hold(id(0), &BlockRange::whole(ObjectKey::default()));
+                for number in 1..=length {
+                    assert!(line.must_wait(&blocks(number)));
+                    line.wait(id(number), true, &blocks(number));
+                }
+                // Whoever else is in the group comes and goes beside them.
+                let others =
+                    BlockRange { key: ObjectKey { object: 9, ..ObjectKey::default() }, ..range(7, 1) };
+                let before = line.lanes.steps.get();
+                assert!(!line.must_wait(&others));
+                line.hold(id(length + 1), &others);
+                line.ended(id(length + 1));
+                assert!(line.lanes.steps.get() - before <= 4, "beside {length} of shape {shape}");
+                line.ended(id(0));
+                assert_eq!(start_all(&mut line).len(), length as usize);
+                let each = line.lanes.steps.get() / length as usize;
+                assert!(each <= 10, "{each} steps for each of {length} of shape {shape}");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_a_long_line_is_given_back_when_it_is_empty() {
+        let mut line = Line::default();
+        let long = 2 * LENGTH_KEPT_MAX as u32;
+        line.hold(id(0), &range(0, 1));
+        for slot in 1..long {
+            line.wait(id(slot), true, &range(0, 1));
+        }
+        line.ended(id(0));
+        assert_eq!(start_all(&mut line).len(), long as usize - 1);
+        assert_eq!((line.members.capacity(), line.ready_reads.capacity()), (0, 0));
     }
 }

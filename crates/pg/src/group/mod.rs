@@ -1,5 +1,6 @@
 //! One placement group as one of its members sees it.
 
+mod lanes;
 pub(crate) mod learner;
 pub(crate) mod line;
 pub(crate) mod obedience;
@@ -10,7 +11,7 @@ mod summary;
 use base::figures::Traffic;
 use base::hash::Map;
 use base::map::PgConfig;
-use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId};
+use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, Sequence};
 use learner::{Learner, Learning};
 use line::Line;
 use role::{Phase, Role, Standing, State};
@@ -110,6 +111,15 @@ impl Group {
 
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.standing.phase(), Some(Phase::Active))
+    }
+
+    /// Where its order stands for good, while it serves here: all members in sync have so much of it on stable media, in
+    /// order, and each later epoch begins behind that.
+    pub(crate) fn reached(&self) -> Sequence {
+        let primary = self.standing.primary().filter(|_| self.is_active());
+        primary.map_or(Sequence(0), |primary| {
+            Sequence(primary.next_sequence.0.saturating_sub(primary.under_way + 1))
+        })
     }
 
     /// Whether enough members are in sync for writes.

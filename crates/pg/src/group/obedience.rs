@@ -27,24 +27,40 @@ use wire::Status;
 /// Why a member takes no order of a primary, and the epoch it obeys.
 pub(crate) type Refusal = (Status, Epoch);
 
-/// Whether this member applies what the primary of that epoch ordered with that sequence.
-pub(crate) fn may_order(group: &Group, epoch: Epoch, sequence: Sequence) -> Result<(), Refusal> {
+/// Whether this member applies what `sender`, as the primary of that epoch, ordered with that sequence.
+pub(crate) fn may_order(
+    group: &Group,
+    sender: Option<OsdId>,
+    epoch: Epoch,
+    sequence: Sequence,
+) -> Result<(), Refusal> {
     let expected = group.standing.following().and_then(|following| following.expected);
-    if epoch == group.epoch && expected == Some(sequence) {
+    if epoch == group.epoch && expected == Some(sequence) && is_leader(group, sender) {
         return Ok(());
     }
     Err((if epoch < group.epoch { Status::StaleEpoch } else { Status::NotActive }, group.epoch))
 }
 
-/// Whether this member is a learner of that epoch, and takes what its primary pushes beside the order.
-pub(crate) fn may_push(group: &Group, epoch: Epoch) -> bool {
-    group.epoch == epoch && matches!(group.standing.role(), Role::Learner(_))
+/// Whether it is the OSD whose epoch this member obeys: any other one has a key of its own too, and may know the epoch and
+/// what is expected next.
+fn is_leader(group: &Group, sender: Option<OsdId>) -> bool {
+    sender.is_some() && group.leader == sender
 }
 
-/// Whether this member is in sync in that epoch, and takes its primary's word for the state of all.
-pub(crate) fn may_tell(group: &Group, epoch: Epoch) -> bool {
+/// Whether this member is a learner of that epoch, and takes what `sender`, as its primary, pushes beside the order.
+pub(crate) fn may_push(group: &Group, sender: Option<OsdId>, epoch: Epoch) -> bool {
+    group.epoch == epoch && matches!(group.standing.role(), Role::Learner(_)) && is_leader(group, sender)
+}
+
+/// Whether `sender`, as the primary of that epoch, is told what this member has.
+pub(crate) fn may_inquire(group: &Group, sender: Option<OsdId>, epoch: Epoch) -> bool {
+    group.epoch == epoch && is_leader(group, sender)
+}
+
+/// Whether this member is in sync in that epoch, and takes the word of `sender`, as its primary, for the state of all.
+pub(crate) fn may_tell(group: &Group, sender: Option<OsdId>, epoch: Epoch) -> bool {
     let has_begun = matches!(group.standing.role(), Role::Replica(following) if following.expected.is_some());
-    group.epoch == epoch && has_begun
+    group.epoch == epoch && has_begun && is_leader(group, sender)
 }
 
 /// Whether whoever sent that may begin its epoch here, or let this member join as a learner.
@@ -54,7 +70,7 @@ pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -
     }
     // One that left the group since it told that primary where it stands is to be asked anew: it knows no leader then.
     let may_follow = matches!(group.standing.role(), Role::Replica(_) | Role::Learner(_));
-    if may_follow && group.leader == sender { Ok(()) } else { Err((Status::NotActive, epoch)) }
+    if may_follow && is_leader(group, sender) { Ok(()) } else { Err((Status::NotActive, epoch)) }
 }
 
 /// Whether a primary that claimed that epoch is told where this member stands, and obeyed from here on. One epoch has one
@@ -87,15 +103,18 @@ mod tests {
     #[test]
     fn an_older_epoch_orders_nothing() {
         let group = member(false);
-        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Ok(()));
-        assert_eq!(may_order(&group, Epoch(4), Sequence(7)), Err((Status::StaleEpoch, EPOCH)));
-        assert_eq!(may_order(&group, Epoch(6), Sequence(7)), Err((Status::NotActive, EPOCH)));
+        assert_eq!(may_order(&group, Some(LEADER), EPOCH, Sequence(7)), Ok(()));
+        assert_eq!(may_order(&group, Some(LEADER), Epoch(4), Sequence(7)), Err((Status::StaleEpoch, EPOCH)));
+        assert_eq!(may_order(&group, Some(LEADER), Epoch(6), Sequence(7)), Err((Status::NotActive, EPOCH)));
     }
 
     #[test]
     fn an_order_with_a_gap_or_a_second_time_is_not_taken() {
         for sequence in [6, 8] {
-            assert_eq!(may_order(&member(false), EPOCH, Sequence(sequence)), Err((Status::NotActive, EPOCH)));
+            assert_eq!(
+                may_order(&member(false), Some(LEADER), EPOCH, Sequence(sequence)),
+                Err((Status::NotActive, EPOCH))
+            );
         }
     }
 
@@ -103,26 +122,45 @@ mod tests {
     fn who_obeys_nobody_takes_orders_of_nobody() {
         let mut group = member(false);
         group.standing.obeys();
-        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
+        assert_eq!(may_order(&group, Some(LEADER), EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
         group.standing.claims();
-        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
+        assert_eq!(may_order(&group, Some(LEADER), EPOCH, Sequence(7)), Err((Status::NotActive, EPOCH)));
     }
 
     #[test]
     fn a_candidate_takes_orders_until_it_has_an_epoch_of_its_own() {
         let mut group = member(false);
         group.standing.claims();
-        assert_eq!(may_order(&group, EPOCH, Sequence(7)), Ok(()));
-        assert!(may_activate(&group, Some(LEADER), EPOCH).is_err() && !may_push(&group, EPOCH));
+        assert_eq!(may_order(&group, Some(LEADER), EPOCH, Sequence(7)), Ok(()));
+        assert!(may_activate(&group, Some(LEADER), EPOCH).is_err() && !may_push(&group, Some(LEADER), EPOCH));
         group.standing.epoch_was_granted(Instant::default());
-        assert!(may_order(&group, EPOCH, Sequence(7)).is_err());
+        assert!(may_order(&group, Some(LEADER), EPOCH, Sequence(7)).is_err());
     }
 
     #[test]
     fn only_a_learner_of_the_epoch_is_pushed_to() {
-        assert!(may_push(&member(true), EPOCH) && !may_push(&member(true), Epoch(4)));
-        assert!(!may_push(&member(false), EPOCH), "a member in sync has everything");
-        assert!(may_tell(&member(false), EPOCH) && !may_tell(&member(true), EPOCH));
+        assert!(
+            may_push(&member(true), Some(LEADER), EPOCH) && !may_push(&member(true), Some(LEADER), Epoch(4))
+        );
+        assert!(!may_push(&member(false), Some(LEADER), EPOCH), "a member in sync has everything");
+        assert!(
+            may_tell(&member(false), Some(LEADER), EPOCH) && !may_tell(&member(true), Some(LEADER), EPOCH)
+        );
+    }
+
+    #[test]
+    fn nobody_but_the_leader_is_obeyed_or_told() {
+        for sender in [None, Some(OsdId(2))] {
+            let order = may_order(&member(false), sender, EPOCH, Sequence(7));
+            assert_eq!(order, Err((Status::NotActive, EPOCH)), "{sender:?}");
+            assert!(!may_push(&member(true), sender, EPOCH) && !may_inquire(&member(true), sender, EPOCH));
+            assert!(!may_tell(&member(false), sender, EPOCH));
+            let mut group = member(false);
+            group.leader = None;
+            assert!(may_order(&group, sender, EPOCH, Sequence(7)).is_err(), "it obeys nobody");
+            assert!(may_activate(&group, sender, EPOCH).is_err());
+        }
+        assert!(may_inquire(&member(true), Some(LEADER), EPOCH));
     }
 
     #[test]

@@ -151,6 +151,8 @@ pub(crate) struct Primary {
     phase: Phase,
     /// The sequence of the next write.
     pub(crate) next_sequence: Sequence,
+    /// How many before that are not on all members in sync yet. They get there in order.
+    pub(crate) under_way: u64,
     /// Who is being brought up to date.
     pub(crate) learning: Learning,
     /// What the next epoch is to change.
@@ -159,7 +161,13 @@ pub(crate) struct Primary {
 
 impl Primary {
     fn new(phase: Phase) -> Primary {
-        Primary { phase, next_sequence: Sequence(0), learning: Learning::default(), change: Change::None }
+        Primary {
+            phase,
+            next_sequence: Sequence(0),
+            under_way: 0,
+            learning: Learning::default(),
+            change: Change::None,
+        }
     }
 }
 
@@ -330,7 +338,7 @@ impl Standing {
     pub(crate) fn differences_are_known(&mut self, next_sequence: Sequence, repairing: Repairing) {
         self.go_on_as_primary(Phase::Repairing(repairing));
         let primary = self.primary_mut().expect("it was just made one");
-        primary.next_sequence = next_sequence;
+        (primary.next_sequence, primary.under_way) = (next_sequence, 0);
     }
 
     /// All members agree.

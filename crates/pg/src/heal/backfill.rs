@@ -5,9 +5,11 @@
 //! it in that stream too, until it has everything; then the primary asks for a configuration in which it is in
 //! sync, and the epoch begins with it.
 //!
-//! What it lacks is known from the logs, if it was in sync until they part. Else its objects are compared with the
-//! primary's by digest, and those that differ block by block, by allocation and checksum. Writes that were under
-//! way when it joined are in neither, so their blocks are pushed in any case.
+//! What it lacks is known from the logs, if it was in sync until they part. Else it says of each of its objects up to which
+//! sequence it surely had what the group's order has, and which of its blocks may have got something that came to nothing;
+//! it is given those, and what has changed since by the index here ([`is_behind`]). Contents are not compared: different ones
+//! may have the same checksum, by chance or by somebody's design. Writes that were under way when it joined are in neither,
+//! so their blocks are pushed in any case.
 //!
 //! # Why a push never undoes a newer write
 //! A push is an operation on its blocks like any other: it waits for those before it and holds back those behind
@@ -15,8 +17,9 @@
 //!
 //! # Why a learner that fell behind is not taken for whole
 //! Its log begins at its join, and says durably that it is incomplete until an epoch begins in which it is in
-//! sync. Should it be a learner again before that, its log is not used. Nobody but the registry's configuration
-//! makes it in sync, and the primary asks for that only when the learner has every push on stable media.
+//! sync. Should it be a learner again before that, its log is not used; what it had before its join, and how far it got
+//! after it ([`Kind::Reached`]), its store keeps. Nobody but the registry's configuration makes it in sync, and the primary
+//! asks for that only when the learner has every push on stable media.
 
 use crate::broken::Sabotage;
 use crate::context::{Context, Task};
@@ -37,13 +40,12 @@ use base::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use store::Store;
 use wire::{
-    Activate, Blocks, GroupEpoch, Kind, ListBlocks, ListObjects, Objects, Page, Position, Push, PushEntry,
-    Query, Status,
+    Activate, BlockBits, Blocks, GroupEpoch, Kind, ListObjects, ObjectEpoch, ObjectHeld, Objects, Page,
+    Position, Push, PushEntry, Query, Status,
 };
 use zerocopy::IntoBytes;
-
-use super::digest::digest_of;
 
 /// Blocks on their way to one learner.
 const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
@@ -51,6 +53,8 @@ const PUSHED_MAX: u32 = 4 * PUSH_BLOCKS as u32;
 const PUSHED_LEAST: u16 = 16;
 /// A push is from so many places of the drive at most: that many reads stand before what clients want read.
 const PUSH_PARTS_MAX: usize = 16;
+/// Objects after which a learner is told how far it got: should it be interrupted, it goes on from there.
+const REACHED_EVERY: usize = 64;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
 /// Replicated messages that a learner may leave unacknowledged before it is given up for now.
@@ -149,7 +153,7 @@ impl Backfill {
         cx.pass(match by_log {
             Some(_) => Milestone::LearnerByLog,
             None if is_cramped => Milestone::LearnerFrees,
-            None => Milestone::LearnerByDigest,
+            None => Milestone::LearnerByVersion,
         });
         let [MemberPosition { entries, log_begins, .. }, _] = members;
         let (mut work, mut comparison) = match by_log {
@@ -308,9 +312,17 @@ impl Backfill {
                     let purpose = Purpose::Backfill { learner: osd, session, cost };
                     push(cx, index, purpose, BlockRange { block_count, ..range });
                 }
-                (Some(Work::Object(key)), _) => {
-                    joined.blocks_awaited = Some(key);
-                    return cx.io.send(link, &ListBlocks { key, epoch }.encode());
+                (Some(Work::Object(key, through)), _) => {
+                    joined.blocks_awaited = Some((key, through));
+                    return cx.io.send(link, &ObjectEpoch { key, epoch }.encode(Kind::ListBlocks));
+                }
+                (Some(reached @ Work::Reached(_)), _) if joined.pushed > 0 => {
+                    return joined.work.push_front(reached);
+                }
+                (Some(Work::Reached(key)), _) => {
+                    let reached = ObjectEpoch { key, epoch }.encode(Kind::Reached);
+                    let awaited = Awaited::Learner { group: index, session, sent: ToLearner::Entry };
+                    cx.send_replicated(link, awaited, &reached);
                 }
                 (None, Some(comparison)) => {
                     if !comparison.is_awaited {
@@ -406,8 +418,8 @@ impl Backfill {
         let Some(comparison) = joined.comparison.as_mut().filter(|one| one.is_awaited) else { return };
         comparison.is_awaited = false;
         learner.heard_at = cx.now;
-        let theirs: BTreeMap<(VolumeId, u32), u64> =
-            objects.entries().map(|entry| ((entry.volume, entry.object), entry.digest)).collect();
+        let theirs: BTreeMap<(VolumeId, u32), ObjectHeld> =
+            objects.entries().map(|entry| ((entry.volume, entry.object), entry)).collect();
         // A page that is not the last goes as far as its last entry.
         let end = if is_last { None } else { theirs.keys().next_back().copied() };
         let is_on_page = |key: &mut ObjectKey| end.is_none_or(|end| (key.volume, key.object) <= end);
@@ -416,51 +428,68 @@ impl Backfill {
         if is_last {
             joined.comparison = None;
         }
-        for key in &own {
-            match theirs.get(&(key.volume, key.object)) {
-                None if is_cramped => {}
-                None => joined.work.push_back(Work::Range(BlockRange::whole(*key))),
-                Some(digest) if *digest != digest_of(&cx.disk.store, key).digest => {
-                    joined.work.push_back(Work::Object(*key));
-                }
-                Some(_) => {}
-            }
-        }
         let known: BTreeSet<_> = own.iter().map(|key| (key.volume, key.object)).collect();
         for (volume, object) in theirs.keys().filter(|key| !known.contains(key)) {
             // The primary has nothing of it, unless it was made since: whatever it has is pushed.
             let key = ObjectKey { pg, volume: *volume, object: *object };
             joined.work.push_back(Work::Range(BlockRange::whole(key)));
         }
-        self.recover_next(cx, index, osd);
-    }
-
-    /// A learner says what the blocks of an object hold: those that differ are pushed.
-    pub(crate) fn handle_blocks(&mut self, cx: &mut Context<'_, impl Io>, osd: OsdId, blocks: &Blocks<'_>) {
-        let ListBlocks { key, epoch } = blocks.of;
-        let Some((index, is_cramped, learner)) = heard(cx.groups, osd, key.pg, epoch) else { return };
-        let Some(joined) = learner.joined.as_mut().filter(|one| one.blocks_awaited == Some(key)) else {
-            return;
-        };
-        joined.blocks_awaited = None;
-        learner.heard_at = cx.now;
-        let mut own = [None; OBJECT_BLOCKS];
-        cx.disk.store.for_each_block(&key, |block, crc32c| own[usize::from(block)] = Some(crc32c));
-        let theirs = |block: usize| {
-            let is_there = blocks.allocated[block / 8] >> (block % 8) & 1 != 0;
-            is_there.then(|| blocks.checksums[block].get())
-        };
-        let is_wrong = |block: u16| {
-            let (block, own) = (usize::from(block), own[usize::from(block)]);
-            own != theirs(block) && (own.is_none() || !is_cramped)
-        };
-        for (first_block, block_count, is_wrong) in runs_alike(BlockRange::whole(key).blocks(), is_wrong) {
-            if is_wrong {
-                joined.work.push_back(Work::Range(BlockRange { key, first_block, block_count }));
+        for (number, key) in (1..).zip(&own) {
+            match theirs.get(&(key.volume, key.object)) {
+                None if is_cramped => {}
+                None => joined.work.push_back(Work::Range(BlockRange::whole(*key))),
+                Some(held) if is_behind(&cx.disk.store, key, held) => {
+                    joined.work.push_back(Work::Object(*key, held.through));
+                }
+                Some(_) => {}
             }
+            if number % REACHED_EVERY == 0 && !is_cramped {
+                joined.work.push_back(Work::Reached(*key));
+            }
+        }
+        if let Some((volume, object)) = end.filter(|_| !is_cramped) {
+            joined.work.push_back(Work::Reached(ObjectKey { pg, volume, object }));
         }
         self.recover_next(cx, index, osd);
     }
+
+    /// A learner says which blocks of an object it has: those that it lacks, has too much, or may have as they came to
+    /// nothing are pushed.
+    pub(crate) fn handle_blocks(&mut self, cx: &mut Context<'_, impl Io>, osd: OsdId, blocks: &Blocks<'_>) {
+        let ObjectEpoch { key, epoch } = blocks.of;
+        let Some((index, is_cramped, learner)) = heard(cx.groups, osd, key.pg, epoch) else { return };
+        let Some(joined) = &mut learner.joined else { return };
+        let Some((_, through)) = joined.blocks_awaited.take_if(|(awaited, _)| *awaited == key) else {
+            return;
+        };
+        learner.heard_at = cx.now;
+        let mut own = [None; OBJECT_BLOCKS];
+        cx.disk.store.for_each_block(&key, |block, _, changed| own[usize::from(block)] = Some(changed));
+        let is_in = |bits: &BlockBits, block: u16| bits[usize::from(block) / 8] >> (block % 8) & 1 != 0;
+        let is_wrong = |block: u16| match own[usize::from(block)] {
+            None => is_in(blocks.allocated, block),
+            Some(_) if is_cramped => false,
+            Some(changed) => {
+                changed > through || !is_in(blocks.allocated, block) || is_in(blocks.doubted, block)
+            }
+        };
+        // Before what is to come behind this object.
+        let wrong: Vec<_> =
+            runs_alike(BlockRange::whole(key).blocks(), is_wrong).into_iter().filter(|run| run.2).collect();
+        for (first_block, block_count, _) in wrong.into_iter().rev() {
+            joined.put_back(BlockRange { key, first_block, block_count });
+        }
+        self.recover_next(cx, index, osd);
+    }
+}
+
+/// Whether a learner may lack something of an object that both have, or have something of it that nobody else has. What was
+/// only zeroed since has left no trace in the index here, but blocks that the learner has too many: of those that are here
+/// none has changed, so it has them.
+fn is_behind(store: &Store, key: &ObjectKey, held: &ObjectHeld) -> bool {
+    store.last_changed(key) > held.through
+        || held.has_doubts != 0
+        || held.block_count != store.block_count(key)
 }
 
 /// The learner that says something in its group's present epoch: the group, whether the learner is to free some room before
@@ -513,8 +542,8 @@ fn under_way(
 ) -> Vec<LogEntry> {
     let group = &cx.groups[index];
     let mut entries: Vec<LogEntry> = Vec::new();
-    for id in &group.line.in_flight {
-        let Some(operation) = cx.operations.get(*id) else { continue };
+    for id in group.line.under_way() {
+        let Some(operation) = cx.operations.get(id) else { continue };
         if operation.state != OperationState::Replicating {
             continue;
         }
@@ -534,7 +563,7 @@ fn push(cx: &mut Context<'_, impl Io>, index: u32, purpose: Purpose, range: Bloc
     let must_wait = cx.must_wait(index, &range);
     let id = cx.operations.add_for(OperationKind::Push, purpose, index, range);
     if must_wait {
-        cx.groups[index].line.waiting.push_back(id);
+        cx.wait(id);
     } else {
         start_push(cx, id);
     }
@@ -555,7 +584,7 @@ pub(crate) fn start_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     }
     cx.operations.live(id).state = OperationState::Reading;
     if !cx.breaks(Sabotage::StalePush) {
-        cx.groups[index].line.in_flight.push_back(id);
+        cx.hold(id);
     }
     cx.read_parts(id);
 }
@@ -581,6 +610,11 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
         let operation = cx.operations.live(id);
         if kind != Kind::PushZero {
             cx.io.send(link, operation.checksums.as_bytes());
+            for block in operation.range.blocks() {
+                // Its blocks are held: they are what was read.
+                let changed = cx.disk.store.changed(&operation.range.key, block).unwrap_or_default();
+                cx.io.send(link, &changed.0.to_le_bytes());
+            }
         }
         if kind == Kind::PushWrite {
             for part in &mut operation.parts {

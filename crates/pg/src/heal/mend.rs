@@ -3,7 +3,9 @@
 //! Whoever meets damage while it reads (a client's read, the edges of an unaligned write, a push, a repair, a scrub)
 //! starts a *mend* of that block and waits behind it. A mend is an operation on its block, and first in line: it waits for
 //! what is under way there, and holds back all that waits. So no write is in flight on the block, every member in sync has
-//! the same content, and what another one answers is right if it matches the checksum in this OSD's index. It is ordered
+//! the same content, and what another one answers is right if it matches the checksum in this OSD's index. Of anybody else
+//! that does not tell enough: what they hold may be an older or another content with the same checksum. So they say up to
+//! which sequence they surely have the group's order, and this OSD's index when the block last changed. It is ordered
 //! as a write to all members, which puts it at a new place of every drive.
 //!
 //! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
@@ -18,8 +20,9 @@ use crate::journal::Milestone;
 use crate::operation::{MendReason, Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
 use base::log_entry::REPAIR;
-use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, OsdId, crc32c};
+use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, OsdId, Sequence, crc32c};
 use std::time::Duration;
+use store::Store;
 use wire::{Fetched, Found, Inquiry, Status};
 use zerocopy::little_endian::U32;
 
@@ -55,22 +58,21 @@ impl Mends {
         range: BlockRange,
         reason: MendReason,
     ) {
-        let is_mend = |id: &OperationId| {
-            let is_it = |other: &Operation| other.kind == OperationKind::Mend && other.range.overlaps(&range);
-            cx.operations.get(*id).is_some_and(is_it)
+        let is_mend = |(id, _): &(OperationId, bool)| {
+            cx.operations.get(*id).is_some_and(|other| other.kind == OperationKind::Mend)
         };
         let line = &mut cx.groups[group].line;
-        if line.in_flight.iter().any(is_mend) {
+        let mend = line.on(range).find(is_mend);
+        if let Some((id, is_under_way)) = mend {
+            if !is_under_way {
+                line.wait_first(id, &range);
+            }
             return;
         }
-        if let Some(at) = line.waiting.iter().position(is_mend) {
-            let waiting = line.waiting.remove(at).expect("it was found there");
-            return line.waiting.push_front(waiting);
-        }
-        let has_conflict = line.has_conflict(cx.operations, &range, 0);
+        let has_conflict = line.on(range).any(|(_, is_under_way)| is_under_way);
         let id = cx.operations.add_for(OperationKind::Mend, Purpose::Mend(reason), group, range);
         if has_conflict {
-            cx.groups[group].line.waiting.push_front(id);
+            cx.groups[group].line.wait_first(id, &range);
         } else {
             self.start(cx, id);
         }
@@ -79,7 +81,7 @@ impl Mends {
     /// Its block is free: looks at what is there now.
     pub(crate) fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
         let operation = cx.operations.live(id);
-        let (group, purpose) = (operation.group, operation.purpose);
+        let purpose = operation.purpose;
         operation.state = OperationState::Reading;
         cx.disk.look_up(operation);
         let is_hole = operation.is_hole();
@@ -89,7 +91,7 @@ impl Mends {
             _ => Milestone::MendDamaged,
         });
         if !cx.breaks(Sabotage::StaleMend) {
-            cx.groups[group].line.in_flight.push_back(id);
+            cx.hold(id);
         }
         match purpose {
             Purpose::Mend(MendReason::Outvoted(osd)) => {
@@ -186,7 +188,7 @@ impl Mends {
         link: LinkId,
         fetched: &Fetched<'_>,
     ) {
-        let Fetched { head: Found { inquiry, status }, checksums, data } = *fetched;
+        let Fetched { head: Found { inquiry, status, through }, checksums, data } = *fetched;
         let is_meant = |asked: &Fetching| asked.fetch.id.number() == inquiry.request && asked.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
         let Fetch { id, asked, absence } = self.fetching.swap_remove(index).fetch;
@@ -198,12 +200,17 @@ impl Mends {
             (true, Some(theirs)) => theirs.get(),
             _ => operation.checksums[0].get(),
         };
-        let verifies =
-            data.len() == BLOCK_BYTES && (crc32c(data) == expected || cx.breaks(Sabotage::TrustFetched));
+        let breaks_trust = cx.breaks(Sabotage::TrustFetched);
+        let verifies = data.len() == BLOCK_BYTES && (crc32c(data) == expected || breaks_trust);
+        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, through);
+        let verifies = verifies && is_current;
         if status == Status::Ok {
+            let operation = cx.operations.live(id);
             let in_sync = &cx.groups[operation.group].config.in_sync;
             let is_learner = cx.links.osd_at(link).is_some_and(|osd| !in_sync.contains(&osd));
-            if !verifies && !is_trusted {
+            if !is_current {
+                cx.pass(Milestone::FetchedOlder);
+            } else if !verifies && !is_trusted {
                 cx.pass(Milestone::FetchedWrong);
             } else if is_learner {
                 cx.pass(Milestone::FetchedFromLearner);
@@ -227,6 +234,19 @@ impl Mends {
             _ => self.fetch_next(cx, fetch),
         }
     }
+}
+
+/// Whether what a member has in the one block of an operation is what this OSD's index is about, should its checksum be the
+/// same: checksums alone do not tell. It says up to which sequence it surely has the group's order there.
+fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, through: Sequence) -> bool {
+    let (Some(operation), Some(osd)) = (cx.operations.get(id), cx.links.osd_at(link)) else { return false };
+    let BlockRange { key, first_block, .. } = operation.range;
+    let group = &cx.groups[operation.group];
+    if !group.config.in_sync.contains(&osd) {
+        return cx.disk.store.changed(&key, first_block).is_some_and(|changed| changed <= through);
+    }
+    // Members in sync have the same on blocks that an operation holds, once they agreed.
+    operation.purpose != Purpose::Repair || repair::has_same(cx, operation, osd)
 }
 
 /// Orders what a block shall hold as a write to all members, `None` for zeros.
@@ -292,15 +312,16 @@ fn end(cx: &mut Context<'_, impl Io>, id: OperationId) {
     cx.then(Task::StartWaiting { group });
 }
 
-/// An operation that answers what another OSD asks.
+/// An operation that answers what another OSD asks; what is hashed is, under this `key`.
 pub(crate) fn add_inquiry(
     cx: &mut Context<'_, impl Io>,
     kind: OperationKind,
     link: LinkId,
     group: u32,
     inquiry: &Inquiry,
+    key: u64,
 ) -> OperationId {
-    let purpose = Purpose::Peer { link, request: inquiry.request };
+    let purpose = Purpose::Peer { link, request: inquiry.request, key };
     let id = cx.operations.add_for(kind, purpose, group, inquiry.range);
     let operation = cx.operations.live(id);
     operation.epoch = inquiry.epoch;
@@ -310,7 +331,7 @@ pub(crate) fn add_inquiry(
 
 /// The inquiry that such an operation answers, and whom.
 pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
-    let Purpose::Peer { link, request } = operation.purpose else { return None };
+    let Purpose::Peer { link, request, .. } = operation.purpose else { return None };
     Some((link, Inquiry { request, range: operation.range, epoch: operation.epoch }))
 }
 
@@ -319,16 +340,25 @@ pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry:
     // Who was a member before does not hear of later epochs.
     let is_obsolete = |index: u32| cx.groups[index].epoch > inquiry.epoch;
     let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(|index| !is_obsolete(*index)) else {
-        return cx.io.send(link, &Found { inquiry: *inquiry, status: Status::NotActive }.encode(false));
+        return cx.io.send(
+            link,
+            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0) }.encode(false),
+        );
     };
-    let id = add_inquiry(cx, OperationKind::Read, link, group, inquiry);
+    let id = add_inquiry(cx, OperationKind::Read, link, group, inquiry, 0);
     let operation = cx.operations.live(id);
     cx.disk.look_up(operation);
     if operation.is_hole() {
-        cx.io.send(link, &Found { inquiry: *inquiry, status: Status::Ok }.encode(false));
+        let through = held_through(&cx.disk.store, &inquiry.range);
+        cx.io.send(link, &Found { inquiry: *inquiry, status: Status::Ok, through }.encode(false));
         return cx.forget(id);
     }
     cx.read_parts(id);
+}
+
+/// Up to which sequence this member surely has all of these blocks as their group's order has them.
+fn held_through(store: &Store, range: &BlockRange) -> Sequence {
+    range.blocks().map(|block| store.held_through(&range.key, block)).min().unwrap_or_default()
 }
 
 /// The drive answered what a primary asked for.
@@ -336,13 +366,14 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let damage = operation.first_damage();
     let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
+    let through = held_through(&cx.disk.store, &inquiry.range);
     match damage {
         Some((_, status)) => {
             cx.damage.counts.found += 1;
-            cx.io.send(link, &Found { inquiry, status }.encode(false));
+            cx.io.send(link, &Found { inquiry, status, through }.encode(false));
         }
         None => {
-            cx.io.send(link, &Found { inquiry, status: Status::Ok }.encode(true));
+            cx.io.send(link, &Found { inquiry, status: Status::Ok, through }.encode(true));
             cx.disk.send_content(operation, link, cx.io);
         }
     }

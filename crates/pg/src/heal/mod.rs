@@ -3,7 +3,7 @@
 //! ([`renewal`]).
 
 pub(crate) mod backfill;
-pub(crate) mod digest;
+pub(crate) mod held;
 pub(crate) mod mend;
 pub(crate) mod renewal;
 pub(crate) mod scrub;

@@ -2,8 +2,8 @@
 //!
 //! The primary goes through the objects of a group, one check of a run of blocks after the other. A *light* scrub
 //! compares what the indexes of the members in sync say of an object: which blocks there are, and their checksums. A
-//! *deep* one also lets every member read the blocks from its drive, verify them, and compares a second checksum of
-//! their bytes. A check is an operation on its blocks: it waits for writes before it and holds back those behind it, so
+//! *deep* one also lets every member read the blocks from its drive, verify them, and compares a hash of
+//! their bytes under a key that is drawn for the check, which no client can have made contents for. A check is an operation on its blocks: it waits for writes before it and holds back those behind it, so
 //! members that agree give the same answer.
 //!
 //! What differs is narrowed down to a block. A block that does not verify at some member is written anew
@@ -12,15 +12,15 @@
 //! One scrub at a time, one check at a time, and a pause after each: nine times as long as the check took while clients
 //! are served, and never more than [`BYTES_PER_SECOND_MAX`].
 
-use super::digest::{mixed, with_block};
 use super::mend::{add_inquiry, inquiry_of};
 use crate::context::{Context, Task};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
 use crate::report::ScrubReport;
+use base::hash::mix;
 use base::{
-    BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, crc64,
+    BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, keyed_hash,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,6 +55,8 @@ struct Checking {
     run: Run,
     since: Instant,
     awaited: Vec<OsdId>,
+    /// Under which bytes are hashed.
+    key: u64,
     /// This OSD's and the others' answers.
     findings: BTreeMap<OsdId, Findings>,
 }
@@ -246,9 +248,11 @@ impl Scrubs {
         let must_wait = cx.must_wait(index, &run.range);
         let id = cx.operations.add_for(OperationKind::Check, Purpose::Scrub, index, run.range);
         let (awaited, findings) = (Vec::new(), BTreeMap::new());
-        scrub.checking = Some(Checking { id, run, since: cx.now, awaited, findings });
+        // As good as drawn: nobody sees the number of an operation, or could tell by it.
+        let key = cx.disk.store.unguessable(id.number() ^ cx.now.since(Instant::default()).as_nanos() as u64);
+        scrub.checking = Some(Checking { id, run, since: cx.now, awaited, key, findings });
         if must_wait {
-            cx.groups[index].line.waiting.push_back(id);
+            cx.wait(id);
         } else {
             self.start(cx, id);
         }
@@ -259,7 +263,7 @@ impl Scrubs {
         let operation = cx.operations.live(id);
         let group = operation.group;
         operation.state = OperationState::Reading;
-        cx.groups[group].line.in_flight.push_back(id);
+        cx.hold(id);
         let current = self.current.as_mut().and_then(|scrub| scrub.checking.as_mut());
         let Some(checking) = current.filter(|checking| checking.id == id) else {
             // The scrub was given up while this waited.
@@ -271,9 +275,10 @@ impl Scrubs {
         checking.awaited.clone_from(&members);
         checking.awaited.push(cx.me.id);
         let inquiry = Inquiry { request: id.number(), range, epoch: cx.groups[group].epoch };
+        let deep = is_deep.then_some(checking.key);
         for osd in members {
             if let Some(link) = cx.links.ready(osd) {
-                cx.io.send(link, &Check { inquiry, is_deep }.encode());
+                cx.io.send(link, &Check { inquiry, deep }.encode());
             }
         }
         match is_deep {
@@ -299,6 +304,12 @@ impl Scrubs {
     pub(crate) fn was_read(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
         let operation = cx.operations.live(id);
         let first_block = operation.range.first_block;
+        let key = match operation.purpose {
+            Purpose::Peer { key, .. } => key,
+            _ => self.current.as_ref().and_then(|scrub| scrub.checking.as_ref()).map_or(0, |one| one.key),
+        };
+        let mut hash_key = [0; 16];
+        hash_key[..8].copy_from_slice(&key.to_le_bytes());
         let mut findings = Findings::default();
         for part in operation.parts.iter().filter(|part| part.location.is_some()) {
             for offset in 0..usize::from(part.block_count) {
@@ -310,7 +321,7 @@ impl Scrubs {
                     Some(bytes) if crc32c(bytes) == expected => {
                         let [index, data] = &mut findings.digest;
                         *index = with_block(*index, block, expected);
-                        *data = mixed(*data, crc64(bytes));
+                        *data = mixed(*data, keyed_hash(&hash_key, [bytes]));
                     }
                     _ => findings.damaged |= 1 << number,
                 }
@@ -333,14 +344,14 @@ impl Scrubs {
 
     /// A primary asks what blocks hold here, in short.
     pub(crate) fn handle_check(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, check: &Check) {
-        let Check { inquiry, is_deep } = *check;
+        let Check { inquiry, deep } = *check;
         let Some(group) = cx.groups.find(inquiry.range.key.pg) else { return };
         if cx.groups[group].epoch != inquiry.epoch {
             // The primary gives the scrub up when its epoch ends.
             return;
         }
-        if is_deep {
-            let id = add_inquiry(cx, OperationKind::Check, link, group, &inquiry);
+        if let Some(key) = deep {
+            let id = add_inquiry(cx, OperationKind::Check, link, group, &inquiry, key);
             return self.read(cx, id);
         }
         let findings = look_into_index(&cx.disk.store, &inquiry);
@@ -430,11 +441,21 @@ impl Scrub {
     }
 }
 
+/// A digest with one more value in it.
+fn mixed(digest: u64, value: u64) -> u64 {
+    mix(digest.rotate_left(1) ^ value)
+}
+
+/// A digest of blocks with one more in it.
+fn with_block(digest: u64, block: u16, crc32c: u32) -> u64 {
+    mixed(digest, u64::from(block) << 32 | u64::from(crc32c))
+}
+
 /// What the index says of blocks.
 fn look_into_index(store: &Store, inquiry: &Inquiry) -> Findings {
     let blocks = inquiry.range.blocks();
     let mut digest = 0;
-    store.for_each_block(&inquiry.range.key, |block, crc32c| {
+    store.for_each_block(&inquiry.range.key, |block, crc32c, _| {
         if blocks.contains(&block) {
             digest = with_block(digest, block, crc32c);
         }
@@ -444,9 +465,7 @@ fn look_into_index(store: &Store, inquiry: &Inquiry) -> Findings {
 
 /// A check is over, or was given up: its blocks are free.
 pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u32) {
-    let line = &mut cx.groups[group].line;
-    line.ended(id);
-    line.waiting.retain(|other| *other != id);
+    cx.groups[group].line.ended(id);
     if cx.operations.get(id).is_some() {
         cx.abandon(id);
         cx.then(Task::StartWaiting { group });
@@ -459,6 +478,16 @@ mod tests {
     use super::*;
     use crate::testing::{PG, Pair};
     use wire::Page;
+
+    #[test]
+    fn a_digest_tells_which_block_has_which_checksum() {
+        let of =
+            |blocks: &[(u16, u32)]| blocks.iter().fold(0, |all, (block, crc)| with_block(all, *block, *crc));
+        assert_eq!(of(&[(1, 5), (2, 6)]), of(&[(1, 5), (2, 6)]));
+        assert_ne!(of(&[(1, 5), (2, 6)]), of(&[(1, 6), (2, 5)]));
+        assert_ne!(of(&[(1, 5)]), of(&[(2, 5)]));
+        assert_ne!(of(&[(1, 5)]), of(&[]));
+    }
 
     #[test]
     fn a_scrub_asks_every_member_and_ends_with_a_report() {

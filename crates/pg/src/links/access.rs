@@ -98,7 +98,8 @@ impl ClientLink {
 }
 
 impl Peer {
-    fn credential(&self) -> Option<&Credential> {
+    /// What whoever is there proved, if that is checked.
+    pub(crate) fn credential(&self) -> Option<&Credential> {
         match self {
             Peer::Unknown(credential) => credential.as_ref(),
             Peer::Client(client) => client.credential.as_ref(),
@@ -276,7 +277,7 @@ mod tests {
             epoch: alone.osd.shared.groups[0].epoch,
             generation: Generation(generation),
             origin: 0,
-            is_again: false,
+            since: None,
         }
     }
 

@@ -14,6 +14,8 @@
 //!
 //! An OSD that starts does not know what it promised in an earlier life, and waits for as long as any promise
 //! can last.
+//!
+//! Leases come on the connection of replication, and do not wait for what is in the way there: see [`super::backlog`].
 
 use crate::broken::{Broken, Sabotage};
 use base::{Instant, OsdId};
@@ -138,11 +140,15 @@ impl Leases {
         holds || self.broken.is(Sabotage::SkipLease)
     }
 
+    /// Whether what this OSD promised in an earlier life, which it does not know, may still bind it.
+    pub(crate) fn may_have_forgotten(&self, now: Instant) -> bool {
+        now < self.started() + promise_for(LEASE_AT_REST)
+    }
+
     /// Whether this OSD promised the other nothing that still binds it.
     pub(crate) fn is_free_of(&self, osd: OsdId, now: Instant) -> bool {
-        let earlier_life = self.started() + promise_for(LEASE_AT_REST);
         let promised = self.peers.get(osd.0 as usize).map_or(Instant::default(), |peer| peer.promised_until);
-        now >= promised.max(earlier_life)
+        now >= promised && !self.may_have_forgotten(now)
     }
 }
 

@@ -1,14 +1,16 @@
 //! The links of an OSD: who is at the other end of each, and what may be said on it.
 //!
-//! [`access`] tells what somebody may do, [`lease`] who may count on not being replaced, and [`presence`] who is there at
-//! all.
+//! [`access`] tells what somebody may do, [`lease`] who may count on not being replaced, [`presence`] who is there at all,
+//! and [`backlog`] what becomes of what cannot be handled yet.
 
 pub(crate) mod access;
+pub(crate) mod backlog;
 pub(crate) mod lease;
 pub(crate) mod presence;
 
 use crate::operation::OperationId;
 use access::{ClientLink, Credential};
+use backlog::Backlog;
 use base::hash::Map;
 use base::{ClusterId, Instant, LinkId, OsdId};
 use std::collections::{BTreeMap, VecDeque};
@@ -131,6 +133,7 @@ pub(crate) struct OsdLink {
     pub(crate) needs_ack: bool,
     /// The peer is nearly full.
     pub(crate) is_full: bool,
+    pub(crate) backlog: Backlog,
 }
 
 impl OsdLink {
@@ -158,6 +161,8 @@ pub(crate) struct Links {
     redial_after: BTreeMap<OsdId, Instant>,
     /// Links on which an acknowledgement is due.
     to_ack: Vec<LinkId>,
+    /// Links of which something was put aside.
+    pub(crate) with_aside: Vec<LinkId>,
     /// Whether this OSD said last that it is nearly full.
     was_full: bool,
 }
@@ -243,6 +248,27 @@ impl Links {
             Some(Peer::Osd(peer)) => Some(peer.osd),
             _ => None,
         }
+    }
+
+    /// A whole message of a link cannot be handled yet, or is behind one that was put aside. Answers whether it was put aside
+    /// too; else it stays where it came in. Those of clients always do.
+    pub(crate) fn put_aside(&mut self, link: LinkId, message: &[u8], now: Instant) -> bool {
+        let Some(peer) = self.osd_mut(link) else { return false };
+        if !peer.backlog.is_to_be_put_aside(message.len(), now) {
+            return false;
+        }
+        let peers = self.osds.values().filter_map(|link| self.peers.get(link));
+        let of = |peer: &Peer| if let Peer::Osd(peer) = peer { peer.backlog.bytes() } else { 0 };
+        let in_all: usize = peers.map(of).sum();
+        if in_all + message.len() > backlog::ASIDE_BYTES_ALL_MAX {
+            return false;
+        }
+        let peer = self.osd_mut(link).expect("it was there a moment ago");
+        peer.heard_at = now;
+        if peer.backlog.put_aside(message) {
+            self.with_aside.push(link);
+        }
+        true
     }
 
     /// Whether it is time to dial an OSD: there is no link to it.

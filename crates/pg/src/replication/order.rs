@@ -19,9 +19,12 @@ use wire::{Activate, Kind, Outcome, Replicate, Status};
 /// A replica that lags by more gets copies of what it must write.
 const SHARE_LIMIT_BYTES: usize = 512 << 10;
 
-/// Orders a write of whole blocks. `false` when the store has no room right now; otherwise it is under way,
-/// or refused and gone.
+/// Orders a write of whole blocks. `false` when the store has no room right now, or too many are under way; otherwise it is
+/// under way, or refused and gone.
 pub(crate) fn write(cx: &mut Context<'_, impl Io>, id: OperationId, data: &[u8]) -> bool {
+    if !may_go(cx, id) {
+        return false;
+    }
     let record = record(cx, id);
     let operation = cx.operations.live(id);
     let staged = cx.disk.store.stage_write(&record, &operation.checksums, data).map(|staged| {
@@ -32,9 +35,21 @@ pub(crate) fn write(cx: &mut Context<'_, impl Io>, id: OperationId, data: &[u8])
 
 /// Orders a zeroing, as [`write`].
 pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+    if !may_go(cx, id) {
+        return false;
+    }
     let record = record(cx, id);
     let staged = cx.disk.store.stage_zero(&record);
     was_staged(cx, id, staged)
+}
+
+/// Whether one more of a group's writes may be under way. What a member has beyond so many may have come to nothing, when it
+/// comes back: see [`Store::held_through`](store::Store::held_through). Repairs come one by one, before an epoch serves.
+fn may_go(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+    let operation = cx.operations.live(id);
+    let (group, is_repair) = (operation.group, operation.purpose == Purpose::Repair);
+    let under_way = cx.groups[group].standing.primary().map_or(0, |primary| primary.under_way);
+    is_repair || under_way < cx.disk.store.in_flight_max() || cx.breaks(Sabotage::OrderUnbounded)
 }
 
 /// Orders the mark that begins an epoch.
@@ -80,6 +95,8 @@ fn was_staged(cx: &mut Context<'_, impl Io>, id: OperationId, staged: Result<(),
     cx.refuse(purpose, status);
     cx.groups[group].line.ended(id);
     cx.forget(id);
+    // What waited for it is started with the end of the turn: it may be refused too, and so on.
+    cx.turn.look_again(group);
     if let Err(error) = staged
         && purpose == Purpose::Repair
     {
@@ -101,8 +118,9 @@ fn ordered(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let primary = group.standing.primary_mut().expect("only a primary orders");
     operation.order.sequence = primary.next_sequence;
     primary.next_sequence = primary.next_sequence.next();
+    primary.under_way += 1;
     if !was_in_flight || operation.purpose == Purpose::Repair {
-        group.line.in_flight.push_back(id);
+        group.line.hold(id, &operation.range);
     }
     cx.note_staged(group_index, StagedRecord::Own(id));
     cx.ledger.outgoing.push_back(id);
@@ -165,13 +183,17 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
         return;
     }
     let (purpose, group, is_narrowed) = (operation.purpose, operation.group, operation.attempt.is_narrowed);
+    if let Some(primary) = cx.groups[group].standing.primary_mut() {
+        primary.under_way = primary.under_way.saturating_sub(1);
+    }
     let ordered_at = operation.order.at;
     if let Purpose::Client(asked) = purpose {
         cx.pace.write_ended(cx.now, cx.now.since(ordered_at));
         // The acknowledgement of a write: every in-sync member has it.
         match is_narrowed {
             false => {
-                cx.io.send(asked.link, &Outcome::done(asked.request, 0));
+                let reached = cx.groups[group].reached();
+                cx.io.send(asked.link, &Outcome::done(asked.request, reached, 0));
                 cx.count_done(&asked, group);
             }
             true => cx.refuse(purpose, Status::NotActive),
@@ -184,7 +206,7 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
     }
     if purpose == Purpose::Repair {
         cx.then(Task::RepairDone { group });
-    } else if !cx.groups[group].line.waiting.is_empty() {
+    } else if cx.groups[group].line.has_ready() {
         cx.then(Task::StartWaiting { group });
     }
 }

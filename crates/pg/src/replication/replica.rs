@@ -15,7 +15,10 @@ use base::figures::RequestKind;
 use base::log_entry::REPAIR;
 use base::{Epoch, LinkId, LogEntry, PgId, Sequence};
 use store::{RecordKind, Role, StageError, WriteRecord};
-use wire::{Activate, Checksums, GroupEpoch, Push, PushEntry, Replicate, ReplicateRefused, Status};
+use wire::{
+    Activate, Checksums, GroupEpoch, ObjectEpoch, PUSH_WORDS, Push, PushEntry, Replicate, ReplicateRefused,
+    Status,
+};
 use zerocopy::little_endian::U32;
 
 /// What this member is told that blocks hold.
@@ -23,8 +26,10 @@ use zerocopy::little_endian::U32;
 pub(crate) enum Content<'a> {
     Data(Checksums<'a>, &'a [u8]),
     Zeros,
-    /// Nobody knows any more; this is its checksum.
-    Lost(U32),
+    /// What a learner lacked, with the words of a push.
+    Pushed(&'a [U32], &'a [u8]),
+    /// Nobody knows any more; these are the words of its push.
+    Lost([U32; PUSH_WORDS]),
 }
 
 /// How a replicated message moves this member on in its primary's order.
@@ -50,7 +55,7 @@ pub(crate) fn apply_write(
 ) -> Handled {
     // What makes members agree is taken by one that takes no other writes any more.
     let role = if replicate.origin & REPAIR == 0 { Role::Replica } else { Role::Housekeeping };
-    let group = ordered_group(cx, replicate);
+    let group = ordered_group(cx, link, replicate);
     let staged = group.and_then(|group| stage_verified(cx, group, replicate, role, content));
     let bytes = if let Content::Data(_, data) = content { data.len() as u32 } else { 0 };
     let write = Replicated { bytes, at: cx.now };
@@ -58,10 +63,10 @@ pub(crate) fn apply_write(
 }
 
 /// The group of a replicated message, if it is the next one of the epoch that this member obeys.
-fn ordered_group(cx: &Context<'_, impl Io>, replicate: &Replicate) -> Result<u32, Refusal> {
+fn ordered_group(cx: &Context<'_, impl Io>, link: LinkId, replicate: &Replicate) -> Result<u32, Refusal> {
     let index = cx.groups.find(replicate.range.key.pg).ok_or((Status::NotActive, Epoch(0)))?;
     let group = &cx.groups[index];
-    match may_order(group, replicate.epoch, replicate.sequence) {
+    match may_order(group, cx.links.osd_at(link), replicate.epoch, replicate.sequence) {
         Err((Status::StaleEpoch, _)) if cx.breaks(Sabotage::ForgetFence) => Ok(index),
         taken => taken.map(|()| index),
     }
@@ -79,19 +84,23 @@ fn stage_verified(
     let record = WriteRecord { epoch, ..cx.ledger.record(write, role) };
     let store = &mut cx.disk.store;
     let staged = match content {
-        Content::Data(checksums, data) if !payload_verifies(0, checksums, data) => {
+        Content::Data(checksums, data) | Content::Pushed(checksums, data)
+            if !payload_verifies(0, checksums, data) =>
+        {
             return Err((Status::CorruptPayload, write.epoch));
         }
         Content::Data(checksums, data) => store.stage_write(&record, checksums, data).map(|_| ()),
         Content::Zeros => store.stage_zero(&record),
-        Content::Lost(checksum) => store.stage_damaged(&record, checksum),
+        Content::Pushed(words, data) => store.stage_push(&record, words, data),
+        Content::Lost(words) => store.stage_damaged(&record, &words),
     };
     Ok((group, staged))
 }
 
 /// The group of what a primary sends a learner beside its order.
-fn pushed_group(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch) -> Result<u32, Refusal> {
-    let index = cx.groups.find(pg).filter(|index| may_push(&cx.groups[*index], epoch));
+fn pushed_group(cx: &Context<'_, impl Io>, link: LinkId, pg: PgId, epoch: Epoch) -> Result<u32, Refusal> {
+    let sender = cx.links.osd_at(link);
+    let index = cx.groups.find(pg).filter(|index| may_push(&cx.groups[*index], sender, epoch));
     index.ok_or((Status::NotActive, epoch))
 }
 
@@ -104,7 +113,7 @@ pub(crate) fn apply_push(
 ) -> Handled {
     let Push { range, epoch } = *push;
     let write = Replicate { range, epoch, sequence: Sequence(0), origin: 0 };
-    let group = pushed_group(cx, range.key.pg, epoch);
+    let group = pushed_group(cx, link, range.key.pg, epoch);
     let staged = group.and_then(|group| stage_verified(cx, group, &write, Role::Recovery, content));
     applied(cx, link, Advance::No, staged)
 }
@@ -115,7 +124,7 @@ pub(crate) fn apply_entry(cx: &mut Context<'_, impl Io>, link: LinkId, pushed: &
     let LogEntry { sequence, origin, .. } = entry;
     let write = Replicate { range: range_of(pg, &entry), epoch: entry.epoch, sequence, origin };
     let record = cx.ledger.record(&write, Role::Housekeeping);
-    let group = pushed_group(cx, pg, epoch);
+    let group = pushed_group(cx, link, pg, epoch);
     let staged = group.map(|group| (group, cx.disk.store.stage_entry(&record)));
     applied(cx, link, Advance::No, staged)
 }
@@ -124,8 +133,16 @@ pub(crate) fn apply_entry(cx: &mut Context<'_, impl Io>, link: LinkId, pushed: &
 /// what was sent to it ever be missing, this is missing too.
 pub(crate) fn apply_whole(cx: &mut Context<'_, impl Io>, link: LinkId, whole: GroupEpoch) -> Handled {
     let GroupEpoch { pg, epoch } = whole;
-    let group = pushed_group(cx, pg, epoch);
+    let group = pushed_group(cx, link, pg, epoch);
     let staged = group.map(|group| (group, cx.disk.store.stage_whole(pg, epoch, cx.ledger.next_token())));
+    applied(cx, link, Advance::No, staged)
+}
+
+/// This learner was sent all that it lacked of the objects up to this one.
+pub(crate) fn apply_reached(cx: &mut Context<'_, impl Io>, link: LinkId, reached: &ObjectEpoch) -> Handled {
+    let ObjectEpoch { key, epoch } = *reached;
+    let group = pushed_group(cx, link, key.pg, epoch);
+    let staged = group.map(|group| (group, cx.disk.store.stage_reached(key, cx.ledger.next_token())));
     applied(cx, link, Advance::No, staged)
 }
 
@@ -152,9 +169,9 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
 }
 
 /// Every member has what was ordered before this epoch.
-pub(crate) fn epoch_serves(cx: &mut Context<'_, impl Io>, serves: GroupEpoch) {
+pub(crate) fn epoch_serves(cx: &mut Context<'_, impl Io>, link: LinkId, serves: GroupEpoch) {
     if let Some(index) = cx.groups.find(serves.pg)
-        && may_tell(&cx.groups[index], serves.epoch)
+        && may_tell(&cx.groups[index], cx.links.osd_at(link), serves.epoch)
     {
         cx.groups[index].tail = LogTail::IsKnown;
     }

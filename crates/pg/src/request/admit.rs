@@ -1,8 +1,8 @@
-//! Admission: whether this OSD may serve a request of a client now.
+//! Admission: whether this OSD may serve a request of a client now, and what is known of an attempt at it that came before.
 
 use crate::broken::Sabotage;
 use crate::context::Context;
-use crate::epoch::differences::done_runs;
+use crate::epoch::differences::{entries_of, runs_alike, was_done};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
@@ -63,13 +63,17 @@ pub(crate) fn admit_change(cx: &mut Context<'_, impl Io>, request: &Request) -> 
     Err((Status::NotActive, RefusalDetails { osd: cx.me.id, ..RefusalDetails::default() }))
 }
 
-/// The group that was found for a request; the client was told why, if there is none.
+/// The group that was found for a request; the client was told why, if there is none, and that nothing was begun.
 pub(crate) fn or_refuse(
     cx: &mut Context<'_, impl Io>,
     admitted: Result<u32, Refusal>,
     asked: &Asked,
 ) -> Option<u32> {
-    admitted.map_err(|(status, details)| cx.refuse_client(asked, status, details)).ok()
+    let refuse = |(status, details)| {
+        let details = RefusalDetails { was_not_begun: true, ..details };
+        cx.refuse_client(asked, status, details);
+    };
+    admitted.map_err(refuse).ok()
 }
 
 /// A request of a client that was taken up now.
@@ -95,41 +99,74 @@ pub(crate) fn add_operation(
     let id = cx.operations.add_for(kind, Purpose::Client(asked), group, range_of(request));
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
-    operation.attempt =
-        Attempt { origin: name_of(request.origin), is_again: request.is_again, is_narrowed: false };
+    operation.attempt = Attempt { origin: name_of(request.origin), since: request.since, is_narrowed: false };
     id
 }
 
-/// Of which blocks of an operation that was sent before an earlier attempt was done, in runs:
-/// `(block, block count, is_done)`.
-fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, bool)>> {
-    let operation = cx.operations.get(id).filter(|operation| operation.attempt.is_again)?;
+/// What became of the earlier attempts at an operation, in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// One of them was done.
+    Done,
+    /// None was done, or what was done was undone before anybody could see it: it is to be done now.
+    NotDone,
+    /// Nobody can tell: what the log told of them is gone, and the block was changed since, by one of them or by others.
+    Unknown,
+}
+
+/// The same of all its blocks, in runs: `(block, block count, what became)`. `None` if it was not sent before.
+///
+/// What an earlier attempt did is in the group's order behind what its client knew that this had reached. So a log that
+/// lacks nothing from there on tells by its silence too, and so does a block that was not changed since.
+fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, Before)>> {
+    let operation = cx.operations.get(id)?;
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
-    let is_forgotten = cx.breaks(Sabotage::ForgetOrigin);
-    (!is_forgotten).then(|| done_runs(cx.disk.store.pg_log(range.key.pg), &range, name))
+    let since = operation.attempt.since.filter(|_| !cx.breaks(Sabotage::ForgetOrigin))?;
+    let (store, key) = (&cx.disk.store, &range.key);
+    let entries = entries_of(store.pg_log(key.pg), key, name);
+    // What has no name is in no log.
+    let is_log_enough = name != 0 && store.pg_log_begins(key.pg).0 <= since.0.saturating_add(1);
+    let is_as_it_was = |block| store.changed(key, block).is_some_and(|changed| changed <= since);
+    let before = |block| match was_done(&entries, block) {
+        Some(true) => Before::Done,
+        Some(false) => Before::NotDone,
+        None if is_log_enough || is_as_it_was(block) => Before::NotDone,
+        None => Before::Unknown,
+    };
+    Some(runs_alike(range.blocks(), before))
 }
 
 /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
 /// one led that has the rest as it was before.
 pub(crate) fn is_done_in_part(cx: &Context<'_, impl Io>, id: OperationId) -> bool {
-    done_before(cx, id).is_some_and(|runs| runs.len() > 1)
+    let is_in_part = |runs: Vec<(u16, u16, Before)>| {
+        runs.len() > 1 && runs.iter().all(|(.., before)| *before != Before::Unknown)
+    };
+    done_before(cx, id).is_some_and(is_in_part)
 }
 
-/// Answers an operation that was done by an earlier attempt. If that was done in part, what is left of the operation
-/// are the first blocks that it did not reach; its bytes, if it has any, are held.
-pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+/// Answers an operation that was done by an earlier attempt, or of which nobody can tell whether it was: to do it again then
+/// could undo what others wrote since. If it was done in part, what is left of the operation are the first blocks that it
+/// did not reach; its bytes, if it has any, are held.
+pub(crate) fn is_answered(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     let Some(runs) = done_before(cx, id) else { return false };
     let operation = cx.operations.live(id);
     let (purpose, group) = (operation.purpose, operation.group);
     let (key, name) = (operation.range.key, name_of(operation.attempt.origin));
-    if let Some((first_block, block_count, _)) = runs.iter().find(|(.., is_done)| !is_done) {
+    if runs.iter().any(|(.., before)| *before == Before::Unknown) {
+        cx.pass(Milestone::SentAgainUnknown);
+        cx.refuse(purpose, Status::OutcomeUnknown);
+        cx.forget(id);
+        return true;
+    }
+    if let Some((first_block, block_count, _)) = runs.iter().find(|(.., before)| *before != Before::Done) {
         let milestone = if runs.len() > 1 {
             operation.narrow(*first_block, *block_count);
             Milestone::SentAgainInPart
         } else if cx.disk.store.pg_log(key.pg).any(|entry| entry.is_of(&key, name)) {
             Milestone::SentAgainUndone
         } else {
-            Milestone::SentAgainUnknown
+            Milestone::SentAgainNotDone
         };
         cx.pass(milestone);
         return false;
@@ -137,7 +174,8 @@ pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) ->
     cx.pass(Milestone::SentAgainDone);
     if let Purpose::Client(asked) = purpose {
         cx.count_done(&asked, group);
-        cx.io.send(asked.link, &Outcome::done(asked.request, 0));
+        let reached = cx.groups[group].reached();
+        cx.io.send(asked.link, &Outcome::done(asked.request, reached, 0));
     }
     cx.forget(id);
     true
@@ -146,7 +184,7 @@ pub(crate) fn is_done_already(cx: &mut Context<'_, impl Io>, id: OperationId) ->
 /// Puts an operation at the end of its group's line.
 pub(crate) fn wait(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let group = cx.operations.live(id).group;
-    cx.groups[group].line.waiting.push_back(id);
+    cx.wait(id);
     cx.turn.look_again(group);
 }
 
@@ -159,8 +197,11 @@ pub(crate) fn is_member_full(cx: &Context<'_, impl Io>, group: u32) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG, VOLUME};
-    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, VolumeId};
+    use crate::request::write;
+    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use wire::{Message, ReplicateAck};
+    use zerocopy::little_endian::U32;
 
     fn request(alone: &Alone) -> Request {
         Request {
@@ -171,7 +212,7 @@ mod tests {
             epoch: alone.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin: 0,
-            is_again: false,
+            since: None,
         }
     }
 
@@ -222,5 +263,125 @@ mod tests {
         alone.osd.shared.groups[0].config.in_sync.push(OsdId(1));
         let change = alone.with(|_, cx| admit_change(cx, &wanted).err().map(|(status, _)| status));
         assert_eq!(change, Some(Status::NotActive));
+    }
+
+    const BLOCK: u16 = 10;
+
+    /// A client writes a block full of that byte, and is told so.
+    fn write(alone: &mut Alone, origin: u64, since: Option<Sequence>, byte: u8) -> Status {
+        let offset = u32::from(BLOCK) * BLOCK_BYTES as u32;
+        let request = Request { offset, origin, since, ..request(alone) };
+        let data = [byte; BLOCK_BYTES];
+        let checksums = [U32::new(crc32c(&data))];
+        alone.io.sent.clear();
+        alone.with(|_, cx| write::handle_write(cx, LinkId(7), &request, &checksums, &data));
+        alone.run();
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        reply.head.status
+    }
+
+    /// Whether the block is full of that byte.
+    fn holds(alone: &Alone, byte: u8) -> bool {
+        let (key, mut checksums) = (request(alone).key, Vec::new());
+        alone.osd.shared.disk.store.lookup(&key, BLOCK, 1, &mut Vec::new(), &mut checksums);
+        checksums == [crc32c(&[byte; BLOCK_BYTES])]
+    }
+
+    fn reached(alone: &Alone) -> Sequence {
+        alone.osd.shared.groups[0].reached()
+    }
+
+    #[test]
+    fn a_write_that_the_log_has_forgotten_is_not_done_again_over_somebody_elses() {
+        let mut alone = Alone::new();
+        let since = Some(reached(&alone));
+        // The first client is not told: the answer is lost. The second one is.
+        assert_eq!(write(&mut alone, 5, None, 1), Status::Ok);
+        assert_eq!(write(&mut alone, 6, None, 2), Status::Ok);
+        assert_eq!(write(&mut alone, 5, since, 1), Status::Ok, "it was done");
+        assert!(holds(&alone, 2), "and is not done again");
+        alone.age_log();
+        assert_eq!(write(&mut alone, 5, since, 1), Status::OutcomeUnknown);
+        assert!(holds(&alone, 2), "what was acknowledged is there");
+        assert_eq!(alone.osd.view().operations_in_flight(), 0);
+    }
+
+    #[test]
+    fn what_did_not_change_since_a_write_was_sent_first_tells_that_it_was_not_done() {
+        let mut alone = Alone::new();
+        assert_eq!(write(&mut alone, 4, None, 1), Status::Ok);
+        // The first attempt does not arrive.
+        let since = Some(reached(&alone));
+        alone.age_log();
+        assert_eq!(write(&mut alone, 5, since, 2), Status::Ok);
+        assert!(holds(&alone, 2));
+        // That one's answer is lost: the log has it, and forgets it.
+        assert_eq!(write(&mut alone, 5, since, 2), Status::Ok);
+        alone.age_log();
+        assert_eq!(write(&mut alone, 5, since, 2), Status::OutcomeUnknown);
+    }
+
+    #[test]
+    fn of_a_block_that_is_not_there_the_log_alone_tells() {
+        let mut alone = Alone::new();
+        let before = Some(reached(&alone));
+        alone.age_log();
+        assert_eq!(write(&mut alone, 5, before, 1), Status::OutcomeUnknown, "it may have been zeroed since");
+        let since = Some(reached(&alone));
+        assert_eq!(write(&mut alone, 5, since, 1), Status::Ok);
+        // Without a name it is in no log, and the block has changed since.
+        assert_eq!(write(&mut alone, 0, since, 2), Status::OutcomeUnknown);
+        // However far a client says that the group had reached.
+        assert_eq!(write(&mut alone, 7, Some(Sequence(u64::MAX)), 3), Status::Ok);
+    }
+
+    #[test]
+    fn only_what_every_member_has_is_told_as_reached() {
+        let mut pair = Pair::new();
+        let before = reached(&pair.alone);
+        pair.acknowledges = false;
+        let write = pair.write_of(BLOCK, 7);
+        assert_eq!(pair.ask(&write), None);
+        for _ in 0..5 {
+            pair.turn();
+        }
+        assert_eq!(
+            reached(&pair.alone),
+            before,
+            "an epoch that begins without it may give its place to another"
+        );
+        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        pair.hears(&ack);
+        assert_eq!(reached(&pair.alone), before.next());
+        let Message::Reply(reply) = wire::parse(&pair.alone.io.to[&LinkId(99)]).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert_eq!((reply.head.status, reply.head.reached), (Status::Ok, before.next()));
+    }
+
+    #[test]
+    fn who_is_refused_before_anything_was_begun_is_told_so() {
+        let mut alone = Alone::new();
+        let stale = Request { epoch: Epoch(0), ..request(&alone) };
+        alone.io.sent.clear();
+        alone.with(|_, cx| write::handle_zero(cx, LinkId(7), &stale));
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert!(reply.head.status == Status::StaleEpoch && reply.head.details.was_not_begun);
+        // A write that was ordered may have been done when its epoch ends.
+        let mut pair = Pair::new();
+        pair.acknowledges = false;
+        let write = pair.write_of(BLOCK, 7);
+        pair.ask(&write);
+        pair.turn();
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        let Message::Reply(reply) = wire::parse(&pair.alone.io.to[&LinkId(99)]).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert!(reply.head.status == Status::NotActive && !reply.head.details.was_not_begun);
     }
 }

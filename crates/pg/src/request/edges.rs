@@ -17,7 +17,7 @@ pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     }
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
-    cx.groups[operation.group].line.in_flight.push_back(id);
+    cx.groups[operation.group].line.hold(id, &operation.range);
     cx.disk.look_up_edges(operation);
     if operation.is_hole() {
         were_read(cx, id);
@@ -125,9 +125,15 @@ mod tests {
         operation.checksums.extend([U32::ZERO; 2]);
         let mut old = Buffer::new(BLOCK_BYTES);
         old.bytes_mut().expect("it is new").fill(1);
-        operation.parts.push(Part { first_block: 10, block_count: 1, location: None, buffer: None });
-        let part = Part { first_block: 11, block_count: 1, location: Some(Location(3)), buffer: Some(old) };
-        operation.parts.push(part);
+        let part = |first_block, location, buffer| Part {
+            first_block,
+            block_count: 1,
+            location,
+            buffer,
+            is_pinned: false,
+        };
+        operation.parts.push(part(10, None, None));
+        operation.parts.push(part(11, Some(Location(3)), Some(old)));
         operation.edge_checksums = [0, crc32c(&[1; BLOCK_BYTES])];
         assert_eq!(damage_of(operation), None);
         complete(operation);
@@ -145,8 +151,8 @@ mod tests {
     #[test]
     fn an_edge_that_does_not_verify_or_was_not_read_is_damage() {
         let mut operation = Operation::default();
-        let part = Part { first_block: 4, block_count: 1, location: Some(Location(3)), buffer: None };
-        operation.parts.push(part);
+        let (location, buffer) = (Some(Location(3)), None);
+        operation.parts.push(Part { first_block: 4, block_count: 1, location, buffer, is_pinned: false });
         assert_eq!(damage_of(&operation), Some((4, Status::DeviceFailed)));
         operation.parts[0].buffer = Some(Buffer::new(BLOCK_BYTES));
         operation.edge_checksums = [1, 0];

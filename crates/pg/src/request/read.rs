@@ -10,7 +10,7 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, Epoch, LinkId, OBJECT_BLOCKS};
+use base::{BLOCK_BYTES, BlockRange, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey};
 use wire::{Outcome, Request, Status};
 use zerocopy::little_endian::U32;
 
@@ -54,11 +54,14 @@ impl Reads {
         if !queue::takes_read(cx.disk, request) {
             return Handled::Stalled;
         }
-        let has_conflict =
-            !cx.breaks(Sabotage::ReadUncommitted) && cx.must_wait(group, &admit::range_of(request));
+        let range = admit::range_of(request);
+        let has_conflict = has_conflict(cx, group, &range);
+        if has_conflict && !queue::may_wait_to_read(cx.operations, link, &range) {
+            return Handled::Stalled;
+        }
         let id = admit::add_operation(cx, asked, request, group, OperationKind::Read);
         if has_conflict {
-            cx.groups[group].line.waiting.push_back(id);
+            cx.wait(id);
         } else {
             self.start(cx, id);
         }
@@ -73,19 +76,48 @@ impl Reads {
     ) -> Handled {
         let asked = admit::asked(cx, link, request, RequestKind::Allocated);
         let admitted = admit::admit(cx, request);
-        if let Some(group) = admit::or_refuse(cx, admitted, &asked) {
-            let bits = cx.disk.store.allocated_bits(&request.key);
-            self.defer(cx, group, asked, Answer::Allocated(bits));
+        let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
+        // The index has what is durable here, and of what is under way that may come to nothing.
+        let range = BlockRange::whole(request.key);
+        if !has_conflict(cx, group, &range) {
+            self.tell_allocated(cx, group, asked, &request.key);
+            return Handled::Done;
         }
+        if !queue::may_wait_in_place(cx.operations, link) {
+            return Handled::Stalled;
+        }
+        let id = cx.operations.add_for(OperationKind::Read, Purpose::Client(asked), group, range);
+        cx.wait(id);
         Handled::Done
+    }
+
+    fn tell_allocated(&mut self, cx: &Context<'_, impl Io>, group: u32, asked: Asked, key: &ObjectKey) {
+        let bits = cx.disk.store.allocated_bits(key);
+        self.defer(cx, group, asked, Answer::Allocated(bits));
     }
 
     fn defer(&mut self, cx: &Context<'_, impl Io>, group: u32, asked: Asked, answer: Answer) {
         self.deferred.push(Deferred { group, epoch: cx.groups[group].epoch, asked, answer });
     }
 
+    /// Starts a read that waited for its blocks, or answers what is allocated. `false` when there is no memory for it right
+    /// now.
+    pub(crate) fn start_waiting(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
+        let operation = cx.operations.live(id);
+        let (purpose, group, range) = (operation.purpose, operation.group, operation.range);
+        match purpose {
+            Purpose::Client(asked) if asked.kind == RequestKind::Allocated => {
+                self.tell_allocated(cx, group, asked, &range.key);
+                cx.forget(id);
+            }
+            _ if !queue::takes_waiting_read(cx.disk, range.block_count) => return false,
+            _ => self.start(cx, id),
+        }
+        true
+    }
+
     /// Looks its blocks up and reads them, unless all are zeros. Buffers are there.
-    pub(crate) fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
+    fn start(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
         let operation = cx.operations.live(id);
         let (purpose, group) = (operation.purpose, operation.group);
         operation.state = OperationState::Reading;
@@ -109,15 +141,21 @@ impl Reads {
                 continue;
             }
             cx.count_done(&asked, group);
+            let reached = cx.groups[group].reached();
             match answer {
-                Answer::Zeros => cx.io.send(asked.link, &Outcome::zeros(asked.request)),
+                Answer::Zeros => cx.io.send(asked.link, &Outcome::zeros(asked.request, reached)),
                 Answer::Allocated(bits) => {
-                    cx.io.send(asked.link, &Outcome::done(asked.request, bits.len()));
+                    cx.io.send(asked.link, &Outcome::done(asked.request, reached, bits.len()));
                     cx.io.send(asked.link, &bits);
                 }
             }
         }
     }
+}
+
+/// Whether something is under way on these blocks, or waits there.
+fn has_conflict(cx: &Context<'_, impl Io>, group: u32, range: &BlockRange) -> bool {
+    !cx.breaks(Sabotage::ReadUncommitted) && cx.must_wait(group, range)
 }
 
 /// Whether what was looked up in that epoch may be answered still: a lease that lasts now lasted then, if nobody else was
@@ -151,7 +189,8 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     if let Purpose::Client(asked) = purpose {
         let operation = cx.operations.live(id);
         let body_bytes = usize::from(operation.range.block_count) * (BLOCK_BYTES + size_of::<U32>());
-        cx.io.send(asked.link, &Outcome::done(asked.request, body_bytes));
+        let reached = cx.groups[group].reached();
+        cx.io.send(asked.link, &Outcome::done(asked.request, reached, body_bytes));
         cx.disk.send_content(operation, asked.link, cx.io);
         cx.count_done(&asked, group);
     }
@@ -162,9 +201,10 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG, VOLUME};
-    use base::{Generation, ObjectKey};
-    use wire::Message;
+    use crate::io::reads_data;
+    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::Generation;
+    use wire::{Kind, Message, ReplicateAck};
 
     #[test]
     fn a_long_read_of_one_bad_place_comes_to_an_end_and_names_the_place() {
@@ -184,7 +224,7 @@ mod tests {
             epoch: alone.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin: 0,
-            is_again: false,
+            since: None,
         };
         alone.io.sent.clear();
         alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
@@ -197,5 +237,91 @@ mod tests {
             (Status::DeviceFailed, 11 * BLOCK_BYTES as u32)
         );
         assert_eq!(alone.osd.view().operations_in_flight(), 0);
+    }
+
+    /// So much is written that each segment of the drive is used again that nothing needs.
+    fn go_through_the_drive(alone: &mut Alone) {
+        for _ in 0..160 {
+            alone.order(ObjectKey { pg: PG, volume: VOLUME, object: 9 }, 0, 60, 0);
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_read_again_block_by_block_is_not_written_to_before_that() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.order(key, 10, 3, 0);
+        let mut extents = Vec::new();
+        alone.osd.shared.disk.store.lookup(&key, 10, 3, &mut extents, &mut Vec::new());
+        let location = extents[0].location.unwrap();
+        alone.io.bad = Some(u64::from(location.0 + 1) * BLOCK_BYTES as u64);
+        let request = wire::Request {
+            request: 1,
+            key,
+            offset: 10 * BLOCK_BYTES as u32,
+            length: 3 * BLOCK_BYTES as u32,
+            epoch: alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            since: None,
+        };
+        alone.io.sent.clear();
+        alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
+        let failed = std::mem::take(&mut alone.io.drive);
+        assert!(failed.iter().any(|(token, _, result)| reads_data(*token) && result.is_err()));
+        alone.io.bad = None;
+        // What is there dies before the drive says that it cannot read it.
+        alone.order(key, 10, 3, 0);
+        go_through_the_drive(&mut alone);
+        for (token, buffer, result) in failed {
+            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        }
+        let again = std::mem::take(&mut alone.io.drive);
+        assert_eq!(again.iter().filter(|(token, ..)| reads_data(*token)).count(), 3, "one by one");
+        go_through_the_drive(&mut alone);
+        for (token, buffer, result) in again {
+            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        }
+        let Message::Reply(reply) = wire::parse(&alone.io.to[&LinkId(7)]).unwrap().unwrap().0 else {
+            panic!("by a reply")
+        };
+        assert_eq!((reply.head.status, reply.data[0], reply.data.len()), (Status::Ok, 10, 3 * BLOCK_BYTES));
+    }
+
+    #[test]
+    fn what_is_allocated_is_told_when_what_is_under_way_there_is_committed() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        pair.acknowledges = false;
+        let zero = pair.request(10).encode(Kind::Zero).to_vec();
+        assert_eq!(pair.ask(&zero), None);
+        for _ in 0..5 {
+            pair.turn();
+        }
+        let key = pair.request(10).key;
+        let is_there = |bits: &[u8]| bits[10 / 8] >> (10 % 8) & 1 != 0;
+        assert!(!is_there(&pair.alone.osd.store().allocated_bits(&key)), "the trim is durable here");
+        let allocated = pair.request(500).encode(Kind::Allocated).to_vec();
+        assert_eq!(pair.ask(&allocated), None);
+        for _ in 0..5 {
+            pair.turn();
+        }
+        assert_eq!(pair.told(), None, "an epoch that begins without the trim would have the block again");
+        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        pair.hears(&ack);
+        pair.turn();
+        let told = &pair.alone.io.to[&LinkId(99)];
+        let (_, size) = wire::parse(told).unwrap().expect("of the trim");
+        let Message::Reply(reply) = wire::parse(&told[size..]).unwrap().expect("of what is allocated").0
+        else {
+            panic!("by a reply")
+        };
+        assert!(reply.head.status == Status::Ok && !is_there(reply.data));
+        // Of an object where nothing is under way it is told at once.
+        pair.ask(&allocated);
+        pair.turn();
+        assert_eq!(pair.told(), Some(Status::Ok));
     }
 }

@@ -14,14 +14,21 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     let asked = admit::asked(cx, link, request, RequestKind::Zero);
     let admitted = admit::admit_change(cx, request);
     let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
-    if !queue::takes_zero(&cx.groups[group]) {
+    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let may_wait = queue::may_wait_in_place(cx.operations, link);
+    if !queue::takes_zero(&cx.groups[group]) || has_conflict && !may_wait {
         return Handled::Stalled;
     }
-    let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
-    if has_conflict || !admit::is_done_already(cx, id) && !order::zero(cx, id) {
-        admit::wait(cx, id);
+    if !has_conflict && (admit::is_answered(cx, id) || order::zero(cx, id)) {
+        return Handled::Done;
     }
+    if !may_wait {
+        // The store has no room for it, nor is there any in line.
+        cx.forget(id);
+        return Handled::Stalled;
+    }
+    admit::wait(cx, id);
     Handled::Done
 }
 
@@ -39,18 +46,19 @@ pub(crate) fn handle_write(
         cx.refuse(Purpose::Client(asked), Status::NoSpace);
         return Handled::Done;
     }
-    if !queue::takes_write(cx.disk, &cx.groups[group]) {
+    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let may_wait = !has_conflict || queue::may_wait_to_write(cx.disk, cx.operations, link);
+    if !queue::takes_write(cx.disk, &cx.groups[group]) || !may_wait {
         return Handled::Stalled;
     }
     if !payload_verifies(request.offset, checksums, data) {
         cx.refuse(Purpose::Client(asked), Status::CorruptPayload);
         return Handled::Done;
     }
-    let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Write);
     cx.operations.live(id).checksums.extend_from_slice(checksums);
     let must_wait = has_conflict || admit::is_done_in_part(cx, id);
-    if !must_wait && (admit::is_done_already(cx, id) || request.is_aligned() && order::write(cx, id, data)) {
+    if !must_wait && (admit::is_answered(cx, id) || request.is_aligned() && order::write(cx, id, data)) {
         return Handled::Done;
     }
     hold(cx, id, request, data);
@@ -114,6 +122,47 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_behind_a_write_that_is_refused_is_started() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let mut object = 10;
+        // The last of these leaves no room for one block more.
+        let mut is_full = false;
+        while !is_full {
+            is_full = alone.osd.shared.disk.store.is_full();
+            alone.order(ObjectKey { object, ..key }, 0, 64, 0);
+            object += 1;
+        }
+        let request = wire::Request {
+            request: 2,
+            key,
+            offset: 0,
+            length: BLOCK_BYTES as u32,
+            epoch: alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            since: None,
+        };
+        let (writer, reader) = (LinkId(7), LinkId(8));
+        let data = [5; BLOCK_BYTES];
+        alone.with(|router, cx| {
+            // Its edges were read, and meanwhile others filled the drive.
+            let asked = admit::asked(cx, writer, &request, RequestKind::Write);
+            let id = admit::add_operation(cx, asked, &request, 0, OperationKind::Write);
+            cx.operations.live(id).checksums.push(crc32c(&data).into());
+            cx.hold(id);
+            router.reads.handle_read(cx, reader, &request);
+            assert!(order::write(cx, id, &data));
+        });
+        alone.run();
+        let mut status = |link| match wire::parse(&alone.io.to.remove(&link).unwrap()).unwrap().unwrap().0 {
+            Message::Reply(reply) => reply.head.status,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([status(writer), status(reader)], [Status::NoSpace, Status::Ok]);
+    }
+
+    #[test]
     fn what_clients_ask_is_counted_when_it_is_answered() {
         let mut alone = Alone::new();
         let link = LinkId(7);
@@ -130,7 +179,7 @@ mod tests {
             epoch: alone.osd.shared.groups[0].epoch,
             generation: Generation(1),
             origin: 0,
-            is_again: false,
+            since: None,
         };
         alone.with(|router, cx| router.reads.handle_read(cx, link, &request));
         // Of nothing: it is answered without the drive.

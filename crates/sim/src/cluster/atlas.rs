@@ -5,7 +5,7 @@ use super::node::Node;
 use super::registry::{POOL, volume_id};
 use super::world::{MILLISECOND, Process, SECOND};
 use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A block of a node's drive that was spoiled.
@@ -33,21 +33,48 @@ const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
 /// and what they have of it rotted. See "What is not there yet" in `docs/protocol.md`.
 pub(super) const LOST_HALF_WRITTEN: &str = "a block is lost: rotten here, half written there";
 
+/// Why a block is lost that a script has taken away everywhere.
+const DESTROYED: &str = "a block is lost: its last copy was destroyed";
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
     spots: Vec<Spot>,
     tail: Option<Tail>,
+    /// Blocks of volumes of which no sound copy of the newest version is left, as no plan makes it.
+    pub(super) destroyed: BTreeSet<(VolumeId, u64)>,
 }
 
-/// What a node's index says of a block, and whether what lies on its drive matches: `(checksum, location, is_sound)`.
-pub(super) fn look(node: &Node, key: &ObjectKey, block: u16) -> Option<(u32, u32, bool)> {
+/// What a node has of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held<'a> {
+    /// By its index.
+    checksum: u32,
+    /// By its index.
+    pub(super) location: u32,
+    /// What lies there.
+    bytes: &'a [u8; BLOCK_BYTES],
+}
+
+impl Held<'_> {
+    /// Whether it verifies.
+    pub(super) fn is_sound(&self) -> bool {
+        crc32c(self.bytes) == self.checksum
+    }
+
+    /// Whether another is the same version, which equal checksums do not tell.
+    fn is_same(&self, other: &Held<'_>) -> bool {
+        self.checksum == other.checksum && self.bytes == other.bytes
+    }
+}
+
+/// What a node has of a block; `None` of zeros.
+pub(super) fn look<'a>(node: &'a Node, key: &ObjectKey, block: u16) -> Option<Held<'a>> {
     let store = node.osd()?.store();
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     store.lookup(key, block, 1, &mut extents, &mut checksums);
     let location = extents.first()?.location?.0;
-    let checksum = *checksums.first()?;
-    Some((checksum, location, crc32c(node.drive().block(location)) == checksum))
+    Some(Held { checksum: *checksums.first()?, location, bytes: node.drive().block(location) })
 }
 
 /// What a node calls an object: its group may have been split.
@@ -76,7 +103,7 @@ impl Atlas {
         let has_short_log = self.has_short_log(nodes, served);
         self.spots.retain(|spot| {
             let node = &nodes[spot.node];
-            let is_sound = |key| look(node, &key, spot.block).is_none_or(|(_, _, is_sound)| is_sound);
+            let is_sound = |key| look(node, &key, spot.block).is_none_or(|held| held.is_sound());
             !node.is_running() || !names_of(node, &spot.key).all(is_sound)
         });
         !self.spots.is_empty() || has_short_log
@@ -90,6 +117,9 @@ impl Life {
         let volume = volume_id(self.history.step(operation).volume);
         // What was known a moment before the operation began may have been the answer.
         let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
+        if blocks.clone().any(|block| self.atlas.destroyed.contains(&(volume, block))) {
+            return Some(DESTROYED);
+        }
         if blocks.clone().all(|block| self.was_readable(volume, block, since)) {
             return None;
         }
@@ -119,12 +149,12 @@ impl Life {
         if !is_settled || !primary.is_running() || self.world.spoiled.contains(&(volume, block)) {
             return false;
         }
-        let wanted = look(primary, &key, first).map(|(checksum, ..)| checksum);
+        let wanted = look(primary, &key, first);
         config.in_sync.iter().any(|osd| {
             let node = &self.nodes[osd.0 as usize];
-            let is_right = match look(node, &key, first) {
-                Some((checksum, _, is_sound)) => is_sound && Some(checksum) == wanted,
-                None => wanted.is_none(),
+            let is_right = match (look(node, &key, first), &wanted) {
+                (Some(held), Some(wanted)) => held.is_sound() && held.is_same(wanted),
+                (held, wanted) => held.is_none() && wanted.is_none(),
             };
             is_right && node.is_running() && node.reads_since(since) && self.registry.is_in(*osd)
         })
@@ -140,7 +170,7 @@ impl Life {
         }
         let key = keys[self.world.random.index(keys.len())];
         let mut blocks = Vec::new();
-        osd.store().for_each_block(&key, |block, _| blocks.push(block));
+        osd.store().for_each_block(&key, |block, _, _| blocks.push(block));
         Some((key, blocks[self.world.random.index(blocks.len())]))
     }
 
@@ -180,7 +210,7 @@ impl Life {
             false => self.some_block(pg, index),
         };
         let Some((key, block)) = found else { return };
-        let Some((checksum, location, true)) = look(&self.nodes[index], &key, block) else { return };
+        let Some(held) = look(&self.nodes[index], &key, block).filter(Held::is_sound) else { return };
         // Nobody else may have lost the same block, and one who has it must be there.
         let is_spoiled = |spot: &Spot| is_same(&spot.key, &key) && spot.block == block;
         let has_it = |osd: &OsdId| {
@@ -191,13 +221,14 @@ impl Life {
                 && self.registry.is_in(*osd)
                 && !self.registry.is_gone(node)
                 && look(&self.nodes[node], &key, block)
-                    .is_some_and(|(theirs, _, is_sound)| is_sound && theirs == checksum)
+                    .is_some_and(|theirs| theirs.is_sound() && theirs.is_same(&held))
         };
         // Of a pool that keeps one copy the others are on their way out.
         let keeps_one = self.registry.pool().size < 2;
         if keeps_one || self.atlas.spots.iter().any(is_spoiled) || !in_sync.iter().any(has_it) {
             return;
         }
+        let location = held.location;
         if self.nodes[index].rot(location, &mut self.world.random) {
             self.world.event(Some(Process(index)), "rot");
             self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
@@ -230,7 +261,8 @@ impl Life {
         });
         let Some((pg, entry)) = newest else { return };
         let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
-        let Some((_, location, true)) = look(&self.nodes[index], &key, entry.first_block) else { return };
+        let held = look(&self.nodes[index], &key, entry.first_block).filter(Held::is_sound);
+        let Some(location) = held.map(|held| held.location) else { return };
         if self.rot_end(index, groups, location) && self.world.random.percent(40) {
             // Then nobody was in an epoch since it started, and none knows better than its log.
             for other in 0..self.nodes.len() {

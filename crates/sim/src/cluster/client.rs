@@ -10,7 +10,7 @@ use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LinkId, Network, VolumeId};
-use client::{Client, ClientError, Outcome, Submission, VolumeHandle};
+use client::{Client, ClientError, Holding, Outcome, Submission, VolumeHandle};
 use cluster::Attachment;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,6 +18,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Of a hundred operations, how many read while logs are to be written past.
+const READ_PERCENT_IN_A_HURRY: u64 = 10;
 
 /// What a client does next.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +71,8 @@ pub(super) struct ClientProcess {
     pub(super) is_fenced: bool,
     buffers: Vec<Buffer>,
     pub(super) work: Work,
+    /// What it does before any work, without pauses.
+    errands: Vec<Step>,
     /// What it was refused in this turn.
     pub(super) refusals: Vec<Refusal>,
 }
@@ -106,6 +111,7 @@ impl ClientProcess {
             is_fenced: false,
             buffers: Vec::new(),
             work,
+            errands: Vec::new(),
             refusals: Vec::new(),
         }
     }
@@ -134,9 +140,12 @@ impl ClientProcess {
         // Who reads everything in the end waits as long as it takes. By the id, for which chance was asked already.
         let has_limit = matches!(self.work, Work::Load) && id.0.is_multiple_of(4);
         client.set_timeout(has_limit.then(|| Duration::from_millis(500 + id.0 / 4 % 8192)));
+        let holding = if world.plan.is_exclusive { Holding::Alone } else { Holding::Shared };
         let volumes = (1..)
             .zip(generations)
-            .map(|(number, generation)| (client.add_volume(VolumeId(number), *generation), *generation))
+            .map(|(number, generation)| {
+                (client.add_volume(VolumeId(number), *generation, holding), *generation)
+            })
             .collect();
         let clock = Clock::new(world.plan.drift_ppm_max, &mut world.random);
         let due =
@@ -166,10 +175,28 @@ impl ClientProcess {
     }
 
     fn has_more(&self, history: &History, plan: &Plan) -> bool {
-        match &self.work {
-            Work::Load => history.len() < plan.operations,
-            Work::List(list) => !list.is_empty(),
-        }
+        !self.errands.is_empty()
+            || match &self.work {
+                Work::Load => history.len() < plan.operations,
+                Work::List(list) => !list.is_empty(),
+            }
+    }
+
+    /// Gives it something to do before anything else, in this order.
+    pub(super) fn run_errands(&mut self, mut steps: Vec<Step>, world: &mut World) {
+        // The last one is the next.
+        steps.reverse();
+        steps.append(&mut self.errands);
+        self.errands = steps;
+        self.wake_up(world);
+    }
+
+    /// Ends the pauses that it makes.
+    pub(super) fn wake_up(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let slots = world.plan.depth.saturating_sub(running.in_flight);
+        running.due = std::iter::repeat_n(Reverse(world.now), slots).collect();
+        world.wake(self.process, world.now);
     }
 
     /// What it waits for, in words.
@@ -277,6 +304,9 @@ impl ClientProcess {
                 Outcome::Failed(ClientError::TimedOut { .. }) => {
                     world.coverage.count("operations given up at their time limit");
                 }
+                Outcome::Failed(ClientError::OutcomeUnknown { .. }) if !world.plan.is_exclusive => {
+                    world.coverage.count("operations of which nobody can tell whether they were done");
+                }
                 Outcome::Failed(error) => {
                     return Err(format!(
                         "{}: {}: {error}",
@@ -292,7 +322,10 @@ impl ClientProcess {
             {
                 self.buffers.push(buffer);
             }
-            let pause = if matches!(self.work, Work::List(_)) || world.is_calm {
+            // Who only reads would have read all that is left before the others have written much.
+            let is_reader = world.plan.has_reader && process.0 == world.plan.nodes;
+            let hurries = world.is_calm || world.is_hurried && !is_reader || !self.errands.is_empty();
+            let pause = if matches!(self.work, Work::List(_)) || hurries {
                 0
             } else if random.one_in(8) {
                 random.below(world.plan.pause_max)
@@ -318,13 +351,11 @@ impl ClientProcess {
             }
             running.due.pop();
             running.in_flight += 1;
-            let step = match &mut self.work {
-                Work::Load => draw(
-                    &world.plan,
-                    world.plan.has_reader && self.process.0 == world.plan.nodes,
-                    &mut self.random,
-                ),
-                Work::List(list) => list.pop().expect("has_more looked"),
+            let is_reader = world.plan.has_reader && self.process.0 == world.plan.nodes;
+            let step = match (self.errands.pop(), &mut self.work) {
+                (Some(step), _) => step,
+                (None, Work::Load) => draw(&world.plan, is_reader, world.is_hurried, &mut self.random),
+                (None, Work::List(list)) => list.pop().expect("has_more looked"),
             };
             self.submit(step, history, world);
         }
@@ -364,16 +395,18 @@ fn region_start(plan: &Plan, region: u64) -> u64 {
     object * (OBJECT_BYTES / plan.unit_bytes) - plan.region_blocks / 2
 }
 
-fn draw(plan: &Plan, is_reader: bool, random: &mut Random) -> Step {
+fn draw(plan: &Plan, is_reader: bool, is_hurried: bool, random: &mut Random) -> Step {
     let blocks = random.between(1, plan.operation_blocks_max.min(plan.region_blocks));
     let start = region_start(plan, random.below(plan.regions));
     let first_block = start + random.between(0, plan.region_blocks - blocks);
     let number = random.below(100);
-    let kind = if number < plan.read_percent || is_reader {
+    let read_percent =
+        if is_hurried { plan.read_percent.min(READ_PERCENT_IN_A_HURRY) } else { plan.read_percent };
+    let kind = if number < read_percent || is_reader {
         Kind::Read
-    } else if number < plan.read_percent + plan.zero_percent {
+    } else if number < read_percent + plan.zero_percent {
         Kind::Zero
-    } else if number < plan.read_percent + plan.zero_percent + plan.allocated_percent {
+    } else if number < read_percent + plan.zero_percent + plan.allocated_percent {
         Kind::Allocated
     } else {
         Kind::Write
@@ -395,17 +428,17 @@ fn zeroing_of(plan: &Plan, step: Step) -> Step {
     Step { kind: Kind::Zero, volume: step.volume, first_block, blocks: end - first_block }
 }
 
-/// Reads of everything that the load may have written.
-pub(super) fn read_everything(plan: &Plan) -> Work {
+/// The same kind of operation for everything that the load may have written, each of so many blocks at most.
+pub(super) fn all_of(kind: Kind, plan: &Plan, blocks_max: u64) -> Vec<Step> {
     let mut list = Vec::new();
     for volume in 0..plan.volumes {
         for region in 0..plan.regions {
-            let (start, step) = (region_start(plan, region), plan.operation_blocks_max);
-            for first in (0..plan.region_blocks).step_by(step as usize) {
-                let blocks = step.min(plan.region_blocks - first);
-                list.push(Step { kind: Kind::Read, volume, first_block: start + first, blocks });
+            let start = region_start(plan, region);
+            for first in (0..plan.region_blocks).step_by(blocks_max as usize) {
+                let blocks = blocks_max.min(plan.region_blocks - first);
+                list.push(Step { kind, volume, first_block: start + first, blocks });
             }
         }
     }
-    Work::List(list)
+    list
 }

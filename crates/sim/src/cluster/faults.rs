@@ -98,12 +98,12 @@ impl Life {
         self.world.random.between(10 * MILLISECOND, limit.min(longest))
     }
 
-    fn some_node(&mut self) -> usize {
+    pub(super) fn some_node(&mut self) -> usize {
         self.world.random.index(self.nodes.len())
     }
 
     /// The primary of some group.
-    fn some_primary(&mut self) -> usize {
+    pub(super) fn some_primary(&mut self) -> usize {
         let pg = self.registry.some_group(&mut self.world.random);
         self.registry.map.pgs[&pg].primary.0 as usize
     }
@@ -168,12 +168,7 @@ impl Life {
                 let process = self.some_process();
                 let outage = self.outage();
                 self.world.event(Some(process), "isolation");
-                for other in 0..self.world.mailboxes.len() {
-                    if Process(other) != process {
-                        self.world.cut(process, Process(other), outage);
-                        self.world.cut(Process(other), process, outage);
-                    }
-                }
+                self.isolate(process, outage);
             }
             FaultKind::Split if self.world.plan.is_exclusive && self.world.random.percent(60) => {
                 self.cut_off_the_holder();
@@ -384,10 +379,7 @@ impl Life {
             true => self.world.random.between(700 * MILLISECOND, 1600 * MILLISECOND),
             false => self.world.random.between(SECOND, 3 * SECOND),
         };
-        for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            self.world.cut(Process(node), Process(other), outage);
-            self.world.cut(Process(other), Process(node), outage);
-        }
+        self.part_from_nodes(node, outage);
         if lives {
             return;
         }
@@ -483,6 +475,22 @@ impl Life {
         if self.world.random.one_in(5) { self.world.registry() } else { Process(self.some_node()) }
     }
 
+    /// Nothing gets through between a node and the others.
+    pub(super) fn part_from_nodes(&mut self, node: usize, outage: u64) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.world.cut(Process(node), Process(other), outage);
+            self.world.cut(Process(other), Process(node), outage);
+        }
+    }
+
+    /// Nothing gets through to or from a process.
+    pub(super) fn isolate(&mut self, process: Process, outage: u64) {
+        for other in (0..self.world.mailboxes.len()).map(Process).filter(|other| *other != process) {
+            self.world.cut(process, other, outage);
+            self.world.cut(other, process, outage);
+        }
+    }
+
     fn partition(&mut self, from: Process, to: Process, outage: u64, is_two_way: bool) {
         let what = if is_two_way { "two-way partition" } else { "one-way partition" };
         let (world, turned) = (&mut self.world, self.faults.is_multiple_of(2));
@@ -543,6 +551,7 @@ impl Life {
     pub(super) fn calm_down(&mut self) {
         self.world.story(None, || "no more faults from here on".to_owned());
         self.world.is_calm = true;
+        self.world.is_hurried = false;
         self.world.network_slowness = 1;
         self.world.drive_slowness.fill(1);
         self.registry.come_back(0, &mut self.world);

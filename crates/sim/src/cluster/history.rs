@@ -1,11 +1,16 @@
 //! What all clients asked for and what they were told, with the times, and what each block's bytes say about
 //! who wrote them.
+//!
+//! A block's *versions* are all writes of it, in the order in which they began, whatever became of them. A read that brings
+//! one which had to be gone is refused as soon as it ends, by the version's name; the rest of what cannot be is found
+//! when all is over ([`checker`]).
 
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Step;
 use super::plan::Plan;
 use super::registry::{POOL, volume_id};
-use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, SECTOR_BYTES, VolumeId};
+use crate::contents::{Contents, Place};
+use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, VolumeId};
 use client::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,6 +24,28 @@ pub(super) enum Kind {
     Allocated,
 }
 
+/// What became of an operation, as far as anybody was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is under way still, or its client died.
+    Unknown,
+    Acknowledged,
+    /// Its client was told that it failed. It may have taken effect, and may still.
+    Failed,
+}
+
+/// A write of a block.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    /// The operation.
+    number: u64,
+    /// When the first read ended that brought it; [`PENDING`] while none did. Of a zeroing nobody knows.
+    seen: u64,
+}
+
+/// A block of a volume, in what this calls blocks.
+type BlockOf = (usize, u64);
+
 #[derive(Debug)]
 struct Operation {
     process: usize,
@@ -26,8 +53,9 @@ struct Operation {
     generation: Generation,
     step: Step,
     invoked: u64,
-    /// [`PENDING`] until it has ended.
+    /// [`PENDING`] until it is done, if ever.
     completed: u64,
+    fate: Fate,
     /// By group: the last sequence when it began, and when its client had sent its last attempt; empty before that.
     ends: [Vec<u64>; 2],
     /// Of a read: who wrote each block. Of an allocation query: [`ZEROS`] for each block that is not there.
@@ -46,6 +74,9 @@ struct Touch<'a> {
 #[derive(Debug)]
 pub(super) struct History {
     operations: Vec<Operation>,
+    /// By block, its writes in the order in which they began.
+    versions: BTreeMap<BlockOf, Vec<Version>>,
+    contents: Contents,
     /// Since when which volumes are served to nobody under an older generation.
     fences: Vec<(VolumeId, Generation, u64)>,
     /// Bytes of what this calls a block: the unit that clients read and write.
@@ -58,9 +89,15 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(plan: &Plan) -> History {
-        let (unit_bytes, pg_log_entries) = (plan.unit_bytes as usize, plan.pg_log_entries as u64);
-        let pgs = plan.pgs;
-        History { operations: Vec::new(), fences: Vec::new(), unit_bytes, pg_log_entries, pgs }
+        History {
+            operations: Vec::new(),
+            versions: BTreeMap::new(),
+            contents: plan.contents,
+            fences: Vec::new(),
+            unit_bytes: plan.unit_bytes as usize,
+            pg_log_entries: plan.pg_log_entries as u64,
+            pgs: plan.pgs,
+        }
     }
 
     /// How many operations were begun.
@@ -83,10 +120,18 @@ impl History {
             step,
             invoked: now,
             completed: PENDING,
+            fate: Fate::Unknown,
             ends: [ends.to_vec(), Vec::new()],
             values: Vec::new(),
         });
-        self.operations.len() as u64
+        let number = self.operations.len() as u64;
+        if matches!(step.kind, Kind::Write | Kind::Zero) {
+            for block in step.first_block..step.first_block + step.blocks {
+                let versions = self.versions.entry((step.volume, block)).or_default();
+                versions.push(Version { number, seen: PENDING });
+            }
+        }
+        number
     }
 
     /// Notes that a volume is served to nobody under an older generation from now on.
@@ -153,7 +198,7 @@ impl History {
     pub(super) fn fill(&self, number: u64, memory: &mut [u8]) {
         let step = self.get(number).step;
         for (block, bytes) in (step.first_block..).zip(memory.chunks_exact_mut(self.unit_bytes)) {
-            fill_block(number, step.volume, block, bytes);
+            self.contents.fill(number, place_of(step.volume, block), bytes);
         }
     }
 
@@ -198,7 +243,8 @@ impl History {
     /// Notes how an operation ended, with the last sequence of each group.
     ///
     /// # Errors
-    /// If a block's bytes are not what any write of it could have left.
+    /// If a block's bytes are not what any write of it could have left, or are what one left that had to be gone when a read
+    /// began.
     pub(super) fn complete(
         &mut self,
         number: u64,
@@ -211,7 +257,10 @@ impl History {
         let step = self.get(number).step;
         let values = match (step.kind, outcome) {
             // Whether it took effect nobody knows.
-            (_, Outcome::Failed(_)) => return Ok(()),
+            (_, Outcome::Failed(_)) => {
+                self.operations[number as usize - 1].fate = Fate::Failed;
+                return Ok(());
+            }
             (Kind::Read, _) => {
                 let buffer = buffer.ok_or("a read gave no buffer back")?;
                 let blocks = buffer.bytes().chunks_exact(self.unit_bytes).take(step.blocks as usize);
@@ -236,12 +285,100 @@ impl History {
             (Kind::Write | Kind::Zero, _) => Vec::new(),
         };
         let operation = &mut self.operations[number as usize - 1];
-        if operation.completed != PENDING {
+        if operation.fate != Fate::Unknown {
             return Err(format!("operation {number} ended twice"));
         }
-        operation.completed = now;
+        (operation.completed, operation.fate) = (now, Fate::Acknowledged);
         operation.values = values;
+        if step.kind != Kind::Read {
+            return Ok(());
+        }
+        for index in 0..step.blocks as usize {
+            let author = self.get(number).values[index];
+            let block = (step.volume, step.first_block + index as u64);
+            self.check_is_fresh(number, block, author)?;
+            self.was_seen(block, author, now);
+        }
         Ok(())
+    }
+
+    /// Notes that a read brought what `author` wrote to a block.
+    fn was_seen(&mut self, block: BlockOf, author: u64, now: u64) {
+        let Some(versions) = self.versions.get_mut(&block) else { return };
+        if let Ok(at) = versions.binary_search_by_key(&author, |version| version.number) {
+            versions[at].seen = versions[at].seen.min(now);
+        }
+    }
+
+    /// When a version was certainly there, or had been.
+    fn there_since(&self, version: &Version) -> u64 {
+        version.seen.min(self.get(version.number).completed)
+    }
+
+    /// Checks that a read of a block did not bring a version that had to be gone: one that had certainly been there before
+    /// another began, which certainly was there before the read began.
+    fn check_is_fresh(&self, read: u64, block: BlockOf, author: u64) -> Result<(), String> {
+        let Some(versions) = self.versions.get(&block) else { return Ok(()) };
+        let is_zeroing = |version: &&Version| self.get(version.number).step.kind == Kind::Zero;
+        let may_be_it = |version: &&Version| match author {
+            ZEROS => is_zeroing(version),
+            author => version.number == author,
+        };
+        // Zeros may be those of any zeroing, or of the beginning.
+        let range = match versions.binary_search_by_key(&author, |version| version.number) {
+            Ok(at) => at..at + 1,
+            Err(_) => 0..versions.len(),
+        };
+        let sources = || versions[range.clone()].iter().filter(may_be_it);
+        let there_since = sources().map(|version| self.there_since(version)).max().unwrap_or(0);
+        // What may have been done a second time may be there again.
+        if sources().any(|version| self.outlives_the_log(version.number)) {
+            return Ok(());
+        }
+        let began = self.get(read).invoked;
+        let begun_later = |version: &&Version| self.get(version.number).invoked > there_since;
+        let is_newer = |version: &&Version| !may_be_it(version) && self.there_since(version) < began;
+        let newer = versions.iter().rev().take_while(begun_later).find(is_newer);
+        let Some(newer) = newer else { return Ok(()) };
+        let name = |number: u64| match number {
+            ZEROS => "zeros".to_owned(),
+            number => {
+                let place = versions.partition_point(|version| version.number < number) + 1;
+                format!("version {place} of {} (operation {number})", versions.len())
+            }
+        };
+        Err(format!(
+            "volume {} block {} is stale: operation {read} read {}, although {} was there before it began{}",
+            block.0 + 1,
+            block.1,
+            name(author),
+            name(newer.number),
+            self.told(versions)
+        ))
+    }
+
+    /// The newest versions of a block, in lines.
+    fn told(&self, versions: &[Version]) -> String {
+        const TOLD_MAX: usize = 24;
+        let seconds = |at: u64| at as f64 / 1e9;
+        let mut text = String::new();
+        for (place, version) in (1..).zip(versions).skip(versions.len().saturating_sub(TOLD_MAX)) {
+            let Operation { step, invoked, completed, fate, .. } = self.get(version.number);
+            let (number, kind) = (version.number, step.kind);
+            text.push_str(&format!(
+                "\n    version {place}: operation {number}, {kind:?}, begun at {:.6}, ",
+                seconds(*invoked)
+            ));
+            match fate {
+                Fate::Acknowledged => text.push_str(&format!("acknowledged at {:.6}", seconds(*completed))),
+                Fate::Failed => text.push_str("failed, as its client was told"),
+                Fate::Unknown => text.push_str("of an unknown end"),
+            }
+            if version.seen != PENDING {
+                text.push_str(&format!(", seen by {:.6}", seconds(version.seen)));
+            }
+        }
+        text
     }
 
     /// Who wrote a block, by its bytes.
@@ -249,18 +386,16 @@ impl History {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(ZEROS);
         }
-        let number = u64::from_le_bytes(bytes[..8].try_into().expect("a block has more than 8 bytes"));
-        let mut expected = [0; BLOCK_BYTES];
-        let expected = &mut expected[..self.unit_bytes];
-        fill_block(number, volume, block, expected);
-        if number == 0 || number > self.len() || expected != bytes {
-            return Err(format!(
-                "volume {} block {block} holds bytes that nobody wrote there; they begin with {:02x?}",
-                volume + 1,
-                &bytes[..24]
-            ));
+        let number = self.contents.author_of(bytes);
+        if (1..=self.len()).contains(&number) && self.contents.is_by(number, place_of(volume, block), bytes) {
+            return Ok(number);
         }
-        Ok(number)
+        Err(format!(
+            "volume {} block {block} holds bytes that nobody wrote there; they say operation {number}, and begin \
+             with {:02x?}",
+            volume + 1,
+            &bytes[..24]
+        ))
     }
 
     /// Checks that every block is linearizable, and answers of how many. Then of how many this cannot be asked, for the
@@ -270,7 +405,7 @@ impl History {
     /// What cannot be, and the block's history.
     pub(super) fn check(&self) -> Result<(u64, u64), String> {
         self.check_fences()?;
-        let mut blocks: BTreeMap<(usize, u64), Vec<Observation>> = BTreeMap::new();
+        let mut blocks: BTreeMap<BlockOf, Vec<Observation>> = BTreeMap::new();
         let mut unchecked = BTreeSet::new();
         for (number, operation) in (1..).zip(&self.operations) {
             let Step { kind, volume, first_block, blocks: count } = operation.step;
@@ -326,7 +461,7 @@ impl History {
         if self.fences.is_empty() {
             return Ok(());
         }
-        let mut blocks: BTreeMap<(usize, u64), Vec<Touch<'_>>> = BTreeMap::new();
+        let mut blocks: BTreeMap<BlockOf, Vec<Touch<'_>>> = BTreeMap::new();
         let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
         for (number, operation) in ended {
             let Step { kind, volume, first_block, blocks: count } = operation.step;
@@ -366,14 +501,99 @@ impl History {
     }
 }
 
-/// The content that operation `number` writes to a block: every sector says who wrote it, where it belongs, and
-/// which of the block it is.
-fn fill_block(number: u64, volume: usize, block: u64, bytes: &mut [u8]) {
-    let place = (volume as u64) << 48 | block;
-    for (index, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
-        sector[..8].copy_from_slice(&number.to_le_bytes());
-        sector[8..16].copy_from_slice(&place.to_le_bytes());
-        sector[16..24].copy_from_slice(&(index as u64).to_le_bytes());
-        sector[24..].fill(number as u8 ^ 0x5a);
+/// Where a block's content says that it belongs.
+fn place_of(volume: usize, block: u64) -> Place {
+    Place { volume: volume as u64, block }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contents::Collision;
+    use client::ClientError;
+
+    const BLOCK: u64 = 5;
+
+    fn history() -> History {
+        let contents = Contents::Colliding(Collision { crc32c: None, of_both: true });
+        let unit_bytes = BLOCK_BYTES as u64;
+        History::new(&Plan { contents, unit_bytes, pg_log_entries: 64, pgs: 1, ..Plan::default() })
+    }
+
+    fn begin(history: &mut History, kind: Kind, at: u64) -> u64 {
+        history.begin(0, Generation(1), Step { kind, volume: 0, first_block: BLOCK, blocks: 1 }, at, &[1])
+    }
+
+    fn done(history: &mut History, kind: Kind, from: u64, to: u64) -> u64 {
+        let number = begin(history, kind, from);
+        history.complete(number, to, &Outcome::Done, None, &[1]).unwrap();
+        number
+    }
+
+    fn read(history: &mut History, author: u64, from: u64, to: u64) -> Result<(), String> {
+        let number = begin(history, Kind::Read, from);
+        let mut buffer = Buffer::new(BLOCK_BYTES);
+        if author != ZEROS {
+            let bytes = &mut buffer.bytes_mut().unwrap()[..BLOCK_BYTES];
+            history.contents.fill(author, place_of(0, BLOCK), bytes);
+        }
+        history.complete(number, to, &Outcome::Done, Some(&buffer), &[1])
+    }
+
+    fn refused(found: Result<(), String>, parts: &[&str]) {
+        let error = found.unwrap_err();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+
+    #[test]
+    fn a_read_of_what_was_written_over_is_stale_by_name() {
+        let mut history = history();
+        let (first, second) = (done(&mut history, Kind::Write, 1, 2), done(&mut history, Kind::Write, 3, 6));
+        read(&mut history, first, 5, 8).unwrap();
+        read(&mut history, second, 7, 8).unwrap();
+        let parts = [
+            "volume 1 block 5 is stale",
+            "read version 1 of 2 (operation 1)",
+            "although version 2 of 2 (operation 2)",
+            "acknowledged at",
+        ];
+        refused(read(&mut history, first, 9, 10), &parts);
+    }
+
+    #[test]
+    fn of_a_write_of_an_unknown_end_only_what_was_seen_counts() {
+        let mut history = history();
+        let first = done(&mut history, Kind::Write, 1, 2);
+        let failed = begin(&mut history, Kind::Write, 3);
+        let error = ClientError::NoSpace { volume: String::new() };
+        history.complete(failed, 4, &Outcome::Failed(error), None, &[1]).unwrap();
+        begin(&mut history, Kind::Write, 5);
+        read(&mut history, first, 6, 7).unwrap();
+        read(&mut history, failed, 8, 9).unwrap();
+        let parts =
+            ["version 2 of 3 (operation 2)", "failed, as its client was told, seen by", "unknown end"];
+        refused(read(&mut history, first, 10, 11), &parts);
+    }
+
+    #[test]
+    fn zeros_are_stale_unless_something_made_them() {
+        let mut history = history();
+        read(&mut history, ZEROS, 1, 2).unwrap();
+        let first = done(&mut history, Kind::Write, 3, 4);
+        refused(read(&mut history, ZEROS, 5, 6), &["read zeros, although version 1 of 1"]);
+        done(&mut history, Kind::Zero, 7, 8);
+        read(&mut history, ZEROS, 9, 10).unwrap();
+        refused(read(&mut history, first, 11, 12), &["although version 2 of 2"]);
+        begin(&mut history, Kind::Zero, 13);
+        done(&mut history, Kind::Write, 14, 15);
+        read(&mut history, ZEROS, 16, 17).unwrap();
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_refused_whatever_their_checksum() {
+        let mut history = history();
+        done(&mut history, Kind::Write, 1, 2);
+        refused(read(&mut history, 77, 3, 4), &["nobody wrote", "operation 77"]);
+        assert!(history.author(0, BLOCK, &[0x5a; BLOCK_BYTES]).is_err());
     }
 }

@@ -1,9 +1,33 @@
 //! A cluster at rest, looked over: every store is in order, and the members of each group hold the same bytes.
 
 use super::node::Node;
+use crate::contents::Contents;
 use base::map::{ClusterMap, PgConfig};
-use base::{OBJECT_BLOCKS, ObjectKey, OsdId, PgId, crc32c};
+use base::{BLOCK_BYTES, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// What a member has of a block: its checksum by the index, and what lies on the drive, `None` of zeros.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) checksum: u32,
+    content: Option<Rc<[u8; BLOCK_BYTES]>>,
+}
+
+impl Block {
+    pub(super) fn bytes(&self) -> &[u8; BLOCK_BYTES] {
+        static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        self.content.as_deref().unwrap_or(&ZEROS)
+    }
+
+    /// Whether two members have the same by their indexes, and by every byte where both verify: equal checksums say little
+    /// of contents that were made to have them, and what has rotted says nothing.
+    pub(super) fn agrees(&self, other: &Block) -> bool {
+        let is_sound = |block: &Block| crc32c(block.bytes()) == block.checksum;
+        self.checksum == other.checksum
+            && (self.bytes() == other.bytes() || !is_sound(self) || !is_sound(other))
+    }
+}
 
 /// Checks the accounting of every store.
 ///
@@ -43,8 +67,8 @@ pub(super) fn check_strangers<'a>(
 ///
 /// # Errors
 /// The first difference.
-pub(super) fn check_members(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
-    check_agreement(nodes, map)?;
+pub(super) fn check_members(nodes: &[Node], map: &ClusterMap, contents: Contents) -> Result<(), String> {
+    check_agreement(nodes, map, contents)?;
     for (pg, config) in &map.pgs {
         let members = members_of(nodes, config)?;
         for node in &members {
@@ -55,11 +79,11 @@ pub(super) fn check_members(nodes: &[Node], map: &ClusterMap) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks that the in-sync members of every group hold the same by their indexes, whatever their drives made of it.
+/// Checks that the in-sync members of every group hold the same, but for what their drives made of it.
 ///
 /// # Errors
 /// The first difference.
-pub(super) fn check_agreement(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
+pub(super) fn check_agreement(nodes: &[Node], map: &ClusterMap, contents: Contents) -> Result<(), String> {
     for (pg, config) in &map.pgs {
         let members = members_of(nodes, config)?;
         let mut keys = BTreeSet::new();
@@ -67,11 +91,11 @@ pub(super) fn check_agreement(nodes: &[Node], map: &ClusterMap) -> Result<(), St
             keys.extend(objects_of(node, pg));
         }
         for key in &keys {
-            let all: Vec<Vec<u32>> = members.iter().map(|node| checksums(node, key)).collect();
+            let all: Vec<Vec<Block>> = members.iter().map(|node| blocks(node, key)).collect();
             let Some((first, others)) = all.split_first() else { continue };
             for other in others {
-                if let Some(block) = (0..OBJECT_BLOCKS).find(|block| first[*block] != other[*block]) {
-                    return Err(differs(pg, key, block, &members));
+                if let Some(block) = first.iter().zip(other).position(|(one, other)| !one.agrees(other)) {
+                    return Err(differs(pg, key, block, &members, contents));
                 }
             }
         }
@@ -100,13 +124,22 @@ fn check_positions(pg: &PgId, members: &[&Node]) -> Result<(), String> {
     Ok(())
 }
 
-/// The checksums of an object's blocks in one member's index.
-pub(super) fn checksums(node: &Node, key: &ObjectKey) -> Vec<u32> {
+/// What one member has of an object.
+pub(super) fn blocks(node: &Node, key: &ObjectKey) -> Vec<Block> {
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     if let Some(osd) = node.osd() {
         osd.store().lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
     }
-    checksums
+    let mut blocks = vec![Block { checksum: ZERO_BLOCK_CRC32C, content: None }; checksums.len()];
+    for extent in extents {
+        let Some(location) = extent.location else { continue };
+        for offset in 0..extent.block_count {
+            let block = usize::from(extent.first_block + offset);
+            let content = node.drive().content(location.0 + u32::from(offset));
+            blocks[block] = Block { checksum: checksums[block], content };
+        }
+    }
+    blocks
 }
 
 /// Checks that what a member's drive holds of a group is what its index says.
@@ -131,17 +164,15 @@ fn check_drive(node: &Node, pg: &PgId) -> Result<(), String> {
     Ok(())
 }
 
-fn differs(pg: &PgId, key: &ObjectKey, block: usize, members: &[&Node]) -> String {
+fn differs(pg: &PgId, key: &ObjectKey, block: usize, members: &[&Node], contents: Contents) -> String {
     let mut text = format!("at rest, the members of pg {pg} differ in block {block} of {key}:");
     for node in members {
-        let Some(osd) = node.osd() else { continue };
-        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
-        osd.store().lookup(key, block as u16, 1, &mut extents, &mut checksums);
-        let author = extents.first().and_then(|extent| extent.location).map_or(0, |location| {
-            let bytes = node.drive().block(location.0);
-            u64::from_le_bytes(bytes[..8].try_into().expect("a block has more than 8 bytes"))
-        });
-        text.push_str(&format!(" {} has the value of operation {author};", osd.id()));
+        let held = blocks(node, key).swap_remove(block);
+        let (author, checksum) = (contents.author_of(held.bytes()), held.checksum);
+        text.push_str(&format!(
+            " {} has the value of operation {author}, of checksum {checksum:08x};",
+            node.osd_id()
+        ));
     }
     text
 }

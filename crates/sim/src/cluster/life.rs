@@ -1,19 +1,21 @@
 //! One cluster's life: it works while things break, then heals, and is looked over.
 
+use super::absence::Absence;
 use super::atlas::{Atlas, LOST_HALF_WRITTEN, Served, look};
-use super::client::{ClientProcess, Refusal, Work, read_everything};
+use super::client::{ClientProcess, Refusal, Work, all_of};
 use super::faults::Doomed;
 use super::fencer::Progress;
-use super::history::History;
+use super::history::{History, Kind};
 use super::inspect;
 use super::node::{Node, Started, TurnEnd};
 use super::plan::{FaultKind, Plan};
 use super::registry::{POOL, Registry, volume_id};
 use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
+use crate::contents::{Contents, Place};
 use crate::random::Random;
 use crate::trace::Trace;
-use base::{BLOCK_BYTES, Epoch, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, ZERO_BLOCK_CRC32C};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence};
 use client::ClientError;
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +58,8 @@ pub(super) struct Life {
     pub(super) spell: u64,
     /// What rotted where.
     pub(super) atlas: Atlas,
+    /// How far somebody's long absence is.
+    pub(super) absence: Absence,
     pub(super) served: Served,
     /// The epoch in which somebody began to serve a group last, and when.
     pub(super) serving_since: BTreeMap<PgId, (Epoch, u64)>,
@@ -65,7 +69,10 @@ pub(super) struct Life {
 impl Life {
     pub(super) fn new(seed: u64, settings: Settings) -> Life {
         let mut random = Random::new(seed);
-        let mut plan = Plan::draw(&mut random.fork());
+        let mut plan = match settings.scenario {
+            Some(scenario) => scenario.plan(&mut random.fork()),
+            None => Plan::draw(&mut random.fork()),
+        };
         if settings.scarce_buffers {
             plan.large_buffers = random.choose(&[2, 4, 8]);
         }
@@ -98,6 +105,7 @@ impl Life {
             doomed: None,
             spell: 0,
             atlas: Atlas::default(),
+            absence: Absence::default(),
             served: BTreeMap::new(),
             serving_since: BTreeMap::new(),
             events: 0,
@@ -130,6 +138,10 @@ impl Life {
             let at = self.world.random.between(SECOND, self.world.plan.fault_time);
             self.world.after(at, Event::SplitPool);
         }
+        if self.world.plan.has_long_absence {
+            let at = self.world.random.between(2 * SECOND, 6 * SECOND);
+            self.world.after(at, Event::Absence);
+        }
         let peace_at = self.world.plan.fault_time;
         self.run_until(peace_at, |_| false)?;
         self.calm_down();
@@ -153,7 +165,7 @@ impl Life {
         self.world.coverage.add("milliseconds of healing", healing);
         self.read_back()?;
         // Before a scrub would make them agree: no fault that a drive can have makes sound copies differ.
-        inspect::check_agreement(&self.nodes, &self.registry.map)?;
+        self.check_agreement()?;
         if self.world.plan.members_differ {
             self.find_a_forged_copy()?;
         }
@@ -175,12 +187,23 @@ impl Life {
             return Err(format!("epochs change at rest: {}", self.troubles()));
         }
         self.remove_a_volume()?;
+        self.check_everything()?;
+        Ok(self.report())
+    }
+
+    /// Checks the history, and what is left at rest.
+    pub(super) fn check_everything(&mut self) -> Result<(), String> {
         let (blocks, unchecked) = self.history.check()?;
         self.world.coverage.add("blocks not checked: a write outlived the log", unchecked);
         inspect::check_stores(self.living())?;
         inspect::check_strangers(self.living(), &self.registry.map)?;
-        inspect::check_members(&self.nodes, &self.registry.map)?;
+        inspect::check_members(&self.nodes, &self.registry.map, self.world.plan.contents)?;
         self.world.coverage.add("blocks checked", blocks);
+        Ok(())
+    }
+
+    /// What happened.
+    pub(super) fn report(&mut self) -> Report {
         for node in 0..self.nodes.len() {
             self.note_milestones(node);
         }
@@ -191,13 +214,23 @@ impl Life {
             self.world.coverage.add("damage: blocks found", damage.found);
             self.world.coverage.add("damage: blocks mended", damage.mended);
         }
-        Ok(Report {
+        self.world.coverage.count(match self.world.plan.contents {
+            Contents::Plain => "content: plain",
+            Contents::Colliding(_) => "content: of equal checksums",
+            Contents::Lookalike { .. } => "content: like the store's own",
+        });
+        Report {
             trace_hash: self.world.trace.hash(),
             events: self.events,
             operations: self.history.len(),
             milliseconds: self.world.now / MILLISECOND,
             coverage: std::mem::take(&mut self.world.coverage),
-        })
+        }
+    }
+
+    /// Checks that members hold the same.
+    pub(super) fn check_agreement(&self) -> Result<(), String> {
+        inspect::check_agreement(&self.nodes, &self.registry.map, self.world.plan.contents)
     }
 
     /// What a removed volume held goes, everywhere.
@@ -225,10 +258,11 @@ impl Life {
     }
 
     /// A new client reads everything: what was acknowledged is there, and what is there was written.
-    fn read_back(&mut self) -> Result<(), String> {
+    pub(super) fn read_back(&mut self) -> Result<(), String> {
         let reader = self.clients.len() - 1;
         let process = Process(self.nodes.len() + reader);
-        self.clients[reader].work = read_everything(&self.world.plan);
+        let plan = &self.world.plan;
+        self.clients[reader].work = Work::List(all_of(Kind::Read, plan, plan.operation_blocks_max));
         self.start(process)?;
         let limit = self.world.now + READING_LIMIT;
         let is_read = self.run_until(limit, |life| {
@@ -275,21 +309,23 @@ impl Life {
         if all.len() > 1 {
             return Ok(());
         }
-        let right = inspect::checksums(&self.nodes[witness], &key);
+        let right = inspect::blocks(&self.nodes[witness], &key);
         let block = self.world.random.index(right.len()) as u16;
-        let filled = (0..).zip(&right).filter(|(_, checksum)| **checksum != ZERO_BLOCK_CRC32C);
+        let filled = (0..).zip(&right).filter(|(_, block)| *block.bytes() != [0; BLOCK_BYTES]);
         let filled: Vec<u16> = filled.map(|(block, _)| block).collect();
-        let content = [0x5a; BLOCK_BYTES];
         // Other content, content where there is none, or none where there is some.
-        let (block, content) = match self.world.random.below(3) {
-            0 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], None),
-            1 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], Some(&content)),
-            _ => (block, Some(&content)),
+        let (block, has_content) = match self.world.random.below(3) {
+            0 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], false),
+            1 if !filled.is_empty() => (filled[self.world.random.index(filled.len())], true),
+            _ => (block, true),
         };
+        // Behind the checksums that the block had, where contents collide.
+        let is_alike = self.world.plan.contents.collide() && self.world.random.percent(50);
+        let forged = if is_alike { self.forgery_of(&key, block) } else { [0x5a; BLOCK_BYTES] };
+        let content = has_content.then_some(&forged);
         // What rotted may not have been found yet, and two copies that are wrong are more than is promised for.
-        let has_rotted = |osd: &OsdId| {
-            look(&self.nodes[osd.0 as usize], &key, block).is_some_and(|(_, _, is_sound)| !is_sound)
-        };
+        let has_rotted =
+            |osd: &OsdId| look(&self.nodes[osd.0 as usize], &key, block).is_some_and(|held| !held.is_sound());
         if config.in_sync.iter().any(has_rotted) {
             return Ok(());
         }
@@ -299,20 +335,34 @@ impl Life {
         if !self.run_until(limit, |life| life.has_healed())? {
             return Err(format!("a node with a forged copy does not come back: {}", self.troubles()));
         }
-        let is_deep = self.world.random.percent(50);
+        // What a light scrub compares tells of blocks that verify no more than their checksums do.
+        let is_deep = self.world.random.percent(50) || is_alike;
         self.scrub_everything(is_deep)?;
-        inspect::check_agreement(&self.nodes, &self.registry.map)?;
+        self.check_agreement()?;
         // The one that was to lead may lead again by now.
         let config = &self.registry.map.pgs[&pg];
         let is_right = config.in_sync.len() <= 2 && config.primary.0 as usize == victim;
-        if !is_right && inspect::checksums(&self.nodes[witness], &key) != right {
+        let is_as_it_was = inspect::blocks(&self.nodes[witness], &key)
+            .iter()
+            .zip(&right)
+            .all(|(now, before)| now.agrees(before));
+        if !is_right && !is_as_it_was {
             return Err(format!("a forged copy of block {block} of {key} was taken for right"));
         }
         Ok(())
     }
 
+    /// What no operation ever wrote to a block, with the checksums of what was written there.
+    pub(super) fn forgery_of(&self, key: &ObjectKey, block: u16) -> [u8; BLOCK_BYTES] {
+        let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
+        let place = Place { volume: key.volume.0 - 1, block: in_volume };
+        let mut forged = [0; BLOCK_BYTES];
+        self.world.plan.contents.fill(u64::MAX, place, &mut forged);
+        forged
+    }
+
     /// A scrub of every group finds and mends what nobody read.
-    fn scrub_everything(&mut self, is_deep: bool) -> Result<(), String> {
+    pub(super) fn scrub_everything(&mut self, is_deep: bool) -> Result<(), String> {
         // One that began before the last fault may have gone past what broke after it.
         self.scrubs_end()?;
         let mut left: BTreeSet<PgId> = self.registry.map.pgs.keys().copied().collect();
@@ -364,7 +414,11 @@ impl Life {
     }
 
     /// Handles events until `limit`, or until `is_reached`; answers whether that was so.
-    fn run_until(&mut self, limit: u64, is_reached: impl Fn(&Life) -> bool) -> Result<bool, String> {
+    pub(super) fn run_until(
+        &mut self,
+        limit: u64,
+        is_reached: impl Fn(&Life) -> bool,
+    ) -> Result<bool, String> {
         loop {
             if self.events.is_multiple_of(16) && is_reached(self) {
                 return Ok(true);
@@ -448,6 +502,7 @@ impl Life {
             Event::Heal { from, to, serial } => world.heal(from, to, serial),
             Event::Roll { node } => self.roll(node),
             Event::Retire => self.retire_somebody(),
+            Event::Absence => self.absence_goes_on(),
             Event::SplitPool => {
                 if !self.registry.split_pool(world) {
                     world.after(SECOND, Event::SplitPool);
@@ -673,7 +728,7 @@ impl Life {
         })
     }
 
-    fn has_healed(&self) -> bool {
+    pub(super) fn has_healed(&self) -> bool {
         let is_whole = |(pg, config): (&PgId, &base::map::PgConfig)| {
             let target = &self.registry.map.targets[pg];
             config.in_sync.len() == target.len()
@@ -691,13 +746,13 @@ impl Life {
     }
 
     /// The nodes that are not gone for good.
-    fn living(&self) -> impl Iterator<Item = &Node> {
+    pub(super) fn living(&self) -> impl Iterator<Item = &Node> {
         let is_there = |(index, _): &(usize, &Node)| !self.registry.is_gone(*index);
         self.nodes.iter().enumerate().filter(is_there).map(|(_, node)| node)
     }
 
     /// What is not as it should be, in words.
-    fn troubles(&self) -> String {
+    pub(super) fn troubles(&self) -> String {
         let mut text = String::new();
         for (pg, config) in &self.registry.map.pgs {
             let target = &self.registry.map.targets[pg];

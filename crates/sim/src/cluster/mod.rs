@@ -8,7 +8,8 @@
 //!
 //! # What is checked
 //! 1. Every block is a linearizable register over what all clients asked for and were told, up to a last read of
-//!    everything by a new client ([`checker`]); so no acknowledged write is lost.
+//!    everything by a new client ([`checker`]); so no acknowledged write is lost. Whose value a read brought is told by
+//!    its bytes, all of them, for there are lives in which all versions of a block have one checksum ([`crate::contents`]).
 //! 2. At rest, the in-sync members of each group hold the same bytes, and all of them verify (`inspect`).
 //! 3. In an epoch of a group at most one life of one node serves, the registered primary's.
 //! 4. Every store's accounting is exact.
@@ -21,7 +22,9 @@
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
-//! - `faults`: what breaks how; `atlas`: what has rotted, so that a sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
+//! - `faults`: what breaks how; `absence`: how somebody misses more than logs can tell; `atlas`: what has rotted, so that a
+//!   sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
+//! - `script`: lives in which nothing is left to chance but times.
 //! - `network`, `registry`, `node`, `client`: what they are named after. `fencer`: how a client takes a volume over.
 //! - `history`, [`checker`], `inspect`: the checks.
 //!
@@ -29,6 +32,7 @@
 //! There is one source of chance, and one queue of events, ordered by time and then by the order of their
 //! making. Two runs of a seed have the same [`Report`], its trace hash included.
 
+mod absence;
 mod atlas;
 pub mod checker;
 mod client;
@@ -42,12 +46,14 @@ mod network;
 mod node;
 pub mod plan;
 mod registry;
+mod script;
 mod topology;
 mod world;
 
 use coverage::Coverage;
 use life::Life;
 use pg::Sabotage;
+pub use script::Scenario;
 
 /// How to run a life.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +65,8 @@ pub struct Settings {
     /// Drives stay sound, and nothing moves: only processes, power, network and registry fail. What takes many such
     /// faults at the right moments is likelier so.
     pub plain_faults: bool,
+    /// The life goes by a script instead of chance.
+    pub scenario: Option<Scenario>,
     /// Breaks a promise of the OSDs, to see the checkers notice.
     pub sabotage: Option<Sabotage>,
     /// Breaks a promise of the stores, to see the checkers notice.
@@ -96,6 +104,8 @@ impl Report {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// The script that it went by, if it did.
+    pub scenario: Option<Scenario>,
     /// The virtual time.
     pub seconds: f64,
     /// What is wrong.
@@ -105,14 +115,15 @@ pub struct Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "seed {} failed at {:.6} s: {}\n  ", self.seed, self.seconds, self.message)?;
-        write!(formatter, "{}", replay_command(self.seed))
+        write!(formatter, "{}", replay_command(self.seed, self.scenario))
     }
 }
 
 /// The command that runs `seed` again and tells its story.
 #[must_use]
-pub fn replay_command(seed: u64) -> String {
-    format!("replay it with: cargo run -p sim --release -- --seed {seed} --trace")
+pub fn replay_command(seed: u64, scenario: Option<Scenario>) -> String {
+    let scenario = scenario.map(|scenario| format!(" --scenario {scenario:?}")).unwrap_or_default();
+    format!("replay it with: cargo run -p sim --release -- --seed {seed} --trace{scenario}")
 }
 
 /// Runs the life of `seed`.
@@ -121,7 +132,12 @@ pub fn replay_command(seed: u64) -> String {
 /// What is wrong, with the command that shows it again.
 pub fn run(seed: u64, settings: Settings) -> Result<Report, Failure> {
     let mut life = Life::new(seed, settings);
-    life.live().map_err(|message| Failure { seed, seconds: life.seconds(), message })
+    let report = match settings.scenario {
+        Some(scenario) => life.play(scenario),
+        None => life.live(),
+    };
+    let scenario = settings.scenario;
+    report.map_err(|message| Failure { seed, scenario, seconds: life.seconds(), message })
 }
 
 /// As [`run`], with a panic as a failure like any other. Where panics abort, as in release builds, this is the
@@ -133,6 +149,7 @@ pub fn run_guarded(seed: u64, settings: Settings) -> Result<Report, Failure> {
     std::panic::catch_unwind(|| run(seed, settings)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Failure { seed, seconds: 0.0, message: format!("panic: {text}") })
+        let (scenario, message) = (settings.scenario, format!("panic: {text}"));
+        Err(Failure { seed, scenario, seconds: 0.0, message })
     })
 }

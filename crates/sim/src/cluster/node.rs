@@ -2,15 +2,14 @@
 
 use super::Settings;
 use super::plan::Plan;
-use super::registry::osd_uuid;
 use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
 use crate::drive::{Completion, SimDrive};
-use crate::machine::Machine;
+use crate::machine::{Machine, identity_of};
 use crate::plan::LOG_OFFSET_BYTES;
 use crate::random::Random;
 use base::hash::mix;
 use base::map::PgConfig;
-use base::{BLOCK_BYTES, Buffer, ClusterId, Epoch, Instant, LinkId, Network, ObjectKey, OsdId, PgId};
+use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, ObjectKey, OsdId, PgId, crc32c};
 use pg::{Io, Osd, OsdOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -348,11 +347,7 @@ impl Turn<'_> {
 impl Node {
     /// A node with a formatted drive, not running.
     pub(super) fn new(process: Process, plan: &Plan, settings: &Settings, random: &mut Random) -> Node {
-        let identity = Identity {
-            cluster: ClusterId::from_bytes([1; 16]),
-            osd_uuid: osd_uuid(process.0),
-            osd: OsdId(process.0 as u32),
-        };
+        let identity = identity_of(process.0);
         let interval = plan.checkpoint_segments * u64::from(SEGMENT_BYTES);
         let options = Options {
             volatile_cache: plan.volatile_cache,
@@ -365,7 +360,7 @@ impl Node {
         };
         let bytes = LOG_OFFSET_BYTES + plan.segments * u64::from(SEGMENT_BYTES);
         let mut drive = SimDrive::new(bytes, plan.volatile_cache, random.fork());
-        store::format(&mut drive, identity, &options)
+        store::format(&mut drive, identity, Machine::SECRET, &options)
             .unwrap_or_else(|error| panic!("a drive of the plan's size can be formatted: {error}"));
         let osd_options = OsdOptions {
             small_buffers: plan.small_buffers,
@@ -407,9 +402,25 @@ impl Node {
         match random.below(3) {
             0 => self.bay.drive.rot(block),
             1 => self.bay.drive.scramble(block),
-            _ => self.bay.drive.misdirect(random.below(u64::from(block)) as u32, block),
+            _ => {
+                let from = random.below(u64::from(block)) as u32;
+                let drive = &mut self.bay.drive;
+                // What rots and has the checksum of what was there by chance is found by nobody: one time in 2^32. Contents
+                // that collide make that a rule, so something else rots then.
+                if crc32c(drive.block(from)) == crc32c(drive.block(block)) {
+                    drive.scramble(block);
+                } else {
+                    drive.misdirect(from, block);
+                }
+            }
         }
         true
+    }
+
+    /// Spoils a block of the drive, whatever that does.
+    pub(super) fn spoil(&mut self, block: u32) {
+        self.bay.drive.write_cache_back();
+        self.bay.drive.rot(block);
     }
 
     /// Spoils a block if the store opens with less because of that.

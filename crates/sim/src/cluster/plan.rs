@@ -2,6 +2,7 @@
 
 use super::topology::Topology;
 use super::world::{MICROSECOND, MILLISECOND, SECOND};
+use crate::contents::{Collision, Contents};
 use crate::random::Random;
 use base::{BLOCK_BYTES, SECTOR_BYTES};
 
@@ -90,6 +91,8 @@ pub const FAULT_KINDS: [FaultKind; 25] = [
     FaultKind::ResizePool,
 ];
 
+/// Entries of the shortest logs: at least twice what can be under way.
+const PG_LOG_ENTRIES_LEAST: usize = 64;
 /// Of a hundred lives, in how many the drives fill up.
 const TIGHT_PERCENT: u64 = 6;
 /// Of a hundred lives, in how many one client at a time has the volumes.
@@ -98,6 +101,8 @@ const EXCLUSIVE_PERCENT: u64 = 30;
 const LATE_PERCENT: u64 = 50;
 /// Of a hundred lives with nodes enough, in how many they share hosts, or stand in racks.
 const SHAPED_PERCENT: u64 = 40;
+/// Of a hundred lives of whole blocks, in how many some member is away for longer than its groups' logs reach.
+const LONG_ABSENCE_PERCENT: u64 = 12;
 
 /// The parameters of one simulated life, all drawn from its seed. Times in nanoseconds.
 #[derive(Clone, Debug, Default)]
@@ -207,6 +212,10 @@ pub struct Plan {
     pub late_nodes: usize,
     /// How often the pool gets twice as many groups.
     pub doublings: u32,
+    /// What clients write.
+    pub contents: Contents,
+    /// Whether some member is away for so long that nothing but the others' indexes tells what it lacks, and leads then.
+    pub has_long_absence: bool,
     /// The weight of each of [`FAULT_KINDS`].
     pub weights: [u64; FAULT_KINDS.len()],
     /// Where the nodes stand.
@@ -270,7 +279,7 @@ impl Plan {
             volatile_cache: random.percent(75),
             segments: random.between(18, 30),
             checkpoint_segments: random.choose(&[0, 1, 1, 4, 8]),
-            pg_log_entries: random.choose(&[64, 128, 1024, 1024, 1024]) as usize,
+            pg_log_entries: random.choose(&[PG_LOG_ENTRIES_LEAST, 128, 1024, 1024, 1024]),
             small_buffers: random.choose(&[16, 32, 64]) as usize,
             large_buffers: 2 * depth * clients + random.between(1, 4) as usize,
             drift_ppm_max: random.choose(&[0, 1000, 10_000]),
@@ -324,7 +333,71 @@ impl Plan {
             plan.topology = Topology::draw(plan.nodes, sure, plan.size, random);
         }
         plan.doublings = random.choose(&[0, 0, 1, 2]);
+        // Where clients write parts of blocks, whoever completes them decides what a block's checksum is.
+        if plan.unit_bytes == BLOCK_BYTES as u64 {
+            plan.contents = Contents::draw(random, plan.nodes as u32);
+            if random.percent(LONG_ABSENCE_PERCENT) && !plan.is_tight {
+                plan.be_away_for_long(random);
+            }
+        }
         plan
+    }
+
+    /// What a life that goes by a script has: a pool on so many nodes that keep everything, short logs, a small volume whose
+    /// blocks no CRC-32C tells from each other, and nothing that breaks by itself. The client does what it is told to.
+    #[must_use]
+    pub fn scripted(nodes: usize, random: &mut Random) -> Plan {
+        let mut weights = [0; FAULT_KINDS.len()];
+        weights[0] = 1;
+        Plan {
+            nodes,
+            size: nodes as u32,
+            min_size: 1,
+            pgs: 2,
+            volumes: 1,
+            regions: 1,
+            unit_bytes: BLOCK_BYTES as u64,
+            region_blocks: 16,
+            clients: 1,
+            depth: 4,
+            operation_blocks_max: 4,
+            pause_max: MILLISECOND,
+            volatile_cache: random.percent(75),
+            segments: random.between(18, 30),
+            checkpoint_segments: random.choose(&[0, 1, 4]),
+            pg_log_entries: PG_LOG_ENTRIES_LEAST,
+            small_buffers: 32,
+            large_buffers: 12,
+            network_delay_max: 500 * MICROSECOND,
+            long_delay_one_in: 10_000,
+            drive_delay_max: MILLISECOND,
+            slow_registry_one_in: 100,
+            fault_time: SECOND,
+            fault_pause_max: SECOND,
+            outage_max: SECOND,
+            out_after: 600 * SECOND,
+            contents: Contents::Colliding(Collision::draw(random)),
+            topology: Topology::of_hosts(nodes),
+            weights,
+            ..Plan::default()
+        }
+    }
+
+    /// Somebody is away while everybody else writes over what it has, nothing of what it misses can be told from what it has
+    /// by a CRC-32C, and nobody takes its place.
+    fn be_away_for_long(&mut self, random: &mut Random) {
+        self.has_long_absence = true;
+        if !self.contents.collide() {
+            self.contents = Contents::Colliding(Collision::draw(random));
+        }
+        self.pg_log_entries = PG_LOG_ENTRIES_LEAST;
+        // Whoever comes back can lead alone, if all others are gone.
+        self.min_size = 1;
+        self.out_after = 600 * SECOND;
+        self.fault_time = self.fault_time.max(40 * SECOND);
+        // More than a log of that length lets a group have under way.
+        self.depth = 2 * PG_LOG_ENTRIES_LEAST / 4 / self.clients;
+        self.large_buffers = 2 * self.depth * self.clients + random.between(1, 4) as usize;
     }
 
     /// One more than the largest number that a group can have.

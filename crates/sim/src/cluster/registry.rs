@@ -5,9 +5,10 @@ use super::network::address_of;
 use super::plan::Plan;
 use super::topology::Topology;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
+use crate::machine::identity_of;
 use crate::random::Random;
 use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo};
-use base::{ClientId, ClusterId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
 use manager::Management;
 use manager::decide::Moment;
@@ -325,6 +326,21 @@ impl Registry {
         self.set_clock(world);
         let change = TargetChange { pg, before: self.map.targets.get(&pg).cloned(), target };
         done(self.cluster.change_targets(&[change])).expect("targets are in order");
+        self.show(world);
+    }
+
+    /// An operator has an OSD lead a group of whose target it is, as far as the manager leaves that so.
+    pub(super) fn have_it_lead(&mut self, pg: PgId, osd: OsdId, world: &mut World) {
+        let Some(before) = self.map.targets.get(&pg).cloned() else { return };
+        if !self.is_available || !self.is_in(osd) || !before.contains(&osd) || before[0] == osd {
+            return;
+        }
+        world.story(None, || format!("{osd} shall lead pg {pg}"));
+        self.set_clock(world);
+        let target =
+            std::iter::once(osd).chain(before.iter().copied().filter(|other| *other != osd)).collect();
+        done(self.cluster.change_targets(&[TargetChange { pg, before: Some(before), target }]))
+            .expect("targets are in order");
         self.show(world);
     }
 
@@ -783,7 +799,7 @@ const OSD_BYTES: u64 = 1 << 30;
 
 /// A cluster, as `millpond up` and its users would make it.
 async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
-    cluster.create(ClusterId::from_bytes([1; 16])).await?;
+    cluster.create(identity_of(0).cluster).await?;
     if plan.topology.has_shape() {
         for index in 0..plan.nodes {
             assert_eq!(cluster.new_node(&plan.topology.info(index)).await?, node_id(index));
@@ -822,9 +838,9 @@ fn node_id(index: usize) -> NodeId {
     NodeId(index as u32)
 }
 
-/// The identity of a node's drive.
-pub(super) fn osd_uuid(index: usize) -> OsdUuid {
-    OsdUuid::from_bytes([index as u8 + 2; 16])
+/// The formatting of a node's drive.
+fn osd_uuid(index: usize) -> OsdUuid {
+    identity_of(index).osd_uuid
 }
 
 #[cfg(test)]

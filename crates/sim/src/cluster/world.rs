@@ -81,6 +81,8 @@ pub(super) enum Event {
     Retire,
     /// An operator wants twice as many groups.
     SplitPool,
+    /// The long absence of a member goes on, or to its next step.
+    Absence,
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
 }
@@ -133,6 +135,8 @@ pub(super) struct World {
     pub(super) links: Links,
     /// Faults are over.
     pub(super) is_calm: bool,
+    /// Clients make no pauses, and mostly write.
+    pub(super) is_hurried: bool,
     /// By group: the last sequence of any member's log.
     pub(super) group_ends: Vec<u64>,
     /// Something has rotted, so members with sound copies stay.
@@ -159,6 +163,7 @@ impl World {
             mailboxes: (0..processes).map(|_| Mailbox { is_powered: true, ..Mailbox::default() }).collect(),
             links: Links::new(processes),
             is_calm: false,
+            is_hurried: false,
             group_ends: vec![0; plan.pg_numbers() as usize],
             has_damage: false,
             spoiled: BTreeSet::new(),

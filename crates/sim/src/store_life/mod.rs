@@ -11,8 +11,10 @@
 mod staging;
 mod turn;
 
+use crate::contents::Contents;
 use crate::drive::{Completion, SimDrive};
-use crate::inspect::View;
+use crate::inspect::{Media, View};
+use crate::lookalike;
 use crate::machine::Machine;
 use crate::model::{Effect, Model};
 use crate::plan::Plan;
@@ -21,8 +23,11 @@ use crate::trace::Trace;
 use base::hash::mix;
 use base::{BLOCK_BYTES, Buffer, Epoch, OBJECT_BLOCKS, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
 use store::{
-    Action, BatchId, DeviceError, Expected, Identity, Options, RecordKind, Sabotage, StageError, Store,
+    Action, BatchId, DeviceError, Expected, Identity, Options, RecordKind, Sabotage, Secret, StageError,
+    Store,
 };
 
 /// Rounds of completing everything and ending a turn after which a store must have come to rest.
@@ -48,6 +53,9 @@ pub const SABOTAGES: [Sabotage; 9] = [
 pub struct Settings {
     /// Breaks the store on purpose, to see the checker notice.
     pub sabotage: Option<Sabotage>,
+    /// Formats the drive with what a client takes for its secret, to see that blocks which look like the store's own are a
+    /// danger then.
+    pub secret_is_known: bool,
     /// Is given every event as a line.
     pub print: Option<fn(&str)>,
 }
@@ -75,6 +83,12 @@ pub struct Report {
     pub replayed_batches: u64,
     /// Groups that were split.
     pub splits: u64,
+    /// Blocks that were pushed, as to a learner.
+    pub pushed_blocks: u64,
+    /// Blocks that were written and have the checksum of another.
+    pub colliding_blocks: u64,
+    /// Blocks that were written and may look like the store's own.
+    pub lookalike_blocks: u64,
 }
 
 /// What went wrong in the life of one seed.
@@ -82,8 +96,8 @@ pub struct Report {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// How the store was broken, if it was.
-    pub sabotage: Option<Sabotage>,
+    /// How it was run.
+    pub settings: Settings,
     /// The turn.
     pub turn: u64,
     /// What is wrong.
@@ -93,15 +107,16 @@ pub struct Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "seed {} failed in turn {}: {}\n  ", self.seed, self.turn, self.message)?;
-        write!(formatter, "{}", replay_command(self.seed, self.sabotage))
+        write!(formatter, "{}", replay_command(self.seed, self.settings))
     }
 }
 
-/// The command that runs `seed` again and prints its trace.
+/// The command that runs `seed` again in the same way and prints its trace.
 #[must_use]
-pub fn replay_command(seed: u64, sabotage: Option<Sabotage>) -> String {
-    let sabotage = sabotage.map(|sabotage| format!(" --sabotage {sabotage:?}")).unwrap_or_default();
-    format!("replay it with: cargo run -p sim --release -- --store --seed {seed} --trace{sabotage}")
+pub fn replay_command(seed: u64, settings: Settings) -> String {
+    let sabotage = settings.sabotage.map(|sabotage| format!(" --sabotage {sabotage:?}")).unwrap_or_default();
+    let secret = if settings.secret_is_known { " --known-secret" } else { "" };
+    format!("replay it with: cargo run -p sim --release -- --store --seed {seed} --trace{sabotage}{secret}")
 }
 
 /// Runs the life of `seed`.
@@ -117,7 +132,7 @@ pub fn run(seed: u64, settings: Settings) -> Result<Report, Failure> {
             operations: life.next_token - 1,
             ..life.report
         }),
-        Err(message) => Err(Failure { seed, sabotage: settings.sabotage, turn: life.turn, message }),
+        Err(message) => Err(Failure { seed, settings, turn: life.turn, message }),
     }
 }
 
@@ -131,7 +146,7 @@ pub fn run_guarded(seed: u64, settings: Settings) -> Result<Report, Failure> {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let message = format!("panic: {text}");
-        Err(Failure { seed, sabotage: settings.sabotage, turn: 0, message })
+        Err(Failure { seed, settings, turn: 0, message })
     })
 }
 
@@ -140,14 +155,16 @@ pub fn run_guarded(seed: u64, settings: Settings) -> Result<Report, Failure> {
 struct Unsealed {
     batch: BatchId,
     offset: usize,
-    checksums: Vec<u32>,
+    token: u64,
+    object: usize,
+    blocks: Range<u64>,
 }
 
 /// A reader that holds a pin: what it read must stay.
 #[derive(Debug)]
 struct Reader {
     location: store::Location,
-    checksums: Vec<u32>,
+    contents: Vec<Option<Rc<[u8; BLOCK_BYTES]>>>,
     until_turn: u64,
 }
 
@@ -166,6 +183,10 @@ struct Life {
     plan: Plan,
     options: Options,
     identity: Identity,
+    /// What the drive is formatted with.
+    secret: Secret,
+    /// What is written.
+    contents: Contents,
     drive: SimDrive,
     model: Model,
     /// The group of each object and the modulus of each group, with everything that is staged.
@@ -173,6 +194,8 @@ struct Life {
     moduli: Vec<u32>,
     /// Decides when a group is split, in lives in which they are: of its own, so that the others are what they were.
     splits: Option<Random>,
+    /// Whether some writes are pushes.
+    has_pushes: bool,
     trace: Trace,
     report: Report,
     turn: u64,
@@ -233,6 +256,13 @@ impl Life {
         };
         let mut life = Life {
             drive: SimDrive::new(plan.drive_bytes(), plan.volatile_cache, random.fork()),
+            secret: match settings.secret_is_known {
+                true => lookalike::guess(&Machine::identity()),
+                false => Machine::SECRET,
+            },
+            // Of their own, so that lives take the course that they took with any content.
+            contents: Contents::draw(&mut Random::new(mix(!seed)), 1),
+            has_pushes: mix(seed).is_multiple_of(4),
             identity: Machine::identity(),
             next_sequence: vec![1; pgs.len()],
             epochs: vec![1; pgs.len()],
@@ -264,7 +294,7 @@ impl Life {
             durable_at_open: 0,
         };
         life.draw_options();
-        life.trace.remark(|| format!("seed {seed}: {:?}", life.plan));
+        life.trace.remark(|| format!("seed {seed}: {:?}, {:?}", life.plan, life.contents));
         life
     }
 
@@ -335,6 +365,11 @@ impl Life {
         Ok(clean)
     }
 
+    /// What lies under the store.
+    fn media(&self) -> Media<'_> {
+        Media { drive: &self.drive, contents: self.contents, rotten: &self.rotten }
+    }
+
     /// What an operator may change between two starts.
     fn draw_options(&mut self) {
         self.options.batches_in_flight_max = self.random.between(1, 3) as usize;
@@ -343,7 +378,7 @@ impl Life {
     fn format(&mut self) -> Result<(), String> {
         if self.random.one_in(20) {
             self.drive.arm(self.random.below(6));
-            let result = store::format(&mut self.drive, self.identity, &self.options);
+            let result = store::format(&mut self.drive, self.identity, self.secret, &self.options);
             self.trace.note("format with a fuse", &[u64::from(result.is_ok())]);
             if result.is_err() && self.drive.is_powered() {
                 return Err(format!("cannot format: {result:?}"));
@@ -352,7 +387,7 @@ impl Life {
             // Whatever a half-made format looks like, looking must be safe.
             let _ = store::identify(&mut self.drive);
         }
-        store::format(&mut self.drive, self.identity, &self.options)
+        store::format(&mut self.drive, self.identity, self.secret, &self.options)
             .map_err(|error| format!("cannot format: {error}"))
     }
 
@@ -394,7 +429,7 @@ impl Life {
         if clean && replayed != 0 {
             return Err(format!("{replayed} batches were replayed after a clean shutdown"));
         }
-        let view = View::of(&store, &self.model)?;
+        let view = View::of(&store, &self.model, self.media())?;
         let staged = self.model.staged.len();
         let survivors = self.model.recover(&view.shown)?;
         self.trace.note("recovered", &[survivors as u64, staged as u64]);
@@ -424,7 +459,7 @@ impl Life {
             let mut block = 0;
             while block < self.range_blocks {
                 let count = self.plan.write_blocks_max.min(self.range_blocks - block);
-                let checksums = self.fill(block as u16, count as u16);
+                let checksums = self.fill(object, block as u16, count as u16);
                 let effect = Effect::Write(checksums);
                 if !self.stage(store, object, block as u16, effect)? {
                     self.settle(store)?;
@@ -455,7 +490,7 @@ impl Life {
         if store.is_full() || !objects.is_empty() {
             return Err(format!("everything was deleted, yet: {objects:?}, {:?}", store.statistics()));
         }
-        let checksums = self.fill(0, 1);
+        let checksums = self.fill(0, 0, 1);
         if !self.stage(store, 0, 0, Effect::Write(checksums))? {
             return Err(format!("an empty store at rest is busy: {:?}", store.statistics()));
         }

@@ -1,6 +1,8 @@
 //! What is staged in a turn, and what the store may answer.
 
 use super::{Life, ROUNDS_MAX, Unsealed};
+use crate::contents::{Contents, Place};
+use crate::machine::push_words;
 use crate::model::{Change, Effect};
 use base::hash::mix;
 use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, Sequence, crc32c};
@@ -11,6 +13,8 @@ use zerocopy::little_endian::U32;
 const BUSY_TURNS_MAX: u32 = 50;
 /// Of so many operations of a life that splits groups one is a split.
 const SPLIT_EVERY: u64 = 40;
+/// Of so many writes of a life with pushes one is a push.
+const PUSH_EVERY: u64 = 6;
 /// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
 const CHECKPOINT_BYTES_MAX: u64 = 512 << 10;
 
@@ -34,8 +38,10 @@ impl Life {
             self.stage(store, object, 0, Effect::Mark)
         } else {
             let (first_block, count) = self.draw_range(self.plan.write_blocks_max);
-            let checksums = self.fill(first_block, count);
-            self.stage(store, object, first_block, Effect::Write(checksums))
+            let checksums = self.fill(object, first_block, count);
+            let is_push = self.has_pushes && mix(self.next_token).is_multiple_of(PUSH_EVERY);
+            let effect = if is_push { Effect::Push(checksums) } else { Effect::Write(checksums) };
+            self.stage(store, object, first_block, effect)
         }
     }
 
@@ -59,13 +65,13 @@ impl Life {
     }
 
     /// Makes the data that the next operation would write, and its checksums.
-    pub(super) fn fill(&mut self, first_block: u16, count: u16) -> Vec<u32> {
+    pub(super) fn fill(&mut self, object: usize, first_block: u16, count: u16) -> Vec<u32> {
         self.data.resize(usize::from(count) * BLOCK_BYTES, 0);
-        let token = self.next_token;
+        let (token, contents) = (self.next_token, self.contents);
         let blocks = self.data.chunks_exact_mut(BLOCK_BYTES).zip(u64::from(first_block)..);
         blocks
             .map(|(bytes, block)| {
-                fill_block(bytes, token, block);
+                contents.fill(token, Place { volume: object as u64, block }, bytes);
                 crc32c(bytes)
             })
             .collect()
@@ -79,6 +85,7 @@ impl Life {
         effect: Effect,
     ) -> Result<bool, String> {
         let (token, pg) = (self.next_token, self.pg_of[object]);
+        let is_push = matches!(effect, Effect::Push(_));
         let role = match &effect {
             Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
             _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
@@ -87,7 +94,8 @@ impl Life {
             token,
             object,
             epoch: Epoch(self.epochs[pg]),
-            sequence: Sequence(self.next_sequence[pg]),
+            // What is pushed changed before.
+            sequence: Sequence(self.next_sequence[pg] - u64::from(is_push)),
             first_block,
             effect,
             batch: None,
@@ -140,9 +148,20 @@ impl Life {
                 let staged = store.stage_write(&record, &little_endian, &self.data)?;
                 let seals = self.seals.get(&staged.batch).copied().unwrap_or(0);
                 operation.batch = Some(u64::from(staged.batch.0) << 48 | seals);
-                let (offset, checksums) = (staged.offset as usize, checksums.clone());
-                self.unsealed.push(Unsealed { batch: staged.batch, offset, checksums });
+                let first = u64::from(operation.first_block);
+                self.unsealed.push(Unsealed {
+                    batch: staged.batch,
+                    offset: staged.offset as usize,
+                    token: operation.token,
+                    object: operation.object,
+                    blocks: first..first + u64::from(operation.block_count()),
+                });
                 Ok(())
+            }
+            Effect::Push(checksums) => {
+                let words = push_words(checksums, |number| operation.changed(number));
+                let record = WriteRecord { sequence: Sequence(0), ..record };
+                store.stage_push(&record, &words, &self.data)
             }
             Effect::Zero(_) => store.stage_zero(&record),
             Effect::Mark => {
@@ -166,8 +185,17 @@ impl Life {
                 }
             }
             self.report.splits += 1;
+        } else if matches!(operation.effect, Effect::Push(_)) {
+            self.report.pushed_blocks += u64::from(operation.block_count());
         } else {
             self.next_sequence[pg] += 1;
+        }
+        if let Effect::Write(checksums) | Effect::Push(checksums) = &operation.effect {
+            match self.contents {
+                Contents::Plain => {}
+                Contents::Colliding(_) => self.report.colliding_blocks += checksums.len() as u64,
+                Contents::Lookalike { .. } => self.report.lookalike_blocks += checksums.len() as u64,
+            }
         }
         self.model.staged.push_back(operation);
     }
@@ -176,7 +204,7 @@ impl Life {
         self.trace.note("full", &[]);
         self.report.refusals += 1;
         let statistics = store.statistics();
-        if !matches!(operation.effect, Effect::Write(_)) {
+        if !matches!(operation.effect, Effect::Write(_) | Effect::Push(_)) {
             return Err(format!("a full store refused a {}", name_of(&operation.effect)));
         }
         // Checkpoints count as used too, which matters on a drive as small as the smallest here.
@@ -220,16 +248,9 @@ impl Life {
 fn name_of(effect: &Effect) -> &'static str {
     match effect {
         Effect::Write(_) => "stage write",
+        Effect::Push(_) => "stage push",
         Effect::Zero(_) => "stage zero",
         Effect::Mark => "stage mark",
         Effect::Split(_) => "stage split",
-    }
-}
-
-/// Data that no other write and no other block has.
-fn fill_block(bytes: &mut [u8], token: u64, block: u64) {
-    let start = mix(token.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (block << 48));
-    for (word, index) in bytes.chunks_exact_mut(8).zip(0u64..) {
-        word.copy_from_slice(&start.wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9)).to_le_bytes());
     }
 }

@@ -1,6 +1,7 @@
 //! One turn of a life: the drive completes something, the store asks for something, and both are looked at.
 
 use super::{Life, ROUNDS_MAX, Reader};
+use crate::contents::Place;
 use crate::drive::Completion;
 use crate::inspect::{self, View};
 use crate::plan::LOG_OFFSET_BYTES;
@@ -130,8 +131,9 @@ impl Life {
         *self.seals.entry(batch).or_default() += 1;
         for staged in self.unsealed.extract_if(.., |staged| staged.batch == batch) {
             let data = &buffer.bytes()[staged.offset..];
-            for (block, checksum) in data.chunks_exact(BLOCK_BYTES).zip(&staged.checksums) {
-                if crc32c(block) != *checksum {
+            for (bytes, block) in data.chunks_exact(BLOCK_BYTES).zip(staged.blocks.clone()) {
+                let place = Place { volume: staged.object as u64, block };
+                if !self.contents.is_by(staged.token, place, bytes) {
                     return Err(format!("{batch:?} is sealed, and its data is not what was staged"));
                 }
             }
@@ -193,8 +195,8 @@ impl Life {
     pub(super) fn let_go(&mut self, store: &mut Store, turn: u64) -> Result<(), String> {
         self.held.retain(|(until, _)| *until > turn);
         for reader in self.readers.extract_if(.., |reader| reader.until_turn <= turn) {
-            for (block, checksum) in (reader.location.0..).zip(&reader.checksums) {
-                if crc32c(self.drive.block(block)) != *checksum {
+            for (block, content) in (reader.location.0..).zip(&reader.contents) {
+                if self.drive.content(block) != *content {
                     return Err(format!("block {block} of the drive changed while a reader had it pinned"));
                 }
             }
@@ -210,7 +212,7 @@ impl Life {
         }
         if self.random.percent(15) {
             let object = self.random.index(self.plan.objects);
-            inspect::check_object(store, &self.model, object, &self.drive, &self.rotten)?;
+            inspect::check_object(store, &self.model, object, self.media())?;
         }
         if self.random.percent(2) {
             self.check_everything(store)?;
@@ -237,8 +239,8 @@ impl Life {
             let Some(location) = extent.location else { continue };
             store.pin(location);
             let blocks = location.0..location.0 + u32::from(extent.block_count);
-            let checksums = blocks.map(|block| crc32c(self.drive.block(block))).collect();
-            self.readers.push(Reader { location, checksums, until_turn });
+            let contents = blocks.map(|block| self.drive.content(block)).collect();
+            self.readers.push(Reader { location, contents, until_turn });
         }
     }
 
@@ -249,10 +251,10 @@ impl Life {
         }
         let object = self.random.index(self.plan.objects);
         let block = self.random.below(self.range_blocks) as usize;
-        let view = View::of(store, &self.model)?;
+        let view = View::of(store, &self.model, self.media())?;
         let Some(location) = view.locations[object][block] else { return Ok(()) };
         let pinned = self.readers.iter().any(|reader| {
-            (reader.location.0..reader.location.0 + reader.checksums.len() as u32).contains(&location)
+            (reader.location.0..reader.location.0 + reader.contents.len() as u32).contains(&location)
         });
         if !pinned && self.drive.durable_writes_after(location) >= WRITES_UNTIL_PROVEN {
             self.trace.note("rot", &[object as u64, block as u64, u64::from(location)]);
@@ -264,7 +266,7 @@ impl Life {
 
     pub(super) fn check_everything(&mut self, store: &Store) -> Result<(), String> {
         for object in 0..self.plan.objects {
-            inspect::check_object(store, &self.model, object, &self.drive, &self.rotten)?;
+            inspect::check_object(store, &self.model, object, self.media())?;
         }
         inspect::check_logs(store, &self.model)?;
         store.verify().map_err(|wrong| format!("the store's own accounting is wrong: {wrong}"))
@@ -278,11 +280,11 @@ impl Life {
         let fresh = Store::open(&mut copy, &expected, self.options.clone())
             .map_err(|error| format!("cannot open a copy of the drive: {error}"))?;
         fresh.verify().map_err(|wrong| format!("the accounting of a fresh replay is wrong: {wrong}"))?;
-        let (here, there) = (View::of(store, &self.model)?, View::of(&fresh, &self.model)?);
+        let (here, there) =
+            (View::of(store, &self.model, self.media())?, View::of(&fresh, &self.model, self.media())?);
         for (object, key) in self.model.keys.iter().enumerate() {
             for block in 0..OBJECT_BLOCKS {
-                let place =
-                    |view: &View| (view.locations[object][block], view.shown.checksums[object][block]);
+                let place = |view: &View| (view.locations[object][block], view.shown.blocks[object][block]);
                 if place(&here) != place(&there) {
                     return Err(format!(
                         "block {block} of {key} is at {:x?} in the index and at {:x?} in that of a fresh replay",

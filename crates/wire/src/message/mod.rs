@@ -18,8 +18,8 @@ use zerocopy::little_endian::U32;
 
 pub use {client::*, fence::*, peer::*, recover::*, replicate::*};
 
-/// The bytes of a block in a body, with its checksum.
-const SUMMED_BLOCK_BYTES: usize = BLOCK_BYTES + size_of::<U32>();
+/// The bytes of a block in a body, with the words that go with it.
+const SUMMED_BLOCK_BYTES: usize = BLOCK_BYTES + PUSH_WORDS * size_of::<U32>();
 /// The most bytes after a header.
 pub(crate) const BODY_BYTES_MAX: usize = BLOCKS_PER_MESSAGE_MAX * SUMMED_BLOCK_BYTES;
 /// The most entries in one message: of a log, or objects.
@@ -54,8 +54,8 @@ messages! {
         Welcome(Welcome) = Frame::whole,
         Refused(Refused<'a>) = Refused::parse,
         Read(Request) = Frame::whole,
-        Write(WithData<'a, Request>) = WithData::parse,
-        Zero(Request) = Frame::whole,
+        Write(WithData<'a, Request>) = Request::parse_write,
+        Zero(Request) = Request::parse_zero,
         Allocated(Request) = Frame::whole,
         Reply(Reply<'a>) = WithData::parse,
         ReplicateWrite(WithData<'a, Replicate>) = WithData::parse,
@@ -72,9 +72,10 @@ messages! {
         PushLost(PushLost) = PushLost::parse,
         PushEntry(PushEntry) = Frame::whole,
         Whole(GroupEpoch) = Frame::whole,
+        Reached(ObjectEpoch) = Frame::whole,
         ListObjects(ListObjects) = Frame::whole,
         Objects(Objects<'a>) = WithEntries::parse,
-        ListBlocks(ListBlocks) = Frame::whole,
+        ListBlocks(ObjectEpoch) = Frame::whole,
         Blocks(Blocks<'a>) = Blocks::parse,
         Fetch(Inquiry) = Frame::whole,
         Fetched(Fetched<'a>) = WithData::parse,
@@ -102,7 +103,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, WireError> {
 pub struct WithData<'a, T> {
     /// What it says beside.
     pub head: T,
-    /// One for each block or part of one.
+    /// One for each block or part of one; of a push what else it says of each block behind them.
     pub checksums: Checksums<'a>,
     /// The data.
     pub data: &'a [u8],
@@ -112,10 +113,10 @@ impl<'a, T: DataHead> WithData<'a, T> {
     #[inline(always)]
     fn parse(frame: &Frame<'a>) -> Result<WithData<'a, T>, Stop> {
         let head: T = frame.fields()?;
-        let (block_count, data_bytes) = head.data(frame.body_bytes);
-        let body = frame.body(frame.body_bytes == block_count * size_of::<U32>() + data_bytes)?;
+        let (words, data_bytes) = head.data(frame.body_bytes);
+        let body = frame.body(frame.body_bytes == words * size_of::<U32>() + data_bytes)?;
         let (checksums, data) =
-            <[U32]>::ref_from_prefix_with_elems(body, block_count).expect("the size was checked");
+            <[U32]>::ref_from_prefix_with_elems(body, words).expect("the size was checked");
         Ok(WithData { head, checksums, data })
     }
 }

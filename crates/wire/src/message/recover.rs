@@ -4,9 +4,9 @@ use super::{WithData, WithEntries, whole_blocks};
 use crate::fields::{At, DataHead, Flag, If, Impossible, InPrefix, fields, place, sealed};
 use crate::frame::{Frame, Stop};
 use crate::header::{HeaderBytes, Kind, Status};
-use base::{BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, VolumeId};
+use base::{BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
+use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The most blocks of one deep check: a bit of [`Findings::damaged`] for each.
 pub const CHECK_BLOCKS_MAX: u16 = 64;
@@ -22,20 +22,25 @@ fields! {
 }
 
 impl Push {
-    /// It as a whole push of zeros, or as the header of another: of [`Kind::PushWrite`] checksums and data follow, of
-    /// [`Kind::PushLost`] the checksum.
+    /// It as a whole push of zeros, or as the header of another: of [`Kind::PushWrite`] so many words for each block
+    /// ([`PUSH_WORDS`]) and data follow, of [`Kind::PushLost`] the words.
     #[must_use]
     pub fn encode(&self, kind: Kind) -> HeaderBytes {
         match kind {
-            Kind::PushLost => sealed(kind, size_of::<U32>(), self),
+            Kind::PushLost => sealed(kind, PUSH_WORDS * size_of::<U32>(), self),
             _ => self.sealed(kind, kind == Kind::PushWrite),
         }
     }
 }
 
+/// What a push says of each block beside its data, in words of 4 bytes: first the checksums of all, then of each the sequence
+/// of its last change, the low half first.
+pub const PUSH_WORDS: usize = 3;
+
 impl DataHead for Push {
     fn data(&self, _: usize) -> (usize, usize) {
-        whole_blocks(&self.range)
+        let (block_count, bytes) = whole_blocks(&self.range);
+        (PUSH_WORDS * block_count, bytes)
     }
 }
 
@@ -44,13 +49,13 @@ impl DataHead for Push {
 pub struct PushLost {
     /// Which: one.
     pub push: Push,
-    /// The checksum of what it held.
-    pub checksum: U32,
+    /// The checksum of what it held, and the sequence of its last change, as in another push.
+    pub words: [U32; PUSH_WORDS],
 }
 
 impl PushLost {
     pub(super) fn parse(frame: &Frame<'_>) -> Result<PushLost, Stop> {
-        Ok(PushLost { push: frame.fields()?, checksum: *frame.body_as()? })
+        Ok(PushLost { push: frame.fields()?, words: *frame.body_as()? })
     }
 }
 
@@ -91,27 +96,33 @@ fields! {
 }
 
 /// Objects of a group that a member has, in the order of volume and object.
-pub type Objects<'a> = WithEntries<'a, Page, ObjectDigest, OBJECT_DIGEST_BYTES>;
+pub type Objects<'a> = WithEntries<'a, Page, ObjectHeld, OBJECT_HELD_BYTES>;
 
-/// An object and what it holds, in short.
+/// An object that a learner has, and what it knows of how current that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectDigest {
+pub struct ObjectHeld {
     /// The volume.
     pub volume: VolumeId,
     /// The 4 MiB piece of it.
     pub object: u32,
-    /// Over which blocks there are, and their checksums.
-    pub digest: u64,
+    /// How many blocks of it there are.
+    pub block_count: u16,
+    /// Some of its blocks are in doubt: 1, or 0.
+    pub has_doubts: u16,
+    /// It was as the group's order has it up to this sequence, but for blocks that are in doubt.
+    pub through: Sequence,
 }
 
 /// Bytes of an object in such an answer.
-const OBJECT_DIGEST_BYTES: usize = 24;
+const OBJECT_HELD_BYTES: usize = 24;
 
 place! {
-    ObjectDigest in OBJECT_DIGEST_BYTES {
+    ObjectHeld in OBJECT_HELD_BYTES {
         volume: VolumeId = At<0>,
         object: u32 = At<8>,
-        digest: u64 = At<16>,
+        block_count: u16 = At<12>,
+        has_doubts: u16 = At<14>,
+        through: Sequence = At<16>,
     }
 }
 
@@ -120,14 +131,14 @@ impl Page {
     ///
     /// # Panics
     /// If there are more than 1,024 entries.
-    pub fn encode(&self, entries: impl ExactSizeIterator<Item = ObjectDigest>) -> Vec<u8> {
+    pub fn encode(&self, entries: impl ExactSizeIterator<Item = ObjectHeld>) -> Vec<u8> {
         Objects::encode(Kind::Objects, self, entries)
     }
 }
 
 fields! {
-    /// A request for the checksums of an object's blocks.
-    ListBlocks is all of Kind::ListBlocks {
+    /// An object in an epoch: all that some kinds say.
+    ObjectEpoch {
         /// The object.
         key: ObjectKey = ObjectKey,
         /// The primary's epoch.
@@ -135,37 +146,40 @@ fields! {
     }
 }
 
-/// The checksums of an object's blocks.
+impl ObjectEpoch {
+    /// It as a whole message of that kind.
+    #[must_use]
+    pub fn encode(&self, kind: Kind) -> HeaderBytes {
+        sealed(kind, 0, self)
+    }
+}
+
+/// A bit for each block of an object, the lowest first.
+pub type BlockBits = [u8; OBJECT_BLOCKS / 8];
+
+/// Which blocks of an object a learner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'a> {
     /// What was asked for.
-    pub of: ListBlocks,
-    /// A bit for each block that there is, the lowest first.
-    pub allocated: &'a [u8; OBJECT_BLOCKS / 8],
-    /// A checksum for each block.
-    pub checksums: &'a [U32; OBJECT_BLOCKS],
-}
-
-/// The body of [`Blocks`].
-#[repr(C)]
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
-struct BlocksBytes {
-    allocated: [u8; OBJECT_BLOCKS / 8],
-    checksums: [U32; OBJECT_BLOCKS],
+    pub of: ObjectEpoch,
+    /// Those that there are.
+    pub allocated: &'a BlockBits,
+    /// Those that are in doubt, whether there or not: what the learner has may have come to nothing.
+    pub doubted: &'a BlockBits,
 }
 
 impl<'a> Blocks<'a> {
     pub(super) fn parse(frame: &Frame<'a>) -> Result<Blocks<'a>, Stop> {
         let of = frame.fields()?;
-        let BlocksBytes { allocated, checksums } = frame.body_as()?;
-        Ok(Blocks { of, allocated, checksums })
+        let [allocated, doubted] = frame.body_as::<[BlockBits; 2]>()?;
+        Ok(Blocks { of, allocated, doubted })
     }
 
     /// The whole message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let header = sealed(Kind::Blocks, size_of::<BlocksBytes>(), &self.of);
-        [&header[..], self.allocated, self.checksums.as_bytes()].concat()
+        let header = sealed(Kind::Blocks, 2 * size_of::<BlockBits>(), &self.of);
+        [&header[..], self.allocated, self.doubted].concat()
     }
 }
 
@@ -188,6 +202,8 @@ fields! {
         inquiry: Inquiry = Inquiry,
         /// Whether it is answered.
         status: Status = InPrefix,
+        /// Up to this sequence the member surely has all these blocks as the group's order has them.
+        through: Sequence = At<56>,
     }
 }
 
@@ -213,15 +229,16 @@ fields! {
     Check is all of Kind::Check, checked by Check::check {
         /// The blocks: at most [`CHECK_BLOCKS_MAX`] if it is deep.
         inquiry: Inquiry = Inquiry,
-        /// Reads them from the drive, instead of looking into the index only.
-        is_deep: bool = Flag<1>,
+        /// Reads them from the drive, instead of looking into the index only. What it finds is hashed under this key: whoever
+        /// writes data cannot know it.
+        deep: Option<u64> = If<1, At<56>>,
     }
 }
 
 impl Check {
     fn check(&self, _: Kind) -> Result<(), Impossible> {
         match self.inquiry.range.block_count {
-            count if self.is_deep && count > CHECK_BLOCKS_MAX => {
+            count if self.deep.is_some() && count > CHECK_BLOCKS_MAX => {
                 Err(Impossible("number of blocks", count.into()))
             }
             _ => Ok(()),
@@ -234,7 +251,7 @@ impl Check {
 pub struct Findings {
     /// A bit for each block that does not verify, the lowest for the first block asked about.
     pub damaged: u64,
-    /// Over which of the others there are and their CRC-32C; of a deep check over their bytes too.
+    /// Over which of the others there are and their CRC-32C; of a deep check, under its key, over their bytes too.
     pub digest: [u64; 2],
 }
 

@@ -15,7 +15,7 @@ const REQUEST: Request = Request {
     epoch: EPOCH,
     generation: Generation(6),
     origin: 7,
-    is_again: false,
+    since: None,
 };
 const RANGE: BlockRange = BlockRange { key: KEY, first_block: 2, block_count: 1 };
 const INQUIRY: Inquiry = Inquiry { request: 9, range: RANGE, epoch: EPOCH };
@@ -38,7 +38,7 @@ fn is_impossible(error: Option<WireError>, name: &str) -> bool {
 
 #[test]
 fn a_request_beyond_its_object_or_a_message_is_refused() {
-    let write = REQUEST.encode(Kind::Write);
+    let write = REQUEST.encode(Kind::Write).header();
     for (offset, value, field) in [
         (12, 0, "length"),
         (12, u32::MAX, "length"),
@@ -49,11 +49,33 @@ fn a_request_beyond_its_object_or_a_message_is_refused() {
         assert!(is_impossible(refused(write, offset, value.to_le_bytes()), field), "{value} at {offset}");
     }
     assert_eq!(refused(write, 4, [99]), Some(WireError::Kind(99)));
-    assert!(is_impossible(refused(REQUEST.encode(Kind::Zero), 36, 8193u32.to_le_bytes()), "alignment"));
+    let zero = REQUEST.encode(Kind::Zero).header();
+    assert!(is_impossible(refused(zero, 36, 8193u32.to_le_bytes()), "alignment"));
     let all = (4u32 << 20).to_le_bytes();
     let whole = Request { offset: 0, ..REQUEST };
-    assert!(is_impossible(refused(whole.encode(Kind::Read), 12, all), "length"));
-    assert_eq!(refused(whole.encode(Kind::Zero), 12, all), None);
+    assert!(is_impossible(refused(whole.encode(Kind::Read).header(), 12, all), "length"));
+    assert_eq!(refused(whole.encode(Kind::Zero).header(), 12, all), None);
+}
+
+#[test]
+fn what_was_sent_before_says_since_when_and_nothing_else_can() {
+    let since = Some(Sequence(0x0102_0304_0506_0708));
+    let again = Request { since, ..REQUEST };
+    let zero = again.encode(Kind::Zero);
+    assert_eq!(parse(&zero), Ok(Some((Message::Zero(again), HEADER_BYTES + 8))));
+    // It stands before the checksums.
+    let sums = [U32::new(0xc1c2_c3c4), U32::new(0xd1d2_d3d4)];
+    let data = [7u8; 8192];
+    let write = [&again.encode(Kind::Write)[..], zerocopy::IntoBytes::as_bytes(&sums[..]), &data].concat();
+    let message = Message::Write(WithData { head: again, checksums: &sums, data: &data });
+    assert_eq!(parse(&write), Ok(Some((message, write.len()))));
+    // One that says so, and whose body has no room for it.
+    let first = REQUEST.encode(Kind::Zero).header();
+    assert!(is_impossible(refused(first, 5, [1]), "body length"));
+    assert!(is_impossible(refused(REQUEST.encode(Kind::Write).header(), 5, [1]), "body length"));
+    for kind in [Kind::Read, Kind::Allocated] {
+        assert!(is_impossible(refused(REQUEST.encode(kind).header(), 5, [1]), "since"), "{kind:?}");
+    }
 }
 
 #[test]
@@ -65,7 +87,7 @@ fn blocks_that_are_none_or_too_many_are_refused() {
     assert!(is_impossible(refused(fetch, 12, 4097u32.to_le_bytes()), "block_count"));
     assert!(is_impossible(refused(fetch, 36, blocks(1024)), "last block"));
     assert!(is_impossible(refused(fetch, 36, u32::MAX.to_le_bytes()), "first_block"));
-    let check = |is_deep| Check { inquiry: INQUIRY, is_deep }.encode();
+    let check = |is_deep: bool| Check { inquiry: INQUIRY, deep: is_deep.then_some(7) }.encode();
     assert_eq!(refused(check(false), 12, blocks(1022)), None);
     assert!(is_impossible(refused(check(true), 12, blocks(65)), "number of blocks"));
     let push = Push { range: RANGE, epoch: EPOCH };
@@ -81,7 +103,7 @@ fn what_only_some_may_say_is_refused_of_the_others() {
     let lease = Lease { ttl_ms: 900, ..Lease::default() }.encode();
     assert!(is_impossible(refused(lease, 12, 6001u32.to_le_bytes()), "lease"));
     assert!(is_impossible(refused(lease, 36, 6001u32.to_le_bytes()), "lease"));
-    let outcome = Outcome::done(9, 0);
+    let outcome = Outcome::done(9, Sequence(0), 0);
     assert!(is_impossible(refused(outcome, 6, [99, 0]), "status"));
     let activate = Activate { pg: PG, epoch: EPOCH, mark: Sequence(1), join: None }.encode();
     assert!(is_impossible(refused(activate, 16, [1]), "join"));

@@ -1,12 +1,12 @@
 //! What waits too long, in virtual time.
 
-use super::super::tests::{LINK, OSD, TestIo, connected, map, of};
-use super::super::{Outcome, VolumeHandle};
+use super::super::tests::{LINK, OSD, REACHED, TestIo, VERSION, connected, map, of};
+use super::super::{Holding, Outcome, VolumeHandle};
 use super::*;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, OBJECT_BYTES, VolumeId, crc32c};
 use std::sync::Arc;
-use wire::{Kind, Request, Version, Welcome};
+use wire::{Kind, Request, Welcome};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -75,7 +75,7 @@ impl Scene {
     fn greet(&mut self) {
         let link = self.link();
         self.client.handle_connected(link, &mut self.io);
-        self.hear(link, &Welcome { version: Version(3) }.encode());
+        self.hear(link, &Welcome { version: VERSION }.encode());
     }
 
     fn ended(&mut self) -> Option<(u64, Outcome)> {
@@ -88,7 +88,7 @@ impl Scene {
 }
 
 fn done(request: &Request) -> Option<Vec<u8>> {
-    Some(wire::Outcome::done(request.request, 0).to_vec())
+    Some(wire::Outcome::done(request.request, REACHED, 0).to_vec())
 }
 
 fn not_active(request: &Request) -> Option<Vec<u8>> {
@@ -97,7 +97,7 @@ fn not_active(request: &Request) -> Option<Vec<u8>> {
 
 fn filled(request: &Request, byte: u8) -> Vec<u8> {
     let data = [byte; BLOCK_BYTES];
-    let mut bytes = wire::Outcome::done(request.request, BLOCK_BYTES + 4).to_vec();
+    let mut bytes = wire::Outcome::done(request.request, REACHED, BLOCK_BYTES + 4).to_vec();
     bytes.extend_from_slice(U32::new(crc32c(&data)).as_bytes());
     bytes.extend_from_slice(&data);
     bytes
@@ -162,7 +162,7 @@ fn a_late_answer_is_nobodys_even_when_its_slot_is_used_again() {
 #[test]
 fn an_operation_that_waits_for_a_connection_fails_and_is_not_sent_later() {
     let mut client = Client::new(ClientId(9), Arc::new(map()));
-    let volume = client.add_volume(VolumeId(5), Generation(1));
+    let volume = client.add_volume(VolumeId(5), Generation(1), Holding::Alone);
     client.set_timeout(Some(2 * SECOND));
     let mut scene = Scene { client, volume, io: TestIo::default(), now: Instant::default() };
     scene.write(1, 0);
@@ -189,14 +189,14 @@ fn a_silent_connection_is_given_up_and_what_was_sent_is_sent_again() {
     scene.pass_in_silence(HOUR);
     scene.write(1, 0);
     let (kind, first, _) = scene.io.requests().remove(0);
-    assert!(kind == Kind::Write && !first.is_again);
+    assert!(kind == Kind::Write && first.since.is_none());
     scene.pass_in_silence(SILENCE_MAX - SECOND / 2);
     assert_eq!(scene.io.closed, [], "an hour without anything to say is no silence");
     scene.pass_in_silence(SECOND);
     assert_eq!((scene.io.closed.as_slice(), scene.io.connects), ([LINK].as_slice(), 2));
     scene.greet();
     let (_, again, _) = scene.io.requests().remove(0);
-    assert!(again.is_again && again.origin == first.origin, "{again:?}");
+    assert!(again.since == Some(REACHED) && again.origin == first.origin, "{again:?}");
     scene.hear(LINK, &done(&first).unwrap());
     assert_eq!(scene.ended(), None, "the connection that was given up has no say");
     scene.hear(scene.link(), &done(&again).unwrap());
@@ -206,7 +206,7 @@ fn a_silent_connection_is_given_up_and_what_was_sent_is_sent_again() {
 #[test]
 fn an_osd_that_never_greets_is_dialled_again_and_again() {
     let mut client = Client::new(ClientId(9), Arc::new(map()));
-    let volume = client.add_volume(VolumeId(5), Generation(1));
+    let volume = client.add_volume(VolumeId(5), Generation(1), Holding::Alone);
     let mut scene = Scene { client, volume, io: TestIo::default(), now: Instant::default() };
     scene.write(1, 0);
     scene.pass_in_silence(60 * SECOND);
@@ -273,7 +273,7 @@ fn a_map_that_shows_an_osd_started_anew_ends_the_connection_to_the_old_one() {
     assert_eq!((scene.io.closed.as_slice(), scene.io.connects), ([LINK].as_slice(), 2));
     scene.greet();
     scene.pass(SECOND, |request| {
-        assert!(request.is_again);
+        assert!(request.since.is_some());
         done(request)
     });
     assert_eq!(scene.ended(), Some((1, Outcome::Done)));

@@ -153,6 +153,15 @@ impl TestClient {
         self.done()
     }
 
+    /// Sends a write, and does not wait for its answer.
+    fn begin_write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut buffer = Buffer::new(bytes.len());
+        buffer.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(bytes);
+        self.client.write(1, offset, buffer, 0..bytes.len(), false, &mut self.outbox);
+        self.stream.write_all(&self.outbox).unwrap();
+        self.outbox.clear();
+    }
+
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
         (self.read, self.read_offset) = (vec![0; length], offset);
         self.client.read(2, offset, length as u32, &mut self.outbox);
@@ -314,6 +323,132 @@ fn an_operation_past_its_time_limit_is_an_io_error_and_its_late_end_is_nobodys()
     assert!(client.read(0, 4096).unwrap() == new);
     drop(client);
     served.stop();
+}
+
+/// Writes of every connection end with their connections to the OSD, and are tried again.
+fn hang_up() -> Faults {
+    Faults { hang_up_on_writes: true, ..Faults::default() }
+}
+
+/// Time for what is tried again and again to have been tried at its longest pause.
+const SOME_TRIES: Duration = Duration::from_millis(1500);
+
+#[test]
+fn who_comes_back_is_not_overwritten_by_what_it_sent_before() {
+    let served = Served::start(|_| ());
+    for round in 0..3 {
+        let (old, new) = (pattern(4096, round), pattern(4096, 100 + round));
+        let mut client = served.client();
+        served.cluster.set_faults(hang_up());
+        client.begin_write(0, &old);
+        std::thread::sleep(SOME_TRIES);
+        drop(client);
+        served.cluster.set_faults(Faults::default());
+        let mut client = served.client();
+        client.write(0, &new).unwrap();
+        std::thread::sleep(SOME_TRIES);
+        assert!(client.read(0, 4096).unwrap() == new, "round {round}: the older write came later");
+    }
+    served.stop();
+}
+
+#[test]
+fn a_new_connection_waits_for_what_a_dead_one_left_and_those_that_live_go_on() {
+    let served = Served::start(|_| ());
+    let (old, new) = (pattern(4096, 1), pattern(4096, 2));
+    let (mut dying, mut living) = (served.client(), served.client());
+    served.cluster.set_faults(hang_up());
+    dying.begin_write(0, &old);
+    std::thread::sleep(SOME_TRIES);
+    drop(dying);
+    let (sender, connected) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let coming = scope.spawn(|| {
+            let mut client = served.client();
+            sender.send(()).unwrap();
+            client.read(0, 4096).unwrap()
+        });
+        assert!(connected.recv_timeout(Duration::from_secs(1)).is_err(), "it does not begin");
+        // Elsewhere nothing is waited for.
+        assert!(living.read(8 << 20, 4096).is_ok());
+        living.begin_write(0, &new);
+        served.cluster.set_faults(Faults::default());
+        living.done().unwrap();
+        assert!(coming.join().unwrap() == new);
+    });
+    assert_eq!(served.cluster.fences(), [], "it was settled in time");
+    drop(living);
+    served.stop();
+}
+
+#[test]
+fn what_a_dead_connection_left_is_fenced_when_it_takes_too_long() {
+    let served = Served::start(|_| ());
+    let (old, new) = (pattern(4096, 1), pattern(4096, 2));
+    let (mut dying, mut living) = (served.client(), served.client());
+    served.cluster.set_faults(hang_up());
+    dying.begin_write(0, &old);
+    living.begin_write(4096, &old);
+    std::thread::sleep(Duration::from_millis(500));
+    drop(dying);
+    let mut client = served.client();
+    assert!(!served.cluster.fences().is_empty(), "it began without a fence");
+    served.cluster.set_faults(Faults::default());
+    client.write(0, &new).unwrap();
+    living.done().unwrap();
+    std::thread::sleep(SOME_TRIES);
+    assert!(client.read(0, 4096).unwrap() == new);
+    assert!(client.read(4096, 4096).unwrap() == old, "who lives has lost nothing");
+    drop((client, living));
+    served.stop();
+}
+
+#[test]
+fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait() {
+    let served = Served::start(|options| options.shared = true);
+    let (old, new) = (pattern(4096, 1), pattern(4096, 2));
+    let mut client = served.client();
+    served.cluster.set_faults(hang_up());
+    client.begin_write(0, &old);
+    std::thread::sleep(SOME_TRIES);
+    drop(client);
+    let mut client = served.client();
+    assert_eq!(served.cluster.fences(), [], "who shares it would be fenced too");
+    assert!(client.read(8 << 20, 4096).is_ok());
+    client.begin_write(0, &new);
+    std::thread::sleep(Duration::from_millis(100));
+    served.cluster.set_faults(Faults::default());
+    client.done().unwrap();
+    std::thread::sleep(SOME_TRIES);
+    assert!(client.read(0, 4096).unwrap() == new);
+    drop(client);
+    served.stop();
+}
+
+#[test]
+fn a_write_of_which_nobody_can_tell_is_an_io_error_where_others_may_write_and_done_where_not() {
+    for shared in [true, false] {
+        let served = Served::start(|options| options.shared = shared);
+        let bytes = pattern(4096, 1);
+        let mut client = served.client();
+        served.cluster.set_faults(hang_up());
+        client.begin_write(0, &bytes);
+        std::thread::sleep(Duration::from_millis(500));
+        // The group's log has forgotten what was before.
+        let refuse_repeats = Some(Status::OutcomeUnknown);
+        served.cluster.set_faults(Faults { refuse_repeats, ..Faults::default() });
+        let outcome = client.done();
+        let is_done = client.read(0, 4096).unwrap() == bytes;
+        match outcome {
+            Ok(()) => assert!(!shared && is_done),
+            Err(failure) => {
+                assert!(shared && !is_done && failure.code == ErrorCode::Io, "{failure:?}");
+                assert!(failure.message.contains("nobody can tell"), "{failure:?}");
+            }
+        }
+        drop(client);
+        served.stop();
+    }
 }
 
 #[test]

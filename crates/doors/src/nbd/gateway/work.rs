@@ -21,6 +21,8 @@ pub(super) enum Kind {
 pub(super) struct Work {
     /// Whom it is for. That connection may be gone by the time it is done.
     pub(super) connection: ConnectionId,
+    /// By its place among the exports.
+    pub(super) export: usize,
     pub(super) piece: PieceId,
     pub(super) kind: Kind,
     /// In bytes.
@@ -29,6 +31,8 @@ pub(super) struct Work {
     pub(super) parts_left: u32,
     /// The first failure of them.
     pub(super) failure: Option<Failure>,
+    /// A change whose connection is gone.
+    pub(super) is_orphan: bool,
 }
 
 /// All work that is out. Slots are used again, so that a busy gateway allocates nothing.
@@ -52,6 +56,16 @@ impl Works {
         });
         self.slots[slot as usize] = Some(work);
         u64::from(slot)
+    }
+
+    /// All that is out.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Work> {
+        self.slots.iter_mut().flatten()
+    }
+
+    /// Whether the work is an orphan, if it is out.
+    pub(super) fn is_orphan(&self, token: u64) -> bool {
+        self.slots.get(token as usize).and_then(Option::as_ref).is_some_and(|work| work.is_orphan)
     }
 
     /// What the work is.
@@ -96,6 +110,8 @@ pub(super) fn failure(error: &ClientError, kind: Kind) -> Failure {
         ClientError::NoSuchVolume { .. }
         | ClientError::DeviceFailed { .. }
         | ClientError::CorruptInTransit { .. }
+        | ClientError::OutcomeUnknown { .. }
+        | ClientError::Abandoned { .. }
         | ClientError::TimedOut { .. } => (ErrorCode::Io, None),
     };
     Failure { code, offset, message: error.to_string() }
@@ -109,7 +125,8 @@ mod tests {
     fn work(parts_left: u32) -> Work {
         let connection = ConnectionId::of_link(LinkId(1));
         let piece = PieceId { slot: 0, index: 0, generation: 2 };
-        Work { connection, piece, kind: Kind::Change, length: 1, parts_left, failure: None }
+        let (kind, failure) = (Kind::Change, None);
+        Work { connection, export: 0, piece, kind, length: 1, parts_left, failure, is_orphan: false }
     }
 
     #[test]
@@ -133,5 +150,6 @@ mod tests {
         let code = |error| failure(&error, Kind::Change).code;
         assert_eq!(code(ClientError::NoSpace { volume: "v".into() }), ErrorCode::NoSpace);
         assert_eq!(code(ClientError::Fenced { volume: "v".into() }), ErrorCode::Shutdown);
+        assert_eq!(code(ClientError::OutcomeUnknown { volume: "v".into() }), ErrorCode::Io);
     }
 }

@@ -282,3 +282,35 @@ fn a_server_that_is_going_refuses_options_and_requests() {
     server.connection.complete_read(request.id, [ReadPart::Bytes(b"x")], &mut server.sent);
     assert_eq!(server.sent, [simple(0, 1), b"x".to_vec()].concat());
 }
+
+#[test]
+fn nobody_begins_to_use_an_export_that_settles() {
+    let go = option_bytes(option::GO, &info_data("demo", &[]));
+    for choice in [go, option_bytes(option::EXPORT_NAME, b"demo")] {
+        let (exports, mut requests, mut sent) = (exports(), Vec::new(), Vec::<u8>::new());
+        let mut connection = Connection::new(exports.clone(), Limits::default(), &mut sent);
+        exports.set_settling(0, true);
+        let about = option_bytes(option::INFO, &info_data("demo", &[]));
+        let bytes = flags_and(&[&about, &choice]);
+        let consumed = connection.handle_bytes(&bytes, &mut requests, &mut sent);
+        assert_eq!(bytes.len() - consumed, choice.len(), "it is told about it");
+        assert_eq!(connection.waiting(), Waiting::Settlement);
+        sent.clear();
+        // However often it is asked, and whatever the client sends meanwhile.
+        let behind = [&bytes[consumed..], &request(command::FLUSH, 0, 1, 0, 0)].concat();
+        for _ in 0..1000 {
+            assert_eq!(connection.handle_bytes(&behind, &mut requests, &mut sent), 0);
+        }
+        assert!(sent.is_empty() && connection.is_negotiating());
+        exports.set_settling(0, false);
+        assert_eq!(connection.handle_bytes(&behind, &mut requests, &mut sent), behind.len());
+        assert_eq!(connection.export(), Some(0));
+        // Who has begun goes on, and the other export is open.
+        exports.set_settling(0, true);
+        let flush = request(command::FLUSH, 0, 2, 0, 0);
+        assert_eq!(connection.handle_bytes(&flush, &mut requests, &mut sent), flush.len());
+        let mut other = Connection::new(exports, Limits::default(), &mut sent);
+        other.handle_bytes(&handshake_to("frozen", true), &mut requests, &mut sent);
+        assert_eq!(other.export(), Some(1));
+    }
+}

@@ -44,7 +44,7 @@ fn content_of(osd: u64, path: &Path) -> Content {
     let mut content = Content::new();
     for key in store.objects() {
         let blocks = content.entry(key).or_default();
-        store.for_each_block(&key, |block, checksum| {
+        store.for_each_block(&key, |block, checksum, _| {
             blocks.insert(block, checksum);
         });
         let (mut extents, mut checksums) = (Vec::new(), Vec::new());

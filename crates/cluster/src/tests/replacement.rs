@@ -1,0 +1,145 @@
+//! OSDs that go on under their numbers on blank drives, and who still counts on what was on the drives before.
+
+use super::osds::Paused;
+use super::*;
+use std::collections::BTreeSet;
+
+const OSD: OsdId = OsdId(2);
+
+/// A blank drive.
+fn blank(number: u128) -> Replacement {
+    let (path, class) = (format!("/dev/blank{number}"), DeviceClass::Nvme);
+    Replacement { uuid: uuid(number), path, bytes: 16 * GIB, class }
+}
+
+/// Puts the OSD on a blank drive.
+async fn replace(cluster: &Cluster, number: u128) -> Result<bool> {
+    cluster.replace_osd(OSD, &blank(number), &BTreeSet::new(), Txn::new()).await
+}
+
+/// Has every group go on without an OSD, which is a learner from then on.
+async fn goes_on_without(cluster: &Cluster, osd: OsdId) {
+    for (pg, config) in cluster.map().await.unwrap().pgs {
+        let in_sync: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
+        let epoch = Epoch(config.epoch.0 + 1);
+        let next = PgConfig { epoch, primary: in_sync[0], in_sync, learners: vec![osd] };
+        assert!(cluster.change_pg(pg, config.epoch, next).await.unwrap());
+    }
+}
+
+/// A configuration in which the OSD is in sync again.
+fn with_it(config: &PgConfig) -> PgConfig {
+    let mut next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
+    next.in_sync.append(&mut next.learners);
+    next
+}
+
+#[tokio::test]
+async fn an_osd_that_is_down_goes_on_under_its_number_on_a_blank_drive() {
+    let (_directory, cluster) = three().await;
+    let lease = lease(&cluster).await;
+    cluster.osd_up_as(OSD, uuid(3), address(7002), lease).await.unwrap();
+    assert!(matches!(replace(&cluster, 9).await, Err(ClusterError::OsdUp { osd: OSD })));
+    cluster.registry().lease_revoke(lease).await.unwrap();
+    let error = replace(&cluster, 9).await.unwrap_err();
+    assert!(matches!(error, ClusterError::OsdInSync { osd: OSD, .. }), "{error}");
+    assert!(error.to_string().contains("64 of 64 placement groups, 1.0 among them"), "{error}");
+    goes_on_without(&cluster, OSD).await;
+    cluster.set_admission(OSD, Admission::Out).await.unwrap();
+    let before = cluster.map().await.unwrap();
+
+    let refused = Txn::new().when(Compare::Exists("another".into()));
+    assert!(!cluster.replace_osd(OSD, &blank(9), &BTreeSet::new(), refused).await.unwrap());
+    let along = Txn::new().then(Operation::put("another", "1"));
+    assert!(cluster.replace_osd(OSD, &blank(9), &BTreeSet::new(), along).await.unwrap());
+    assert!(cluster.registry().get("another").await.unwrap().is_some());
+    let map = cluster.map().await.unwrap();
+    let info = &map.osds[&OSD];
+    assert_eq!((info.uuid, info.bytes, info.node), (uuid(9), 16 * GIB, NodeId(2)));
+    assert_eq!((info.device_class, info.admission, info.incarnation), (DeviceClass::Nvme, Admission::In, 1));
+    assert_eq!((&map.targets, &map.pgs), (&before.targets, &before.pgs), "its groups stay its own");
+    assert_eq!(cluster.osd_of(uuid(3)).await.unwrap(), None, "what was formatted before is nobody");
+    assert_eq!(cluster.osd_of(uuid(9)).await.unwrap(), Some(OSD));
+    let slot = |is_new| Some(SlotOsd { osd: OSD, uuid: uuid(9), is_new });
+    assert_eq!(cluster.osd_at(NodeId(2), "/dev/blank9").await.unwrap(), slot(true));
+    assert_eq!(cluster.osd_at(NodeId(1), "/dev/blank9").await.unwrap(), None, "of another node");
+    assert_eq!(cluster.osd_at(NodeId(2), "/dev/blank8").await.unwrap(), None);
+
+    // A process that hung meanwhile still runs it as it was.
+    let lease = super::lease(&cluster).await;
+    let late = cluster.osd_up_as(OSD, uuid(3), address(7002), lease).await;
+    assert!(matches!(late, Err(ClusterError::OsdReplaced { osd: OSD })));
+    assert_eq!(cluster.map().await.unwrap().osds[&OSD].address, None);
+    assert_eq!(cluster.osd_up_as(OSD, uuid(9), address(7003), lease).await.unwrap(), 2);
+    assert_eq!(
+        cluster.osd_at(NodeId(2), "/dev/blank9").await.unwrap(),
+        slot(false),
+        "blank it is a loss now"
+    );
+}
+
+#[tokio::test]
+async fn it_may_be_replaced_again_and_again_until_it_is_up() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    for number in [9, 10] {
+        assert!(replace(&cluster, number).await.unwrap());
+        assert_eq!(cluster.map().await.unwrap().osds[&OSD].uuid, uuid(number));
+    }
+    assert_eq!(cluster.osd_of(uuid(9)).await.unwrap(), None);
+    let ids = cluster.registry().range("millpond/uuid/").await.unwrap().entries;
+    assert_eq!(ids.len(), 3, "an OSD is formatted as one thing");
+}
+
+#[tokio::test]
+async fn nobody_becomes_in_sync_by_what_was_on_the_drive_before() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    let pg = PgId { pool: PoolId(1), index: 5 };
+    let before = cluster.map().await.unwrap();
+    assert!(replace(&cluster, 9).await.unwrap());
+    let next = with_it(&before.pgs[&pg]);
+    let claim = |map: ClusterMap| {
+        let (cluster, next) = (cluster.clone(), next.clone());
+        async move { cluster.claim_pg(pg, Epoch(2), next, &map).await.unwrap() }
+    };
+    assert!(!claim(before).await, "it was decided by acknowledgements of a drive that is gone");
+    assert!(claim(cluster.map().await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn one_that_becomes_in_sync_while_it_is_replaced_is_not() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    let pg = PgId { pool: PoolId(1), index: 5 };
+    let map = cluster.map().await.unwrap();
+    let (slow, paused, go) = Paused::before(&cluster, &keys::osd(OSD));
+    let replacing = tokio::spawn(async move { replace(&slow, 9).await });
+    paused.await.unwrap();
+    assert!(cluster.claim_pg(pg, Epoch(2), with_it(&map.pgs[&pg]), &map).await.unwrap());
+    go.send(()).unwrap();
+    assert!(!replacing.await.unwrap().unwrap(), "it holds acknowledged writes by now");
+    assert!(matches!(replace(&cluster, 9).await, Err(ClusterError::OsdInSync { .. })));
+}
+
+#[tokio::test]
+async fn groups_that_are_lost_begin_anew_only_where_that_is_said_and_nobody_else_has_them() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    let single = cluster.create_pool("single", 1, 1, 8).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    let alone = map.pgs.iter().filter(|(pg, config)| pg.pool == single && config.in_sync == [OSD]);
+    let alone: BTreeSet<PgId> = alone.map(|(pg, _)| *pg).collect();
+    assert!(!alone.is_empty(), "else nothing is tested");
+    assert!(matches!(replace(&cluster, 9).await, Err(ClusterError::OsdInSync { .. })));
+    // One that another has in sync too is not given up, whatever is said.
+    let pg = PgId { pool: PoolId(1), index: 5 };
+    assert!(cluster.change_pg(pg, Epoch(2), with_it(&map.pgs[&pg])).await.unwrap());
+    let mut all = alone.clone();
+    all.insert(pg);
+    let refused = cluster.replace_osd(OSD, &blank(9), &all, Txn::new()).await;
+    assert!(matches!(refused, Err(ClusterError::OsdInSync { .. })));
+    let without = PgConfig { epoch: Epoch(4), ..map.pgs[&pg].clone() };
+    assert!(cluster.change_pg(pg, Epoch(3), without).await.unwrap());
+    assert!(cluster.replace_osd(OSD, &blank(9), &alone, Txn::new()).await.unwrap());
+}

@@ -1,0 +1,752 @@
+//! `millpond osd replace`: an OSD that cannot be started any more goes on, under its number, on a blank drive: where its own
+//! was, or elsewhere. What it shall hold is brought back by the others.
+//!
+//! It may break off anywhere: run again, it ends the same. In this order:
+//! 1. The OSD must be down, and nobody may have its drive or the one that takes its place: no process that runs it is left.
+//! 2. Of each group in which it is in sync somebody else who is up must be, too. Else it may have the last good copy, and what
+//!    is on it is given up only where a person says so, pool by pool.
+//! 3. Its groups must have gone on without it. Those that have too few members left for that wait for it, unless it is out: so
+//!    it is taken out then, and comes in again with the last step.
+//! 4. The drive is erased.
+//! 5. One transaction gives the OSD's number to the blank drive, and has whoever runs it look there
+//!    ([`Cluster::replace_osd`]). Its node formats the drive when it finds it.
+
+use crate::Usage;
+use crate::commands::membership::same_file;
+use crate::host::configuration::Stored;
+use crate::host::directory::Directory;
+use crate::host::drive_files;
+use crate::host::inquiry::Inquiry;
+use crate::host::settings::Settings;
+use crate::host::{access, supervisor};
+use crate::output;
+use anyhow::{Context, bail};
+use base::map::{Admission, ClusterMap, OsdInfo, PgConfig};
+use base::units::ByteSize;
+use base::{Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use clap::Args;
+use cluster::{Cluster, ClusterError, Replacement};
+use drive::{Drive, DriveError, OSD_BYTES_MIN, Use};
+use health::view::OsdView;
+use registry::Txn;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use store::{Device, OpenError};
+use tokio::time::Instant;
+
+/// How long an OSD is waited for that counts as up: longer than the lease of a process that died.
+const DOWN_LIMIT: Duration = Duration::from_secs(8);
+/// How long its groups may take to go on without it: their primaries may have just started, and wait for it a while.
+const GROUPS_LIMIT: Duration = Duration::from_secs(30);
+/// How long the OSD may take to come up on the drive.
+const UP_LIMIT: Duration = Duration::from_secs(60);
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After this it is told what is waited for.
+const SAY_AFTER: Duration = Duration::from_secs(1);
+
+/// Has an OSD go on on a blank drive.
+#[derive(Args, Clone, Debug)]
+pub struct ReplaceArguments {
+    /// The OSD: its number, or osd.NUMBER
+    #[arg(value_name = "ID", value_parser = crate::commands::osd::parse_osd)]
+    osd: OsdId,
+
+    /// The drive that takes its place: a block device, or a file that serves as one [default: where its drive was]
+    #[arg(long, value_name = "PATH")]
+    drive: Option<PathBuf>,
+
+    /// Erase what is on that drive, though it is of another cluster, of an OSD that was removed, or of no OSD at all
+    #[arg(long)]
+    erase: bool,
+
+    /// Go on though the OSD has the last good copy of placement groups of this pool, which is lost then; repeat it for more
+    #[arg(long, value_name = "POOL")]
+    lose_last_copy_of: Vec<String>,
+
+    /// Print the OSD as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of it.
+enum Done {
+    /// The OSD is up on the drive.
+    Replaced(Box<OsdView>),
+    /// It is up on it anyway.
+    Nothing(Box<OsdView>),
+    /// It comes up when its node runs.
+    WhenItRuns(&'static str),
+}
+
+/// `millpond osd replace`.
+pub fn replace(arguments: &ReplaceArguments, path: &Path) -> anyhow::Result<()> {
+    let directory = Directory::new(path)?;
+    let settings = Settings::load(&directory)?;
+    let osd = arguments.osd;
+    let done = access::with_cluster_and_inquiry(path, async |cluster, inquiry| {
+        let work = Work { cluster, inquiry, arguments, directory: &directory, settings: &settings };
+        work.run().await
+    })?;
+    let of = |osd: &OsdView| (osd.node, osd.path.clone().unwrap_or_else(|| "its drive".to_owned()));
+    match done {
+        Done::Replaced(view) => output::show(arguments.json, &view, || {
+            let (node, drive) = of(&view);
+            format!(
+                "{osd} is up on {node} with {drive}, which holds nothing yet. What it shall hold is brought back by the other \
+                 OSDs.\n`millpond status --watch` shows when all is well, `millpond osd tree` what it holds.\n"
+            )
+        }),
+        Done::Nothing(view) => output::show(arguments.json, &view, || {
+            let (node, drive) = of(&view);
+            format!("{osd} is up on {node} with {drive}: there is nothing to replace.\n")
+        }),
+        Done::WhenItRuns(how) => output::print_line(&format!(
+            "{osd} goes on with a drive that holds nothing yet, as soon as its node runs: {how}"
+        )),
+    }
+}
+
+/// Where the OSD is run from.
+enum Runner {
+    /// `millpond up`, with these nodes.
+    Up(BTreeSet<NodeId>),
+    /// `millpond node run`.
+    Node,
+}
+
+struct Work<'a> {
+    cluster: &'a Cluster,
+    inquiry: &'a Inquiry,
+    arguments: &'a ReplaceArguments,
+    directory: &'a Directory,
+    settings: &'a Settings,
+}
+
+/// The drives that are held while the OSD changes from one to the other, so that nobody runs it meanwhile.
+struct Held {
+    new: Drive,
+    _old: Option<Drive>,
+}
+
+impl Work<'_> {
+    async fn run(&self) -> anyhow::Result<Done> {
+        let osd = self.arguments.osd;
+        let map = self.cluster.map().await?;
+        let info = info_of(&map, osd)?;
+        let runner = self.runner(&map, info.node).await?;
+        let drives = self.cluster.drives().await?;
+        let old = drives.get(&osd).map(PathBuf::from);
+        let new = match (&self.arguments.drive, &old) {
+            (Some(given), _) => std::path::absolute(given)
+                .with_context(|| format!("cannot make sense of the path {given:?}"))?,
+            (None, Some(old)) => old.clone(),
+            (None, None) => {
+                bail!(Usage(format!("where the drive of {osd} was is not known; name one with --drive")))
+            }
+        };
+        if let Some(up) = self.wait_until_down(&new).await? {
+            return Ok(Done::Nothing(up));
+        }
+        self.check_no_other(&runner, &new, &map, &drives)?;
+        self.make_missing_file(&new, old.as_deref(), info)?;
+        let log = self.log_of(&runner, info.node);
+        let log_start = log.metadata().map_or(0, |metadata| metadata.len());
+        let registered = self.register(&runner, &new, old.as_deref()).await;
+        let uuid = match registered {
+            Ok(uuid) => uuid,
+            Err(error) => {
+                // Where this broke off before, its node may have started it just now.
+                let may_be_up = matches!(error.downcast_ref(), Some(DriveError::InUse(_)))
+                    || matches!(error.downcast_ref(), Some(ClusterError::OsdUp { .. }));
+                let up = if may_be_up { self.wait_until_down(&new).await? } else { None };
+                return up.map(Done::Nothing).ok_or(error);
+            }
+        };
+        self.name_in_settings(&runner, &new, old.as_deref(), &drives)?;
+        let runs = match &runner {
+            Runner::Up(_) => "millpond up --detach",
+            Runner::Node => "millpond node start",
+        };
+        if self.directory.holder()?.is_none() {
+            return Ok(Done::WhenItRuns(runs));
+        }
+        self.wait_until_up(uuid).await.map(Done::Replaced).with_context(|| {
+            let last = supervisor::last_line(&log, log_start);
+            let last = last.map(|line| format!("; the last its node said: {line}")).unwrap_or_default();
+            format!("{osd} did not come up on {}{last}; all of it is in {}", new.display(), log.display())
+        })
+    }
+
+    /// Who runs the OSD on this machine.
+    async fn runner(&self, map: &ClusterMap, node: NodeId) -> anyhow::Result<Runner> {
+        let settings = self.settings;
+        let (runner, is_own) = if settings.registry_url().is_some() && !settings.are_of_up() {
+            (Runner::Node, settings.node() == Some(node))
+        } else {
+            let stored = Stored::require(self.cluster.registry().as_ref()).await?;
+            let own = stored.configuration.node_ids(self.directory);
+            let is_own = own.contains(&node);
+            (Runner::Up(own), is_own)
+        };
+        if is_own {
+            return Ok(runner);
+        }
+        let osd = self.arguments.osd;
+        let host = map.host_of(node);
+        let on_host = match host == node.to_string() {
+            true => "the machine that runs it".to_owned(),
+            false => format!("host {host}"),
+        };
+        bail!(
+            "{osd} is on {node}, which is not of this machine: run `millpond osd replace {}` on {on_host}, where the drive is",
+            osd.0
+        )
+    }
+
+    fn log_of(&self, runner: &Runner, node: NodeId) -> PathBuf {
+        self.directory.child_log(&match runner {
+            Runner::Up(_) => node.to_string(),
+            Runner::Node => "node".to_owned(),
+        })
+    }
+
+    /// Waits until the OSD counts as down. Answers how it is if it is up, and on that drive, and well.
+    async fn wait_until_down(&self, new: &Path) -> anyhow::Result<Option<Box<OsdView>>> {
+        let osd = self.arguments.osd;
+        let began = Instant::now();
+        let mut is_told = false;
+        loop {
+            let map = self.cluster.map().await?;
+            if info_of(&map, osd)?.address.is_none() {
+                return Ok(None);
+            }
+            if began.elapsed() > DOWN_LIMIT {
+                bail!(
+                    "{osd} still counts as up after {} s, so something runs it; `millpond osd tree` shows its process",
+                    DOWN_LIMIT.as_secs()
+                );
+            }
+            let told = self.inquiry.osds().await?.into_iter().find(|view| view.osd == osd);
+            // One that died counts as up until its lease has run out.
+            let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+            let is_well = |view: &OsdView| {
+                view.up && view.is_reported() && view.failure.is_none() && view.pid.is_some_and(lives)
+            };
+            if let Some(view) = told.filter(is_well) {
+                let is_there = |path: &String| Path::new(path) == new || same_file(Path::new(path), new);
+                if view.path.as_ref().is_some_and(is_there) {
+                    return Ok(Some(Box::new(view)));
+                }
+                bail!(
+                    "{osd} is up and works with {}; to have its data on {} instead: `millpond osd add --device {}`, then \
+                     `millpond osd out {number}`, and `millpond osd rm {number}` when it is empty",
+                    view.path.as_deref().unwrap_or("its drive"),
+                    new.display(),
+                    new.display(),
+                    number = osd.0
+                );
+            }
+            if began.elapsed() > SAY_AFTER && !is_told {
+                is_told = true;
+                output::notice(&format!("{osd} still counts as up: waiting until its lease has run out"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether a drive is another OSD's, as far as the cluster knows.
+    fn check_no_other(
+        &self,
+        runner: &Runner,
+        new: &Path,
+        map: &ClusterMap,
+        drives: &BTreeMap<OsdId, String>,
+    ) -> anyhow::Result<()> {
+        let osd = self.arguments.osd;
+        let node = info_of(map, osd)?.node;
+        // Other machines have paths of their own.
+        let is_here = |other: &OsdId| {
+            map.osds.get(other).is_some_and(|info| match runner {
+                Runner::Up(own) => own.contains(&info.node),
+                Runner::Node => info.node == node,
+            })
+        };
+        let is_same = |path: &str| Path::new(path) == new || same_file(Path::new(path), new);
+        let other = drives.iter().find(|(other, path)| **other != osd && is_here(other) && is_same(path));
+        match other {
+            None => Ok(()),
+            Some((other, _)) => bail!(
+                "{}: is where the drive of {other} is, or was when that was started last; name another with --drive",
+                new.display()
+            ),
+        }
+    }
+
+    /// Makes the file anew that served as the drive, if it was one of the cluster's own and is gone.
+    fn make_missing_file(&self, new: &Path, old: Option<&Path>, info: &OsdInfo) -> anyhow::Result<()> {
+        let is_own = old == Some(new) && new.parent() == Some(self.directory.path());
+        if !is_own || new.exists() {
+            return Ok(());
+        }
+        let set_aside = drive_files::can_set_aside(self.directory.path(), info.bytes);
+        drive_files::make_file(new, info.bytes, set_aside)
+    }
+
+    /// Takes the drive, which must hold nothing that anybody misses, and the one that the OSD was on, if it is still there: so
+    /// no process is left that runs it.
+    async fn hold(&self, new: &Path, old: Option<&Path>, info: &OsdInfo) -> anyhow::Result<Held> {
+        let osd = self.arguments.osd;
+        let is_own_place = old == Some(new);
+        let opened = Drive::open(new, Use::Alone);
+        let mut drive = opened.with_context(|| match is_own_place {
+            true => format!(
+                "{osd} cannot go on where its drive was; put one in there, or name another with --drive"
+            ),
+            false => format!("{osd} cannot go on there"),
+        })?;
+        let bytes = drive.bytes();
+        if bytes < OSD_BYTES_MIN {
+            return Err(DriveError::TooSmall(new.to_owned(), ByteSize(bytes)).into());
+        }
+        let shown = new.display();
+        match self.content_of(&mut drive, info).await? {
+            Content::Nothing | Content::Own => {}
+            // It is as large as its own: what overwrote its own leaves it so.
+            Content::Unknown if is_own_place && bytes == info.bytes => {}
+            Content::Needed(other) => bail!(
+                "{shown}: is the drive of {other}, which the cluster counts on; put it back where it was, or give {other} up \
+                 first: `millpond osd out {number}`, `millpond osd rm {number}`",
+                number = other.0
+            ),
+            _ if self.arguments.erase => {}
+            Content::Other(what) => {
+                bail!("{shown}: holds {what}, and would lose it; name another drive, or say --erase")
+            }
+            Content::Unknown => bail!(
+                "{shown}: is not blank, and what is on it is not known; if nobody misses it, say --erase, else name another \
+                 drive"
+            ),
+        }
+        let old = match old.filter(|old| *old != new && !same_file(old, new)) {
+            None => None,
+            Some(old) => match Drive::open(old, Use::Alone) {
+                Ok(old) => Some(old),
+                Err(DriveError::InUse(_)) => bail!(
+                    "{}: is in use, so a process still runs {osd} there though it counts as down; end it (`fuser {}` shows \
+                     which)",
+                    old.display(),
+                    old.display()
+                ),
+                // It is gone, or of no use: nobody runs an OSD on that.
+                Err(_) => None,
+            },
+        };
+        Ok(Held { new: drive, _old: old })
+    }
+
+    /// What a drive holds.
+    async fn content_of(&self, drive: &mut Drive, info: &OsdInfo) -> anyhow::Result<Content> {
+        let osd = self.arguments.osd;
+        let cluster_id = self.cluster.id().await?;
+        let found = match drive.osd() {
+            Ok(found) => found,
+            Err(DriveError::Superblock(_, OpenError::SuperblocksDamaged) | DriveError::NotBlank(_)) => {
+                return Ok(match drive.content()? {
+                    Some(content) => Content::Other(content.to_owned()),
+                    None => Content::Unknown,
+                });
+            }
+            Err(error @ DriveError::Superblock(..)) => {
+                return Ok(Content::Other(format!("an OSD ({error})")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(found) = found else {
+            return Ok(drive
+                .content()?
+                .map_or(Content::Nothing, |content| Content::Other(content.to_owned())));
+        };
+        if found.cluster != cluster_id {
+            return Ok(Content::Other(format!("{} of cluster {}", found.osd, found.cluster)));
+        }
+        Ok(match self.cluster.osd_of(found.osd_uuid).await? {
+            Some(other) if other != osd => Content::Needed(other),
+            // As it was, or as it was before an earlier replacement.
+            _ if found.osd_uuid == info.uuid || found.osd == osd => Content::Own,
+            _ => Content::Other(format!("{}, which was removed from this cluster", found.osd)),
+        })
+    }
+
+    /// Gives the OSD's number to the drive as soon as its groups do not count on it any more. Answers as what it is to be
+    /// formatted.
+    async fn register(&self, runner: &Runner, new: &Path, old: Option<&Path>) -> anyhow::Result<OsdUuid> {
+        let osd = self.arguments.osd;
+        let uuid = OsdUuid(uuid::Uuid::new_v4());
+        // Whatever is wrong with the drives is told before anything is changed.
+        drop(self.hold(new, old, info_of(&self.cluster.map().await?, osd)?).await?);
+        let began = Instant::now();
+        let mut is_told = false;
+        loop {
+            let map = self.cluster.map().await?;
+            let info = info_of(&map, osd)?;
+            if info.uuid == uuid {
+                // The answer was lost.
+                return Ok(uuid);
+            }
+            let last = LastCopies::of(&map, osd);
+            self.check_accepted(&last, &map)?;
+            let waiting = waiting(&map, osd, &last);
+            if waiting.is_empty() {
+                let mut held = self.hold(new, old, info).await?;
+                self.leave_to_others(&last).await?;
+                held.new.erase().with_context(|| format!("{}: cannot erase it", new.display()))?;
+                let replacement = Replacement {
+                    uuid,
+                    path: new.display().to_string(),
+                    bytes: held.new.bytes(),
+                    class: held.new.class,
+                };
+                let along = self.along(runner, info.node, new, old).await?;
+                match self.cluster.replace_osd(osd, &replacement, &last.alone, along).await {
+                    Ok(true) => return Ok(uuid),
+                    // Something that this was decided by has changed.
+                    Ok(false) | Err(ClusterError::OsdInSync { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            } else if must_be_out(&map, osd, &waiting) && info.admission == Admission::In {
+                output::notice(&format!(
+                    "{osd} is out until it goes on: placement groups with fewer members than their pool's min-size wait for it \
+                     otherwise"
+                ));
+                self.cluster.set_admission(osd, Admission::Out).await?;
+            }
+            if began.elapsed() > GROUPS_LIMIT {
+                match waiting.is_empty() {
+                    true => bail!("the cluster is being changed by others all the time; try again"),
+                    false => bail!(self.still_waiting(&map, &waiting)),
+                }
+            }
+            if began.elapsed() > SAY_AFTER && !is_told && !waiting.is_empty() {
+                is_told = true;
+                output::notice(&format!("waiting until {} go on without {osd}", so_many(waiting.len())));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether a person gives up the copies that may be the last good ones.
+    fn check_accepted(&self, last: &LastCopies, map: &ClusterMap) -> anyhow::Result<()> {
+        let name =
+            |pool: &PoolId| map.pools.get(pool).map_or_else(|| pool.to_string(), |pool| pool.name.clone());
+        let accepted = &self.arguments.lose_last_copy_of;
+        let refused: Vec<&PoolId> =
+            last.pools.keys().filter(|pool| !accepted.contains(&name(pool))).collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let osd = self.arguments.osd;
+        let told: Vec<String> = refused
+            .iter()
+            .map(|pool| {
+                let LastOfPool { pgs, example, down } = &last.pools[*pool];
+                let of_all = map.pgs_of(**pool).count();
+                let others = match down.is_empty() {
+                    true => String::new(),
+                    false => {
+                        let names: Vec<String> = down.iter().map(OsdId::to_string).collect();
+                        let (has, is) = if down.len() == 1 { ("has", "is") } else { ("have", "are") };
+                        format!(
+                            " ({} {has} one too, and {is} down: bring that back first)",
+                            names.join(" and ")
+                        )
+                    }
+                };
+                format!(
+                    "{pgs} of {of_all} placement groups of pool {}, {example} among them{others}",
+                    name(pool)
+                )
+            })
+            .collect();
+        let flags: Vec<String> =
+            refused.iter().map(|pool| format!("--lose-last-copy-of {}", name(pool))).collect();
+        bail!(
+            "{osd} has the last good copy that there is now of {}; what was written there is lost if it is replaced. If its \
+             drive is lost for good, and nobody else's comes back, say {}",
+            told.join(", and of "),
+            flags.join(" ")
+        )
+    }
+
+    /// Has the groups that are given up here wait for those others alone who are in sync and down: they may come back.
+    async fn leave_to_others(&self, last: &LastCopies) -> anyhow::Result<()> {
+        let osd = self.arguments.osd;
+        for (pg, config) in &last.with_others_down {
+            let in_sync: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
+            let learners = config.learners.iter().copied().chain([osd]).collect();
+            let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: in_sync[0], in_sync, learners };
+            // One that has changed meanwhile is looked at again.
+            self.cluster.change_pg(*pg, config.epoch, next).await?;
+        }
+        Ok(())
+    }
+
+    /// What changes in the same transaction: where whoever runs the OSD finds its drive.
+    async fn along(
+        &self,
+        runner: &Runner,
+        node: NodeId,
+        new: &Path,
+        old: Option<&Path>,
+    ) -> anyhow::Result<Txn> {
+        let Runner::Up(own) = runner else { return Ok(Txn::new()) };
+        let stored = Stored::require(self.cluster.registry().as_ref()).await?;
+        let known = stored.configuration.drives(self.directory);
+        match known.iter().find(|drive| drive.path == new) {
+            Some(drive) if drive.node == node.0 => return Ok(Txn::new()),
+            Some(drive) => {
+                bail!("{}: is a drive of node.{}, and {node} needs another", new.display(), drive.node)
+            }
+            None => {}
+        }
+        let mut configuration = stored.configuration.clone();
+        if let Some(old) = old {
+            // A path that means another OSD's drive by now is still needed.
+            let (map, drives) = (self.cluster.map().await?, self.cluster.drives().await?);
+            let is_shared = drives.iter().any(|(other, path)| {
+                let is_here = map.osds.get(other).is_some_and(|info| own.contains(&info.node));
+                *other != self.arguments.osd && is_here && Path::new(path) == old
+            });
+            if !is_shared {
+                configuration.forget(old, self.directory);
+            }
+        }
+        configuration.add(node.0, new, self.directory)?;
+        stored.replaced_by(&configuration)
+    }
+
+    /// Names the drive in the settings of a host that joined, instead of the one before. Only now: a blank drive that is named
+    /// there and no OSD's becomes another OSD.
+    fn name_in_settings(
+        &self,
+        runner: &Runner,
+        new: &Path,
+        old: Option<&Path>,
+        drives: &BTreeMap<OsdId, String>,
+    ) -> anyhow::Result<()> {
+        let Runner::Node = runner else { return Ok(()) };
+        let mut settings = Settings::load(self.directory)?;
+        let mut devices = settings.devices();
+        if devices.iter().any(|device| device == new) {
+            return Ok(());
+        }
+        // Where this broke off just before this, the registry has forgotten the one before: it is no OSD's, and gone.
+        let is_left_over =
+            |device: &Path| !device.exists() && !drives.values().any(|path| Path::new(path) == device);
+        let is_before = |device: &Path| match old {
+            Some(old) if old != new => device == old,
+            _ => is_left_over(device),
+        };
+        match devices.iter_mut().find(|device| is_before(device)) {
+            Some(device) => *device = new.to_owned(),
+            None => devices.push(new.to_owned()),
+        }
+        settings.set_devices(&devices);
+        settings.store()?;
+        if settings.devices() != devices {
+            output::warning(&format!(
+                "the environment names other drives than node.devices of {}: name {} there too",
+                self.directory.settings_file().display(),
+                new.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Why the groups do not go on without the OSD.
+    fn still_waiting(&self, map: &ClusterMap, waiting: &[PgId]) -> String {
+        let osd = self.arguments.osd;
+        let is_missing = |one: &OsdId| {
+            map.osds.get(one).is_some_and(|info| info.address.is_none() && info.admission == Admission::In)
+        };
+        let members = waiting.iter().flat_map(|pg| map.pgs[pg].in_sync.iter().copied());
+        let missing: BTreeSet<OsdId> = members.filter(|one| *one != osd && is_missing(one)).collect();
+        let because = match missing.len() {
+            0 => "`millpond status` says what they wait for".to_owned(),
+            count => {
+                let names: Vec<String> = missing.iter().map(OsdId::to_string).collect();
+                let commands: Vec<String> =
+                    missing.iter().map(|one| format!("`millpond osd replace {}`", one.0)).collect();
+                let (are, them) = if count == 1 { ("is", "it") } else { ("are", "them") };
+                format!(
+                    "they wait for {} too, which {are} down: bring {them} back, or replace {them} as well: {}",
+                    names.join(" and "),
+                    commands.join(", ")
+                )
+            }
+        };
+        format!(
+            "{osd} is not replaced yet: after {} s {} still count on it, {} among them; {because}. Then run this again",
+            GROUPS_LIMIT.as_secs(),
+            so_many(waiting.len()),
+            waiting.first().map(PgId::to_string).unwrap_or_default()
+        )
+    }
+
+    /// Waits until the OSD is up as what it was formatted now.
+    async fn wait_until_up(&self, uuid: OsdUuid) -> anyhow::Result<Box<OsdView>> {
+        let osd = self.arguments.osd;
+        let deadline = Instant::now() + UP_LIMIT;
+        loop {
+            let map = self.cluster.map().await?;
+            let info = info_of(&map, osd)?;
+            if info.uuid != uuid {
+                bail!("it was replaced again meanwhile, by somebody else");
+            }
+            let is_up = info.address.is_some();
+            if is_up || Instant::now() >= deadline {
+                let told = self.inquiry.osds().await?.into_iter().find(|view| view.osd == osd);
+                match told {
+                    Some(view) if is_up && view.up => return Ok(Box::new(view)),
+                    Some(OsdView { start_refused: Some(reason), .. }) if !is_up => bail!("{reason}"),
+                    _ if Instant::now() >= deadline => bail!("it is not up after {} s", UP_LIMIT.as_secs()),
+                    _ => {}
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// What is on a drive that is to take the place of an OSD's.
+enum Content {
+    Nothing,
+    /// That very OSD, as it was.
+    Own,
+    /// Something of which nobody can tell what it was.
+    Unknown,
+    /// Another OSD of this cluster.
+    Needed(OsdId),
+    /// In words.
+    Other(String),
+}
+
+/// The groups of which an OSD may have the last good copy: nobody else who is up is in sync.
+#[derive(Debug, Default)]
+struct LastCopies {
+    pools: BTreeMap<PoolId, LastOfPool>,
+    /// Those that nobody else is in sync in at all.
+    alone: BTreeSet<PgId>,
+    /// Those in which somebody is who is down.
+    with_others_down: BTreeMap<PgId, PgConfig>,
+}
+
+/// Those of a pool.
+#[derive(Debug)]
+struct LastOfPool {
+    pgs: usize,
+    example: PgId,
+    /// Who else has one, and is down.
+    down: BTreeSet<OsdId>,
+}
+
+impl LastCopies {
+    fn of(map: &ClusterMap, osd: OsdId) -> LastCopies {
+        let is_up = |one: &OsdId| map.osds.get(one).is_some_and(|info| info.address.is_some());
+        let mut last = LastCopies::default();
+        for (pg, config) in map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&osd)) {
+            let others: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
+            if others.iter().any(is_up) {
+                continue;
+            }
+            let fresh = || LastOfPool { pgs: 0, example: *pg, down: BTreeSet::new() };
+            let of_pool = last.pools.entry(pg.pool).or_insert_with(fresh);
+            of_pool.pgs += 1;
+            of_pool.down.extend(&others);
+            if others.is_empty() {
+                last.alone.insert(*pg);
+            } else {
+                last.with_others_down.insert(*pg, config.clone());
+            }
+        }
+        last
+    }
+
+    fn has(&self, pg: &PgId) -> bool {
+        self.alone.contains(pg) || self.with_others_down.contains_key(pg)
+    }
+}
+
+/// The groups that still count on an OSD, and can go on without it.
+fn waiting(map: &ClusterMap, osd: OsdId, last: &LastCopies) -> Vec<PgId> {
+    let counting = map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&osd));
+    counting.map(|(pg, _)| *pg).filter(|pg| !last.has(pg)).collect()
+}
+
+/// Whether some of these groups have too few members left to go on without an OSD that may come back.
+fn must_be_out(map: &ClusterMap, osd: OsdId, waiting: &[PgId]) -> bool {
+    let is_left =
+        |one: &&OsdId| **one != osd && map.osds.get(*one).is_some_and(|info| info.address.is_some());
+    waiting.iter().any(|pg| {
+        let min_size = map.pools.get(&pg.pool).map_or(0, |pool| pool.min_size as usize);
+        map.pgs[pg].in_sync.iter().filter(is_left).count() < min_size
+    })
+}
+
+fn info_of(map: &ClusterMap, osd: OsdId) -> anyhow::Result<&OsdInfo> {
+    Ok(map.osds.get(&osd).ok_or(ClusterError::NoSuchOsd { osd })?)
+}
+
+fn so_many(groups: usize) -> String {
+    if groups == 1 { "1 placement group".to_owned() } else { format!("{groups} placement groups") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::PoolInfo;
+
+    const OSD: OsdId = OsdId(0);
+
+    fn pg(index: u32) -> PgId {
+        PgId { pool: PoolId(1), index }
+    }
+
+    /// Three OSDs, of which these are up, and a group for each of these lists of who is in sync.
+    fn map(up: &[u32], groups: &[&[u32]]) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        for osd in 0..3 {
+            let address = up.contains(&osd).then(|| ([127, 0, 0, 1], 7000).into());
+            map.osds.insert(OsdId(osd), OsdInfo { address, ..OsdInfo::default() });
+        }
+        let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, ..PoolInfo::default() };
+        map.pools.insert(PoolId(1), pool);
+        for (index, in_sync) in (0..).zip(groups) {
+            let in_sync: Vec<OsdId> = in_sync.iter().copied().map(OsdId).collect();
+            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+            map.pgs.insert(pg(index), config);
+        }
+        map
+    }
+
+    #[test]
+    fn the_last_good_copy_is_that_of_which_nobody_who_is_up_has_another() {
+        let map = map(&[1], &[&[0, 1, 2], &[1, 2], &[0], &[0, 2], &[2]]);
+        let last = LastCopies::of(&map, OSD);
+        assert_eq!(last.alone, BTreeSet::from([pg(2)]));
+        assert_eq!(last.with_others_down.keys().copied().collect::<Vec<_>>(), [pg(3)]);
+        let of_pool = &last.pools[&PoolId(1)];
+        assert_eq!((of_pool.pgs, of_pool.example, of_pool.down.len()), (2, pg(2), 1));
+        assert_eq!(waiting(&map, OSD, &last), [pg(0)]);
+    }
+
+    #[test]
+    fn an_osd_must_be_out_where_too_few_are_left_without_it() {
+        let enough = map(&[1, 2], &[&[0, 1, 2], &[1, 2]]);
+        assert!(!must_be_out(&enough, OSD, &[pg(0)]));
+        let few = map(&[1], &[&[0, 1, 2]]);
+        assert!(must_be_out(&few, OSD, &[pg(0)]));
+        assert!(!must_be_out(&few, OSD, &[]));
+    }
+}

@@ -1,0 +1,625 @@
+//! The bay of one drive in a node: the OSD on the drive is started and kept, and where that cannot be, the bay is kept for it.
+//!
+//! - An OSD that is not started, because its drive is not there or what is on it cannot be used, costs the other OSDs of its
+//!   process nothing. The manager is told why, for as long as nobody else runs it. It is tried again and again: the drive may
+//!   come back.
+//! - One that gave its drive up lets go of it, and is not tried again by itself.
+//! - Either is tried at once when the cluster gives its number to another drive (`millpond osd replace`), which may be in this
+//!   very bay.
+//! - A bay whose OSD was removed, or is in another bay by now, is over.
+
+use crate::error::NodeError;
+use crate::listeners::{ListenError, Listeners};
+use crate::osd_control::{End, Means, OsdControl, control_osd};
+use crate::refusals::Refusals;
+use crate::shard::{self, Command, Report, ShardConfig, ToShard};
+use crate::switchboard::Switchboard;
+use api::board::Board;
+use auth::Identity;
+use base::map::ClusterMap;
+use base::status::OsdStatus;
+use base::{ClusterId, NodeId, OsdId, OsdUuid};
+use cluster::{Cluster, ScrubWishes, SlotOsd};
+use drive::{Drive, DriveError, Use};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Device;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// The longest queue between a shard and the control side.
+const QUEUE_LENGTH: usize = 256;
+/// Pauses before an OSD that was not started is tried again, doubled each time, in seconds.
+const PAUSE_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
+
+/// What the bays of a process have in common.
+pub(crate) struct Surroundings {
+    pub(crate) node: NodeId,
+    pub(crate) identity: Identity,
+    pub(crate) volatile_cache: Option<bool>,
+    pub(crate) spin_max: Duration,
+    pub(crate) listen: Vec<IpAddr>,
+    pub(crate) cluster: Cluster,
+    pub(crate) maps: watch::Receiver<Arc<ClusterMap>>,
+    pub(crate) wishes: ScrubWishes,
+    pub(crate) board: Board,
+    /// Where connections are made.
+    pub(crate) handshakes: Handle,
+}
+
+/// See the module's documentation.
+pub(crate) struct Bay {
+    around: Arc<Surroundings>,
+    path: PathBuf,
+}
+
+/// A bay without a running OSD.
+pub(crate) struct Vacancy {
+    /// The OSD that belongs there, and as what the cluster knew it, if it knows one.
+    slot: Option<(OsdId, OsdUuid)>,
+    why: Why,
+}
+
+enum Why {
+    /// It was not started.
+    Refused(Box<NodeError>),
+    /// It gave its drive up: how it was then.
+    GaveUp(Box<OsdStatus>),
+}
+
+impl Vacancy {
+    fn of_nobody(error: impl Into<NodeError>) -> Vacancy {
+        Vacancy { slot: None, why: Why::Refused(Box::new(error.into())) }
+    }
+
+    /// Whether it is for this one drive alone.
+    pub(crate) fn is_of_drive(&self) -> bool {
+        match &self.why {
+            Why::Refused(error) => error.is_of_drive(),
+            Why::GaveUp(_) => true,
+        }
+    }
+
+    /// Whether the cluster knows an OSD that belongs there.
+    pub(crate) fn is_known(&self) -> bool {
+        self.slot.is_some()
+    }
+
+    /// Why nothing runs there, for a person.
+    fn reason(&self) -> String {
+        match &self.why {
+            Why::Refused(error) => error.to_string(),
+            Why::GaveUp(status) => status.failure.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The same, for whoever cannot go on without.
+    pub(crate) fn into_error(self) -> NodeError {
+        match self.why {
+            Why::Refused(error) => *error,
+            Why::GaveUp(status) => NodeError::Store(status.failure.unwrap_or_default()),
+        }
+    }
+}
+
+/// What a map says of a bay's OSD that does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing yet: it is older than what is known here.
+    Unclear,
+    /// It was removed, or is of another node.
+    Over,
+    /// Its number was given to another drive.
+    Replaced,
+    /// Another process runs it, or the lease of the one before has not run out.
+    Runs,
+    /// It waits for this bay.
+    Waits,
+}
+
+/// What a map says of an OSD of `node`; `is_known` if one has shown it as `uuid` before.
+fn outlook(map: &ClusterMap, node: NodeId, (osd, uuid): (OsdId, OsdUuid), is_known: bool) -> Outlook {
+    match map.osds.get(&osd) {
+        Some(info) if info.uuid == uuid && info.node != node => Outlook::Over,
+        Some(info) if info.uuid == uuid && info.address.is_some() => Outlook::Runs,
+        Some(info) if info.uuid == uuid => Outlook::Waits,
+        Some(_) if is_known => Outlook::Replaced,
+        None if is_known => Outlook::Over,
+        _ => Outlook::Unclear,
+    }
+}
+
+fn pause(attempts: u32) -> Duration {
+    let doubled = PAUSE_SECONDS.start() << attempts.min(16);
+    Duration::from_secs(doubled.min(*PAUSE_SECONDS.end()))
+}
+
+impl Bay {
+    pub(crate) fn new(around: Arc<Surroundings>, path: PathBuf) -> Bay {
+        Bay { around, path }
+    }
+
+    /// Keeps the bay, from what became of its first start, until it is over or `stop` changes.
+    ///
+    /// # Errors
+    /// When its OSD cannot go on though the drive is sound.
+    pub(crate) async fn tend(
+        self,
+        started: Result<OsdControl, Vacancy>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<End, NodeError> {
+        let Surroundings { cluster, maps, wishes, board, .. } = &*self.around;
+        let (mut occupant, mut attempts, mut said) = (started, 0, String::new());
+        loop {
+            let vacancy = match occupant {
+                Ok(osd) => {
+                    let (id, uuid) = (osd.id, osd.uuid);
+                    // Why it was not started before is over.
+                    board.forget(id);
+                    (attempts, said) = (0, String::new());
+                    let means = Means {
+                        cluster: cluster.clone(),
+                        maps: maps.clone(),
+                        wishes: wishes.clone(),
+                        board: board.clone(),
+                        stop: stop.clone(),
+                    };
+                    let why = match control_osd(osd, means).await? {
+                        End::GaveUp(status) => Why::GaveUp(status),
+                        End::Replaced => {
+                            let path = self.path.clone();
+                            Why::Refused(Box::new(NodeError::Replaced { path, osd: id }))
+                        }
+                        end => return Ok(end),
+                    };
+                    Vacancy { slot: Some((id, uuid)), why }
+                }
+                Err(vacancy) => vacancy,
+            };
+            self.log(&vacancy, &mut said);
+            let ended = self.wait(&vacancy, attempts, &mut stop).await;
+            attempts += 1;
+            occupant = match ended {
+                Some(end) => {
+                    self.untell(&vacancy);
+                    return Ok(end);
+                }
+                None => match self.start().await {
+                    // What is wrong has nothing to do with the drive, and passes: the registry may be away.
+                    Err(trouble) if !trouble.is_of_drive() => {
+                        tracing::warn!(
+                            path = %self.path.display(), error = %trouble.reason(),
+                            "an OSD cannot be tried again now"
+                        );
+                        Err(vacancy)
+                    }
+                    // It is on another drive, or was removed before a map showed that.
+                    Err(now) if vacancy.is_known() && !now.is_known() => {
+                        self.untell(&vacancy);
+                        return Ok(End::Removed);
+                    }
+                    occupant => occupant,
+                },
+            };
+        }
+    }
+
+    /// Says once why nothing runs.
+    fn log(&self, vacancy: &Vacancy, said: &mut String) {
+        let reason = vacancy.reason();
+        if let (Why::Refused(_), false) = (&vacancy.why, *said == reason) {
+            match vacancy.slot {
+                Some((osd, _)) => {
+                    tracing::error!(%osd, error = %reason, "it is not started; `millpond status` says what to do");
+                }
+                None => tracing::warn!(error = %reason, "a drive is left alone"),
+            }
+        }
+        *said = reason;
+    }
+
+    /// Waits until the OSD is to be tried again; `None` then. Meanwhile the manager is told why it does not run.
+    async fn wait(&self, vacancy: &Vacancy, attempts: u32, stop: &mut watch::Receiver<bool>) -> Option<End> {
+        let Surroundings { node, maps, board, .. } = &*self.around;
+        let pause = async {
+            match &vacancy.why {
+                Why::Refused(_) => tokio::time::sleep(pause(attempts)).await,
+                Why::GaveUp(_) => std::future::pending().await,
+            }
+        };
+        tokio::pin!(pause);
+        let mut maps = maps.clone();
+        maps.mark_changed();
+        let mut is_known = false;
+        loop {
+            tokio::select! {
+                () = &mut pause => return None,
+                _ = stop.changed() => return Some(End::Asked),
+                Ok(()) = maps.changed() => {
+                    let Some(slot) = vacancy.slot else { continue };
+                    let seen = outlook(&maps.borrow_and_update(), *node, slot, is_known);
+                    is_known |= !matches!(seen, Outlook::Unclear | Outlook::Replaced);
+                    match seen {
+                        Outlook::Unclear => {}
+                        Outlook::Over => return Some(End::Removed),
+                        Outlook::Replaced => return None,
+                        Outlook::Runs => board.forget(slot.0),
+                        Outlook::Waits => board.note_status(slot.0, &self.status_of(vacancy)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the manager is told of an OSD that does not run.
+    fn status_of(&self, vacancy: &Vacancy) -> OsdStatus {
+        match &vacancy.why {
+            Why::GaveUp(status) => OsdStatus::clone(status),
+            Why::Refused(error) => OsdStatus {
+                path: self.path.display().to_string(),
+                pid: std::process::id(),
+                start_refused: Some(error.to_string()),
+                ..OsdStatus::default()
+            },
+        }
+    }
+
+    /// Nothing more is to be told of it.
+    fn untell(&self, vacancy: &Vacancy) {
+        if let Some((osd, _)) = vacancy.slot {
+            self.around.board.forget(osd);
+        }
+    }
+
+    /// Opens the drive, learns or makes its identity, and starts its shard.
+    pub(crate) async fn start(&self) -> Result<OsdControl, Vacancy> {
+        let Surroundings { node, cluster, volatile_cache, .. } = &*self.around;
+        let shown = self.path.display().to_string();
+        let cluster_id = cluster.id().await.map_err(Vacancy::of_nobody)?;
+        let known = cluster.osd_at(*node, &shown).await.map_err(Vacancy::of_nobody)?;
+        let refused = |error: NodeError| {
+            let slot = known.map(|slot| (slot.osd, slot.uuid));
+            Vacancy { slot, why: Why::Refused(Box::new(error)) }
+        };
+        let (drive, found) = open(self.path.clone(), *volatile_cache).await.map_err(refused)?;
+        let (bytes, class) = (drive.bytes(), drive.class);
+        let (uuid, is_to_be_formatted, bytes_noted) = match (found, known) {
+            (Some(found), _) => {
+                let osd = self.check(&found, cluster_id).await.map_err(refused)?;
+                // What a drive that was cut short has now is not what its OSD shall hold.
+                let noted = cluster.bytes_of(osd).await.map_err(Vacancy::of_nobody)?;
+                (found.osd_uuid, false, noted.unwrap_or(bytes))
+            }
+            (None, Some(SlotOsd { uuid, is_new: true, .. })) => (uuid, true, bytes),
+            // A drive that was emptied by mistake, or is not the one that this path meant before, is no new OSD.
+            (None, Some(SlotOsd { osd, .. })) => {
+                return Err(refused(NodeError::Emptied { path: self.path.clone(), osd }));
+            }
+            (None, None) => (OsdUuid(uuid::Uuid::new_v4()), true, bytes),
+        };
+        let registered = cluster.register_osd(uuid, *node, bytes_noted, class).await;
+        let id = registered.map_err(Vacancy::of_nobody)?;
+        // Before it is formatted: what never came up is formatted by whoever starts it next.
+        cluster.note_drive(id, &shown).await.map_err(Vacancy::of_nobody)?;
+        let identity = store::Identity { cluster: cluster_id, osd_uuid: uuid, osd: id };
+        let running = self.run(drive, identity, is_to_be_formatted).await;
+        let osd = running
+            .map_err(|error| Vacancy { slot: Some((id, uuid)), why: Why::Refused(Box::new(error)) })?;
+        if bytes != bytes_noted
+            && let Err(error) = cluster.register_osd(uuid, *node, bytes, class).await
+        {
+            osd.shard.tell(Command::Shutdown).await;
+            let _ = osd.ended.await;
+            return Err(Vacancy::of_nobody(error));
+        }
+        Ok(osd)
+    }
+
+    /// Whether what a drive holds is an OSD of this cluster, and which.
+    async fn check(&self, found: &store::Identity, cluster_id: ClusterId) -> Result<OsdId, NodeError> {
+        let (cluster, path) = (&self.around.cluster, self.path.clone());
+        if found.cluster != cluster_id {
+            return Err(NodeError::OtherCluster { path, found: found.cluster, expected: cluster_id });
+        }
+        if let Some(osd) = cluster.osd_of(found.osd_uuid).await? {
+            return Ok(osd);
+        }
+        let osd = found.osd;
+        match cluster.map().await?.osds.contains_key(&osd) {
+            true => Err(NodeError::Replaced { path, osd }),
+            false => Err(NodeError::Removed { path, osd }),
+        }
+    }
+
+    /// Starts the shard of an OSD, and what makes its connections.
+    async fn run(
+        &self,
+        drive: Drive,
+        identity: store::Identity,
+        is_to_be_formatted: bool,
+    ) -> Result<OsdControl, NodeError> {
+        let Surroundings { listen, maps, spin_max, handshakes, .. } = &*self.around;
+        let (id, uuid) = (identity.osd, identity.osd_uuid);
+        let (report_sender, mut reports) = mpsc::channel(QUEUE_LENGTH);
+        let (commands, command_receiver) = mpsc::channel(QUEUE_LENGTH);
+        let (ended_sender, mut ended) = oneshot::channel();
+        let (dial_sender, dials) = mpsc::channel(QUEUE_LENGTH);
+        let listeners = Listeners::on_free_port(listen, bind);
+        let listeners = listeners.map_err(|ListenError { address, source }| NodeError::Listen {
+            osd: id,
+            address,
+            source,
+        })?;
+        let address = listeners.address();
+        let shard_config = ShardConfig {
+            drive,
+            path: self.path.display().to_string(),
+            identity,
+            format: is_to_be_formatted,
+            spin_max: *spin_max,
+            dials: dial_sender,
+        };
+        std::thread::Builder::new()
+            .name(shard::thread_name(id))
+            .spawn(move || {
+                let result = shard::run(shard_config, report_sender, command_receiver);
+                // Nobody listens any more only when the node is stopping.
+                let _ = ended_sender.send(result);
+            })
+            .map_err(|source| NodeError::System { what: "starting an OSD's thread", source })?;
+        let shard = tokio::select! {
+            biased;
+            Some(report) = reports.recv() => match report {
+                Report::Ready { waker } => ToShard { commands, waker },
+                report => return Err(NodeError::Shard(format!("{id} spoke before it was ready: {report:?}"))),
+            },
+            result = &mut ended => return Err(match result {
+                Ok(Err(error)) => error.into(),
+                _ => NodeError::Shard(format!("{id} ended before it was ready")),
+            }),
+        };
+        let switchboard = Switchboard {
+            osd: id,
+            identity: self.around.identity.clone(),
+            maps: maps.clone(),
+            shard: shard.clone(),
+            refusals: Refusals::default(),
+        };
+        handshakes.spawn(switchboard.run(listeners, dials));
+        Ok(OsdControl { id, uuid, address, shard, reports, ended })
+    }
+}
+
+/// Opens a drive, and looks whose it is. It may be waited for, and be slow: nobody's lease may wait for that.
+async fn open(
+    path: PathBuf,
+    volatile_cache: Option<bool>,
+) -> Result<(Drive, Option<store::Identity>), NodeError> {
+    let opening = move || -> Result<_, DriveError> {
+        let mut drive = Drive::open(&path, Use::Alone)?;
+        drive.has_volatile_cache = volatile_cache.unwrap_or(drive.has_volatile_cache);
+        let found = drive.osd()?;
+        Ok((drive, found))
+    };
+    match tokio::task::spawn_blocking(opening).await {
+        Ok(opened) => Ok(opened?),
+        Err(error) => Err(NodeError::Shard(error.to_string())),
+    }
+}
+
+/// Listens at an address.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    // Of the default queue of 128, a burst of clients overflows into retransmissions a second apart.
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::{DeviceClass, OsdInfo};
+    use cluster::Replacement;
+    use registry::Txn;
+    use registry_embedded::EmbeddedRegistry;
+    use std::collections::BTreeSet;
+    use std::fs::File;
+    use std::path::Path;
+
+    const NODE: NodeId = NodeId(4);
+    const SLOT: (OsdId, OsdUuid) = (OsdId(3), OsdUuid(uuid::Uuid::from_u128(7)));
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn what_a_map_says_of_an_osd_that_does_not_run_counts_once_it_was_shown() {
+        let mut map = ClusterMap::default();
+        let look = |map: &ClusterMap, is_known| outlook(map, NODE, SLOT, is_known);
+        assert_eq!((look(&map, false), look(&map, true)), (Outlook::Unclear, Outlook::Over));
+        let info = OsdInfo { uuid: SLOT.1, node: NODE, ..OsdInfo::default() };
+        map.osds.insert(SLOT.0, info.clone());
+        assert_eq!(look(&map, false), Outlook::Waits);
+        let address = Some(([127, 0, 0, 1], 7000).into());
+        map.osds.insert(SLOT.0, OsdInfo { address, ..info.clone() });
+        assert_eq!(look(&map, false), Outlook::Runs);
+        map.osds.insert(SLOT.0, OsdInfo { node: NodeId(5), ..info.clone() });
+        assert_eq!(look(&map, false), Outlook::Over);
+        map.osds.insert(SLOT.0, OsdInfo { uuid: OsdUuid::default(), ..info });
+        assert_eq!((look(&map, false), look(&map, true)), (Outlook::Unclear, Outlook::Replaced));
+    }
+
+    #[test]
+    fn pauses_double_up_to_half_a_minute() {
+        let seconds: Vec<u64> = (0..7).map(|attempts| pause(attempts).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pause(u32::MAX).as_secs(), 30);
+    }
+
+    /// A cluster with a node, and what its bays have in common.
+    struct Scene {
+        around: Arc<Surroundings>,
+        stop: watch::Sender<bool>,
+        scratch: tempfile::TempDir,
+    }
+
+    impl Scene {
+        async fn new() -> Scene {
+            // Where a file can be read and written directly.
+            let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let id = ClusterId(uuid::Uuid::from_u128(1));
+            let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
+            let cluster = Cluster::new(Arc::new(registry));
+            cluster.create(id).await.unwrap();
+            let around = Surroundings {
+                node: NODE,
+                identity: Identity::new(&auth::SecretKey::generate().unwrap()),
+                volatile_cache: Some(false),
+                spin_max: Duration::ZERO,
+                listen: vec![std::net::Ipv4Addr::LOCALHOST.into()],
+                maps: cluster.watch_map(),
+                wishes: ScrubWishes::watch(&cluster),
+                cluster,
+                board: Board::default(),
+                handshakes: Handle::current(),
+            };
+            Scene { around: Arc::new(around), stop: watch::Sender::new(false), scratch }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.scratch.path().join("drive")
+        }
+
+        /// A blank drive where the OSD's is.
+        fn put_blank(&self, bytes: u64) {
+            let file = File::create(self.path()).unwrap();
+            file.set_len(bytes).unwrap();
+        }
+
+        /// Starts the bay; what it ends with.
+        fn tend(&self) -> tokio::task::JoinHandle<Result<End, NodeError>> {
+            let bay = Bay::new(self.around.clone(), self.path());
+            let stop = self.stop.subscribe();
+            tokio::spawn(async move {
+                let started = bay.start().await;
+                bay.tend(started, stop).await
+            })
+        }
+
+        async fn sees(&self, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
+            let mut maps = self.around.maps.clone();
+            let seen = tokio::time::timeout(PATIENCE, maps.wait_for(|map| condition(map))).await;
+            assert!(seen.is_ok_and(|seen| seen.is_ok()), "the map never shows that {what}");
+        }
+
+        /// Waits until the manager would be told so.
+        async fn is_told(&self, osd: OsdId, words: &str) -> OsdStatus {
+            let told = tokio::time::timeout(PATIENCE, async {
+                loop {
+                    let statuses = self.around.board.statuses();
+                    if let Some(status) = statuses.get(&osd)
+                        && status.start_refused.as_ref().is_some_and(|reason| reason.contains(words))
+                    {
+                        return OsdStatus::clone(status);
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+            told.await.unwrap_or_else(|_| panic!("nobody is told {words:?}"))
+        }
+    }
+
+    fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
+        map.osds.get(&osd).is_some_and(|info| info.address.is_some())
+    }
+
+    async fn replace(cluster: &Cluster, osd: OsdId, path: &Path, bytes: u64) {
+        let uuid = OsdUuid(uuid::Uuid::new_v4());
+        let path = path.display().to_string();
+        let replacement = Replacement { uuid, path, bytes, class: DeviceClass::Ssd };
+        assert!(cluster.replace_osd(osd, &replacement, &BTreeSet::new(), Txn::new()).await.unwrap());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_osd_that_is_not_started_says_why_and_starts_as_soon_as_its_number_is_given_to_the_drive() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        scene.put_blank(256 << 20);
+        let first = scene.tend();
+        scene.sees("it is up", |map| is_up(map, osd)).await;
+        scene.stop.send_replace(true);
+        assert!(matches!(first.await.unwrap(), Ok(End::Asked)));
+        scene.stop.send_replace(false);
+
+        // Another drive, a larger one, is where its own was.
+        std::fs::remove_file(scene.path()).unwrap();
+        let second = scene.tend();
+        let told = scene.is_told(osd, "there is no such device or file").await;
+        assert_eq!((told.path, told.pid), (scene.path().display().to_string(), std::process::id()));
+        scene.put_blank(512 << 20);
+        scene.is_told(osd, "is blank, but osd.0 was on it").await;
+        replace(cluster, osd, &scene.path(), 512 << 20).await;
+        scene.sees("it is up again", |map| is_up(map, osd) && map.osds[&osd].bytes == 512 << 20).await;
+        let map = cluster.map().await.unwrap();
+        assert_eq!((map.osds.len(), map.osds[&osd].incarnation), (1, 2));
+        let gone = tokio::time::timeout(PATIENCE, async {
+            while scene.around.board.statuses().get(&osd).is_none_or(|status| status.start_refused.is_some())
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        gone.await.expect("what it says now is how it is");
+        scene.stop.send_replace(true);
+        assert!(matches!(second.await.unwrap(), Ok(End::Asked)));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_osd_ends_that_was_put_on_another_drive_and_its_bay_with_it() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        scene.put_blank(256 << 20);
+        let tended = scene.tend();
+        scene.sees("it is up", |map| is_up(map, osd)).await;
+        // Its process hung, so that its lease ran out, and goes on.
+        let up = cluster.registry().get("millpond/map/up/0").await.unwrap().unwrap();
+        cluster.registry().lease_revoke(up.lease.unwrap()).await.unwrap();
+        let elsewhere = scene.scratch.path().join("elsewhere");
+        let replaced = tokio::time::timeout(PATIENCE, async {
+            let uuid = OsdUuid(uuid::Uuid::new_v4());
+            let path = elsewhere.display().to_string();
+            let replacement = Replacement { uuid, path, bytes: 1 << 30, class: DeviceClass::Ssd };
+            // It says that it is up again before it hears of this, unless this comes first.
+            while !cluster
+                .replace_osd(osd, &replacement, &BTreeSet::new(), Txn::new())
+                .await
+                .is_ok_and(|is_done| is_done)
+            {
+                if let Some(up) = cluster.registry().get("millpond/map/up/0").await.unwrap() {
+                    let _ = cluster.registry().lease_revoke(up.lease.unwrap()).await;
+                }
+            }
+        });
+        replaced.await.expect("it can be replaced");
+        let ended = tokio::time::timeout(PATIENCE, tended).await.expect("it ends").unwrap();
+        assert!(matches!(ended, Ok(End::Removed)));
+        assert!(!is_up(&cluster.map().await.unwrap(), osd));
+        assert!(scene.around.board.statuses().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_drive_that_could_not_be_formatted_makes_no_second_osd() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        // No OSD has room on it: one is registered, and cannot be formatted.
+        scene.put_blank(16 << 20);
+        let tended = scene.tend();
+        scene.is_told(osd, "an OSD needs at least").await;
+        scene.put_blank(256 << 20);
+        scene.sees("it is up", |map| is_up(map, osd)).await;
+        assert_eq!(cluster.map().await.unwrap().osds.len(), 1);
+        scene.stop.send_replace(true);
+        assert!(matches!(tended.await.unwrap(), Ok(End::Asked)));
+    }
+}

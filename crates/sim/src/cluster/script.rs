@@ -1,0 +1,258 @@
+//! Lives that go by a script: one thing happens after the other, so that what must not be is sure to be tried. Whom it meets,
+//! which block, and with which content is drawn by the seed, and so are the times of messages and drives.
+
+use super::Report;
+use super::atlas::look;
+use super::client::{Step, Work, all_of};
+use super::history::Kind;
+use super::life::Life;
+use super::plan::Plan;
+use super::registry::{POOL, volume_id};
+use super::world::{Event, MILLISECOND, Process, SECOND};
+use crate::contents::{Collision, Contents};
+use crate::random::Random;
+use base::{OBJECT_BLOCKS, ObjectKey, OsdId};
+
+/// What happens in a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// A member is away until all logs have gone past it, and everything that it has is written over by blocks of the same
+    /// checksums. It comes back and catches up, the others die, it leads, and it is read whole.
+    AwayPastTheLog,
+    /// A primary writes what the other members do not get, for they are cut off, and dies with its client. What it wrote comes
+    /// to nothing, and is written over by nobody. It comes back when all logs have gone past it.
+    PartedAndAway,
+    /// Of two members one is away in the same way, and a block of the other rots. When both are there again, one has a block
+    /// that does not verify, and the other an older version that has the checksum which is wanted.
+    RottenWhileAway,
+    /// A member's copy of a block is another than that of the others, with the same CRC-32C and CRC-64, and a deep scrub
+    /// looks for that.
+    ForgedBehindChecksums,
+}
+
+/// How long anything may take.
+const LIMIT: u64 = 60 * SECOND;
+/// How long who was stopped stays away, unless it is started.
+const FOR_EVER: u64 = 3600 * SECOND;
+/// Writes that a primary takes and that come to nothing.
+const LOST_WRITES: usize = 40;
+/// How long it takes them.
+const LOST_WRITES_TIME: u64 = 300 * MILLISECOND;
+/// How often everything is written in order to get past logs.
+const ROUNDS_MAX: usize = 200;
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Scenario; 4] = [
+        Scenario::AwayPastTheLog,
+        Scenario::PartedAndAway,
+        Scenario::RottenWhileAway,
+        Scenario::ForgedBehindChecksums,
+    ];
+
+    pub(super) fn plan(self, random: &mut Random) -> Plan {
+        let nodes = match self {
+            Scenario::AwayPastTheLog | Scenario::PartedAndAway => random.choose(&[2, 3]),
+            Scenario::RottenWhileAway => 2,
+            Scenario::ForgedBehindChecksums => 3,
+        };
+        let mut plan = Plan::scripted(nodes, random);
+        match self {
+            Scenario::ForgedBehindChecksums => {
+                plan.contents = Contents::Colliding(Collision { of_both: true, ..Collision::draw(random) });
+            }
+            // More than a log of that length lets a group have under way, and blocks for all of it.
+            Scenario::PartedAndAway => {
+                plan.clients = 2;
+                (plan.depth, plan.region_blocks) = (LOST_WRITES, 3 * LOST_WRITES as u64);
+                (plan.small_buffers, plan.large_buffers) = (2 * LOST_WRITES, 2 * LOST_WRITES + 4);
+            }
+            Scenario::AwayPastTheLog | Scenario::RottenWhileAway => {}
+        }
+        plan
+    }
+}
+
+/// A block of the volume.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    in_volume: u64,
+    key: ObjectKey,
+    block: u16,
+}
+
+impl Life {
+    /// The life of a script.
+    pub(super) fn play(&mut self, scenario: Scenario) -> Result<Report, String> {
+        self.world.story(None, || format!("{scenario:?}: {:?}", self.world.plan));
+        self.world.is_calm = true;
+        let clients = self.world.plan.clients;
+        for client in &mut self.clients[..clients] {
+            client.work = Work::List(Vec::new());
+        }
+        for index in 0..self.nodes.len() + clients {
+            let delay = self.world.random.below(50 * MILLISECOND);
+            self.world.after(delay, Event::Start(Process(index)));
+        }
+        self.world.after(SECOND, Event::LeaseCheck);
+        self.wait("the begin of the cluster", Life::has_healed)?;
+        self.do_all(Kind::Write, self.world.plan.operation_blocks_max)?;
+        match scenario {
+            Scenario::AwayPastTheLog => self.away_past_the_log()?,
+            Scenario::PartedAndAway => self.parted_and_away()?,
+            Scenario::RottenWhileAway => self.rotten_while_away()?,
+            Scenario::ForgedBehindChecksums => self.forged_behind_checksums()?,
+        }
+        self.wait("that the cluster is whole", Life::has_healed)?;
+        self.read_back()?;
+        self.check_agreement()?;
+        self.scrub_everything(true)?;
+        self.wait("that the cluster is whole in the end", Life::has_healed)?;
+        self.check_everything()?;
+        Ok(self.report())
+    }
+
+    fn away_past_the_log(&mut self) -> Result<(), String> {
+        let away = self.some_node();
+        self.misses_everything(away)?;
+        self.comes_back(away)?;
+        let others: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != away).collect();
+        for other in &others {
+            self.stop_node_for(*other, false, "is cut away from who was away for long", FOR_EVER);
+        }
+        let osd = OsdId(away as u32);
+        self.wait("that who was away leads", |life| {
+            life.registry.map.pgs.values().all(|config| config.primary == osd) && life.all_groups_serve()
+        })?;
+        self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
+        for other in others {
+            self.world.after(0, Event::Start(Process(other)));
+        }
+        Ok(())
+    }
+
+    fn parted_and_away(&mut self) -> Result<(), String> {
+        let spot = self.some_spot();
+        let primary = self.registry.map.pgs[&spot.key.pg].primary.0 as usize;
+        let of_object = |step: &Step| step.first_block / OBJECT_BLOCKS as u64 == u64::from(spot.key.object);
+        let all = all_of(Kind::Write, &self.world.plan, 1);
+        let lost: Vec<Step> = all.iter().copied().filter(of_object).take(LOST_WRITES).collect();
+        let is_lost = |step: &Step| lost.iter().any(|lost| lost.first_block == step.first_block);
+        let others: Vec<Step> = all.iter().copied().filter(|step| !is_lost(step)).collect();
+        self.part_from_nodes(primary, FOR_EVER);
+        self.clients[0].run_errands(lost, &mut self.world);
+        // No longer than its leases last: then it would refuse what it has not ordered.
+        self.run_until(self.world.now + LOST_WRITES_TIME, |_| false)?;
+        self.stop_node_for(primary, false, "dies with what it alone has", FOR_EVER);
+        self.stop_client(0);
+        self.others_go_on(primary)?;
+        self.writes_past_logs(1, others)?;
+        for other in (0..self.nodes.len()).map(Process) {
+            self.world.heal(Process(primary), other, 0);
+            self.world.heal(other, Process(primary), 0);
+        }
+        self.comes_back(primary)?;
+        self.check_agreement()
+    }
+
+    fn rotten_while_away(&mut self) -> Result<(), String> {
+        let away = self.some_node();
+        let other = 1 - away;
+        self.misses_everything(away)?;
+        let Spot { in_volume, key, block } = self.some_spot();
+        let held = look(&self.nodes[other], &key, block);
+        let location = held.ok_or("a block that was written is not there")?.location;
+        self.nodes[other].spoil(location);
+        self.atlas.destroyed.insert((key.volume, in_volume));
+        self.comes_back(away)?;
+        // It may be refused, but nothing else may be read there.
+        self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
+        self.do_all(Kind::Write, self.world.plan.operation_blocks_max)?;
+        self.atlas.destroyed.clear();
+        Ok(())
+    }
+
+    fn forged_behind_checksums(&mut self) -> Result<(), String> {
+        let Spot { in_volume, key, block } = self.some_spot();
+        // Of what was written last a member that comes back is sent everything again.
+        let elsewhere = |step: &Step| step.first_block != in_volume;
+        let steps = all_of(Kind::Write, &self.world.plan, 1).into_iter().filter(elsewhere).collect();
+        self.writes_past_logs(0, steps)?;
+        let victim = self.some_node();
+        self.stop_node_for(victim, false, "a copy is forged", FOR_EVER);
+        let forged = self.forgery_of(&key, block);
+        self.nodes[victim].forge(key, block, Some(&forged))?;
+        self.comes_back(victim)?;
+        self.scrub_everything(true)?;
+        self.check_agreement()
+    }
+
+    /// A node is away until all logs have gone past it, and whatever it has was written over.
+    fn misses_everything(&mut self, away: usize) -> Result<(), String> {
+        let is_power_cut = self.world.random.percent(50);
+        self.stop_node_for(away, is_power_cut, "is away for long", FOR_EVER);
+        self.others_go_on(away)?;
+        self.writes_past_logs(0, all_of(Kind::Write, &self.world.plan, 1))
+    }
+
+    /// All groups serve without a node.
+    fn others_go_on(&mut self, away: usize) -> Result<(), String> {
+        let osd = OsdId(away as u32);
+        self.wait("that the others go on", |life| {
+            life.registry.map.pgs.values().all(|config| !config.in_sync.contains(&osd))
+                && life.all_groups_serve()
+        })
+    }
+
+    /// A client writes again and again, until nothing is left in any log of what was there before.
+    fn writes_past_logs(&mut self, client: usize, steps: Vec<Step>) -> Result<(), String> {
+        let before = self.world.group_ends.clone();
+        let entries = 2 * self.world.plan.pg_log_entries as u64;
+        for _ in 0..ROUNDS_MAX {
+            let ends = &self.world.group_ends;
+            if before.iter().zip(ends).all(|(before, end)| *end > *before + entries) {
+                return Ok(());
+            }
+            self.do_steps(client, steps.clone())?;
+        }
+        Err(format!("logs do not grow from {before:?} to more than {:?}", self.world.group_ends))
+    }
+
+    /// Who was stopped is started, and catches up.
+    fn comes_back(&mut self, node: usize) -> Result<(), String> {
+        self.world.after(0, Event::Start(Process(node)));
+        self.wait("that who was away is in sync again", Life::has_healed)
+    }
+
+    /// The first client does the same with everything, as many blocks at a time.
+    fn do_all(&mut self, kind: Kind, blocks_max: u64) -> Result<(), String> {
+        self.do_steps(0, all_of(kind, &self.world.plan, blocks_max))
+    }
+
+    fn do_steps(&mut self, client: usize, steps: Vec<Step>) -> Result<(), String> {
+        self.clients[client].run_errands(steps, &mut self.world);
+        self.wait("the end of what a client does", |life| {
+            let client = &life.clients[client];
+            client.is_running() && client.is_done(&life.history, &life.world.plan)
+        })
+    }
+
+    /// A block that the client writes.
+    fn some_spot(&mut self) -> Spot {
+        let steps = all_of(Kind::Read, &self.world.plan, 1);
+        let Step { volume, first_block: in_volume, .. } = steps[self.world.random.index(steps.len())];
+        let (object, block) =
+            ((in_volume / OBJECT_BLOCKS as u64) as u32, (in_volume % OBJECT_BLOCKS as u64) as u16);
+        let volume = volume_id(volume);
+        let pg = self.registry.map.pg_of(POOL, volume, object).expect("the pool is there");
+        Spot { in_volume, key: ObjectKey { pg, volume, object }, block }
+    }
+
+    fn wait(&mut self, what: &str, is_reached: impl Fn(&Life) -> bool) -> Result<(), String> {
+        let limit = self.world.now + LIMIT;
+        match self.run_until(limit, is_reached)? {
+            true => Ok(()),
+            false => Err(format!("{what} does not come within {} s: {}", LIMIT / SECOND, self.troubles())),
+        }
+    }
+}
