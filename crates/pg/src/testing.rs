@@ -341,13 +341,20 @@ impl Pair {
                 }
                 Message::Fetch(inquiry) => match &self.block {
                     Some(block) => {
-                        answer
-                            .extend(Found { inquiry, status: Status::Ok, through: Sequence(0) }.encode(true));
+                        answer.extend(
+                            Found { inquiry, status: Status::Ok, through: Sequence(0), written_in: None }
+                                .encode(true),
+                        );
                         answer.extend(crc32c(block).to_le_bytes());
                         answer.extend_from_slice(block);
                     }
                     None => {
-                        let found = Found { inquiry, status: Status::Damaged, through: Sequence(0) };
+                        let found = Found {
+                            inquiry,
+                            status: Status::Damaged,
+                            through: Sequence(0),
+                            written_in: None,
+                        };
                         answer.extend(found.encode(false));
                     }
                 },

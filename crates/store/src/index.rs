@@ -81,6 +81,11 @@ impl ObjectIndex {
         self.slot(block).map(|slot| self.sequence_of(slot.tick.get()))
     }
 
+    /// When a block that is there last changed, if that is known exactly.
+    pub(crate) fn exactly_changed(&self, block: u16) -> Option<Sequence> {
+        self.changed(block).filter(|_| self.shift == 0)
+    }
+
     /// The newest of them.
     pub(crate) fn last_changed(&self) -> Sequence {
         let newest = self.slots.iter().map(|slot| slot.tick.get()).max();

@@ -147,6 +147,19 @@ impl PgLogs {
         if beyond.filter(is_of).count() > 0 { Sequence(0) } else { through }
     }
 
+    /// The epoch of the entry of that sequence about a block, as the log or what it was before tells, if they tell of one alone.
+    pub(crate) fn epoch_of(&self, key: &ObjectKey, block: u16, sequence: Sequence) -> Option<Epoch> {
+        let log = self.groups.get(&key.pg)?;
+        let is_it = |entry: &&LogEntry| {
+            entry.sequence == sequence
+                && (entry.volume, entry.object) == (key.volume, key.object)
+                && entry.covers(block)
+        };
+        let mut epochs = log.entries.iter().chain(&log.doubts).filter(is_it).map(|entry| entry.epoch);
+        let first = epochs.next()?;
+        epochs.all(|other| other == first).then_some(first)
+    }
+
     /// A member that is catching up has everything of the objects up to this one.
     pub(crate) fn reached(&mut self, pg: PgId, object: (VolumeId, u32)) {
         let log = self.groups.entry(pg).or_default();

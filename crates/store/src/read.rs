@@ -92,6 +92,13 @@ impl Store {
         self.contents.index.get(key)?.changed(block)
     }
 
+    /// The last change of a block that is there, if it is known exactly: its sequence, and its epoch if a log tells of that.
+    #[must_use]
+    pub fn last_write(&self, key: &ObjectKey, block: u16) -> Option<(Sequence, Option<Epoch>)> {
+        let sequence = self.contents.index.get(key)?.exactly_changed(block)?;
+        Some((sequence, self.contents.logs.epoch_of(key, block, sequence)))
+    }
+
     /// The last change of any block of an object, which may be told later than it is.
     #[must_use]
     pub fn last_changed(&self, key: &ObjectKey) -> Sequence {

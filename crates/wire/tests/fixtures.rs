@@ -76,7 +76,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
     let activate = Activate { pg: PG, epoch: EPOCH, mark: SEQUENCE, join: None };
     let inquiry = Inquiry { request: NUMBER, range: one, epoch: EPOCH };
     let of_two = Inquiry { range: two, ..inquiry };
-    let found = Found { inquiry, status: Status::Ok, through: SEQUENCE };
+    let found = Found { inquiry, status: Status::Ok, through: SEQUENCE, written_in: None };
     let object = ObjectEpoch { key: KEY, epoch: EPOCH };
     let fence = Fence { request: NUMBER, volume: KEY.volume, generation: GENERATION };
     let findings = Findings { damaged: 2, digest: [0xe1e2_e3e4_e5e6_e7e8, 0xf1f2_f3f4_f5f6_f7f8] };
@@ -148,7 +148,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         (
             "fetched_damaged",
             Message::Fetched(WithData {
-                head: Found { status: Status::Damaged, ..found },
+                head: Found { status: Status::Damaged, written_in: Some(Epoch(0x3536_3738)), ..found },
                 checksums: &[],
                 data: &[],
             }),

@@ -169,6 +169,11 @@ impl Primary {
             change: Change::None,
         }
     }
+
+    /// The sequence of the newest write.
+    pub(crate) fn last_sequence(&self) -> Sequence {
+        Sequence(self.next_sequence.0.saturating_sub(1))
+    }
 }
 
 /// See the module's documentation.

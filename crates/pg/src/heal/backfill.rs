@@ -594,6 +594,7 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let index = operation.group;
     let group = &mut cx.groups[index];
+    let newest = group.standing.primary().map_or(Sequence(0), |primary| primary.last_sequence());
     let push = Push { range: operation.range, epoch: group.epoch };
     let kind = match operation.parts.first() {
         // Of what is lost there is nothing: what was read was given back.
@@ -611,9 +612,9 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
         if kind != Kind::PushZero {
             cx.io.send(link, operation.checksums.as_bytes());
             for block in operation.range.blocks() {
-                // Its blocks are held: they are what was read.
+                // Its blocks are held: they are what was read. What is rounded is no later than what was ordered.
                 let changed = cx.disk.store.changed(&operation.range.key, block).unwrap_or_default();
-                cx.io.send(link, &changed.0.to_le_bytes());
+                cx.io.send(link, &changed.min(newest).0.to_le_bytes());
             }
         }
         if kind == Kind::PushWrite {

@@ -20,7 +20,7 @@ use crate::journal::Milestone;
 use crate::operation::{MendReason, Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
 use base::log_entry::REPAIR;
-use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, OsdId, Sequence, crc32c};
+use base::{BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, OsdId, Sequence, crc32c};
 use std::time::Duration;
 use store::Store;
 use wire::{Fetched, Found, Inquiry, Status};
@@ -188,7 +188,8 @@ impl Mends {
         link: LinkId,
         fetched: &Fetched<'_>,
     ) {
-        let Fetched { head: Found { inquiry, status, through }, checksums, data } = *fetched;
+        let Fetched { head, checksums, data } = *fetched;
+        let Found { inquiry, status, .. } = head;
         let is_meant = |asked: &Fetching| asked.fetch.id.number() == inquiry.request && asked.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
         let Fetch { id, asked, absence } = self.fetching.swap_remove(index).fetch;
@@ -202,7 +203,7 @@ impl Mends {
         };
         let breaks_trust = cx.breaks(Sabotage::TrustFetched);
         let verifies = data.len() == BLOCK_BYTES && (crc32c(data) == expected || breaks_trust);
-        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, through);
+        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, &head);
         let verifies = verifies && is_current;
         if status == Status::Ok {
             let operation = cx.operations.live(id);
@@ -237,16 +238,24 @@ impl Mends {
 }
 
 /// Whether what a member has in the one block of an operation is what this OSD's index is about, should its checksum be the
-/// same: checksums alone do not tell. It says up to which sequence it surely has the group's order there.
-fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, through: Sequence) -> bool {
+/// same: checksums alone do not tell. It says up to which sequence it surely has the group's order there; or which change was
+/// the last there, if it may have come to nothing.
+fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, found: &Found) -> bool {
     let (Some(operation), Some(osd)) = (cx.operations.get(id), cx.links.osd_at(link)) else { return false };
     let BlockRange { key, first_block, .. } = operation.range;
-    let group = &cx.groups[operation.group];
-    if !group.config.in_sync.contains(&osd) {
-        return cx.disk.store.changed(&key, first_block).is_some_and(|changed| changed <= through);
+    let (group, store) = (&cx.groups[operation.group], &cx.disk.store);
+    if group.config.in_sync.contains(&osd) {
+        // Members in sync have the same on blocks that an operation holds, once they agreed.
+        return operation.purpose != Purpose::Repair || repair::has_same(cx, operation, osd);
     }
-    // Members in sync have the same on blocks that an operation holds, once they agreed.
-    operation.purpose != Purpose::Repair || repair::has_same(cx, operation, osd)
+    match found.written_in {
+        None => store.changed(&key, first_block).is_some_and(|changed| changed <= found.through),
+        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach.
+        Some(theirs) => store.last_write(&key, first_block).is_some_and(|(sequence, own)| {
+            let is_known = theirs != Epoch(0);
+            sequence == found.through && own.is_none_or(|own| own == theirs || !is_known)
+        }),
+    }
 }
 
 /// Orders what a block shall hold as a write to all members, `None` for zeros.
@@ -342,23 +351,32 @@ pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry:
     let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(|index| !is_obsolete(*index)) else {
         return cx.io.send(
             link,
-            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0) }.encode(false),
+            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0), written_in: None }
+                .encode(false),
         );
     };
     let id = add_inquiry(cx, OperationKind::Read, link, group, inquiry, 0);
     let operation = cx.operations.live(id);
     cx.disk.look_up(operation);
     if operation.is_hole() {
-        let through = held_through(&cx.disk.store, &inquiry.range);
-        cx.io.send(link, &Found { inquiry: *inquiry, status: Status::Ok, through }.encode(false));
+        let found = found(&cx.disk.store, inquiry, Status::Ok);
+        cx.io.send(link, &found.encode(false));
         return cx.forget(id);
     }
     cx.read_parts(id);
 }
 
-/// Up to which sequence this member surely has all of these blocks as their group's order has them.
-fn held_through(store: &Store, range: &BlockRange) -> Sequence {
-    range.blocks().map(|block| store.held_through(&range.key, block)).min().unwrap_or_default()
+/// The answer about blocks here: how current they are.
+fn found(store: &Store, inquiry: &Inquiry, status: Status) -> Found {
+    let BlockRange { key, first_block, block_count } = inquiry.range;
+    let through = inquiry.range.blocks().map(|block| store.held_through(&key, block)).min();
+    let surely = Found { inquiry: *inquiry, status, through: through.unwrap_or_default(), written_in: None };
+    match store.last_write(&key, first_block) {
+        Some((sequence, epoch)) if block_count == 1 && sequence > surely.through => {
+            Found { through: sequence, written_in: Some(epoch.unwrap_or_default()), ..surely }
+        }
+        _ => surely,
+    }
 }
 
 /// The drive answered what a primary asked for.
@@ -366,14 +384,14 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let damage = operation.first_damage();
     let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
-    let through = held_through(&cx.disk.store, &inquiry.range);
+    let found = found(&cx.disk.store, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
     match damage {
-        Some((_, status)) => {
+        Some(_) => {
             cx.damage.counts.found += 1;
-            cx.io.send(link, &Found { inquiry, status, through }.encode(false));
+            cx.io.send(link, &found.encode(false));
         }
         None => {
-            cx.io.send(link, &Found { inquiry, status: Status::Ok, through }.encode(true));
+            cx.io.send(link, &found.encode(true));
             cx.disk.send_content(operation, link, cx.io);
         }
     }

@@ -202,8 +202,11 @@ fields! {
         inquiry: Inquiry = Inquiry,
         /// Whether it is answered.
         status: Status = InPrefix,
-        /// Up to this sequence the member surely has all these blocks as the group's order has them.
+        /// Up to this sequence the member surely has all these blocks as the group's order has them; or this is the very
+        /// sequence of the last change of the one block, if there is an epoch.
         through: Sequence = At<56>,
+        /// The epoch of that change, 0 if it is not known any more.
+        written_in: Option<Epoch> = If<1, At<52>>,
     }
 }
 
