@@ -159,6 +159,17 @@ impl Disk {
         self.extents.first().and_then(|extent| extent.location)
     }
 
+    /// Whether all blocks of an operation lie where they lay when they were looked up.
+    pub(crate) fn is_where_it_was(&mut self, operation: &Operation) -> bool {
+        let key = operation.range.key;
+        operation.parts.iter().all(|part| {
+            (0..part.block_count).all(|offset| {
+                let location = part.location.map(|first| Location(first.0 + u32::from(offset)));
+                self.location_of(key, part.first_block + offset) == location
+            })
+        })
+    }
+
     /// The objects of a group, in order.
     pub(crate) fn objects_of(&self, pg: base::PgId) -> Vec<ObjectKey> {
         let mut objects: Vec<ObjectKey> = self.store.objects().filter(|key| key.pg == pg).collect();

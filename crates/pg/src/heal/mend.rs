@@ -382,6 +382,14 @@ fn found(store: &Store, inquiry: &Inquiry, status: Status) -> Found {
 /// The drive answered what a primary asked for.
 pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
+    if !cx.disk.is_where_it_was(operation) {
+        // It was written anew meanwhile. What is told of the blocks is to be of what is sent.
+        cx.disk.release_parts(operation);
+        cx.disk.look_up(operation);
+        if !operation.is_hole() {
+            return cx.read_parts(id);
+        }
+    }
     let damage = operation.first_damage();
     let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
     let found = found(&cx.disk.store, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
@@ -390,6 +398,7 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
             cx.damage.counts.found += 1;
             cx.io.send(link, &found.encode(false));
         }
+        None if operation.is_hole() => cx.io.send(link, &found.encode(false)),
         None => {
             cx.io.send(link, &found.encode(true));
             cx.disk.send_content(operation, link, cx.io);

@@ -157,6 +157,8 @@ impl ClientProcess {
     /// The process is gone; nobody will ever know how its operations ended.
     pub(super) fn stop(&mut self) {
         (self.running, self.fencer, self.is_fenced) = (None, None, false);
+        // Another one may have its volumes for the rest of this life.
+        self.errands.clear();
     }
 
     pub(super) fn is_running(&self) -> bool {

@@ -758,6 +758,16 @@ impl Life {
             let target = &self.registry.map.targets[pg];
             text.push_str(&format!("\n    pg {pg} is registered as {config:?}, and shall lie on {target:?}"));
         }
+        let (pool, clients) = (self.registry.pool(), &self.clients);
+        let busy = clients.iter().filter(|client| !client.is_done(&self.history, &self.world.plan)).count();
+        text.push_str(&format!(
+            "\n    {} of {} groups, split to {:?}; targets are settled: {}; removed: {}; {busy} clients are not done",
+            pool.pg_count,
+            self.world.plan.pg_numbers(),
+            pool.split_to,
+            self.registry.is_settled(),
+            self.registry.has_removed_all(),
+        ));
         for (index, node) in self.nodes.iter().enumerate() {
             let Some(osd) = node.osd() else {
                 text.push_str(&format!("\n    osd.{index} does not run"));
