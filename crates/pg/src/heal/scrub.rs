@@ -14,6 +14,7 @@
 
 use super::mend::{add_inquiry, inquiry_of};
 use crate::context::{Context, Task};
+use crate::epoch::differences::runs_alike;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
@@ -407,6 +408,13 @@ impl Scrub {
                 let reason = if is_own { MendReason::Damaged } else { MendReason::OtherDamaged };
                 cx.mend(index, key, first_block + number, reason);
             }
+            // Of the others it is not known yet whether they are the same: not every member looked at the same ones.
+            let is_sound = |number: u16| damaged >> number & 1 == 0;
+            let sound = runs_alike(0..block_count, is_sound).into_iter().filter(|(.., is_sound)| *is_sound);
+            self.runs.extend(sound.map(|(number, block_count, _)| Run {
+                range: BlockRange { first_block: first_block + number, block_count, key },
+                ..checking.run
+            }));
             return u64::from(damaged.count_ones());
         }
         if checking.findings.values().all(|findings| findings.digest == own.digest) {
