@@ -213,8 +213,10 @@ async fn comes_up(
             |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some() && info.node == node);
         let found = drives.iter().find(|(osd, drive)| **drive == shown && is_up(osd)).map(|(osd, _)| *osd);
         if let Some(found) = found
-            && let Some(osd) = inquiry.osds().await?.into_iter().find(|osd| osd.osd == found && osd.up)
+            && let Some(mut osd) = inquiry.osds().await?.into_iter().find(|osd| osd.osd == found && osd.up)
         {
+            // It is up before it reports itself to whoever answers this.
+            osd.path.get_or_insert(shown);
             return Ok(osd);
         }
         if Instant::now() >= deadline {

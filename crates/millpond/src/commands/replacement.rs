@@ -172,7 +172,7 @@ impl Work<'_> {
         if self.directory.holder()?.is_none() {
             return Ok(Done::WhenItRuns(runs));
         }
-        self.wait_until_up(uuid).await.map(Done::Replaced).with_context(|| {
+        self.wait_until_up(uuid, &new).await.map(Done::Replaced).with_context(|| {
             let last = supervisor::last_line(&log, log_start);
             let last = last.map(|line| format!("; the last its node said: {line}")).unwrap_or_default();
             format!("{osd} did not come up on {}{last}; all of it is in {}", new.display(), log.display())
@@ -595,7 +595,7 @@ impl Work<'_> {
     }
 
     /// Waits until the OSD is up as what it was formatted now.
-    async fn wait_until_up(&self, uuid: OsdUuid) -> anyhow::Result<Box<OsdView>> {
+    async fn wait_until_up(&self, uuid: OsdUuid, new: &Path) -> anyhow::Result<Box<OsdView>> {
         let osd = self.arguments.osd;
         let deadline = Instant::now() + UP_LIMIT;
         loop {
@@ -608,7 +608,11 @@ impl Work<'_> {
             if is_up || Instant::now() >= deadline {
                 let told = self.inquiry.osds().await?.into_iter().find(|view| view.osd == osd);
                 match told {
-                    Some(view) if is_up && view.up => return Ok(Box::new(view)),
+                    Some(mut view) if is_up && view.up => {
+                        // It is up before it reports itself to whoever answers this.
+                        view.path.get_or_insert_with(|| new.display().to_string());
+                        return Ok(Box::new(view));
+                    }
                     Some(OsdView { start_refused: Some(reason), .. }) if !is_up => bail!("{reason}"),
                     _ if Instant::now() >= deadline => bail!("it is not up after {} s", UP_LIMIT.as_secs()),
                     _ => {}
