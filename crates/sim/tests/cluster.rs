@@ -203,22 +203,22 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
 const NOTICED_AT: [(Sabotage, u64); 18] = [
     (Sabotage::OrderUnbounded, 0),
-    (Sabotage::AcknowledgeEarly, 0),
-    (Sabotage::SkipLease, 0),
-    (Sabotage::ForgetFence, 3295),
-    (Sabotage::StalePush, 491),
+    (Sabotage::AcknowledgeEarly, 1),
+    (Sabotage::SkipLease, 1100),
+    (Sabotage::ForgetFence, 1641),
+    (Sabotage::StalePush, 236),
     (Sabotage::CountLearner, 0),
-    (Sabotage::ReuseSequence, 124),
-    (Sabotage::ReadUncommitted, 206),
-    (Sabotage::SkipRepair, 21),
-    (Sabotage::ForgetOrigin, 0),
+    (Sabotage::ReuseSequence, 191),
+    (Sabotage::ReadUncommitted, 138),
+    (Sabotage::SkipRepair, 13),
+    (Sabotage::ForgetOrigin, 26),
     (Sabotage::KeepLog, 1),
-    (Sabotage::StaleMend, 100),
-    (Sabotage::TrustFetched, 575),
-    (Sabotage::TrustTail, 266),
-    (Sabotage::LeaveEarly, 83),
-    (Sabotage::FenceAlone, 519),
-    (Sabotage::ServeOtherHalf, 3),
+    (Sabotage::StaleMend, 70),
+    (Sabotage::TrustFetched, 92),
+    (Sabotage::TrustTail, 930),
+    (Sabotage::LeaveEarly, 41),
+    (Sabotage::FenceAlone, 81),
+    (Sabotage::ServeOtherHalf, 5),
     (Sabotage::IgnoreSplit, 0),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
@@ -253,7 +253,7 @@ fn every_sabotage_of_an_osd_is_noticed() {
 #[test]
 fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
     // The other members mend most of what a torn batch does; a store alone shows it at once (tests/crashes.rs).
-    for (sabotage, hint) in [(store::Sabotage::TrustTornBatch, 2476), (store::Sabotage::DropLastBatch, 0)] {
+    for (sabotage, hint) in [(store::Sabotage::TrustTornBatch, 684), (store::Sabotage::DropLastBatch, 7)] {
         let settings = Settings { store_sabotage: Some(sabotage), ..Settings::default() };
         assert!(is_noticed(settings, hint), "{sabotage:?} was not noticed in {SABOTAGE_SEEDS_MAX} lives");
     }
