@@ -117,6 +117,8 @@ mod tests {
 
     const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
     const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    /// Where no other program of this machine takes a port meanwhile.
+    const QUIET: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 
     #[tokio::test]
     async fn one_port_is_served_on_every_address_and_none_keeps_out_those_of_another() {
@@ -146,19 +148,19 @@ mod tests {
     async fn a_port_that_is_taken_at_one_address_is_told_of_and_passed_over_where_any_will_do() {
         let taken = std::net::TcpListener::bind((OTHER, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let refused = Listeners::on_port(&[FIRST, OTHER], port, bind).unwrap_err();
+        let refused = Listeners::on_port(&[QUIET, OTHER], port, bind).unwrap_err();
         assert_eq!((refused.address, refused.source.kind()), (OTHER, ErrorKind::AddrInUse));
         assert!(io::Error::from(refused).to_string().starts_with("127.0.0.2: "));
         // The port that is free at the first address is just the one that is taken at the second, at first.
         let attempts = std::cell::Cell::new(0);
         let unlucky = |address: SocketAddr| {
             let is_first = address.port() == 0 && attempts.replace(attempts.get() + 1) == 0;
-            bind(if is_first { (FIRST, port).into() } else { address })
+            bind(if is_first { (QUIET, port).into() } else { address })
         };
-        let listeners = Listeners::on_free_port(&[FIRST, OTHER], unlucky).unwrap();
+        let listeners = Listeners::on_free_port(&[QUIET, OTHER], unlucky).unwrap();
         assert_ne!(listeners.address().port(), port);
         let nowhere: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
-        let refused = Listeners::on_free_port(&[FIRST, nowhere], bind).unwrap_err();
+        let refused = Listeners::on_free_port(&[QUIET, nowhere], bind).unwrap_err();
         assert_eq!(refused.address, nowhere);
     }
 }

@@ -191,26 +191,26 @@ fn a_move_may_be_killed_at_any_moment() {
     let url = etcd.url();
     let registries = Registries::of(&pond, &url);
     let dir = pond.dir();
-    let (mut to, mut arrivals, mut kills) = (url.as_str(), 0, 0);
+    let (mut to, mut arrivals, mut kills, mut since_arrival) = (url.as_str(), 0, 0, 0);
     for round in 0u64..60 {
         let mut moving = command(&["registry", "migrate", "--to", to, "--dir", path(&dir)])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("the command can be started");
-        // Later and later, so that every step is the last one once.
-        std::thread::sleep(Duration::from_millis(3 * round));
+        // Later and later until it arrives, so that every step is the last one once, however fast this machine is.
+        std::thread::sleep(Duration::from_millis(3 * since_arrival + round % 3));
         let _ = moving.kill();
         // An exit code of its own that is no success: it was killed last time when all was done, and nothing is left to move.
         let has_ended = moving.wait().expect("it is a child").code().is_some();
         let lives = registries.lives();
         assert_ne!(lives, (true, true), "it lives in both");
         if has_ended {
-            arrivals += 1;
+            (arrivals, since_arrival) = (arrivals + 1, 0);
             assert_eq!(lives, (to == "embedded", to != "embedded"));
             to = if to == "embedded" { &url } else { "embedded" };
         } else {
-            kills += 1;
+            (kills, since_arrival) = (kills + 1, since_arrival + 1);
         }
     }
     eprintln!("{arrivals} arrived, {kills} were killed");
