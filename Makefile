@@ -19,7 +19,10 @@ define TEST
 endef
 LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D warnings
 
-.PHONY: help deps test-deps build run check test nightly soak bench bench-against bench-failover bench-encryption bench-large fmt lint clean
+# Built once, from source: it takes a while.
+DENY := 0.20.2
+
+.PHONY: help deps test-deps build run check test nightly soak fuzz deny bench bench-against bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,13 +69,32 @@ test: test-deps ## format, lint, unit and property tests, conformance, end-to-en
 	$(CARGO) test --profile quick --locked --workspace --doc --quiet
 	$(call TEST)
 
-# TIMES=N for other than ten rounds.
-nightly: test-deps ## what takes hours: make test many times over, and 50,000 lives of simulated clusters
+# TIMES=N for other than ten rounds, HOSTILE_SECONDS=N for other than an hour.
+nightly: test-deps ## what takes hours: make test many times over, an hour of a hostile tenant, and 50,000 lives of simulated clusters
 	for round in $$(seq $(or $(TIMES),10)); do $(MAKE) --no-print-directory test || exit 1; done
+	MILLPOND_HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),3600) $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
+	    --package millpond --test e2e hostile_tenant::
 	$(CARGO) run --profile quick --locked --package sim -- --seeds 50000 --from $$(date +%s)000
+	$(MAKE) --no-print-directory fuzz SECONDS=3600
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 	$(CARGO) run --profile quick --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
+
+# TARGET=NAME for one of them; SECONDS for all together, or INPUTS for each; SEED; CAREFUL=1 where the process is ended;
+# FILES="PATH ..." runs inputs again.
+fuzz: deps ## feed what reads bytes of strangers, users and drives with bytes that nobody meant
+	$(CARGO) run --profile quick --locked --package fuzz -- --seed $(or $(SEED),$$(date +%s)) $(if $(TARGET),--target $(TARGET)) \
+	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(CAREFUL),--careful) $(FILES)
+
+deny: deps ## check licences and sources of what is linked and, where they can be fetched, advisories
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+	    CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --locked --debug --version $(DENY) cargo-deny
+	$(CARGO) deny --workspace --locked check licenses bans sources
+	@if $(CARGO) deny --locked fetch db >/dev/null 2>&1; then \
+	    $(CARGO) deny --workspace --locked check --disable-fetch advisories; \
+	else \
+	    echo "the database of advisories cannot be fetched from here, so advisories are not checked"; \
+	fi
 
 # JSON=FILE also writes the figures to FILE; CEPH_CONF=FILE also compares with that Ceph cluster, on its image rbd/test.
 bench: deps ## compare a replicated volume with the raw drives under it (as root: it makes loop devices)
@@ -106,13 +128,8 @@ bench-against: deps ## measure another commit's build and this one in turns (as 
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-lint: ## lint, and check licences and advisories where cargo-deny is installed
+lint: ## lint
 	$(LINT)
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-	    $(CARGO) deny --workspace check; \
-	else \
-	    echo "cargo-deny is not installed, so licences and advisories are not checked; get it with: cargo install --locked cargo-deny"; \
-	fi
 
 clean: ## remove what was built; ./data stays
 	$(CARGO) clean

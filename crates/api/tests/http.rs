@@ -62,8 +62,9 @@ impl Setting {
             let led = map.pgs.iter().filter(|(_, config)| config.primary == osd);
             let pgs = led.map(|(pg, config)| {
                 let recovery = Some(RecoveryProgress { objects_left: 2, bytes_left: 8192 });
-                let in_sync = config.in_sync.clone();
-                (*pg, PgStatus { epoch: config.epoch, state: PgState::Active, in_sync, objects: 3, recovery })
+                let (epoch, in_sync) = (config.epoch, config.in_sync.clone());
+                let (state, cut_through) = (PgState::Active, Default::default());
+                (*pg, PgStatus { epoch, state, in_sync, objects: 3, recovery, cut_through })
             });
             let status = OsdStatus {
                 used_bytes: 5,

@@ -1,6 +1,5 @@
 //! The handshake's messages: one side of TLS over a socket, until both leave it or go on under its keys.
 
-use crate::channel::Channel;
 use crate::error::AuthError;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
@@ -9,8 +8,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptErr
 use rustls::{CommonState, Error, ExtractedSecrets};
 use std::io;
 use tls::Session;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes that a whole handshake may bring; one brings some hundred. Who sends more means something else.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
@@ -66,10 +64,10 @@ pub(crate) enum Failure {
     Tls(#[from] Error),
 }
 
-/// One side of TLS on a socket.
-pub(crate) struct Exchange<S> {
+/// One side of TLS on a socket, or on whatever a test has in place of one.
+pub(crate) struct Exchange<S, T> {
     tls: S,
-    stream: TcpStream,
+    stream: T,
     received: Vec<u8>,
     received_bytes: usize,
     outgoing: Vec<u8>,
@@ -77,8 +75,8 @@ pub(crate) struct Exchange<S> {
     heard: Vec<u8>,
 }
 
-impl<S: Side> Exchange<S> {
-    pub(crate) fn new(tls: S, stream: TcpStream) -> Exchange<S> {
+impl<S: Side, T: AsyncRead + AsyncWrite + Unpin> Exchange<S, T> {
+    pub(crate) fn new(tls: S, stream: T) -> Exchange<S, T> {
         let (received, outgoing, heard) = (Vec::new(), Vec::new(), Vec::new());
         Exchange { tls, stream, received, received_bytes: 0, outgoing, heard }
     }
@@ -151,7 +149,7 @@ impl<S: Side> Exchange<S> {
     ///
     /// # Errors
     /// When something was received already that nobody was to send yet.
-    pub(crate) fn into_channel(self, is_encrypted: bool) -> Result<Channel, AuthError> {
+    pub(crate) fn into_parts(self, is_encrypted: bool) -> Result<(T, Option<Session>), AuthError> {
         if !self.received.is_empty() || !self.heard.is_empty() {
             return Err(AuthError::Protocol("it did not wait for the end of the handshake".to_owned()));
         }
@@ -161,7 +159,7 @@ impl<S: Side> Exchange<S> {
         } else {
             None
         };
-        Ok(Channel::new(self.stream, session))
+        Ok((self.stream, session))
     }
 
     /// Does what follows from what was received, and sends what the other side is to know of that.

@@ -21,6 +21,8 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 use std::sync::Arc;
+use tls::Session;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -89,15 +91,17 @@ impl Identity {
         encryption: Encryption,
     ) -> Result<Channel, AuthError> {
         let connecting = self.connect_now(stream, expected, encryption);
-        timeout(HANDSHAKE_LIMIT, connecting).await.map_err(|_| AuthError::TooSlow)?
+        let (stream, session) =
+            timeout(HANDSHAKE_LIMIT, connecting).await.map_err(|_| AuthError::TooSlow)??;
+        Ok(Channel::new(stream, session))
     }
 
-    async fn connect_now(
+    pub(crate) async fn connect_now<T: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        stream: TcpStream,
+        stream: T,
         expected: PublicKey,
         encryption: Encryption,
-    ) -> Result<Channel, AuthError> {
+    ) -> Result<(T, Option<Session>), AuthError> {
         let means = |failure| classify(failure, Some(expected), encryption);
         let config = client_config(self.key.clone(), expected, encryption);
         let name = ServerName::try_from("millpond").expect("it is a name");
@@ -107,7 +111,7 @@ impl Identity {
         exchange.establish().await.map_err(means)?;
         let is_encrypted = is_encrypted(&exchange, encryption)?;
         if exchange.hear(1).await.map_err(means)? == [WELCOME] {
-            return exchange.into_channel(is_encrypted);
+            return exchange.into_parts(is_encrypted);
         }
         let reason = exchange.hear_out(REASON_BYTES_MAX).await;
         Err(AuthError::Refused(String::from_utf8_lossy(&reason).into_owned()))
@@ -126,15 +130,17 @@ impl Identity {
         authorize: impl FnOnce(PublicKey) -> Result<T, String>,
     ) -> Result<(Channel, T), AuthError> {
         let accepting = self.accept_now(stream, encryption, authorize);
-        timeout(HANDSHAKE_LIMIT, accepting).await.map_err(|_| AuthError::TooSlow)?
+        let ((stream, session), principal) =
+            timeout(HANDSHAKE_LIMIT, accepting).await.map_err(|_| AuthError::TooSlow)??;
+        Ok((Channel::new(stream, session), principal))
     }
 
-    async fn accept_now<T>(
+    pub(crate) async fn accept_now<S: AsyncRead + AsyncWrite + Unpin, T>(
         &self,
-        stream: TcpStream,
+        stream: S,
         encryption: Encryption,
         authorize: impl FnOnce(PublicKey) -> Result<T, String>,
-    ) -> Result<(Channel, T), AuthError> {
+    ) -> Result<((S, Option<Session>), T), AuthError> {
         let means = |failure| classify(failure, None, encryption);
         let config = match encryption {
             Encryption::Off => &self.plain_server,
@@ -151,7 +157,7 @@ impl Identity {
         match authorize(key) {
             Ok(principal) => {
                 exchange.say(&[WELCOME]).await.map_err(means)?;
-                Ok((exchange.into_channel(is_encrypted)?, principal))
+                Ok((exchange.into_parts(is_encrypted)?, principal))
             }
             Err(reason) => {
                 let text = [&[REFUSED], reason.as_bytes()].concat();
@@ -166,7 +172,10 @@ impl Identity {
 
 /// What is spoken from here on: part of what both sides signed. Who wants encryption offers and takes nothing else, so
 /// nobody on the way can talk it down.
-fn is_encrypted<S: Side>(exchange: &Exchange<S>, encryption: Encryption) -> Result<bool, AuthError> {
+fn is_encrypted<S: Side, T: AsyncRead + AsyncWrite + Unpin>(
+    exchange: &Exchange<S, T>,
+    encryption: Encryption,
+) -> Result<bool, AuthError> {
     match exchange.tls().alpn_protocol() {
         Some(ENCRYPTED) => Ok(true),
         Some(PLAIN) if encryption == Encryption::Off => Ok(false),

@@ -18,6 +18,8 @@ mod error;
 mod exchange;
 mod handshake;
 mod key;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use channel::{Channel, Stream};
 pub use dial::{dial, key_at, reach};

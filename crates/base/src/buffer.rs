@@ -6,6 +6,7 @@
 //! one, so its memory can neither change nor go away beneath the kernel.
 
 use crate::geometry::BLOCK_BYTES;
+use crate::tenant::{Held, Tenant, may_have};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -20,6 +21,8 @@ pub struct Buffer {
     blocks: Rc<[Block]>,
     /// Where it stands in an `io_uring`'s table of registered buffers, if it does.
     registration: Option<u16>,
+    /// To whom it is lent.
+    tenant: Tenant,
 }
 
 impl Buffer {
@@ -28,7 +31,7 @@ impl Buffer {
     pub fn new(bytes: usize) -> Buffer {
         let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
         let blocks = (0..blocks).map(|_| Block::new_zeroed()).collect();
-        Buffer { blocks, registration: None }
+        Buffer { blocks, registration: None, tenant: Tenant::NOBODY }
     }
 
     /// Its size in bytes, a multiple of 4 KiB.
@@ -54,6 +57,17 @@ impl Buffer {
         Rc::strong_count(&self.blocks) == 1
     }
 
+    /// To whom it is lent, its clones included.
+    #[must_use]
+    pub fn tenant(&self) -> Tenant {
+        self.tenant
+    }
+
+    /// Notes to whom it is lent, before it is cloned.
+    pub fn lend_to(&mut self, tenant: Tenant) {
+        self.tenant = tenant;
+    }
+
     /// Its number among an `io_uring`'s registered buffers.
     #[must_use]
     pub fn registration(&self) -> Option<u16> {
@@ -76,27 +90,49 @@ impl std::fmt::Debug for Buffer {
 #[derive(Debug)]
 pub struct BufferPool {
     free: Vec<Buffer>,
+    /// Those that nobody wanted yet, which are made when somebody does, unless all are wanted before.
+    unmade: usize,
     buffer_bytes: usize,
     count: usize,
+    lent: Held,
 }
 
 impl BufferPool {
     /// `count` buffers of at least `buffer_bytes` each, rounded up to whole blocks.
     #[must_use]
     pub fn new(count: usize, buffer_bytes: usize) -> BufferPool {
-        let free: Vec<_> = (0..count).map(|_| Buffer::new(buffer_bytes)).collect();
-        BufferPool { free, buffer_bytes: buffer_bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES, count }
+        let buffer_bytes = buffer_bytes.div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
+        let (free, lent) = (Vec::with_capacity(count), Held::default());
+        BufferPool { free, unmade: count, buffer_bytes, count, lent }
     }
 
     /// A buffer that nobody else holds, or `None` when all are lent.
     pub fn take(&mut self) -> Option<Buffer> {
-        self.free.pop()
+        self.take_for(Tenant::NOBODY)
+    }
+
+    /// The same, lent to a tenant. Whether that may have it, [`Self::has_for`] tells.
+    pub fn take_for(&mut self, tenant: Tenant) -> Option<Buffer> {
+        let mut buffer = self.free.pop().or_else(|| {
+            self.unmade = self.unmade.checked_sub(1)?;
+            Some(Buffer::new(self.buffer_bytes))
+        })?;
+        buffer.lend_to(tenant);
+        self.lent.add(tenant, 1);
+        Some(buffer)
+    }
+
+    /// Whether a tenant may have so many more, `kept` of those that are free left out of account.
+    #[must_use]
+    pub fn has_for(&self, tenant: Tenant, count: usize, kept: usize) -> bool {
+        may_have(tenant, self.lent.of(tenant), count, self.available().saturating_sub(kept))
     }
 
     /// Takes a holder's handle back. The last holder's makes the buffer free; an earlier one is dropped.
     pub fn put(&mut self, buffer: Buffer) {
         if buffer.is_unique() && buffer.size() == self.buffer_bytes {
-            assert!(self.free.len() < self.count, "more buffers came back than were lent");
+            assert!(self.available() < self.count, "more buffers came back than were lent");
+            self.lent.take_off(buffer.tenant(), 1);
             self.free.push(buffer);
         }
     }
@@ -110,7 +146,7 @@ impl BufferPool {
     /// How many could be taken now.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.unmade
     }
 
     /// The size of each, in bytes.
@@ -119,8 +155,10 @@ impl BufferPool {
         self.buffer_bytes
     }
 
-    /// Every buffer that is not lent, to be registered with a ring before the work starts.
+    /// Every buffer that is not lent, all of them made, to be registered with a ring before the work starts.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
+        let unmade = std::mem::take(&mut self.unmade);
+        self.free.extend(std::iter::repeat_with(|| Buffer::new(self.buffer_bytes)).take(unmade));
         self.free.iter_mut()
     }
 }
@@ -151,5 +189,35 @@ mod tests {
         assert!(pool.take().is_none());
         pool.put(buffer);
         assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    fn a_pool_has_its_buffers_whether_they_were_made_or_not() {
+        let mut pool = BufferPool::new(3, 4096);
+        let first = pool.take().unwrap();
+        assert_eq!((pool.available(), pool.unmade), (2, 2));
+        assert_eq!(pool.iter_mut().count(), 2, "who registers them gets all that are not lent");
+        assert_eq!((pool.available(), pool.unmade), (2, 0));
+        let others = [pool.take().unwrap(), pool.take().unwrap()];
+        assert!(pool.take().is_none());
+        others.into_iter().chain([first]).for_each(|buffer| pool.put(buffer));
+        assert_eq!(pool.available(), 3);
+    }
+
+    #[test]
+    fn a_tenant_has_what_was_lent_to_it_until_its_last_holder_gives_it_back() {
+        let mut pool = BufferPool::new(4, 4096);
+        let (tenant, other) = (Tenant(1), Tenant(2));
+        let first = pool.take_for(tenant).unwrap();
+        let second = pool.take_for(tenant).unwrap();
+        assert!(!pool.has_for(tenant, 1, 0) && pool.has_for(other, 1, 0) && pool.has_for(other, 2, 0));
+        assert!(!pool.has_for(other, 1, 2), "two of them are kept");
+        let clone = first.clone();
+        pool.put(first);
+        assert!(!pool.has_for(tenant, 1, 0), "somebody holds it still");
+        pool.put(clone);
+        assert!(pool.has_for(tenant, 1, 0));
+        pool.put(second);
+        assert!(pool.has_for(tenant, 4, 0));
     }
 }

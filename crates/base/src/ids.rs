@@ -37,12 +37,14 @@ number_id!(/// The place of a write in its placement group's order. Never reused
     Sequence(u64), "");
 number_id!(/// How often a volume was attached exclusively; an older one is fenced.
     Generation(u32), "g");
+number_id!(/// One time that some volume was made smaller. Grows with each, and is never reused within a cluster. 0 is none.
+    CutId(u64), "cut.");
 
 impl Sequence {
-    /// The sequence that follows this one.
+    /// The sequence that follows this one. No order comes to the last one there is, which follows itself; a peer may say it.
     #[must_use]
     pub fn next(self) -> Sequence {
-        Sequence(self.0 + 1)
+        Sequence(self.0.saturating_add(1))
     }
 }
 

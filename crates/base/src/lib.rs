@@ -17,6 +17,7 @@ pub mod log_entry;
 pub mod map;
 pub mod network;
 pub mod status;
+pub mod tenant;
 pub mod time;
 mod topology;
 pub mod units;
@@ -28,9 +29,10 @@ pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
 pub use fingerprint::Fingerprints;
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
-    ClientId, ClusterId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
+    ClientId, ClusterId, CutId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
     Sequence, VolumeId,
 };
 pub use log_entry::LogEntry;
 pub use network::Network;
+pub use tenant::Tenant;
 pub use time::Instant;

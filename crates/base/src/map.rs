@@ -5,7 +5,7 @@ pub use crate::topology::{
 };
 
 use crate::access::{Access, Encryption, Principal, PublicKey};
-use crate::ids::{ClusterId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use crate::ids::{ClusterId, CutId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -108,6 +108,19 @@ pub struct VolumeInfo {
     /// It was removed: its objects are deleted as OSDs come to it, its id is never used again.
     #[serde(default)]
     pub removed: bool,
+    /// It was made smaller, and what it held beyond its end may not be deleted yet: it does not grow before that. A volume
+    /// that was made smaller once more has the newer number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutId>,
+}
+
+/// A pool that was removed, for as long as an OSD may hold something of it: its tombstone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedPool {
+    /// What it was called. Another pool may be called so by now.
+    pub name: String,
+    /// Of the OSDs that there were when it was removed, those that have not said yet that they hold nothing of it, in order.
+    pub owed_by: Vec<OsdId>,
 }
 
 /// Everything that routes a request, as of one revision of the registry.
@@ -132,6 +145,10 @@ pub struct ClusterMap {
     pub targets: BTreeMap<PgId, Vec<OsdId>>,
     /// Its volumes, removed ones included until their objects are gone.
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
+    /// Pools that were removed, until every OSD that may hold something of them has said that it does not. OSDs and the
+    /// manager go by them; clients are not told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removed_pools: BTreeMap<PoolId, RemovedPool>,
     /// Who may connect, by name.
     #[serde(default)]
     pub principals: BTreeMap<String, Principal>,

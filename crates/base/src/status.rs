@@ -1,7 +1,8 @@
-//! How OSDs are, as they tell themselves, and what becomes of those that are down. People are shown it; nothing is decided
-//! by it.
+//! How OSDs are, as they tell themselves, and what becomes of those that are down. People are shown it. Nothing is decided by
+//! it, but that a pool's tombstone may go ([`OsdStatus::cleared_pools`]), and that a volume that was made smaller may grow again
+//! ([`PgStatus::cut_through`]).
 
-use crate::ids::{Epoch, OsdId, PgId, VolumeId};
+use crate::ids::{CutId, Epoch, OsdId, PgId, PoolId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct OsdStatus {
     pub recovery_bytes_per_s: u64,
     /// The group that it scrubs as primary.
     pub scrubbing: Option<ScrubProgress>,
+    /// Of the pools that its map shows as removed, those of which it holds nothing any more on stable media, in order.
+    pub cleared_pools: Vec<PoolId>,
     /// Why its drive cannot be used any more, if so: it takes part in nothing.
     pub failure: Option<String>,
     /// Why it was not started on that drive, if so: nothing else is known of it then.
@@ -96,6 +99,10 @@ pub struct PgStatus {
     /// While members catch up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryProgress>,
+    /// Of all volumes of its pool that were cut by this one or before, the group holds nothing beyond their ends any more, on
+    /// any member in sync. 0 while that can be said of none, and where no volume of the pool waits for it.
+    #[serde(default)]
+    pub cut_through: CutId,
 }
 
 /// Whether a placement group serves.

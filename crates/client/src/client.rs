@@ -164,6 +164,11 @@ impl Piece {
         matches!(self.kind, PieceKind::Write | PieceKind::Zero)
     }
 
+    /// Where it begins, in bytes from the start of its volume.
+    fn volume_offset(&self) -> u64 {
+        u64::from(self.key.object) * OBJECT_BYTES + u64::from(self.offset)
+    }
+
     /// Whether both are about some of the same bytes, if both are of one object.
     fn touches(&self, other: &Piece) -> bool {
         self.offset < other.offset + other.length && other.offset < self.offset + self.length
@@ -595,8 +600,25 @@ impl Client {
         self.routes.group_of(pool, piece.key.volume, piece.key.object)
     }
 
+    /// What a piece fails with that lies beyond the end of its volume by the newest map: this was made smaller since it was
+    /// submitted.
+    fn beyond_end(&self, index: u32) -> Option<ClientError> {
+        let piece = &self.pieces[index as usize];
+        let volume = self.volume_of(index);
+        let (offset, length) = (piece.volume_offset(), u64::from(piece.length));
+        let is_beyond = offset + length > volume.bytes;
+        let (name, bytes) = (&volume.name, volume.bytes);
+        is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
+    }
+
     /// Sends a piece to where it belongs, or arranges that it is sent later.
     fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
+        if let Some(error) = self.beyond_end(index) {
+            let piece = &self.pieces[index as usize];
+            // What was sent of it before may still be done, and is cut off then.
+            self.has_loose_ends |= piece.is_change() && piece.since.is_some();
+            return self.drop_piece(index, Some(error));
+        }
         if self.is_held_back(index) {
             return self.hold_back(index);
         }
@@ -727,7 +749,9 @@ impl Client {
                 self.give_up_attempt(index);
                 return self.dispatch(now, index, io);
             }
-            Status::NotPrimary | Status::NotActive | Status::StaleEpoch => {
+            // Of the end of the volume the OSD may know something newer, or older: the newest map here is asked before it is
+            // sent again.
+            Status::NotPrimary | Status::NotActive | Status::StaleEpoch | Status::BeyondEnd => {
                 return self.retry_later(now, index, Trouble::NotServed(osd, status));
             }
             Status::CorruptPayload => return self.corrupt_in_transit(now, index, osd, io),

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Why an operation on a volume failed for good. What may pass is retried instead.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// The range does not lie within the volume.
+    /// The range does not lie within the volume, or not any more.
     #[error("{offset}+{length} lies beyond the end of volume {volume:?}, which has {bytes} bytes")]
     OutOfRange {
         /// The volume's name.

@@ -13,13 +13,18 @@
 //!   however old the map is that the node has.
 //!
 //! Who may ask how the cluster is learns besides whom to ask, and has nothing done.
+//!
+//! Of the map they follow what routes requests: not which OSDs still hold something of pools that were removed.
 
 use super::question::Question;
 use super::{AttachRecord, Cluster, ClusterError, Result, current, encode, keys};
+use async_trait::async_trait;
 use base::map::VolumeInfo;
 use base::{Access, ClientId, Permission, PoolId, Principal};
 use registry::implement::{PROBE, SCHEME};
-use registry::{Compare, LeaseId, Operation, Range, Registry, RegistryError, Txn, Watch};
+use registry::{
+    Compare, LeaseId, Operation, Range, Registry, RegistryError, Revision, Txn, Watch, WatchBatch,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -278,7 +283,7 @@ impl Clerk {
         })
     }
 
-    /// All of what the cluster map is made of, and its changes from there on.
+    /// All of what the cluster map is made of, as far as it is for whoever asks, and its changes from there on.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -286,7 +291,10 @@ impl Clerk {
         let registry = &*self.cluster.registry;
         let Some(visitor) = &self.visitor else { return current::read_and_watch(registry).await };
         visitor.take_turn(&visitor.requests, MAP_COST).await?;
-        current::read_and_watch(registry).await.map_err(veil)
+        let (mut range, changes) = current::read_and_watch(registry).await.map_err(veil)?;
+        range.entries.retain(|entry| is_for_clients(&entry.key));
+        let changes: Box<dyn Watch> = Box::new(OfClients(changes));
+        Ok((range, changes))
     }
 
     /// Sees whether the registry answers, for whoever follows something there.
@@ -390,6 +398,31 @@ impl Clerk {
             visitor.leases().remove(&lease);
         }
         Ok(())
+    }
+}
+
+/// Whether an entry of the map is told to clients that are no owners.
+fn is_for_clients(key: &str) -> bool {
+    !key.starts_with(keys::REMOVED_POOLS)
+}
+
+/// Changes of the map, without those that are not for clients.
+struct OfClients(Box<dyn Watch>);
+
+#[async_trait]
+impl Watch for OfClients {
+    fn position(&self) -> Revision {
+        self.0.position()
+    }
+
+    async fn next(&mut self) -> Result<WatchBatch, RegistryError> {
+        loop {
+            let mut batch = self.0.next().await?;
+            batch.events.retain(|event| is_for_clients(event.key()));
+            if !batch.events.is_empty() {
+                return Ok(batch);
+            }
+        }
     }
 }
 
@@ -585,6 +618,30 @@ mod tests {
         client.ask(Revoke { lease: own }).await.unwrap();
         let after = owner.registry().range("").await.unwrap();
         assert_eq!(after.entries, before.entries, "nothing was changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_osds_still_hold_of_removed_pools_is_told_to_owners_alone() {
+        let owner = cluster().await;
+        let client = client(&owner, "host", Permission::ReadWrite).await;
+        let monitor = visitor(&owner, "monitor", Access::Monitor).await;
+        let (_, mut changes) = client.follow_map().await.unwrap();
+        owner.remove_volume("b").await.unwrap();
+        owner.remove_pool("theirs").await.unwrap();
+        owner.registry().put("millpond/map/node/9", "{}".into()).await.unwrap();
+        let mut told: Vec<String> = Vec::new();
+        while told.last().is_none_or(|key| key != "millpond/map/node/9") {
+            told.extend(changes.next().await.unwrap().events.iter().map(|event| event.key().to_owned()));
+        }
+        assert!(told.iter().any(|key| key.starts_with("millpond/map/pool/")), "{told:?}");
+        assert!(told.iter().all(|key| is_for_clients(key)), "{told:?}");
+        let map = owner.map().await.unwrap();
+        assert_eq!(map.removed_pools.len(), 1);
+        for other in [&client, &monitor] {
+            let known = map_of(other).await;
+            assert!(known.removed_pools.is_empty() && known.revision == map.revision);
+        }
+        assert_eq!(map_of(&Clerk::of_owner(owner)).await, map);
     }
 
     #[tokio::test(start_paused = true)]

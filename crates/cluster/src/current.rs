@@ -5,7 +5,7 @@ use super::osds::{OsdRecord, OsdUp};
 use super::vantage::Vantage;
 use super::{ClusterError, decode_if_any};
 use base::access::Principal;
-use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, VolumeInfo};
 use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
@@ -32,6 +32,7 @@ pub(super) struct MapParts {
     pgs: BTreeMap<PgId, PgConfig>,
     targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
+    removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
     encryption: Encryption,
 }
@@ -61,6 +62,9 @@ impl MapParts {
             Some(MapKey::Pg(id)) => put_or_remove(&mut self.pgs, id, decode_if_any(key, value)?),
             Some(MapKey::Target(id)) => put_or_remove(&mut self.targets, id, decode_if_any(key, value)?),
             Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
+            Some(MapKey::RemovedPool(id)) => {
+                put_or_remove(&mut self.removed_pools, id, decode_if_any(key, value)?);
+            }
             Some(MapKey::Principal(name)) => {
                 put_or_remove(&mut self.principals, name.to_owned(), decode_if_any(key, value)?);
             }
@@ -101,6 +105,7 @@ impl MapParts {
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
+            removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
             encryption: self.encryption,
         })

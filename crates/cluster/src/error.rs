@@ -248,6 +248,15 @@ pub enum ClusterError {
         /// The size asked for.
         to: ByteSize,
     },
+    /// It was made smaller, and what it held beyond its end is not deleted yet.
+    #[error(
+        "the volume {name} cannot grow yet: it was made smaller, and what it held beyond its end is still being deleted. For that \
+         all placement groups of its pool must be active: `millpond pg dump` shows which are not, `millpond status` what to do"
+    )]
+    StillCut {
+        /// The volume.
+        name: String,
+    },
     /// Somebody is attached who does not share.
     #[error("the volume {name} is attached by {holder}; {next}")]
     Attached {

@@ -12,6 +12,7 @@ pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
 pub(super) const NEXT_VOLUME: &str = "millpond/next/volume";
+pub(super) const NEXT_CUT: &str = "millpond/next/cut";
 pub(super) const OSDS_REMOVED: &str = "millpond/osds-removed";
 pub(super) const MANAGER: &str = "millpond/manager";
 pub(super) const SETTINGS: &str = "millpond/settings";
@@ -19,6 +20,7 @@ pub(super) const DRIVES: &str = "millpond/drive/";
 pub(super) const PGS: &str = "millpond/map/pg/";
 pub(super) const TARGETS: &str = "millpond/map/target/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
+pub(super) const REMOVED_POOLS: &str = "millpond/map/removed-pool/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
@@ -37,6 +39,7 @@ pub(super) enum MapKey<'a> {
     Pg(PgId),
     Target(PgId),
     Volume(VolumeId),
+    RemovedPool(PoolId),
     Principal(&'a str),
     Encryption,
 }
@@ -60,6 +63,7 @@ impl MapKey<'_> {
             "pg" => id.parse().ok().map(MapKey::Pg),
             "target" => id.parse().ok().map(MapKey::Target),
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
+            "removed-pool" => id.parse().ok().map(|id| MapKey::RemovedPool(PoolId(id))),
             "principal" => Some(MapKey::Principal(id)),
             _ => None,
         }
@@ -85,6 +89,7 @@ keys! {
     target(id: PgId) = "{TARGETS}{id}";
     targets_of(pool: PoolId) = "{TARGETS}{}.", pool.0;
     volume(id: VolumeId) = "{VOLUMES}{}", id.0;
+    removed_pool(id: PoolId) = "{REMOVED_POOLS}{}", id.0;
     principal(name: &str) = "{PRINCIPALS}{name}";
     uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
     pool_name(name: &str) = "millpond/pool-name/{name}";
@@ -118,6 +123,7 @@ mod tests {
         assert_eq!(MapKey::parse(&target(pg)), Some(MapKey::Target(pg)));
         assert!(target(pg).starts_with(&targets_of(PoolId(3))));
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
+        assert_eq!(MapKey::parse(&removed_pool(PoolId(3))), Some(MapKey::RemovedPool(PoolId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
         for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/drive/1"] {

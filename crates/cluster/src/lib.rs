@@ -15,7 +15,8 @@
 //! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
 //! | `millpond/map/encryption`        | [`Encryption`](base::Encryption): whether connections are encrypted | for ever |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
-//! | `millpond/next/{node,osd,pool,volume}` | the next id, so that none is used twice | for ever |
+//! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
+//! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
 //! | `millpond/drive/ID`              | where that OSD's drive was at its last start | with the OSD |
 //! | `millpond/joined/ID`             | the placement group in which that OSD became in sync last | with the OSD |

@@ -1,10 +1,12 @@
-//! Nodes: which host each runs on, and where that stands.
+//! Nodes: which host each runs on, and where that stands; and what their processes leave behind.
 
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::NodeId;
-use base::map::NodeInfo;
-use registry::{Compare, Operation, Txn};
+use base::map::{Admission, NodeInfo, OsdInfo};
+use registry::{Compare, LeaseId, Operation, RegistryError, Txn};
+use std::collections::BTreeSet;
+use tokio::task::JoinSet;
 
 impl Cluster {
     /// Makes a new node known. Its number was never used before.
@@ -82,6 +84,42 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: node.to_string() })
+    }
+
+    /// Ends the leases by which processes of nodes say that they live, for whoever knows that none does, or that they are
+    /// ending: that OSDs are up, who is the manager, where HTTP is served. So nobody calls who is dead, or waits for it, until
+    /// its lease has run out.
+    ///
+    /// No promise rests on these leases: what OSDs promised each other they count themselves, and what a manager decides is
+    /// written under conditions. A process that lives after all learns that its lease is gone, and announces itself anew.
+    /// Leases of clients stay: those may live. So do those of OSDs that are out: who is out and down is taken for lost, with
+    /// what it holds, and such a one may come up in a moment.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub async fn forget_processes(&self) -> Result<()> {
+        let map = self.map().await?;
+        let mut held = self.registry.range(keys::HTTP).await?.entries;
+        held.extend(self.registry.get(keys::MANAGER).await?);
+        let is_in_and_up = |info: &OsdInfo| info.admission == Admission::In && info.address.is_some();
+        for (osd, _) in map.osds.iter().filter(|(_, info)| is_in_and_up(info)) {
+            held.extend(self.registry.get(&keys::up(*osd)).await?);
+        }
+        let leases: BTreeSet<LeaseId> = held.iter().filter_map(|entry| entry.lease).collect();
+        // At the same time: so they share what it takes to write them down.
+        let mut ending = JoinSet::new();
+        for lease in leases {
+            let registry = self.registry.clone();
+            ending.spawn(async move { registry.lease_revoke(lease).await });
+        }
+        for ended in ending.join_all().await {
+            match ended {
+                // It ran out meanwhile.
+                Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::error::check_name;
 use super::osds::OsdRecord;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
-use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
+use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, RemovedPool, VolumeInfo};
 use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
 use placement::{Candidate, PG_COUNT_MAX, place};
 use registry::{Compare, Operation, Txn};
@@ -126,7 +126,8 @@ impl Cluster {
         self.commit(read.replaced_by(now)).await
     }
 
-    /// Removes a pool that holds no volumes.
+    /// Removes a pool that holds no volumes. Its tombstone stays until every OSD that there is now has said that it holds
+    /// nothing of it: one that is away hears of it when it is back.
     ///
     /// # Errors
     /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`]; those of the registry.
@@ -147,9 +148,17 @@ impl Cluster {
                     example: example.name.clone(),
                 });
             }
+            // The same of the OSDs: nobody joins or leaves behind the list of those who may hold something.
+            let removed_osds: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
+            let next_osd: Read<u64> = self.read(keys::NEXT_OSD).await?;
+            let owed_by = self.map().await?.osds.into_keys().collect();
+            let tombstone = RemovedPool { name: name.to_owned(), owed_by };
             let txn = Txn::new()
                 .when(is_named)
                 .when(next.unchanged())
+                .when(removed_osds.unchanged())
+                .when(next_osd.unchanged())
+                .then(Operation::put(keys::removed_pool(id), encode(&tombstone)))
                 .then(Operation::delete(keys::pool_name(name)))
                 .then(Operation::delete(keys::pool(id)));
             if self.commit(txn).await? {
@@ -159,6 +168,28 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: format!("the pool {name}") })
+    }
+
+    /// Replaces the tombstone of a pool, if it still is what this was decided by. It goes when nobody owes it anything any more.
+    /// Says whether.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn replace_removed_pool(
+        &self,
+        pool: PoolId,
+        before: &RemovedPool,
+        now: &RemovedPool,
+    ) -> Result<bool> {
+        let read: Read<RemovedPool> = self.read(&keys::removed_pool(pool)).await?;
+        if read.value.as_ref() != Some(before) {
+            return Ok(false);
+        }
+        let txn = match now.owed_by.is_empty() {
+            true => Txn::new().when(read.unchanged()).then(Operation::delete(&read.key)),
+            false => read.replaced_by(now),
+        };
+        self.commit(txn).await
     }
 
     /// Replaces the configuration of a placement group, if its epoch is `expected` still. Says whether. It is for whoever

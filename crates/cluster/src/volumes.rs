@@ -1,11 +1,15 @@
 //! Volumes: made, resized, removed.
+//!
+//! A volume that is made smaller bears the number of that *cut* until what it held beyond its end is deleted everywhere
+//! ([`Cluster::cut_is_done`]). Until then it does not grow: what was cut off would be there again. It may be made smaller
+//! still, which is another cut.
 
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::VolumeInfo;
 use base::units::ByteSize;
-use base::{ClientId, Generation, VolumeId};
+use base::{ClientId, CutId, Generation, VolumeId};
 use registry::Operation;
 
 impl Cluster {
@@ -26,8 +30,14 @@ impl Cluster {
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let (number, used) = next.take(1);
             let id = VolumeId(number);
-            let info =
-                VolumeInfo { name: name.to_owned(), pool, bytes, generation: Generation(0), removed: false };
+            let info = VolumeInfo {
+                name: name.to_owned(),
+                pool,
+                bytes,
+                generation: Generation(0),
+                removed: false,
+                cut: None,
+            };
             let txn = named
                 .replaced_by(&id)
                 .when(pool_there)
@@ -41,10 +51,11 @@ impl Cluster {
         Err(ClusterError::Contended { what: "the list of volumes".to_owned() })
     }
 
-    /// Changes a volume's size. To a smaller one only where `allow_shrink` says so.
+    /// Changes a volume's size. To a smaller one only where `allow_shrink` says so: then the volume is cut, and does not grow
+    /// before what it held beyond its end is deleted.
     ///
     /// # Errors
-    /// [`ClusterError::WouldShrink`], [`ClusterError::NoSuchVolume`],
+    /// [`ClusterError::WouldShrink`], [`ClusterError::StillCut`], [`ClusterError::NoSuchVolume`],
     /// [`ClusterError::VolumeSizeInvalid`]; those of the registry.
     pub async fn resize_volume(&self, name: &str, bytes: u64, allow_shrink: bool) -> Result<()> {
         check_bytes(name, bytes)?;
@@ -60,12 +71,39 @@ impl Cluster {
                     to: ByteSize(bytes),
                 });
             }
-            let info = VolumeInfo { bytes, ..info };
-            if self.commit(read.replaced_by(&info)).await? {
+            let txn = if bytes < info.bytes {
+                let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
+                let (number, used) = next.take(1);
+                let info = VolumeInfo { bytes, cut: Some(CutId(number)), ..info };
+                read.replaced_by(&info).when(next.unchanged()).then(used)
+            } else if info.cut.is_some() {
+                return Err(ClusterError::StillCut { name: name.to_owned() });
+            } else {
+                read.replaced_by(&VolumeInfo { bytes, ..info })
+            };
+            if self.commit(txn).await? {
                 return Ok(());
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {name}") })
+    }
+
+    /// Notes that nothing is left of a volume beyond its end since that cut, so that it may grow. Says whether it waited for
+    /// that: it may have been made smaller once more, or removed.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn cut_is_done(&self, volume: VolumeId, cut: CutId) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
+            let Some(info) = read.value.clone().filter(|info| info.cut == Some(cut)) else {
+                return Ok(false);
+            };
+            if self.commit(read.replaced_by(&VolumeInfo { cut: None, ..info })).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: volume.to_string() })
     }
 
     /// Removes a volume that nobody has attached: its name is free at once, its objects go as OSDs come
@@ -85,7 +123,8 @@ impl Cluster {
                     next: "detach it there first",
                 });
             }
-            let info = VolumeInfo { removed: true, ..info };
+            // What lay beyond its end goes with the rest.
+            let info = VolumeInfo { removed: true, cut: None, ..info };
             let txn = read
                 .replaced_by(&info)
                 .when(guard.unchanged())
@@ -107,4 +146,67 @@ fn check_bytes(name: &str, bytes: u64) -> Result<()> {
         return Err(ClusterError::VolumeSizeInvalid { name: name.to_owned(), bytes });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::cluster_of;
+
+    const MIB: u64 = 1 << 20;
+
+    async fn cut_of(cluster: &Cluster, volume: VolumeId) -> Option<CutId> {
+        cluster.map().await.unwrap().volumes[&volume].cut
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_was_made_smaller_grows_when_what_it_lost_is_gone() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", 64 * MIB).await.unwrap();
+        cluster.resize_volume("v", 65 * MIB, false).await.unwrap();
+        assert_eq!(cut_of(&cluster, volume).await, None, "there is nothing beyond a larger size");
+        cluster.resize_volume("v", 32 * MIB + 5, true).await.unwrap();
+        let first = cut_of(&cluster, volume).await.unwrap();
+        let error = cluster.resize_volume("v", 33 * MIB, false).await.unwrap_err();
+        assert!(matches!(error, ClusterError::StillCut { .. }), "{error}");
+        assert!(error.to_string().contains("pg dump"), "{error}");
+        cluster.resize_volume("v", 32 * MIB + 5, false).await.unwrap();
+        assert_eq!(cut_of(&cluster, volume).await, Some(first), "it has that size");
+        // Smaller still: that is another cut, and the word for the first is none for it.
+        cluster.resize_volume("v", MIB, true).await.unwrap();
+        let second = cut_of(&cluster, volume).await.unwrap();
+        assert!(second > first);
+        assert!(!cluster.cut_is_done(volume, first).await.unwrap());
+        let error = cluster.resize_volume("v", 2 * MIB, true).await.unwrap_err();
+        assert!(matches!(error, ClusterError::StillCut { .. }), "{error}");
+        assert!(cluster.cut_is_done(volume, second).await.unwrap());
+        assert!(!cluster.cut_is_done(volume, second).await.unwrap(), "it waits for nothing any more");
+        cluster.resize_volume("v", 2 * MIB, false).await.unwrap();
+        assert_eq!(cluster.map().await.unwrap().volumes[&volume].bytes, 2 * MIB);
+    }
+
+    #[tokio::test]
+    async fn no_two_cuts_have_one_number_whichever_volumes_they_are_of() {
+        let cluster = cluster_of(2, 4).await;
+        let mut cuts = Vec::new();
+        for name in ["a", "b"] {
+            cluster.create_volume(name, "p", 64 * MIB).await.unwrap();
+        }
+        for (bytes, name) in [(32, "a"), (31, "b"), (30, "a"), (29, "b")] {
+            cluster.resize_volume(name, bytes * MIB, true).await.unwrap();
+            let map = cluster.map().await.unwrap();
+            cuts.push(map.volume_named(name).unwrap().1.cut.unwrap());
+        }
+        assert!(cuts.windows(2).all(|pair| pair[0] < pair[1]), "{cuts:?}");
+        // One that is done, or whose volume is gone, gives its number to no other either.
+        let map = cluster.map().await.unwrap();
+        let (a, _) = map.volume_named("a").unwrap();
+        assert!(cluster.cut_is_done(a, cuts[2]).await.unwrap());
+        cluster.remove_volume("b").await.unwrap();
+        let map = cluster.map().await.unwrap();
+        assert!(map.volumes.values().all(|info| info.cut.is_none()), "what is removed goes as a whole");
+        cluster.resize_volume("a", MIB, true).await.unwrap();
+        assert!(cut_of(&cluster, a).await.unwrap() > cuts[3]);
+    }
 }

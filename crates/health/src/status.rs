@@ -48,7 +48,7 @@ pub struct Overview {
     pub pools: Vec<PoolView>,
     /// The volumes.
     pub volumes: Vec<VolumeView>,
-    /// What OSDs have to say besides, 64 notes at most.
+    /// What OSDs have to say besides, or is to be said of them, 64 notes at most.
     pub notes: Vec<NoteView>,
 }
 
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::codes::{Code, Level};
     use crate::problem::Problem;
-    use base::map::{OsdInfo, PoolInfo};
+    use base::map::{OsdInfo, PoolInfo, RemovedPool};
     use base::status::OsdStatus;
 
     #[test]
@@ -233,6 +233,26 @@ mod tests {
         let health = Picture::of(&ClusterMap::default(), &reports, None, 0).status.overview.health;
         assert_eq!((health.level, &health.problems[0]), (Level::Error, &problem));
         assert_eq!(health.problems[1].code, Code::PoolNone);
+    }
+
+    #[test]
+    fn what_an_osd_that_is_away_may_still_hold_of_removed_pools_is_noted_and_is_no_problem() {
+        let mut map = ClusterMap::default();
+        let up = Some(([127, 0, 0, 1], 7000).into());
+        for (osd, address) in [(1, up), (2, None)] {
+            map.osds.insert(OsdId(osd), OsdInfo { bytes: 1 << 30, address, ..OsdInfo::default() });
+        }
+        let told = |map: &ClusterMap| Picture::of(map, &Reports::default(), None, 0).status.overview;
+        let before = told(&map);
+        assert_eq!(before.notes, []);
+        let removed = RemovedPool { name: "scratch".into(), owed_by: vec![OsdId(1), OsdId(2)] };
+        map.removed_pools.insert(PoolId(4), removed.clone());
+        let now = told(&map);
+        assert_eq!((now.health, now.notes.len(), now.notes[0].osd), (before.health, 1, OsdId(2)));
+        let note = &now.notes[0].note;
+        assert!(note.starts_with("pool scratch was removed while it was away"), "{note}");
+        map.removed_pools.insert(PoolId(5), RemovedPool { name: "other".into(), ..removed });
+        assert!(told(&map).notes[0].note.starts_with("2 pools, scratch among them, were removed"));
     }
 
     #[test]

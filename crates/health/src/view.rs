@@ -114,7 +114,7 @@ pub struct OsdView {
     pub failure: Option<String>,
     /// Why it was not started on its drive, if so.
     pub start_refused: Option<String>,
-    /// What else it has to say.
+    /// What else it has to say, or is to be said of it.
     pub notes: Vec<String>,
 }
 
@@ -278,6 +278,9 @@ pub struct VolumeView {
     /// How often it was attached exclusively.
     #[schema(value_type = u32)]
     pub generation: Generation,
+    /// It was made smaller, and what it held beyond its end is being deleted: it does not grow before that.
+    #[serde(default)]
+    pub cutting: bool,
 }
 
 /// A client that has a volume attached, in `volume info --json`.
@@ -361,6 +364,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
             groups.entry(*osd).or_default().target += 1;
         }
     }
+    let mut leftovers = leftovers(map);
     map.osds
         .iter()
         .map(|(id, info)| {
@@ -415,10 +419,33 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
                 pid: told.map(|told| told.pid),
                 failure: status.and_then(|status| status.failure.clone()),
                 start_refused: told.and_then(|told| told.start_refused.clone()),
-                notes: status.map(|status| status.notes.clone()).unwrap_or_default(),
+                notes: status
+                    .into_iter()
+                    .flat_map(|status| status.notes.iter().cloned())
+                    .chain(leftovers.remove(id))
+                    .collect(),
             }
         })
         .collect()
+}
+
+/// Of the OSDs that are away, those that may still hold something of removed pools: in words, of which.
+fn leftovers(map: &ClusterMap) -> BTreeMap<OsdId, String> {
+    let mut names: BTreeMap<OsdId, Vec<&str>> = BTreeMap::new();
+    for pool in map.removed_pools.values() {
+        let is_away = |osd: &&OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_none());
+        for osd in pool.owed_by.iter().filter(is_away) {
+            names.entry(*osd).or_default().push(&pool.name);
+        }
+    }
+    let told = names.into_iter().map(|(osd, names)| {
+        let what = match names.len() {
+            1 => format!("pool {} was", names[0]),
+            count => format!("{count} pools, {} among them, were", names[0]),
+        };
+        (osd, format!("{what} removed while it was away; what it still holds of that goes when it is back"))
+    });
+    told.collect()
 }
 
 /// The placement groups, in order.
@@ -538,6 +565,7 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             pool: map.pools.get(&info.pool).map_or_else(|| info.pool.to_string(), |pool| pool.name.clone()),
             bytes: info.bytes,
             generation: info.generation,
+            cutting: info.cut.is_some(),
         })
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));

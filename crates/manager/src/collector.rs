@@ -26,6 +26,8 @@ const GROUPS_BEYOND_MAP_MAX: usize = 1 << 16;
 const TEXT_BYTES_MAX: usize = 1024;
 /// The most entries that are kept of a list.
 const LIST_MAX: usize = 64;
+/// The most removed pools that an OSD is heard to hold nothing of: the first ones, after which come others when these are gone.
+const CLEARED_POOLS_MAX: usize = 4096;
 
 /// Why a report is not taken.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -72,13 +74,24 @@ pub struct Collector {
     ledger: Arc<Mutex<Ledger>>,
 }
 
+/// What this process is to the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Term {
+    /// One of those that are not the manager.
+    #[default]
+    None,
+    /// It may be the manager before it hears that it is: whoever else hears of it first is heard.
+    Stands,
+    /// The manager.
+    Manages { since: Instant },
+}
+
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Since when this process is the manager, if it is.
-    began: Option<Instant>,
+    term: Term,
     /// The next line's number.
     next_line: u64,
-    /// Those from here on were opened since it is the manager.
+    /// Those from here on were opened since it stands, or is the manager.
     first_line: u64,
     /// The open ones.
     lines: BTreeSet<u64>,
@@ -107,17 +120,27 @@ impl Drop for Line {
 }
 
 impl Collector {
-    /// This process is the manager from now on.
-    pub fn begin(&self, now: Instant) {
+    /// This process may be the manager from now on: others learn who is as soon as the registry has it, and what they tell at
+    /// once is to be taken. [`Self::begin`] or [`Self::end`] follows.
+    pub fn stand(&self) {
         let mut ledger = self.lock();
-        ledger.began = Some(now);
+        ledger.term = Term::Stands;
         ledger.first_line = ledger.next_line;
     }
 
-    /// It is the manager no longer.
+    /// This process is the manager from now on. What it was told since it stands counts.
+    pub fn begin(&self, now: Instant) {
+        let mut ledger = self.lock();
+        if ledger.term != Term::Stands {
+            ledger.first_line = ledger.next_line;
+        }
+        ledger.term = Term::Manages { since: now };
+    }
+
+    /// It is not the manager, or no longer.
     pub fn end(&self) {
         let mut ledger = self.lock();
-        ledger.began = None;
+        ledger.term = Term::None;
         ledger.nodes.clear();
         ledger.log.clear();
     }
@@ -125,7 +148,7 @@ impl Collector {
     /// Whether it is.
     #[must_use]
     pub fn is_manager(&self) -> bool {
-        self.lock().began.is_some()
+        self.lock().since().is_some()
     }
 
     /// A process connected.
@@ -152,7 +175,7 @@ impl Collector {
         report: Report,
     ) -> Result<(), Refusal> {
         let mut ledger = self.lock();
-        if ledger.began.is_none() {
+        if ledger.term == Term::None {
             return Err(Refusal::NotManager);
         }
         if line.number < ledger.first_line {
@@ -191,7 +214,7 @@ impl Collector {
     #[must_use]
     pub fn heard(&self, now: Instant, map: &ClusterMap) -> Option<Heard> {
         let mut ledger = self.lock();
-        let began = ledger.began?;
+        let began = ledger.since()?;
         let Ledger { lines, nodes, .. } = &mut *ledger;
         let is_fresh = |entry: &Entry| now.duration_since(entry.confirmed) < STALE_AFTER;
         nodes.retain(|_, osds| {
@@ -214,12 +237,22 @@ impl Collector {
     #[must_use]
     pub fn log(&self, query: &LogQuery) -> Option<(u64, Vec<LogLine>)> {
         let ledger = self.lock();
-        ledger.began.map(|_| ledger.log.lines(query))
+        ledger.since().map(|_| ledger.log.lines(query))
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         // Whoever panicked while holding it left whole entries behind.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    /// Since when this process is the manager, if it is.
+    fn since(&self) -> Option<Instant> {
+        match self.term {
+            Term::Manages { since } => Some(since),
+            Term::None | Term::Stands => None,
+        }
     }
 }
 
@@ -254,6 +287,7 @@ fn take_one(
 fn cut(status: &mut OsdStatus) {
     status.lost.truncate(LIST_MAX);
     status.notes.truncate(LIST_MAX);
+    status.cleared_pools.truncate(CLEARED_POOLS_MAX);
     let reasons = [&mut status.failure, &mut status.start_refused].into_iter().flatten();
     status.notes.iter_mut().chain([&mut status.path]).chain(reasons).for_each(cut_text);
 }
@@ -293,7 +327,8 @@ mod tests {
 
     fn group(reason: &str) -> PgStatus {
         let state = PgState::Waiting { reason: reason.to_owned() };
-        PgStatus { epoch: Epoch(1), state, in_sync: vec![OsdId(2)], objects: 0, recovery: None }
+        let (epoch, cut_through) = (Epoch(1), Default::default());
+        PgStatus { epoch, state, in_sync: vec![OsdId(2)], objects: 0, recovery: None, cut_through }
     }
 
     fn anew(osd: u32, used_bytes: u64) -> OsdReport {
@@ -390,6 +425,7 @@ mod tests {
             failure: Some(long.clone()),
             start_refused: Some(long.clone()),
             notes: vec![long.clone(); LIST_MAX + 1],
+            cleared_pools: vec![PoolId(1); CLEARED_POOLS_MAX + 1],
             ..OsdStatus::default()
         };
         let pgs =
@@ -402,6 +438,7 @@ mod tests {
         let reasons = [&status.failure, &status.start_refused];
         assert!(reasons.iter().all(|reason| reason.as_deref().is_some_and(is_cut)));
         assert!(status.notes.len() == LIST_MAX && status.notes.iter().all(|note| is_cut(note)));
+        assert_eq!(status.cleared_pools.len(), CLEARED_POOLS_MAX);
         let group = &status.pgs[&pg(0)];
         assert_eq!(group.in_sync.len(), LIST_MAX);
         assert!(matches!(&group.state, PgState::Waiting { reason } if is_cut(reason)));
@@ -453,5 +490,33 @@ mod tests {
         assert_eq!(tell(&line), Err(Refusal::Anew), "it may have told changes meanwhile that nobody took");
         tell(&collector.line()).unwrap();
         assert_eq!(collector.heard(now, &map).unwrap().statuses.len(), 1);
+    }
+
+    #[test]
+    fn who_hears_first_that_a_process_is_the_manager_is_heard_and_one_that_is_not_elected_keeps_nothing() {
+        let ((_, now), map) = (begun(), map());
+        let collector = Collector::default();
+        let tell = |line: &Line| collector.take(now, line, NODE, &map, of(vec![anew(2, 5)]));
+        let early = collector.line();
+        assert_eq!(tell(&early), Err(Refusal::NotManager));
+        collector.stand();
+        assert_eq!(tell(&early), Err(Refusal::Anew), "what it told before was not taken");
+        let line = collector.line();
+        tell(&line).unwrap();
+        // It tells nobody anything before it knows that it is the manager.
+        assert!(collector.heard(now, &map).is_none() && !collector.is_manager());
+        // All have as long as ever to tell, however long the election took.
+        let later = now + GATHER_LIMIT;
+        collector.begin(later);
+        let heard = collector.heard(later, &map).unwrap();
+        assert_eq!((heard.statuses.len(), heard.is_complete), (1, false));
+        collector.take(later, &line, NODE, &map, Report::default()).expect("the line goes on");
+        collector.end();
+        collector.stand();
+        tell(&collector.line()).unwrap();
+        collector.end();
+        assert_eq!(tell(&collector.line()), Err(Refusal::NotManager));
+        collector.begin(later);
+        assert!(collector.heard(later, &map).unwrap().statuses.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! What decides for a cluster, so that nobody needs to be asked, and knows how its OSDs are.
 //!
 //! - [`decide`]: what is to be done, from the map and a moment: who is out, where data shall lie, which pools are split, when
-//!   groups are scrubbed. It waits for nobody.
+//!   groups are scrubbed, which removed pools can be forgotten, which volumes may grow again. It waits for nobody.
 //! - [`Management`]: has all of that written where it is kept, under the condition that what it was decided by still holds.
 //! - [`reports`]: what processes tell the manager; [`collector`]: what the manager was told.
 //! - [`log`]: what processes log, kept by the manager.

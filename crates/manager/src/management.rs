@@ -2,12 +2,14 @@
 //! is written under the condition that what it was decided by still holds.
 
 use crate::decide::Moment;
+use crate::decide::cuts::cuts_done;
 use crate::decide::membership::Membership;
+use crate::decide::removed_pools::{TombstoneChange, tombstone_changes};
 use crate::decide::splits::{PoolChange, pool_changes};
 use crate::decide::targets::Layout;
 use base::OsdId;
 use base::map::ClusterMap;
-use base::status::Away;
+use base::status::{Away, Statuses};
 use cluster::{Cluster, ClusterError, TargetChange};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,6 +99,39 @@ impl Management {
         Ok(())
     }
 
+    /// Strikes off the tombstones of removed pools who holds nothing of them any more, and ends those that name nobody. What
+    /// changes shows in the map; what could not be written is decided again with the next word of the OSDs.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn settle_removed_pools(
+        &self,
+        map: &ClusterMap,
+        statuses: &Statuses,
+    ) -> Result<(), ClusterError> {
+        for TombstoneChange { pool, before, now } in tombstone_changes(map, statuses) {
+            let is_last = now.owed_by.is_empty();
+            if self.cluster.replace_removed_pool(pool, &before, &now).await? && is_last {
+                tracing::info!(pool = %before.name, "nothing is left of the removed pool");
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets volumes grow again that were made smaller and hold nothing beyond their ends any more.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn settle_cuts(&self, map: &ClusterMap, statuses: &Statuses) -> Result<(), ClusterError> {
+        for (volume, cut) in cuts_done(map, statuses) {
+            if self.cluster.cut_is_done(volume, cut).await? {
+                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                tracing::info!(volume = %name, "nothing is left of the volume beyond its end, and it may grow");
+            }
+        }
+        Ok(())
+    }
+
     /// What becomes of those who are down, for people.
     #[must_use]
     pub fn away(&self, map: &ClusterMap, out_after: Option<Duration>) -> BTreeMap<OsdId, Away> {
@@ -109,8 +144,10 @@ mod tests {
     use super::*;
     use crate::decide::targets::target_changes;
     use base::map::PgConfig;
+    use base::status::OsdStatus;
     use base::{Epoch, PgId, PoolId};
     use cluster::testing::{add_osds, cluster_of};
+    use std::sync::Arc;
 
     /// What a primary would propose to split its group.
     async fn split(cluster: &Cluster, index: u32) -> Result<bool, ClusterError> {
@@ -155,6 +192,27 @@ mod tests {
         let pool = &map.pools[&PoolId(1)];
         assert_eq!((pool.pg_count, pool.split_to, map.pgs_of(PoolId(1)).count()), (8, None, 8));
         assert!(!split(&cluster, 0).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_tombstone_goes_with_the_word_of_the_last_osd_that_it_names() {
+        let cluster = cluster_of(3, 4).await;
+        let management = Management::new(cluster.clone());
+        cluster.remove_pool("p").await.unwrap();
+        let before = cluster.map().await.unwrap();
+        let cleared = |osds: &[u32]| -> Statuses {
+            let status = OsdStatus { cleared_pools: vec![PoolId(1)], ..OsdStatus::default() };
+            osds.iter().map(|osd| (OsdId(*osd), Arc::new(status.clone()))).collect()
+        };
+        management.settle_removed_pools(&before, &cleared(&[0, 2])).await.unwrap();
+        let map = cluster.map().await.unwrap();
+        assert_eq!(map.removed_pools[&PoolId(1)].owed_by, [OsdId(1)]);
+        // By a map from before nothing is undone.
+        management.settle_removed_pools(&before, &cleared(&[0])).await.unwrap();
+        assert_eq!(cluster.map().await.unwrap(), map);
+        management.settle_removed_pools(&map, &cleared(&[1])).await.unwrap();
+        assert!(cluster.map().await.unwrap().removed_pools.is_empty());
+        management.settle_removed_pools(&map, &cleared(&[1])).await.unwrap();
     }
 
     #[tokio::test]

@@ -131,7 +131,9 @@ mod tests {
     fn told(groups: u32) -> Arc<OsdStatus> {
         let of = |index| {
             let state = PgState::Active;
-            (pg(index), PgStatus { epoch: Epoch(1), state, in_sync: vec![], objects: 0, recovery: None })
+            let (epoch, cut_through) = (Epoch(1), Default::default());
+            let in_sync = vec![];
+            (pg(index), PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
         };
         Arc::new(OsdStatus { used_bytes: 1, pgs: (0..groups).map(of).collect(), ..OsdStatus::default() })
     }

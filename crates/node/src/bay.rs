@@ -29,6 +29,7 @@ use store::Device;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 /// The longest queue between a shard and the control side.
 const QUEUE_LENGTH: usize = 256;
@@ -130,6 +131,45 @@ fn outlook(map: &ClusterMap, node: NodeId, (osd, uuid): (OsdId, OsdUuid), is_kno
         None if is_known => Outlook::Over,
         _ => Outlook::Unclear,
     }
+}
+
+/// A bay, and what became of its first start.
+pub(crate) type Started = (Bay, Result<OsdControl, Vacancy>);
+
+/// Starts the OSDs on these drives; in which order it answers is not certain. Those that the cluster knows are started at the
+/// same time: a drive may be waited for, and a store takes a while to open. The others are started one after the other: they
+/// are numbered as their drives are named.
+///
+/// # Errors
+/// When the registry does not say which of them it knows.
+pub(crate) async fn start_all(
+    around: &Arc<Surroundings>,
+    paths: &[PathBuf],
+) -> Result<Vec<Started>, NodeError> {
+    let mut starting = JoinSet::new();
+    let mut unknown = Vec::new();
+    for path in paths {
+        let bay = Bay::new(around.clone(), path.clone());
+        match around.cluster.osd_at(around.node, &path.display().to_string()).await? {
+            Some(_) => drop(starting.spawn(start_in_turn(vec![bay]))),
+            None => unknown.push(bay),
+        }
+    }
+    starting.spawn(start_in_turn(unknown));
+    let mut started = Vec::with_capacity(paths.len());
+    while let Some(ended) = starting.join_next().await {
+        started.extend(ended.map_err(|error| NodeError::Shard(error.to_string()))?);
+    }
+    Ok(started)
+}
+
+async fn start_in_turn(bays: Vec<Bay>) -> Vec<Started> {
+    let mut started = Vec::with_capacity(bays.len());
+    for bay in bays {
+        let outcome = bay.start().await;
+        started.push((bay, outcome));
+    }
+    started
 }
 
 fn pause(attempts: u32) -> Duration {
@@ -533,6 +573,49 @@ mod tests {
 
     fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
         map.osds.get(&osd).is_some_and(|info| info.address.is_some())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_same_time() {
+        let scene = Scene::new().await;
+        let paths = ["one", "two"].map(|name| scene.scratch.path().join(name));
+        for path in &paths {
+            File::create(path).unwrap().set_len(256 << 20).unwrap();
+        }
+        let running = |started: Vec<Started>| -> Vec<OsdControl> {
+            let outcomes = started.into_iter().map(|(_, outcome)| outcome);
+            outcomes.map(|outcome| outcome.unwrap_or_else(|vacancy| panic!("{}", vacancy.reason()))).collect()
+        };
+        let shut_down = async |osds: Vec<OsdControl>| {
+            for mut osd in osds {
+                osd.shard.tell(Command::Shutdown).await;
+                let _ = (&mut osd.ended).await;
+            }
+        };
+        let first = running(start_all(&scene.around, &paths).await.unwrap());
+        assert_eq!(first.iter().map(|osd| osd.id).collect::<Vec<_>>(), [OsdId(0), OsdId(1)]);
+        shut_down(first).await;
+        // Somebody has the one still, and nobody the other.
+        let [held, other] = paths.each_ref().map(|path| {
+            let file = File::open(path).unwrap();
+            file.lock().unwrap();
+            file
+        });
+        other.unlock().unwrap();
+        let around = scene.around.clone();
+        let again = tokio::spawn(async move { start_all(&around, &paths).await });
+        let opened = tokio::time::timeout(PATIENCE, async {
+            while other.try_lock().is_ok() {
+                other.unlock().unwrap();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        opened.await.expect("the other is opened while the one is waited for");
+        drop(held);
+        let mut second = running(again.await.unwrap().unwrap());
+        second.sort_by_key(|osd| osd.id);
+        assert_eq!(second.iter().map(|osd| osd.id).collect::<Vec<_>>(), [OsdId(0), OsdId(1)]);
+        shut_down(second).await;
     }
 
     async fn replace(cluster: &Cluster, osd: OsdId, path: &Path, bytes: u64) {

@@ -6,7 +6,8 @@
 //! What is decided, and by what rules, says [`manager::decide`].
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
-//! its lease alive, and has the registry forget its history as it grows old.
+//! its lease alive, has the registry forget its history as it grows old, and, while something waits for a word of the OSDs,
+//! looks whether it came.
 
 use crate::clock::Clock;
 use crate::lease::{KEEP_ALIVE, LEASE_TTL};
@@ -29,6 +30,11 @@ use tokio::time::{Instant, MissedTickBehavior};
 const SETTLE: Duration = Duration::from_millis(500);
 /// The pause before something is tried again that was refused or failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// How often it is looked whether volumes that were made smaller may grow again: somebody may wait for it.
+const CUT_LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// The pause before this process stands again, at first and at last: doubled each time that nothing came of it.
+const ELECTION_PAUSE_MIN: Duration = Duration::from_millis(100);
+const ELECTION_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 type Maps = watch::Receiver<Arc<ClusterMap>>;
 
@@ -53,12 +59,15 @@ impl Candidate {
         mut stop: watch::Receiver<bool>,
     ) {
         let Candidate { node, cluster, address, collector } = &self;
+        let mut pause = ELECTION_PAUSE_MIN;
         loop {
+            let began = Instant::now();
             tokio::select! {
                 absent = managers.wait_for(|known| *known == Known::Absent) => if absent.is_err() { return },
                 _ = stop.changed() => return,
             }
-            let led = Manager::elect(cluster, *node, *address).await;
+            collector.stand();
+            let led = Manager::elect(cluster, *node, *address, collector).await;
             match led {
                 Ok(Some(mut manager)) => {
                     tracing::info!(%node, "this node manages the cluster");
@@ -73,14 +82,21 @@ impl Candidate {
                     // Gone at once, so that the next one need not wait for the lease to end.
                     let _ = cluster.registry().lease_revoke(manager.lease).await;
                 }
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%node, %error, "no manager could be chosen"),
+                Ok(None) => collector.end(),
+                Err(error) => {
+                    collector.end();
+                    tracing::warn!(%node, %error, "no manager could be chosen");
+                }
+            }
+            if began.elapsed() > ELECTION_PAUSE_MAX {
+                pause = ELECTION_PAUSE_MIN;
             }
             tokio::select! {
                 // Until the watch has shown who is the manager now.
-                () = tokio::time::sleep(RETRY_PAUSE) => {}
+                () = tokio::time::sleep(pause) => {}
                 _ = stop.changed() => return,
             }
+            pause = (pause * 2).min(ELECTION_PAUSE_MAX);
         }
     }
 }
@@ -90,6 +106,8 @@ struct Manager {
     lease: LeaseId,
     record: ManagerRecord,
     management: Management,
+    /// What the OSDs tell.
+    collector: Collector,
     /// The map of the last decision.
     seen: Option<Arc<ClusterMap>>,
     clock: Clock,
@@ -101,16 +119,21 @@ impl Manager {
         cluster: &Cluster,
         node: NodeId,
         address: SocketAddr,
+        collector: &Collector,
     ) -> Result<Option<Manager>, ClusterError> {
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
         let (pid, address) = (std::process::id(), Some(address));
         let record = ManagerRecord { node, pid, address, away: BTreeMap::new() };
-        if cluster.become_manager(&record, lease).await? {
+        let elected = cluster.become_manager(&record, lease).await;
+        if let Ok(true) = elected {
             let management = Management::new(cluster.clone());
-            let (cluster, clock) = (cluster.clone(), Clock::new());
-            return Ok(Some(Manager { cluster, lease, record, management, seen: None, clock }));
+            let (cluster, collector, clock) = (cluster.clone(), collector.clone(), Clock::new());
+            return Ok(Some(Manager { cluster, lease, record, management, collector, seen: None, clock }));
         }
-        cluster.registry().lease_revoke(lease).await?;
+        // After an error it may have been elected all the same: what tells others so goes with the lease.
+        let revoked = cluster.registry().lease_revoke(lease).await;
+        elected?;
+        revoked?;
         Ok(None)
     }
 
@@ -129,6 +152,7 @@ impl Manager {
                 }
             };
             let soon = Instant::now() + SETTLE;
+            let is_cutting = has_cuts(&maps.borrow());
             tokio::select! {
                 Ok(()) = maps.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
                 Ok(()) = settings.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
@@ -137,6 +161,12 @@ impl Manager {
                     if let Err(RegistryError::LeaseNotFound { .. }) = kept {
                         return;
                     }
+                    let map = maps.borrow().clone();
+                    self.heed_osds(&map).await;
+                }
+                () = tokio::time::sleep(CUT_LOOK_PAUSE), if is_cutting => {
+                    let map = maps.borrow().clone();
+                    self.heed_osds(&map).await;
                 }
                 () = pause => {
                     let map = maps.borrow_and_update().clone();
@@ -194,6 +224,20 @@ impl Manager {
         Ok(Decided::Again { at })
     }
 
+    /// Decides what waits for a word of the OSDs, which no change of the map announces.
+    async fn heed_osds(&self, map: &ClusterMap) {
+        if map.removed_pools.is_empty() && !has_cuts(map) {
+            return;
+        }
+        let Some(heard) = self.collector.heard(Instant::now().into_std(), map) else { return };
+        if let Err(error) = self.management.settle_removed_pools(map, &heard.statuses).await {
+            tracing::warn!(%error, "who holds nothing of removed pools could not be noted; it is tried again");
+        }
+        if let Err(error) = self.management.settle_cuts(map, &heard.statuses).await {
+            tracing::warn!(%error, "which volumes may grow again could not be noted; it is tried again");
+        }
+    }
+
     /// Writes the targets that the map asks for. Says whether nothing is left to write.
     async fn retarget(&mut self, map: &Arc<ClusterMap>) -> Result<bool, ClusterError> {
         if !self.management.must_retarget(map) {
@@ -208,6 +252,11 @@ impl Manager {
         });
         self.management.retarget(map, &changes).await
     }
+}
+
+/// Whether a volume was made smaller, and what lay beyond its end may be there still.
+fn has_cuts(map: &ClusterMap) -> bool {
+    map.volumes.values().any(|info| info.cut.is_some())
 }
 
 enum Decided {

@@ -3,7 +3,7 @@
 //! its node go on.
 
 use crate::attendance::Attendance;
-use crate::bay::{Bay, Surroundings};
+use crate::bay::{Surroundings, start_all};
 use crate::client_port::ClientService;
 use crate::error::NodeError;
 use crate::location::Location;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// The pause before it is told again where the node is reached.
@@ -75,8 +75,7 @@ pub fn run(config: Config) -> Result<(), NodeError> {
 async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     let signals =
         |kind| signal(kind).map_err(|source| NodeError::System { what: "listening for signals", source });
-    let (mut terminate, mut interrupt) =
-        (signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?);
+    let signals = [signals(SignalKind::terminate())?, signals(SignalKind::interrupt())?];
     let cluster = Cluster::new(config.registry.connect().await?);
     // Before a drive is touched.
     config.check_key(&cluster.map().await?)?;
@@ -95,11 +94,37 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
         board: board.clone(),
         handshakes: handshakes.clone(),
     });
+    let stop = watch::Sender::new(false);
+    let attendance = Attendance {
+        node: config.node,
+        identity: config.identity.clone(),
+        cluster,
+        maps,
+        listen: config.listen.clone(),
+        board,
+        log: config.log.clone(),
+    };
+    // Before the drives are opened, which takes a while: meanwhile it is settled who manages the cluster.
+    let attending = attendance.begin(&stop.subscribe()).await;
+    let mut attending = attending.map_err(|source| NodeError::Port { node: config.node, source })?;
+    let outcome = serve_drives(&config, &around, &stop, signals).await;
+    // They end by the same wish; only their leases are given back.
+    stop.send_replace(true);
+    while attending.join_next().await.is_some() {}
+    outcome
+}
+
+/// Starts the OSDs, and keeps them until all have ended, or the node is to.
+async fn serve_drives(
+    config: &Config,
+    around: &Arc<Surroundings>,
+    stop: &watch::Sender<bool>,
+    [mut terminate, mut interrupt]: [Signal; 2],
+) -> Result<(), NodeError> {
     let mut bays = Vec::new();
     let mut left_alone = Ok(());
-    for path in &config.osds {
-        let bay = Bay::new(around.clone(), path.clone());
-        match bay.start().await {
+    for (bay, started) in start_all(around, &config.osds).await? {
+        match started {
             // The others of this node are needed, and nobody misses an OSD on this one.
             Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
                 let error = vacancy.into_error();
@@ -113,23 +138,11 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     if bays.is_empty() {
         return left_alone;
     }
-    let stop = watch::Sender::new(false);
-    let attendance = Attendance {
-        node: config.node,
-        identity: config.identity.clone(),
-        cluster: cluster.clone(),
-        maps: maps.clone(),
-        listen: config.listen.clone(),
-        board,
-        log: config.log.clone(),
-    };
-    let attending = attendance.begin(&stop.subscribe()).await;
-    let mut attending = attending.map_err(|source| NodeError::Port { node: config.node, source })?;
     let clients = config.serve_clients();
     let client_port = clients.as_ref().map(ClientService::address);
     // Where it was to serve and cannot, another process of the node may.
     let client_port = Some(client_port).filter(|port| port.is_some() || config.client_port.is_none());
-    tokio::spawn(announce(config.node, cluster.clone(), client_port, config.other_addresses()));
+    tokio::spawn(announce(config.node, around.cluster.clone(), client_port, config.other_addresses()));
     let mut tasks = tokio::task::JoinSet::new();
     for (bay, started) in bays {
         tasks.spawn(bay.tend(started, stop.subscribe()));
@@ -138,7 +151,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
         tokio::select! {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
-            stranger = loses_its_key(&config, maps.clone()) => break Err(stranger),
+            stranger = loses_its_key(config, around.maps.clone()) => break Err(stranger),
             Some(ended) = tasks.join_next() => match joined(ended) {
                 Ok(End::Removed) if !tasks.is_empty() => {}
                 Ok(_) => break Ok(()),
@@ -151,8 +164,6 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
     while let Some(ended) = tasks.join_next().await {
         outcome = outcome.and(joined(ended).map(drop));
     }
-    // They end by the same wish; only their leases are given back.
-    while attending.join_next().await.is_some() {}
     outcome
 }
 

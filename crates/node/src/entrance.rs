@@ -86,7 +86,9 @@ impl Entrance {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let count = connections.entry(key).or_default();
         if *count >= self.connections_per_key_max {
-            tracing::warn!(node = %self.node, %key, "it has too many connections, so one more is closed");
+            if let Some(count) = self.refusals.due() {
+                tracing::warn!(node = %self.node, %key, count, "it has too many connections, so one more is closed; refused were so many since the last line");
+            }
             return None;
         }
         *count += 1;

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 /// How long an OSD waits for the map before it is announced without.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
@@ -104,7 +105,8 @@ async fn keep(
     mut is_known: bool,
 ) -> Result<End, NodeError> {
     let Means { cluster, maps, wishes, board, stop } = means;
-    let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
+    // It was granted just now, and claims wait for nothing.
+    let mut keep_alive = tokio::time::interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut scrubs = Scrubs::new();
     let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);

@@ -33,9 +33,14 @@ impl Refusals {
         })
     }
 
+    /// Notes one. Some: it is time for a line, and how many there were since the last one.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.note(Instant::now())
+    }
+
     /// Notes one, and logs it, or those since the last line.
     pub(crate) fn log(&self, port: &dyn std::fmt::Display, from: SocketAddr, error: &dyn std::fmt::Display) {
-        match self.note(Instant::now()) {
+        match self.due() {
             None => {}
             Some(1) => tracing::warn!(%port, %from, %error, "a connection is refused"),
             Some(count) => {

@@ -53,8 +53,12 @@ pub async fn report(node: NodeId, cluster: Cluster, to: ToManager, board: Board,
         if began.elapsed() > RETRY_PAUSE_MAX {
             pause = RETRY_PAUSE_MIN;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(RETRY_PAUSE_MAX);
+        let is_another = tokio::select! {
+            () = sleep(pause) => false,
+            Ok(_) = managers.wait_for(|known| place_of(known) != place) => true,
+        };
+        // Another one is told at once: what went wrong was the one before.
+        pause = if is_another { RETRY_PAUSE_MIN } else { (pause * 2).min(RETRY_PAUSE_MAX) };
     }
 }
 

@@ -1,13 +1,21 @@
 //! An OSD's thread: reap, handle, flush, again and again.
 
+use crate::deaf::{self, Deaf};
+use crate::inboxes::{INBOX_BYTES, INBOX_BYTES_MAX, Inboxes};
+use crate::looks::{self, Looks};
+use crate::refusals::Refusals;
+use crate::rounds::Rounds;
+use crate::stalled::Stalled;
 use crate::tally::Tallier;
 use base::figures::Tally;
 use base::map::{ClusterMap, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
 use base::units::ByteSize;
-use base::{BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId};
+use base::{
+    BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId, Tenant,
+};
 use drive::{Drive, DriveWatch, Finding};
-use pg::{Credential, GroupSummary, Io, LinkError, LostBlock, Osd, OsdOptions, ScrubReport};
+use pg::{Credential, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,12 +27,6 @@ use tokio::sync::mpsc;
 
 /// How long somebody who connected may take to say who it is.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
-/// The most a connection may receive before something is consumed, in bytes: many messages at once.
-const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
-/// How often figures are published while they change.
-const STATUS_PAUSE: Duration = Duration::from_secs(2);
-/// How soon a change of a group's state is published.
-const STATUS_PAUSE_SHORT: Duration = Duration::from_millis(100);
 /// Lost ranges that a status lists.
 const LOST_RANGES_MAX: usize = 64;
 /// How often damage is logged while more is found.
@@ -199,7 +201,8 @@ pub fn run(
         .map_err(|error| ShardError::of_drive(&path, error))?;
     tracing::info!(%osd, path, seconds = ring::now().since(started).as_secs_f64(), "the store is open");
     let mut machine = Osd::new(store, &OsdOptions::default());
-    let reactor_options = ReactorOptions { spin_max: config.spin_max, ..ReactorOptions::default() };
+    let reactor_options =
+        ReactorOptions { spin_max: config.spin_max, inbox_bytes: INBOX_BYTES, ..ReactorOptions::default() };
     let mut reactor = Reactor::new(reactor_options).map_err(|error| ShardError::System(error.to_string()))?;
     reactor
         .register_buffers(machine.buffers_mut())
@@ -216,8 +219,11 @@ pub fn run(
         reactor,
         file,
         proposals: VecDeque::new(),
-        stalled: Vec::new(),
-        still_stalled: Vec::new(),
+        rounds: Rounds::default(),
+        stalled: Stalled::default(),
+        inboxes: Inboxes::default(),
+        deaf: Deaf::default(),
+        refusals: Refusals::default(),
         greetings: VecDeque::new(),
         dials: config.dials,
         reports,
@@ -226,8 +232,7 @@ pub fn run(
         tallier: Tallier::default(),
         recovery_measured: (0, Instant::default()),
         recovery_bytes_per_s: 0,
-        publish_after: Instant::default(),
-        looked_at: Instant::default(),
+        looks: Looks::default(),
         shutdown_limit: None,
         drive_watch,
         damage_logged: (0, Instant::default()),
@@ -245,9 +250,13 @@ struct Shard {
     file: FileId,
     /// Not yet handed to the control side.
     proposals: VecDeque<Report>,
-    /// Connections with a message that could not be handled yet.
-    stalled: Vec<ConnectionId>,
-    still_stalled: Vec<ConnectionId>,
+    /// Connections of clients with something to be handled.
+    rounds: Rounds<ConnectionId>,
+    /// Those of other OSDs with a message that could not be handled yet.
+    stalled: Stalled<ConnectionId>,
+    inboxes: Inboxes<ConnectionId>,
+    deaf: Deaf<ConnectionId>,
+    refusals: Refusals,
     /// Who connected and must say who it is, oldest first.
     greetings: VecDeque<(Instant, ConnectionId)>,
     dials: mpsc::Sender<Dial>,
@@ -258,9 +267,8 @@ struct Shard {
     /// Bytes that members were sent that catch up, and when that was measured; and how many a second that made.
     recovery_measured: (u64, Instant),
     recovery_bytes_per_s: u64,
-    publish_after: Instant,
-    /// When it was looked at last whether there is something to publish.
-    looked_at: Instant,
+    /// When it is looked whether there is something to publish.
+    looks: Looks,
     shutdown_limit: Option<Instant>,
     drive_watch: DriveWatch,
     /// Blocks that did not verify, as of when that was logged last.
@@ -351,7 +359,7 @@ impl Shard {
         let mut events = Vec::new();
         loop {
             let now = ring::now();
-            let timeout = self.osd.next_timeout().since(now);
+            let timeout = self.next_timeout(now);
             self.reactor.set_waiting(self.osd.view().operations_in_flight());
             self.reactor.turn(Some(timeout), &mut events)?;
             let (osd, reactor) = (&mut self.osd, &mut self.reactor);
@@ -361,12 +369,14 @@ impl Shard {
                 self.handle_event(now, event);
             }
             self.retry_stalled(now);
+            self.serve_clients(now);
             let (osd, mut io) = parts!(self);
             // Read anew: what is served by a lease must be served while it lasts, however long the turn took.
             osd.end_turn(ring::now(), &mut io);
             self.drive_watch.begin(now, self.osd.store(), &mut self.reactor, self.file);
             self.hand_over_proposals();
             self.close_the_silent(now);
+            self.close_the_deaf(now);
             self.publish(now);
             self.tallier.tell(now, &self.osd, |tally| {
                 // Should the control side lag, it is told later.
@@ -376,6 +386,14 @@ impl Shard {
                 return Ok(());
             }
         }
+    }
+
+    /// How long a turn may wait for something to happen.
+    fn next_timeout(&self, now: Instant) -> Duration {
+        let due = self.osd.next_timeout();
+        let due = self.looks.next_timeout().map_or(due, |look| due.min(look));
+        let pauses = [self.stalled.pause_max(), self.rounds.pause_max()];
+        pauses.into_iter().flatten().fold(due.since(now), Duration::min)
     }
 
     fn handle_event(&mut self, now: Instant, event: Event) {
@@ -388,15 +406,15 @@ impl Shard {
             Event::FileDone { token, buffer, result } => {
                 osd.handle_file(now, token, buffer, result.map_err(|error| error.to_string()), &mut io);
             }
-            Event::Received { connection } => {
-                if let Some(inbox) = self.reactor.take_inbox(connection) {
-                    self.handle_inbox(now, connection, inbox);
-                }
-            }
+            Event::Received { connection } => match osd.tenant(connection.link()) {
+                Some(tenant) => self.rounds.push(tenant, connection),
+                None => self.look_into(now, connection),
+            },
             Event::Connected { connection } => osd.handle_connected(connection.link(), &mut io),
             Event::Closed { connection, reason } => {
                 tracing::debug!(osd = %osd.id(), ?connection, reason, "a connection ended");
                 osd.handle_closed(now, connection.link(), &reason, &mut io);
+                self.inboxes.shrank(connection);
             }
             Event::Woken => self.handle_commands(now),
             // It has no listener.
@@ -435,52 +453,88 @@ impl Shard {
         }
     }
 
-    /// Handles what a connection brought, and receives more unless it is stalled.
-    fn handle_inbox(&mut self, now: Instant, connection: ConnectionId, mut inbox: Inbox) {
+    /// Handles what a connection brought, if it is still there, and receives more unless it is stalled.
+    fn look_into(&mut self, now: Instant, connection: ConnectionId) {
+        let Some(mut inbox) = self.reactor.take_inbox(connection) else { return };
         let (osd, mut io) = parts!(self);
         match osd.handle_bytes(now, connection.link(), inbox.bytes(), &mut io) {
             Ok(progress) => {
                 let was_full = inbox.is_full();
                 inbox.consume(progress.consumed);
-                if was_full {
-                    // It brings more than fits: larger receipts carry more messages each.
-                    inbox.grow((inbox.capacity() * 2).min(INBOX_BYTES_MAX));
+                let tenant = self.osd.tenant(connection.link());
+                self.fit(connection, tenant, &mut inbox, was_full);
+                // What is there does not end where the memory does, and there is no more.
+                let is_stalled = progress.is_stalled || inbox.is_full();
+                match tenant {
+                    _ if !is_stalled => {}
+                    None => self.stalled.push(connection),
+                    // It was the turn of others.
+                    Some(tenant) if progress.consumed > 0 => self.rounds.push(tenant, connection),
+                    Some(tenant) => self.rounds.push_stalled(tenant, connection),
                 }
-                if progress.is_stalled {
-                    self.still_stalled.push(connection);
-                }
-                self.reactor.return_inbox(connection, inbox, !progress.is_stalled);
+                self.reactor.return_inbox(connection, inbox, !is_stalled);
             }
             Err(error) => {
                 self.reactor.return_inbox(connection, inbox, false);
-                self.refuse(connection, &error);
+                self.refuse(connection, &error.to_string());
             }
+        }
+    }
+
+    /// Has an inbox be as large as it needs to be, or as there is memory for it.
+    fn fit(&mut self, connection: ConnectionId, tenant: Option<Tenant>, inbox: &mut Inbox, was_full: bool) {
+        let Some(tenant) = tenant else {
+            if was_full {
+                inbox.grow((inbox.capacity() * 2).min(INBOX_BYTES_MAX));
+            }
+            return;
+        };
+        if was_full {
+            // It brings more than fits: larger receipts carry more messages each.
+            inbox.grow(self.inboxes.grow(connection, tenant, inbox.capacity()));
+        } else if inbox.bytes().is_empty() && self.inboxes.are_scarce(tenant) {
+            inbox.shrink(INBOX_BYTES);
+            self.inboxes.shrank(connection);
         }
     }
 
     /// Tells whoever is there why, and closes the connection.
-    fn refuse(&mut self, connection: ConnectionId, error: &LinkError) {
-        let reason = error.to_string();
-        tracing::info!(osd = %self.osd.id(), reason, "a connection is refused");
-        self.reactor.send(connection, &wire::Refused { reason: &reason }.encode());
-        self.reactor.close(connection, &reason);
+    fn refuse(&mut self, connection: ConnectionId, reason: &str) {
+        // Whoever has a key can have this done as often as he likes.
+        match self.refusals.due() {
+            None => {}
+            Some(1) => tracing::info!(osd = %self.osd.id(), reason, "a connection is refused"),
+            Some(count) => {
+                tracing::info!(osd = %self.osd.id(), reason, count, "connections were refused; this is the last of them");
+            }
+        }
+        self.reactor.send(connection, &wire::Refused { reason }.encode());
+        self.reactor.close(connection, reason);
+    }
+
+    /// Handles what clients sent, for as long as it is their turn.
+    fn serve_clients(&mut self, now: Instant) {
+        if self.rounds.is_empty() {
+            return;
+        }
+        let began = ring::now();
+        self.rounds.begin();
+        while let Some((_, connection)) = self.rounds.next(ring::now().since(began)) {
+            self.look_into(now, connection);
+        }
     }
 
     fn retry_stalled(&mut self, now: Instant) {
-        std::mem::swap(&mut self.stalled, &mut self.still_stalled);
-        let mut stalled = std::mem::take(&mut self.stalled);
-        for connection in stalled.drain(..) {
-            if let Some(inbox) = self.reactor.take_inbox(connection) {
-                self.handle_inbox(now, connection, inbox);
-            }
+        for _ in 0..self.stalled.due() {
+            let Some(connection) = self.stalled.pop() else { return };
+            self.look_into(now, connection);
         }
-        self.stalled = stalled;
     }
 
     fn handle_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
             // Groups may have got another configuration, and people wait for what their primaries say of it.
-            self.publish_after = self.publish_after.min(self.looked_at + STATUS_PAUSE_SHORT);
+            self.looks.hasten();
             let (osd, mut io) = parts!(self);
             match command {
                 Command::Map(map) => self.heed_map(now, map),
@@ -501,7 +555,7 @@ impl Shard {
                     if let Ok(connection) = self.reactor.adopt(stream) {
                         match osd.handle_accepted(connection.link(), credential) {
                             Ok(()) => self.greetings.push_back((now + GREETING_LIMIT, connection)),
-                            Err(error) => self.refuse(connection, &error),
+                            Err(error) => self.refuse(connection, &error.to_string()),
                         }
                     }
                 }
@@ -575,12 +629,28 @@ impl Shard {
         }
     }
 
-    /// Publishes figures that changed, not too often.
-    fn publish(&mut self, now: Instant) {
-        if now < self.publish_after {
+    /// Lets clients go that take no answers while others with their keys wait for the memory of these.
+    fn close_the_deaf(&mut self, now: Instant) {
+        if !self.deaf.is_due(now) {
             return;
         }
-        self.looked_at = now;
+        let (osd, reactor) = (&self.osd, &self.reactor);
+        let is_short = |tenant| osd.was_held_back(tenant, now - deaf::SHORT_WITHIN);
+        let owing = reactor.connections().filter(|connection| {
+            reactor.unsent_bytes(*connection) > 0 && osd.tenant(connection.link()).is_some_and(is_short)
+        });
+        let taken =
+            owing.filter_map(|connection| Some((connection, reactor.acknowledged_bytes(connection)?)));
+        for connection in self.deaf.look(now, taken) {
+            self.refuse(connection, deaf::REASON);
+        }
+    }
+
+    /// Publishes figures that changed, not too often.
+    fn publish(&mut self, now: Instant) {
+        if !self.looks.is_due(now) {
+            return;
+        }
         let states_changed = self.published.as_ref().is_none_or(|published| {
             !self.osd.view().summaries().all(|summary| {
                 published.pgs.get(&summary.pg).is_some_and(|known| {
@@ -589,18 +659,18 @@ impl Shard {
                 })
             })
         });
-        // Peering takes no longer than a moment.
-        let will_change = states_changed || self.osd.view().summaries().any(|summary| summary.is_peering);
-        let pause = if will_change { STATUS_PAUSE_SHORT } else { STATUS_PAUSE };
+        // Peering takes no longer than a moment, and whoever makes a volume larger waits for what is being cut.
+        let is_peering = self.osd.view().summaries().any(|summary| summary.is_peering);
+        let will_change = states_changed || is_peering || self.osd.view().is_cutting();
+        self.looks.looked(now, will_change);
         let (pushed, measured_at) = self.recovery_measured;
-        if now.since(measured_at) >= STATUS_PAUSE {
+        if now.since(measured_at) >= looks::PAUSE {
             let bytes = self.osd.view().pushed_bytes() - pushed;
             self.recovery_bytes_per_s = (bytes as f64 / now.since(measured_at).as_secs_f64()) as u64;
             self.recovery_measured = (self.osd.view().pushed_bytes(), now);
         }
         self.log_damage(now);
         let status = self.status();
-        self.publish_after = now + pause;
         if self.published.as_ref() != Some(&status)
             && self.reports.try_send(Report::Status(Box::new(status.clone()))).is_ok()
         {
@@ -634,6 +704,7 @@ impl Shard {
                 deep,
                 objects_left,
             }),
+            cleared_pools: self.osd.view().cleared_pools().collect(),
             failure: self.osd.store().failure().map(str::to_owned),
             start_refused: None,
             notes: self.osd.view().notes().map(str::to_owned).collect(),
@@ -655,7 +726,8 @@ fn status_of(summary: &GroupSummary, objects: u64) -> PgStatus {
     };
     let recovery =
         summary.recovery.map(|(objects_left, bytes_left)| RecoveryProgress { objects_left, bytes_left });
-    PgStatus { epoch: summary.epoch, state, in_sync: summary.in_sync.clone(), objects, recovery }
+    let GroupSummary { epoch, cut_through, .. } = *summary;
+    PgStatus { epoch, state, in_sync: summary.in_sync.clone(), objects, recovery, cut_through }
 }
 
 /// Lost blocks as ranges of their volumes, the first of them.

@@ -98,6 +98,7 @@ fn a_fence_of_a_volume_that_the_map_does_not_show_yet_is_kept_until_it_does() {
         bytes: common::VOLUME_BYTES,
         generation: Generation(3),
         removed: false,
+        cut: None,
     };
     pond.map.volumes.insert(young, info);
     pond.publish();

@@ -4,9 +4,9 @@
 use api::board::Board;
 use api::http::{Answer, REPORTS_PATH};
 use auth::{Identity, SecretKey};
-use base::map::DeviceClass;
+use base::map::{ClusterMap, DeviceClass};
 use base::status::{OsdStatus, PgState, PgStatus};
-use base::{Access, ClusterId, Encryption, NodeId, OsdId, OsdUuid, Permission, Principal};
+use base::{Access, ClusterId, Encryption, NodeId, OsdId, OsdUuid, Permission, PoolId, Principal};
 use cluster::Cluster;
 use manager::log::ProcessLog;
 use node::{Attendance, ManagerLink};
@@ -104,7 +104,8 @@ impl Scene {
         let pgs = led.map(|(pg, config)| {
             let in_sync = config.in_sync.clone();
             let state = PgState::Active;
-            (*pg, PgStatus { epoch: config.epoch, state, in_sync, objects: 0, recovery: None })
+            let (epoch, cut_through) = (config.epoch, Default::default());
+            (*pg, PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
         });
         OsdStatus { usable_bytes: 1 << 30, pgs: pgs.collect(), ..OsdStatus::default() }
     }
@@ -167,6 +168,25 @@ async fn the_manager_knows_of_all_osds_and_its_successor_is_told_anew() {
     assert_eq!(scene.cluster.manager().await.unwrap().unwrap().node, other);
     scene.start(first).await;
     scene.sees_all_active().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_pool_is_forgotten_when_the_last_osd_has_said_that_it_holds_nothing_of_it() {
+    let scene = Scene::new().await;
+    scene.sees_all_active().await;
+    let mut maps = scene.cluster.watch_map();
+    scene.cluster.remove_pool("default").await.unwrap();
+    let says_so = |osd: u32| {
+        let status = OsdStatus { cleared_pools: vec![PoolId(1)], ..OsdStatus::default() };
+        scene.processes[&NodeId(osd)].board.note_status(OsdId(osd), &status);
+    };
+    says_so(1);
+    let owed_by = |map: &ClusterMap| map.removed_pools.get(&PoolId(1)).map(|pool| pool.owed_by.clone());
+    let is_left = maps.wait_for(|map| owed_by(map) == Some(vec![OsdId(0)]));
+    drop(tokio::time::timeout(PATIENCE, is_left).await.expect("osd.1 is struck off").unwrap());
+    says_so(0);
+    let is_gone = maps.wait_for(|map| owed_by(map).is_none());
+    drop(tokio::time::timeout(PATIENCE, is_gone).await.expect("nobody owes it anything").unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -63,10 +63,32 @@ pub enum Sabotage {
     TrustTail,
     /// A primary serves objects that went to the other half of its group, for whoever has a map from before.
     ServeOtherHalf,
+    /// A primary serves what lies beyond the end of a volume, for whoever has a map from before.
+    ServeBeyondEnd,
+    /// A primary says that nothing is left beyond the end of a volume that was made smaller, and deletes nothing.
+    KeepBeyondEnd,
     /// A replica goes on with what it holds as if its group had not been split.
     IgnoreSplit,
+    /// What a removed pool left on an OSD that was away is kept, as if nobody had said that it was removed.
+    ForgetTombstones,
     /// A primary orders however many writes before the first of them is on all members.
     OrderUnbounded,
+    /// Of a write that is sent again a primary takes for not done whatever its log does not tell, however short that is.
+    TrustSilence,
+    /// A learner does not tell of what it has that may have come to nothing.
+    ForgetDoubts,
+    /// What is pushed to a learner does not say when it changed last.
+    ForgetChanged,
+    /// A learner is told how far it got before it has what comes before that.
+    ReachedEarly,
+    /// The copy of a member that is not in sync replaces a damaged block, however old it is, if its checksum is the right one.
+    TrustOldCopy,
+    /// A member takes orders of any OSD that knows which comes next.
+    ObeyAnybody,
+    /// A member obeys whoever says that it claimed an epoch later than the map shows.
+    ObeyAnyQuery,
+    /// A client may do anything, whatever its key is good for.
+    ForgetRights,
     /// Who is sent a client's fence answers without making sure of the other OSDs.
     FenceAlone,
 }
@@ -74,7 +96,7 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 18] = [
+    pub const ALL: [Sabotage; 29] = [
         Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
@@ -93,5 +115,16 @@ impl Sabotage {
         Sabotage::FenceAlone,
         Sabotage::ServeOtherHalf,
         Sabotage::IgnoreSplit,
+        Sabotage::ForgetTombstones,
+        Sabotage::ServeBeyondEnd,
+        Sabotage::KeepBeyondEnd,
+        Sabotage::TrustSilence,
+        Sabotage::ForgetDoubts,
+        Sabotage::ForgetChanged,
+        Sabotage::ReachedEarly,
+        Sabotage::TrustOldCopy,
+        Sabotage::ObeyAnybody,
+        Sabotage::ObeyAnyQuery,
+        Sabotage::ForgetRights,
     ];
 }

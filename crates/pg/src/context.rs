@@ -167,6 +167,12 @@ impl<I: Io> Context<'_, I> {
         self.presence.is_present(self.links, osd, self.now)
     }
 
+    /// Whether an OSD can take part in an epoch that begins now: it answers, and counts as up in the registry. Who does not
+    /// reach that gets no map by which it would know whom to obey.
+    pub(crate) fn can_follow(&self, osd: OsdId) -> bool {
+        self.is_present(osd) && self.volumes.is_up(osd)
+    }
+
     /// Whether this OSD serves nothing more: its drive failed, or it is being shut down.
     pub(crate) fn is_leaving(&self) -> bool {
         self.disk.store.failure().is_some() || self.turn.is_shutting_down
@@ -295,7 +301,9 @@ impl<I: Io> Context<'_, I> {
         let figures = self.journal.figures.of_mut(kind);
         match status {
             // Whoever asked goes elsewhere, or asks again.
-            Status::NotPrimary | Status::NotActive | Status::StaleEpoch => figures.redirected += 1,
+            Status::NotPrimary | Status::NotActive | Status::StaleEpoch | Status::BeyondEnd => {
+                figures.redirected += 1;
+            }
             _ => figures.errors += 1,
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
 use crate::operation::{ByteRange, Operation, OperationId, Part};
-use base::{BLOCK_BYTES, BlockRange, Buffer, BufferPool, LinkId, Network, ObjectKey};
+use base::tenant::Held;
+use base::{BLOCK_BYTES, BlockRange, Buffer, BufferPool, LinkId, Network, ObjectKey, Tenant};
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -47,7 +48,7 @@ pub(crate) struct Disk {
     /// Buffers for the largest message.
     pub(crate) large: BufferPool,
     /// Bytes of memory that was made because a pool had none left, and that somebody holds still.
-    pub(crate) spare_bytes: usize,
+    pub(crate) spare_bytes: Held,
     zeros: Buffer,
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
@@ -60,7 +61,7 @@ impl Disk {
             store,
             small: BufferPool::new(small_buffers, SMALL_BLOCKS * BLOCK_BYTES),
             large: BufferPool::new(large_buffers, LARGE_BLOCKS * BLOCK_BYTES),
-            spare_bytes: 0,
+            spare_bytes: Held::default(),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
             actions: Vec::new(),
             extents: Vec::new(),
@@ -80,15 +81,17 @@ impl Disk {
         } else if buffer.size() == self.large.buffer_bytes() {
             self.large.put(buffer);
         } else if buffer.is_unique() {
-            // The last holder's.
-            self.spare_bytes = self.spare_bytes.saturating_sub(buffer.size());
+            // The last holder's. Should it be none of these, as a batch that the store gave up, nothing is counted.
+            let spare = buffer.size().min(self.spare_bytes.of(buffer.tenant()));
+            self.spare_bytes.take_off(buffer.tenant(), spare);
         }
     }
 
     /// Memory for when a pool has none left.
-    fn make_spare(&mut self, bytes: usize) -> Buffer {
-        let buffer = spare_buffer(bytes);
-        self.spare_bytes += buffer.size();
+    fn make_spare(&mut self, bytes: usize, tenant: Tenant) -> Buffer {
+        let mut buffer = spare_buffer(bytes);
+        buffer.lend_to(tenant);
+        self.spare_bytes.add(tenant, buffer.size());
         buffer
     }
 
@@ -179,7 +182,7 @@ impl Disk {
 
     /// Issues the reads of an operation's parts, of those that were not read yet. For what is first, clients' requests that
     /// did not wait, the memory was checked to be there; whatever else is read leaves them half of it, and has other memory
-    /// made.
+    /// made. So has what lies in more places than its tenant may have buffers.
     pub(crate) fn read_parts(
         &mut self,
         id: OperationId,
@@ -187,13 +190,15 @@ impl Disk {
         is_first: bool,
         io: &mut impl Io,
     ) {
+        let tenant = operation.tenant();
         let mut awaited = 0;
         for (index, part) in operation.parts.iter_mut().enumerate() {
             let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
             let length = usize::from(part.block_count) * BLOCK_BYTES;
             let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
-            let lent = if is_first || pool.available() > pool.count() / 2 { pool.take() } else { None };
-            let buffer = lent.unwrap_or_else(|| self.make_spare(length));
+            let kept = if is_first { 0 } else { pool.count() / 2 };
+            let lent = if pool.has_for(tenant, 1, kept) { pool.take_for(tenant) } else { None };
+            let buffer = lent.unwrap_or_else(|| self.make_spare(length, tenant));
             if !std::mem::replace(&mut part.is_pinned, true) {
                 self.store.pin(location);
             }
@@ -294,7 +299,7 @@ impl Disk {
     /// Issues a read of the store's own.
     pub(crate) fn read_for_store(&mut self, token: u32, offset: u64, length: usize, io: &mut impl Io) {
         // Cleaning keeps to one buffer at a time; should all be lent, a fresh one serves.
-        let buffer = self.large.take().unwrap_or_else(|| self.make_spare(length));
+        let buffer = self.large.take().unwrap_or_else(|| self.make_spare(length, Tenant::NOBODY));
         let blocks = (length / BLOCK_BYTES) as u64;
         let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
         io.read(token, offset, buffer, length);

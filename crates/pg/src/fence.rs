@@ -3,26 +3,32 @@
 //! Who attaches a volume from a holder that did not say goodbye has a fence set up before it begins: the old holder may
 //! run on, without the registry, by its last map. One member in sync of each placement group is enough for it. That OSD
 //! takes the fence over and sees to it that no primary serves by what it grants and acknowledges unless it knows the fence
-//! too: each other OSD has either answered that it does, or has no connection to this one and no promise of it that still
-//! lasts, so that it lacks this member for reads and writes alike. On a connection that is made later each end tells the
-//! other of every generation that it knows before anything else.
+//! too: each other OSD that it shares a group with has either answered that it does, or has no connection to this one and no
+//! promise of it that still lasts, so that it lacks this member for reads and writes alike. Others are told, and not waited for:
+//! before one of them serves by this OSD's word, that must have obeyed it, on the connection on which it was told. On a
+//! connection that is made later each end tells the other of every generation that it knows by the map or by a client before
+//! anything else.
 //!
 //! Why that is enough for epochs that begin afterwards is told in docs/protocol.md.
 
 use crate::broken::Sabotage;
-use crate::context::Context;
+use crate::context::{Context, Handled};
 use crate::io::Io;
 use crate::links::Peer;
-use base::{LinkId, OsdId, PublicKey};
-use std::collections::BTreeSet;
+use base::{Instant, LinkId, OsdId, PublicKey};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use wire::{Fence, Kind};
 
 /// Fences of clients that may wait for other OSDs at the same time. Each is told to all of them.
 const FENCING_MAX: usize = 1024;
 /// The same of one key: a sixteenth, so that whoever stole one keeps nobody from taking volumes over. A host that takes over
-/// hundreds of them asks again for the rest; each is known within moments, or as late as the first for which an OSD that
-/// is away is waited for.
+/// hundreds of them waits with the rest; each is known within moments, or as late as the first for which an OSD that is away
+/// is waited for.
 const FENCING_PER_KEY_MAX: usize = 64;
+/// The pace at which fences of one key are taken, in time from one to the next: whoever attaches a volume again and again makes
+/// each OSD tell all others each time. So many as may wait may come at once.
+const FENCE_PAUSE: Duration = Duration::from_millis(30);
 
 /// A client's fence that other OSDs are yet to know.
 #[derive(Debug)]
@@ -46,6 +52,28 @@ struct Awaited {
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
     fencing: Vec<Fencing>,
+    paces: Paces,
+}
+
+/// Of keys whose fences came faster than at their pace, when they would all have come at it (the virtual scheduling algorithm,
+/// ITU-T I.371).
+#[derive(Debug, Default)]
+struct Paces(BTreeMap<PublicKey, Instant>);
+
+impl Paces {
+    /// Whether it is time for one more fence of a key, which is counted then.
+    fn takes(&mut self, key: PublicKey, now: Instant) -> bool {
+        let at_pace = self.0.get(&key).map_or(now, |at_pace| now.max(*at_pace));
+        if at_pace.since(now) > FENCE_PAUSE * (FENCING_PER_KEY_MAX as u32 - 1) {
+            return false;
+        }
+        self.0.insert(key, at_pace + FENCE_PAUSE);
+        true
+    }
+
+    fn forget_the_slow(&mut self, now: Instant) {
+        self.0.retain(|_, at_pace| *at_pace > now);
+    }
 }
 
 impl Fences {
@@ -55,15 +83,26 @@ impl Fences {
     }
 
     /// A client has a fence set up.
-    pub(crate) fn handle_client_fence(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
+    pub(crate) fn handle_client_fence(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        link: LinkId,
+        fence: &Fence,
+    ) -> Handled {
         if cx.volumes.map.revision == 0 {
             // Who else is to know it is not known yet, nor what an earlier life of this OSD promised.
-            return cx.io.close(link, "nothing is known of the cluster yet");
+            cx.io.close(link, "nothing is known of the cluster yet");
+            return Handled::Done;
         }
         let key = cx.links.get(link).and_then(Peer::credential).map(|one| one.principal.public_key);
-        if !cx.volumes.fence(fence.volume, fence.generation) || !self.has_room(cx, key) {
+        if !self.has_room(cx, key) || key.is_some_and(|key| !self.paces.takes(key, cx.now)) {
+            cx.turn.tick_soon(cx.now);
+            return Handled::Stalled;
+        }
+        if !cx.volumes.fence(fence.volume, fence.generation) {
             // It asks again.
-            return cx.io.close(link, "too many fences");
+            cx.io.close(link, "too many fences of volumes that are not known here");
+            return Handled::Done;
         }
         let leases = &cx.presence.leases;
         let mut others: BTreeSet<OsdId> = cx.links.osds().map(|(osd, _)| osd).collect();
@@ -78,6 +117,23 @@ impl Fences {
         let awaited = others.into_iter().map(|osd| Awaited { osd, told_on: None }).collect();
         self.fencing.push(Fencing { fence: *fence, client: link, key, awaited });
         self.advance(cx);
+        Handled::Done
+    }
+
+    /// Checks that no more fences wait than may.
+    ///
+    /// # Errors
+    /// How many do.
+    pub(crate) fn check_bounds(&self) -> Result<(), String> {
+        let mut of_keys: BTreeMap<PublicKey, usize> = BTreeMap::new();
+        for key in self.fencing.iter().filter_map(|fencing| fencing.key) {
+            *of_keys.entry(key).or_default() += 1;
+        }
+        let (all, most) = (self.fencing.len(), of_keys.into_values().max().unwrap_or(0));
+        match all <= FENCING_MAX && most <= FENCING_PER_KEY_MAX {
+            true => Ok(()),
+            false => Err(format!("{all} fences wait, {most} of one key")),
+        }
     }
 
     /// Whether one more fence of a key may wait. Those of clients that are gone do not count.
@@ -99,6 +155,13 @@ impl Fences {
 
     /// Tells the OSDs that are to know a fence, and the clients whose fences stand.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
+        self.paces.forget_the_slow(cx.now);
+        if self.fencing.is_empty() {
+            return;
+        }
+        // A member of an earlier configuration may lead a group here still.
+        let leaders: BTreeSet<OsdId> = cx.groups.iter().filter_map(|group| group.leader).collect();
+        let (leases, now) = (&cx.presence.leases, cx.now);
         self.fencing.retain_mut(|Fencing { fence, client, awaited, .. }| {
             if cx.links.get(*client).is_none() {
                 return false;
@@ -110,9 +173,11 @@ impl Fences {
                     awaited.told_on = Some(link);
                     cx.io.send(link, &Fence { request: 1, ..*fence }.encode(Kind::Fence));
                 }
+                let may_serve = cx.presence.is_neighbour(awaited.osd) || leaders.contains(&awaited.osd);
                 // Without a connection it has nothing acknowledged here, and without a promise it serves no reads.
                 let is_linked = cx.links.link_of(awaited.osd).is_some();
-                is_linked || !cx.presence.leases.is_free_of(awaited.osd, cx.now)
+                may_serve && (is_linked || !leases.is_free_of(awaited.osd, now))
+                    || leases.may_have_forgotten(now)
             });
             if awaited.is_empty() {
                 cx.io.send(*client, &fence.encode(Kind::FenceDone));
@@ -125,15 +190,16 @@ impl Fences {
     }
 }
 
-/// Another OSD tells of a fence.
+/// Another OSD tells of a fence. It counts as long as the link lasts: the one that was told by the client has a say in what is
+/// served here for as long.
 pub(crate) fn handle_peer_fence(cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
-    if cx.volumes.fence(fence.volume, fence.generation) && fence.request != 0 {
+    if cx.volumes.was_told(link, fence.volume, fence.generation) && fence.request != 0 {
         cx.io.send(link, &fence.encode(Kind::FenceDone));
     }
 }
 
-/// Tells an OSD, on a connection that was just made, of every generation that is known here: it may have claimed an
-/// epoch before it could hear of one, and may be about to begin it.
+/// Tells an OSD, on a connection that was just made, of every generation that is vouched for here: it may have claimed an
+/// epoch before it could hear of one, and may be about to begin it. What others told is theirs to tell.
 pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
     for (volume, generation) in cx.volumes.generations() {
         cx.io.send(link, &Fence { request: 0, volume, generation }.encode(Kind::Fence));
@@ -147,6 +213,7 @@ mod tests {
     use crate::links::access::{ClientLink, Credential};
     use crate::testing::{Pair, VOLUME};
     use base::{Access, ClientId, Generation, Principal};
+    use std::sync::Arc;
 
     #[test]
     fn a_client_hears_that_its_fence_stands_when_every_other_osd_knows_it() {
@@ -167,7 +234,7 @@ mod tests {
         assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));
     }
 
-    /// A client with that key connects and has a fence set up; answers whether it is let.
+    /// A client with that key connects and has a fence set up; answers whether it is taken.
     fn is_let(pair: &mut Pair, link: u64, key: u8) -> bool {
         let link = LinkId(link);
         let principal = Principal { public_key: PublicKey([key; 32]), access: Access::Admin };
@@ -175,8 +242,14 @@ mod tests {
         let client = ClientLink::new(ClientId(link.0), Some(credential));
         pair.alone.osd.shared.links.insert(link, Peer::Client(client));
         let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
-        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence));
-        !pair.alone.io.closed.contains(&link)
+        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence)) == Handled::Done
+    }
+
+    /// The other OSD knows all of them.
+    fn are_known(pair: &mut Pair) {
+        let done = Fence { request: 1, volume: VOLUME, generation: Generation(9) }.encode(Kind::FenceDone);
+        pair.hears(&done);
+        assert!(pair.alone.osd.router.fences.is_idle());
     }
 
     #[test]
@@ -191,11 +264,79 @@ mod tests {
         }
         assert!(!is_let(&mut pair, 50_000, 50), "no more than so many in all");
         // Who goes makes room, and so does who has its answer.
+        pair.alone.now = pair.alone.now + Duration::from_secs(1);
         pair.alone.osd.shared.links.forget(LinkId(1000));
         assert!(is_let(&mut pair, 60_000, 1));
-        let done = Fence { request: 1, volume: VOLUME, generation: Generation(9) }.encode(Kind::FenceDone);
-        pair.hears(&done);
-        assert!(pair.alone.osd.router.fences.is_idle() && is_let(&mut pair, 70_000, 1));
+        assert!(!is_let(&mut pair, 60_001, 1));
+        are_known(&mut pair);
+        assert!(is_let(&mut pair, 70_000, 1));
+    }
+
+    #[test]
+    fn a_key_has_others_told_of_its_fences_at_a_pace_however_soon_they_know() {
+        let mut pair = Pair::new();
+        let most = FENCING_PER_KEY_MAX as u64;
+        for number in 0..most {
+            assert!(is_let(&mut pair, 1000 + number, 1), "so many may come at once");
+            are_known(&mut pair);
+        }
+        assert!(!is_let(&mut pair, 2000, 1), "it stays in its connection");
+        assert!(!pair.alone.io.closed.contains(&LinkId(2000)));
+        assert!(is_let(&mut pair, 3000, 2), "another key is not kept by that");
+        pair.alone.now = pair.alone.now + FENCE_PAUSE;
+        assert!(is_let(&mut pair, 2000, 1) && !is_let(&mut pair, 2001, 1));
+        are_known(&mut pair);
+        // Nothing is kept of who went slowly.
+        pair.alone.now = pair.alone.now + FENCE_PAUSE * (most as u32 + 1);
+        pair.alone.with(|router, cx| router.fences.advance(cx));
+        assert!(pair.alone.osd.router.fences.paces.0.is_empty());
+    }
+
+    /// A pair whose replica tells of an attach that never was; and which is the oldest generation that is served.
+    fn lied_to() -> (Pair, impl Fn(&Pair) -> Generation) {
+        let mut pair = Pair::new();
+        let lie = Fence { request: 1, volume: VOLUME, generation: Generation(u32::MAX) };
+        pair.hears(&lie.encode(Kind::Fence));
+        let served = |pair: &Pair| pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation;
+        assert_eq!(served(&pair), Generation(u32::MAX), "it may be true");
+        (pair, served)
+    }
+
+    #[test]
+    fn an_osd_that_lies_of_an_attach_costs_no_more_than_another_attach() {
+        let (mut pair, served) = lied_to();
+        let mut map = (*pair.alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().generation = Generation(2);
+        let now = pair.alone.now;
+        pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
+        assert_eq!((served(&pair), &pair.alone.io.closed[..]), (Generation(2), &[pair.link][..]));
+    }
+
+    #[test]
+    fn what_an_osd_lied_of_is_forgotten_with_its_link() {
+        let (mut pair, served) = lied_to();
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "its key was removed", &mut pair.alone.io);
+        assert_eq!(served(&pair), Generation(1));
+    }
+
+    #[test]
+    fn who_shares_no_group_is_told_of_a_fence_and_keeps_nobody_waiting() {
+        let mut pair = Pair::new();
+        // What an earlier life promised has run out.
+        pair.run();
+        let stranger = pair.alone.connect(OsdId(7));
+        let lease = wire::Lease { ttl_ms: 6000, stamp: 5, ..wire::Lease::default() };
+        let Pair { alone: crate::testing::Alone { osd, io, now }, .. } = &mut pair;
+        osd.handle_bytes(*now, stranger, &lease.encode(), io).unwrap();
+        pair.alone.io.to.clear();
+        assert!(is_let(&mut pair, 1000, 1));
+        let told = pair.alone.io.to.remove(&stranger).expect("it is told");
+        assert!(matches!(wire::parse(&told), Ok(Some((wire::Message::Fence(_), _)))));
+        assert!(!pair.alone.osd.router.fences.is_idle(), "the other member is waited for");
+        are_known(&mut pair);
+        assert!(pair.alone.io.to.contains_key(&LinkId(1000)));
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) fn handle_hello(
         Role::Client(client) => {
             // A client has one connection to an OSD. What an older one still holds must not run after
             // anything of the newer: its requests may have been sent again and been overwritten since.
-            let (admitted, older) = cx.links.admit_client(client, credential)?;
-            for older in older {
+            let (admitted, older) = cx.links.admit_client(link, client, credential)?;
+            if let Some(older) = older {
                 cx.links.forget(older);
                 cx.io.close(older, "the client connected anew");
             }
@@ -45,6 +45,7 @@ pub(crate) fn handle_hello(
             let peer = OsdLink { credential, ..OsdLink::new(osd, Some(version), cx.now) };
             if let Some(older) = cx.links.insert_osd(link, peer) {
                 cx.io.close(older, "the OSD connected anew");
+                cx.volumes.forget_told(older);
                 epoch::lost_member(cx, osd, &format!("{osd} connected anew"));
             }
             cx.turn.next_tick = cx.now;

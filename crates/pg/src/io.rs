@@ -12,7 +12,7 @@ pub trait Io: Network {
     /// Makes the drive's completed writes durable; `Osd::handle_file` follows.
     fn flush(&mut self, token: u64);
     /// Asks the registry to replace a group's configuration if its epoch still is `expected`;
-    /// `Osd::handle_proposal` follows.
+    /// `Osd::handle_proposal` follows, behind a map that shows the new one if it was granted.
     fn propose(&mut self, pg: PgId, expected: Epoch, config: PgConfig);
     /// The same, and in one with it the configuration of the group that is split off, with the same epoch and members.
     fn propose_split(&mut self, pg: PgId, expected: Epoch, config: PgConfig);

@@ -57,6 +57,8 @@ mod shares;
 mod testing;
 mod view;
 mod volumes;
+#[cfg(test)]
+mod who_may_say_what;
 
 #[cfg(feature = "broken")]
 #[doc(hidden)]

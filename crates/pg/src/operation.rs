@@ -3,7 +3,9 @@
 use crate::codec::Payload;
 use crate::shares::Shares;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, BlockRange, Buffer, Epoch, Instant, LinkId, OsdId, Sequence, VolumeId, crc32c};
+use base::{
+    BLOCK_BYTES, BlockRange, Buffer, CutId, Epoch, Instant, LinkId, OsdId, Sequence, Tenant, VolumeId, crc32c,
+};
 use store::Location;
 use wire::Status;
 use zerocopy::little_endian::U32;
@@ -60,6 +62,8 @@ pub(crate) enum OperationState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) link: LinkId,
+    /// Whose that link is.
+    pub(crate) tenant: Tenant,
     pub(crate) request: u64,
     pub(crate) volume: VolumeId,
     pub(crate) kind: RequestKind,
@@ -91,6 +95,9 @@ pub(crate) enum Purpose {
     Adoption(OsdId),
     /// An object of a removed volume being deleted.
     Deletion,
+    /// What lies beyond the end of a volume that was made smaller being zeroed, for that cut: whole blocks, or by a write the
+    /// part of the block in which it ends.
+    Cut(CutId),
     /// A damaged block being replaced.
     Mend(MendReason),
     /// Blocks being compared.
@@ -192,6 +199,11 @@ impl Operation {
     /// Whether nothing of what was looked up for it is on the drive.
     pub(crate) fn is_hole(&self) -> bool {
         self.parts.iter().all(|part| part.location.is_none())
+    }
+
+    /// For whom the memory counts that it works with.
+    pub(crate) fn tenant(&self) -> Tenant {
+        if let Purpose::Client(asked) = self.purpose { asked.tenant } else { Tenant::NOBODY }
     }
 
     /// The memory that it holds while it waits, or that is read into then, in bytes.
@@ -312,7 +324,7 @@ impl Operations {
         let operation = self.live(id);
         if let Purpose::Client(asked) = operation.purpose {
             let bytes = operation.waiting_bytes();
-            self.shares.count(id.slot, asked.link, bytes);
+            self.shares.count(id.slot, asked.link, asked.tenant, bytes);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::router::Router;
 use crate::view::View;
 use crate::volumes::Volumes;
 use base::map::{ClusterMap, PgConfig};
-use base::{Buffer, Instant, LinkId, OsdId, PgId};
+use base::{Buffer, Instant, LinkId, OsdId, PgId, Tenant};
 use std::sync::Arc;
 use store::{DeviceError, Store};
 use wire::{Hello, Message, Refused, Role, VERSIONS};
@@ -202,6 +202,7 @@ impl Osd {
         let Shared { links, volumes, .. } = &mut self.shared;
         if let Some(credential) = &mut credential {
             links.admit_one_more(credential, &volumes.map)?;
+            links.tenants.enter(link, credential.principal.public_key);
         }
         links.insert(link, Peer::Unknown(credential));
         Ok(())
@@ -233,13 +234,29 @@ impl Osd {
         !matches!(self.shared.links.get(link), None | Some(Peer::Unknown(_)))
     }
 
+    /// With whose links one shares what there is for clients; `None` if it is another OSD's, or gone.
+    #[must_use]
+    pub fn tenant(&self, link: LinkId) -> Option<Tenant> {
+        match self.shared.links.get(link) {
+            None | Some(Peer::Osd(_)) => None,
+            Some(_) => Some(self.shared.links.tenants.of(link)),
+        }
+    }
+
+    /// Whether something that a tenant sent had to wait since then.
+    #[must_use]
+    pub fn was_held_back(&self, tenant: Tenant, since: Instant) -> bool {
+        self.shared.links.tenants.was_held_back(tenant, since)
+    }
+
     /// A link ended.
     pub fn handle_closed(&mut self, now: Instant, link: LinkId, reason: &str, io: &mut impl Io) {
         let (_, mut cx) = self.at(now, io);
         epoch::link_ended(&mut cx, link, reason);
     }
 
-    /// Bytes came. Handles whole messages from the front.
+    /// Bytes came, or some that came before are presented again. Handles whole messages from the front, of a client no more
+    /// than some hundred.
     ///
     /// # Errors
     /// When the link is of no use any more: tell the peer with [`wire::Refused`] and close it.
@@ -251,41 +268,10 @@ impl Osd {
         io: &mut impl Io,
     ) -> Result<Progress, LinkError> {
         let (router, mut cx) = self.at(now, io);
-        let mut has_aside = take_up(router, &mut cx, link)?;
-        let mut was_in_the_way = is_in_the_way(&mut cx, link);
-        let mut consumed = 0;
-        loop {
-            if matches!(cx.links.get(link), Some(Peer::Client(_)))
-                && !queue::takes_client(cx.io.unsent_bytes(link))
-            {
-                return Ok(Progress { consumed, is_stalled: true });
-            }
-            let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
-                return Ok(Progress { consumed, is_stalled: false });
-            };
-            let mut handled = Handled::Stalled;
-            if !has_aside || is_lease_let_by(&mut cx, link, &message) {
-                let answer = router.message(&mut cx, link, message);
-                router.settle(&mut cx);
-                handled = answer?;
-            }
-            let was_first_in_the_way = std::mem::take(&mut was_in_the_way);
-            match handled {
-                Handled::Stalled => {
-                    has_aside = cx.links.put_aside(link, &bytes[consumed..consumed + size], now);
-                    if !has_aside {
-                        return Ok(Progress { consumed, is_stalled: true });
-                    }
-                }
-                Handled::Done if was_first_in_the_way => {
-                    if let Some(peer) = cx.links.osd_mut(link) {
-                        peer.backlog = Backlog::None;
-                    }
-                }
-                Handled::Done => {}
-            }
-            consumed += size;
-        }
+        cx.links.came(link, bytes.len(), now);
+        let progress = handle_messages(router, &mut cx, link, bytes)?;
+        cx.links.are_left(link, bytes.len() - progress.consumed);
+        Ok(progress)
     }
 
     /// A drive operation ended.
@@ -395,10 +381,59 @@ impl Osd {
     }
 }
 
+/// Handles the whole messages at the front of what a link brought.
+fn handle_messages(
+    router: &mut Router,
+    cx: &mut Context<'_, impl Io>,
+    link: LinkId,
+    bytes: &[u8],
+) -> Result<Progress, LinkError> {
+    let mut has_aside = take_up(router, cx, link)?;
+    let mut was_in_the_way = is_in_the_way(cx, link);
+    let (mut consumed, mut count) = (0, 0);
+    loop {
+        if matches!(cx.links.get(link), Some(Peer::Client(_))) {
+            if count >= queue::CLIENT_MESSAGES_MAX {
+                return Ok(Progress { consumed, is_stalled: consumed < bytes.len() });
+            }
+            if !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link)) {
+                cx.links.tenants.note_held_back(link, cx.now);
+                return Ok(Progress { consumed, is_stalled: true });
+            }
+            count += 1;
+        }
+        let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
+            return Ok(Progress { consumed, is_stalled: false });
+        };
+        let mut handled = Handled::Stalled;
+        if !has_aside || is_lease_let_by(cx, link, &message) {
+            let answer = router.message(cx, link, message);
+            router.settle(cx);
+            handled = answer?;
+        }
+        let was_first_in_the_way = std::mem::take(&mut was_in_the_way);
+        match handled {
+            Handled::Stalled => {
+                has_aside = cx.links.put_aside(link, &bytes[consumed..consumed + size], cx.now);
+                if !has_aside {
+                    cx.links.tenants.note_held_back(link, cx.now);
+                    return Ok(Progress { consumed, is_stalled: true });
+                }
+            }
+            Handled::Done if was_first_in_the_way => {
+                if let Some(peer) = cx.links.osd_mut(link) {
+                    peer.backlog = Backlog::None;
+                }
+            }
+            Handled::Done => {}
+        }
+        consumed += size;
+    }
+}
+
 /// Handles what was put aside of a link, as far as it can be handled now. Answers whether something is left of it.
 fn take_up(router: &mut Router, cx: &mut Context<'_, impl Io>, link: LinkId) -> Result<bool, LinkError> {
     let Some(peer) = cx.links.osd_mut(link) else { return Ok(false) };
-    let heard_at = peer.heard_at;
     let Backlog::Aside(aside) = &mut peer.backlog else { return Ok(false) };
     let mut aside = std::mem::take(aside);
     while let Some((message, size)) = wire::parse(aside.left())? {
@@ -413,8 +448,6 @@ fn take_up(router: &mut Router, cx: &mut Context<'_, impl Io>, link: LinkId) -> 
     }
     let is_left = !aside.left().is_empty();
     if let Some(peer) = cx.links.osd_mut(link) {
-        // It was heard when it came.
-        peer.heard_at = heard_at;
         peer.backlog = if is_left { Backlog::Aside(aside) } else { Backlog::None };
     }
     Ok(is_left)

@@ -1,6 +1,6 @@
 //! What an OSD tells of itself: values without ties to it.
 
-use base::{Epoch, OsdId, PgId, VolumeId};
+use base::{CutId, Epoch, OsdId, PgId, VolumeId};
 
 /// What a primary reports of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct GroupSummary {
     /// While members catch up: how many objects were not compared or sent yet, and how many bytes are known to be
     /// sent yet.
     pub recovery: Option<(u64, u64)>,
+    /// See [`base::status::PgStatus::cut_through`].
+    pub cut_through: CutId,
 }
 
 /// What a scrub found.

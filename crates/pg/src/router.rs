@@ -1,7 +1,9 @@
 //! Who handles what: every input goes to the mechanism that it concerns, and what that has done by others is carried out.
 
+use crate::broken::Sabotage;
 use crate::context::{Context, Handled, Task};
 use crate::disk::PartToken;
+use crate::epoch::kept::KeptQueries;
 use crate::epoch::{self, claim, query, repair};
 use crate::fence::{self, Fences};
 use crate::group::Group;
@@ -16,6 +18,7 @@ use crate::io::{Io, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_WRITE};
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
 use crate::links::{Awaited, LinkError, Peer, ToLearner};
+use crate::moves::cut::{self, Cuts};
 use crate::moves::delete::Deletions;
 use crate::moves::placement;
 use crate::moves::split::{self, Splits};
@@ -45,7 +48,9 @@ pub(crate) struct Router {
     pub(crate) scrubs: Scrubs,
     pub(crate) splits: Splits,
     pub(crate) deletions: Deletions,
+    pub(crate) cuts: Cuts,
     pub(crate) fences: Fences,
+    pub(crate) kept: KeptQueries,
     renewals: Renewals,
     /// Memory for a list of groups.
     scratch: Vec<u32>,
@@ -62,12 +67,18 @@ impl Router {
         message: Message<'_>,
     ) -> Result<Handled, LinkError> {
         match cx.links.get_mut(link).ok_or(LinkError::OutOfTurn("the link is closed"))? {
-            Peer::Osd(peer) => {
-                peer.heard_at = cx.now;
-                self.message_of_osd(cx, link, message)
+            // A link that was dialled brings a welcome, once, and then all else.
+            Peer::Osd(peer)
+                if peer.is_ready() == matches!(message, Message::Welcome(_))
+                    && !matches!(message, Message::Refused(_)) =>
+            {
+                Err(LinkError::OutOfTurn("a welcome is missing, or is the second one"))
             }
+            Peer::Osd(_) => self.message_of_osd(cx, link, message),
             Peer::Client(client) => {
-                if let Some((request, status)) = client.lacks_right(&message, cx.volumes) {
+                let refusal = client.lacks_right(&message, cx.volumes);
+                let refusal = refusal.filter(|_| !cx.me.broken.is(Sabotage::ForgetRights));
+                if let Some((request, status)) = refusal {
                     cx.pass(Milestone::refused(status));
                     cx.io.send(link, &Outcome::refused(request, status, RefusalDetails::default()));
                     return Ok(Handled::Done);
@@ -105,8 +116,7 @@ impl Router {
             Message::Zero(request) => Ok(write::handle_zero(cx, link, &request)),
             Message::Fence(fence) => {
                 cx.links.may_fence(link, fence.volume, cx.volumes)?;
-                self.fences.handle_client_fence(cx, link, &fence);
-                Ok(Handled::Done)
+                Ok(self.fences.handle_client_fence(cx, link, &fence))
             }
             _ => Err(LinkError::OutOfTurn("a client sent a message of OSDs")),
         }
@@ -158,10 +168,7 @@ impl Router {
             }
             Message::ReplicateAck(ack) => self.acknowledged(cx, link, &ack)?,
             Message::ReplicateRefused(refused) => self.refused(cx, link, &refused),
-            Message::Query(query) => {
-                self.splits.by_query(cx, query.pg, query.modulus);
-                query::handle_query(cx, link, &query);
-            }
+            Message::Query(query) => query::handle_query(cx, &mut self.kept, link, &query),
             Message::Position(position) => {
                 if let Some(group) = query::handle_position(cx, osd, &position) {
                     self.backfill.learner_stands(cx, group, osd, &position);
@@ -416,7 +423,7 @@ impl Router {
             cx.io.close(link, "the OSD is silent");
             epoch::link_ended(cx, link, "it is silent");
         }
-        cx.presence.look_around(cx.links, cx.now);
+        cx.presence.look_around(cx.links, &cx.volumes.map, cx.now);
         for group in cx.groups.indices() {
             claim::advance(cx, group);
             self.settle(cx);
@@ -436,6 +443,7 @@ impl Router {
         // What is staged before a split is what is split.
         if self.splits.is_idle() {
             self.deletions.advance(cx);
+            self.cuts.advance(cx);
         }
     }
 
@@ -445,7 +453,7 @@ impl Router {
         let is_group_at_rest = |group: &Group| {
             if group.config.primary == cx.me.id {
                 group.is_active()
-                    && !group.wanted_learners().any(|osd| cx.is_present(osd))
+                    && !group.wanted_learners().any(|osd| cx.can_follow(osd))
                     && !placement::has_work(cx, group)
                     && !split::is_to_be_split(cx, group)
             } else {
@@ -458,6 +466,7 @@ impl Router {
             && cx.presence.holds_all(cx.now + TICK_AT_REST)
             && cx.presence.is_complete()
             && self.deletions.is_idle()
+            && self.cuts.is_idle()
             && self.mends.is_idle()
             && self.fences.is_idle()
             && self.scrubs.is_idle()
@@ -474,17 +483,25 @@ impl Router {
         cx.presence.leases.start(cx.now);
         end_links_of_replaced(cx, map);
         self.deletions.are_due |= cx.volumes.heed(map);
+        for link in std::mem::take(&mut cx.volumes.contradicted) {
+            let reason = "it told of an attach that the map does not bear out";
+            cx.io.close(link, reason);
+            epoch::link_ended(cx, link, reason);
+        }
         placement::heed(cx, map);
         cx.volumes.map = map.clone();
-        placement::end_removed(cx);
+        placement::leave_removed(cx, &mut self.deletions);
         self.splits.by_map(cx);
         for group in cx.groups.iter_mut() {
+            group.note_shown(map);
             let pool = map.pools.get(&group.pg.pool);
             (group.wanted.size, group.wanted.min_size) =
                 pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
         }
+        cut::heed(cx);
         cx.links.heed_principals(map, cx.io);
         placement::find_left(cx, &mut self.deletions);
+        query::look_again(cx, &mut self.kept);
         cx.presence.find_neighbours(cx.me.id, cx.groups);
         cx.turn.next_tick = cx.now;
         self.settle(cx);

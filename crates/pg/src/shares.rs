@@ -1,10 +1,12 @@
-//! Who has how much of what waits: of clients' operations that were put in line, those of each connection and all.
+//! Who has how much of what waits: of clients' operations that were put in line, those of each connection, of each tenant,
+//! and all.
 //!
 //! An operation counts from when it is put in line until it has ended: what it waited for may end many at a time, and then the
 //! drive is to read for all of them.
 
-use base::LinkId;
 use base::hash::Map;
+use base::tenant::Held;
+use base::{LinkId, Tenant};
 
 /// How much waits, or waited and has not ended yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,22 +33,42 @@ impl Share {
     }
 }
 
+/// An operation that counts: whose it is, and its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    link: LinkId,
+    tenant: Tenant,
+    bytes: usize,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    all: Share,
     by_link: Map<LinkId, Share>,
-    /// By the slot of an operation, if it counts: whose it is, and its bytes.
-    counted: Vec<Option<(LinkId, usize)>>,
+    /// By tenant, and of all.
+    operations: Held,
+    bytes: Held,
+    /// By the slot of an operation, if it counts.
+    counted: Vec<Option<Counted>>,
 }
 
 impl Shares {
     pub(crate) fn all(&self) -> Share {
-        self.all
+        Share { operations: self.operations.all(), bytes: self.bytes.all() }
+    }
+
+    pub(crate) fn of_tenant(&self, tenant: Tenant) -> Share {
+        Share { operations: self.operations.of(tenant), bytes: self.bytes.of(tenant) }
     }
 
     pub(crate) fn of(&self, link: LinkId) -> Share {
         self.by_link.get(&link).copied().unwrap_or_default()
+    }
+
+    /// The most operations, and the most bytes, that one connection has.
+    pub(crate) fn most_of_a_link(&self) -> Share {
+        let most = |of: fn(&Share) -> usize| self.by_link.values().map(of).max().unwrap_or(0);
+        Share { operations: most(|share| share.operations), bytes: most(|share| share.bytes) }
     }
 
     /// Whether the operation in a slot counts.
@@ -55,22 +77,25 @@ impl Shares {
     }
 
     /// Counts the operation in a slot, once.
-    pub(crate) fn count(&mut self, slot: u32, link: LinkId, bytes: usize) {
+    pub(crate) fn count(&mut self, slot: u32, link: LinkId, tenant: Tenant, bytes: usize) {
         let slot = slot as usize;
         if slot >= self.counted.len() {
             self.counted.resize(slot + 1, None);
         }
         if self.counted[slot].is_none() {
-            self.counted[slot] = Some((link, bytes));
-            self.all.add(bytes);
+            self.counted[slot] = Some(Counted { link, tenant, bytes });
+            self.operations.add(tenant, 1);
+            self.bytes.add(tenant, bytes);
             self.by_link.entry(link).or_default().add(bytes);
         }
     }
 
     /// The operation in a slot has ended.
     pub(crate) fn ended(&mut self, slot: u32) {
-        let Some((link, bytes)) = self.counted.get_mut(slot as usize).and_then(Option::take) else { return };
-        self.all.take_off(bytes);
+        let counted = self.counted.get_mut(slot as usize).and_then(Option::take);
+        let Some(Counted { link, tenant, bytes }) = counted else { return };
+        self.operations.take_off(tenant, 1);
+        self.bytes.take_off(tenant, bytes);
         let share = self.by_link.get_mut(&link).expect("what counts has a share");
         share.take_off(bytes);
         if share.operations == 0 {
@@ -87,16 +112,19 @@ mod tests {
     fn an_operation_counts_once_until_it_has_ended() {
         let mut shares = Shares::default();
         let (one, other) = (LinkId(1), LinkId(2));
-        shares.count(7, one, 100);
-        shares.count(7, one, 100);
-        shares.count(3, other, 10);
+        let (tenant, nobody) = (Tenant(1), Tenant::NOBODY);
+        shares.count(7, one, tenant, 100);
+        shares.count(7, one, tenant, 100);
+        shares.count(3, other, nobody, 10);
         assert_eq!(shares.of(one), Share { operations: 1, bytes: 100 });
+        assert_eq!((shares.of_tenant(tenant), shares.of_tenant(nobody)), (shares.of(one), shares.of(other)));
         assert_eq!(shares.all(), Share { operations: 2, bytes: 110 });
         assert!(shares.has(7) && !shares.has(4) && !shares.has(1000));
         shares.ended(7);
         shares.ended(7);
         shares.ended(1000);
         assert_eq!((shares.of(one), shares.all().bytes), (Share::default(), 10));
+        assert_eq!(shares.of_tenant(tenant), Share::default());
         assert!(!shares.by_link.contains_key(&one), "nothing is kept of who has nothing");
     }
 

@@ -61,6 +61,10 @@ pub(crate) struct Surroundings {
     pub(crate) proposals: Vec<(PgId, PgConfig)>,
     /// Those that ask for a split.
     pub(crate) splits: Vec<(PgId, PgConfig)>,
+    /// Nobody takes what is sent from shared memory.
+    pub(crate) is_deaf: bool,
+    /// What was so sent.
+    pub(crate) unsent: Vec<Buffer>,
 }
 
 impl Network for Surroundings {
@@ -73,6 +77,9 @@ impl Network for Surroundings {
     }
     fn send_shared(&mut self, link: LinkId, buffer: Buffer, range: std::ops::Range<usize>) {
         self.to.entry(link).or_default().extend_from_slice(&buffer.bytes()[range]);
+        if self.is_deaf {
+            self.unsent.push(buffer);
+        }
     }
     fn unsent_bytes(&self, _: LinkId) -> usize {
         0
@@ -148,7 +155,7 @@ impl Alone {
                 self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
             }
             for (pg, config) in std::mem::take(&mut self.io.proposals) {
-                self.osd.handle_proposal(self.now, pg, Some(config), &mut self.io);
+                grant(&mut self.osd, &mut self.io, self.now, pg, config);
             }
             self.osd.end_turn(self.now, &mut self.io);
         }
@@ -174,10 +181,20 @@ impl Alone {
 
     /// The OSD at the other end of a link asks where this one stands.
     pub(crate) fn query(&mut self, link: LinkId, pg: PgId, modulus: u32, epoch: Epoch) {
-        self.with(|router, cx| {
-            router.splits.by_query(cx, pg, modulus);
-            query::handle_query(cx, link, &Query { pg, modulus, epoch });
-        });
+        let query = Query { pg, modulus, epoch };
+        self.with(|router, cx| query::handle_query(cx, &mut router.kept, link, &query));
+    }
+
+    /// The map comes that names an OSD the primary of the group in that epoch, with this one in sync.
+    pub(crate) fn is_led_by(&mut self, primary: OsdId, epoch: Epoch) {
+        let mut map = (*self.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        map.osds.entry(primary).or_insert(OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+        let mut in_sync = vec![primary, self.osd.me.id];
+        in_sync.dedup();
+        map.targets.insert(PG, in_sync.clone());
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync, learners: Vec::new() });
+        self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
     }
 
     pub(crate) fn write(&mut self, key: ObjectKey) {
@@ -270,8 +287,9 @@ impl Pair {
         let mut alone = Alone::new();
         let mut map = map(1);
         map.revision = 2;
-        let info = OsdInfo { uuid: OsdUuid::from_bytes([3; 16]), bytes: 1 << 30, ..OsdInfo::default() };
-        map.osds.insert(REPLICA, info);
+        let address = Some(([127, 0, 0, 1], 7001).into());
+        let uuid = OsdUuid::from_bytes([3; 16]);
+        map.osds.insert(REPLICA, OsdInfo { uuid, bytes: 1 << 30, address, ..OsdInfo::default() });
         let pool = map.pools.get_mut(&PG.pool).unwrap();
         (pool.size, pool.min_size) = (2, 2);
         let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
@@ -299,7 +317,7 @@ impl Pair {
             osd.handle_file(*now, token, buffer, result, io);
         }
         for (pg, config) in std::mem::take(&mut io.proposals) {
-            osd.handle_proposal(*now, pg, Some(config), io);
+            grant(osd, io, *now, pg, config);
         }
         osd.end_turn(*now, io);
         let bytes = io.to.remove(&self.link).unwrap_or_default();
@@ -413,6 +431,12 @@ impl Pair {
     }
 }
 
+/// The registry takes a proposal. The map shows it before the OSD is told.
+fn grant(osd: &mut Osd, io: &mut Surroundings, now: Instant, pg: PgId, config: PgConfig) {
+    Arc::make_mut(&mut osd.shared.volumes.map).pgs.insert(pg, config.clone());
+    osd.handle_proposal(now, pg, Some(config), io);
+}
+
 fn options() -> store::Options {
     let segment_bytes = Some(SEGMENT_BYTES);
     store::Options { segment_bytes, batch_bytes_max: 300 << 10, ..store::Options::default() }
@@ -450,6 +474,7 @@ pub(crate) fn map(groups: u32) -> ClusterMap {
         bytes: 1 << 30,
         generation: Generation(1),
         removed: false,
+        cut: None,
     };
     map.volumes.insert(VOLUME, volume);
     map

@@ -6,13 +6,14 @@
 
 use crate::context::{Me, Shared};
 use crate::group::Group;
-use crate::links::Peer;
+use crate::links::{Peer, backlog};
 use crate::report::{DamageCounts, GroupSummary};
+use crate::request::queue;
 use crate::router::Router;
 use base::figures::{Figures, Traffic};
 use base::{ClientId, PgId, PoolId, VolumeId};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,18 @@ impl<'a> View<'a> {
         self.groups().filter(|group| group.has_left()).map(|group| group.pg)
     }
 
+    /// Of the pools that the map shows as removed, those of which nothing is held any more on stable media, in order.
+    pub fn cleared_pools(self) -> impl Iterator<Item = PoolId> {
+        let Shared { disk, groups, volumes, .. } = self.shared;
+        let on_its_way = groups.iter().filter(|group| group.staged_count > 0).map(|group| group.pg);
+        let removed = &volumes.map.removed_pools;
+        // Where objects of a group are there, its log is too.
+        let is_removed = |pool: &PoolId| removed.contains_key(pool);
+        let held: BTreeSet<PoolId> =
+            disk.store.groups().chain(on_its_way).map(|pg| pg.pool).filter(is_removed).collect();
+        removed.keys().copied().filter(move |pool| !held.contains(pool))
+    }
+
     /// The damage that was met since the start, and what became of it.
     #[must_use]
     pub fn damage(self) -> DamageCounts {
@@ -60,6 +73,12 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn operations_in_flight(self) -> usize {
         self.shared.operations.in_flight()
+    }
+
+    /// Whether something is being deleted that lies beyond the end of a volume.
+    #[must_use]
+    pub fn is_cutting(self) -> bool {
+        !self.router.cuts.is_idle()
     }
 
     /// Whether no scrub is under way or waits.
@@ -101,6 +120,19 @@ impl<'a> View<'a> {
             Peer::Client(client) => Some((client.id, client.traffic)),
             Peer::Unknown(_) | Peer::Osd(_) => None,
         })
+    }
+
+    /// Checks that what waits here for whoever is connected is within the bounds that are promised for it: requests in line,
+    /// what other OSDs sent and cannot be handled, fences.
+    ///
+    /// # Errors
+    /// What is beyond.
+    #[doc(hidden)]
+    pub fn check_bounds(self) -> Result<(), String> {
+        queue::check_bounds(&self.shared.disk, &self.shared.operations)?;
+        backlog::check_bounds(&self.shared.links)?;
+        self.router.kept.check_bounds()?;
+        self.router.fences.check_bounds()
     }
 
     /// How often what happened since the start, and how often a group went from one state to another.

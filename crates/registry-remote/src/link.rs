@@ -24,6 +24,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// The pause before the next attempt; doubled each time up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The longest where it costs nobody anything: a socket is of this machine, and whoever served it may be back any moment.
+const PAUSE_MAX_OF_SOCKET: Duration = Duration::from_millis(200);
 /// How long one node may take to answer before another is asked.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
 /// Questions at a time; others wait.
@@ -45,6 +47,15 @@ struct Connection {
 pub(crate) enum Way {
     Socket(PathBuf),
     Nodes(Nodes),
+}
+
+impl Way {
+    fn pause_max(&self) -> Duration {
+        match self {
+            Way::Socket(_) => PAUSE_MAX_OF_SOCKET,
+            Way::Nodes(_) => PAUSE_MAX,
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -178,7 +189,7 @@ impl Link {
                 return Err(self.unreachable(reason));
             }
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(self.way.pause_max());
         }
     }
 

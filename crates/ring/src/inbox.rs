@@ -41,10 +41,17 @@ impl Inbox {
         self.memory.len()
     }
 
-    /// Room for `bytes` in all. Shrinks never.
+    /// Room for `bytes` in all. Shrinks never by itself.
     pub fn grow(&mut self, bytes: usize) {
         if self.memory.len() < bytes {
             self.memory.resize(bytes, 0);
+        }
+    }
+
+    /// Gives memory back, so that `bytes` are left of it, if nothing is in there.
+    pub fn shrink(&mut self, bytes: usize) {
+        if self.filled.is_empty() && bytes < self.memory.len() {
+            self.memory = vec![0; bytes];
         }
     }
 
@@ -75,10 +82,14 @@ mod tests {
         inbox.space()[..6].copy_from_slice(b"abcdef");
         inbox.received(6);
         inbox.consume(4);
-        assert_eq!(inbox.bytes(), b"ef");
+        inbox.shrink(4);
+        assert_eq!((inbox.bytes(), inbox.capacity()), (&b"ef"[..], 8));
         assert_eq!(inbox.space().len(), 6);
         inbox.space()[..2].copy_from_slice(b"gh");
         inbox.received(2);
         assert_eq!(inbox.bytes(), b"efgh");
+        inbox.consume(4);
+        inbox.shrink(4);
+        assert_eq!((inbox.space().len(), inbox.capacity()), (4, 4));
     }
 }

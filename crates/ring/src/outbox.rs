@@ -29,6 +29,9 @@ pub(crate) struct Outbox {
     bytes: usize,
 }
 
+/// Memory for inline runs that is kept when all is sent. What a peer leaves unread now and then would be tied up for good.
+const INLINE_BYTES_KEPT_MAX: usize = 64 << 10;
+
 /// The most pieces one gathered send takes (the kernel's `UIO_MAXIOV`).
 const PIECES_PER_SEND_MAX: usize = 1024;
 
@@ -94,6 +97,7 @@ impl Outbox {
         assert_eq!(count, 0, "no more is sent than was asked for");
         if self.pieces.is_empty() {
             self.inline.clear();
+            self.inline.shrink_to(INLINE_BYTES_KEPT_MAX);
         }
     }
 
@@ -139,5 +143,17 @@ mod tests {
             assert_eq!(released.len(), usize::from(cut >= 10));
             assert_eq!(outbox.bytes(), 12 - cut);
         }
+    }
+
+    #[test]
+    fn memory_of_what_was_long_unsent_is_given_back() {
+        let mut outbox = Outbox::default();
+        for size in [INLINE_BYTES_KEPT_MAX, 4 << 20] {
+            outbox.push_inline(&vec![7; size]);
+            outbox.sent(size, &mut Vec::new());
+            assert!(outbox.is_empty() && outbox.inline.capacity() <= INLINE_BYTES_KEPT_MAX);
+        }
+        outbox.push_inline(&[7; 64]);
+        assert_eq!(outbox.inline.capacity(), INLINE_BYTES_KEPT_MAX, "so much is kept");
     }
 }

@@ -303,6 +303,30 @@ impl Reactor {
         self.connection(connection).map_or(0, Connection::unsent_bytes)
     }
 
+    /// Bytes that the other end of a TCP connection has acknowledged so far: it grows for as long as whoever is there takes
+    /// something. `None` if that cannot be told.
+    #[must_use]
+    pub fn acknowledged_bytes(&self, connection: ConnectionId) -> Option<u64> {
+        let state = self.connection(connection)?;
+        // SAFETY: a tcp_info of zeros is valid: it is numbers alone.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut size = size_of_val(&info) as libc::socklen_t;
+        let place = (&raw mut info).cast::<libc::c_void>();
+        // SAFETY: the descriptor is open, and the kernel writes no more than `size` bytes to `info`.
+        let result = unsafe {
+            libc::getsockopt(
+                state.socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                place,
+                &raw mut size,
+            )
+        };
+        // An older kernel says less.
+        let is_told = size as usize >= std::mem::offset_of!(libc::tcp_info, tcpi_bytes_received);
+        (result == 0 && is_told).then_some(info.tcpi_bytes_acked)
+    }
+
     /// Sends what is queued if it can go at once, then ends the connection; [`Event::Closed`] follows with
     /// `reason`.
     pub fn close(&mut self, connection: ConnectionId, reason: &str) {

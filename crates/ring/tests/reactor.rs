@@ -32,6 +32,37 @@ fn listener() -> (Socket, SocketAddr) {
 }
 
 #[test]
+fn it_is_known_how_much_the_other_end_took_of_what_is_sent() {
+    let mut reactor = reactor();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let deaf = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    let connection = reactor.adopt(Stream::new(socket, None)).unwrap();
+    let before = reactor.acknowledged_bytes(connection).unwrap();
+    reactor.send(connection, &[7; 1000]);
+    for _ in 0..500 {
+        reactor.turn(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
+        if reactor.acknowledged_bytes(connection) != Some(before) {
+            break;
+        }
+    }
+    assert_eq!(reactor.acknowledged_bytes(connection), Some(before + 1000), "the kernel there took it");
+    // More than two kernels hold.
+    reactor.send(connection, &vec![7; 64 << 20]);
+    let mut looks: Vec<Option<u64>> = Vec::new();
+    while looks.len() < 3 || looks[looks.len() - 1] != looks[looks.len() - 2] {
+        assert!(looks.len() < 100, "it goes on and on, though nobody reads: {looks:?}");
+        reactor.turn(Some(Duration::from_millis(200)), &mut Vec::new()).unwrap();
+        looks.push(reactor.acknowledged_bytes(connection));
+    }
+    assert!(reactor.unsent_bytes(connection) > 0 && looks.iter().all(Option::is_some));
+    let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let connection = reactor.adopt(Stream::new(unix, None)).unwrap();
+    assert_eq!(reactor.acknowledged_bytes(connection), None);
+    drop(deaf);
+}
+
+#[test]
 fn what_was_written_is_read_back_and_a_short_read_names_its_place() {
     let mut reactor = reactor();
     let file = tempfile::tempfile().unwrap();

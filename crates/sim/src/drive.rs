@@ -34,6 +34,7 @@ enum Flying {
     Read {
         token: u32,
         offset: u64,
+        buffer: Buffer,
         length: usize,
     },
 }
@@ -100,6 +101,7 @@ pub struct SimDrive {
     written_by: Vec<u64>,
     /// Every write up to this number is on the media.
     durable_through: u64,
+    torn_writes: u64,
 }
 
 impl SimDrive {
@@ -123,6 +125,7 @@ impl SimDrive {
             random,
             written_by: vec![0; blocks],
             durable_through: 0,
+            torn_writes: 0,
         }
     }
 
@@ -187,11 +190,25 @@ impl SimDrive {
     /// # Errors
     /// What is wrong with it: misaligned, out of bounds, too long.
     pub fn submit_read(&mut self, token: u32, offset: u64, length: usize) -> Result<(), String> {
+        self.submit_read_into(token, offset, Buffer::new(length), length)
+    }
+
+    /// Submits a read into the front of a buffer that nobody else holds.
+    ///
+    /// # Errors
+    /// As [`SimDrive::submit_read`].
+    pub fn submit_read_into(
+        &mut self,
+        token: u32,
+        offset: u64,
+        buffer: Buffer,
+        length: usize,
+    ) -> Result<(), String> {
         self.check_range("read", offset, length)?;
         if length > 256 << 10 {
             return Err(format!("read of {length} bytes at {offset}, but at most 256 KiB are allowed"));
         }
-        self.flying.push(Flying::Read { token, offset, length });
+        self.flying.push(Flying::Read { token, offset, buffer, length });
         Ok(())
     }
 
@@ -218,9 +235,8 @@ impl SimDrive {
                 self.settle(covers);
                 Completion::Flushed(token)
             }
-            Flying::Read { token, offset, length } => {
-                let mut buffer = Buffer::new(length);
-                let bytes = buffer.bytes_mut().expect("a new buffer has one holder");
+            Flying::Read { token, offset, mut buffer, length } => {
+                let bytes = buffer.bytes_mut().expect("a buffer that is being read into has one holder");
                 self.read_visible(offset, &mut bytes[..length]);
                 Completion::Read(token, buffer, length)
             }
@@ -235,23 +251,94 @@ impl SimDrive {
                 Completion::Written(token)
             }
             Flying::Flush { token, .. } => Completion::Flushed(token),
-            Flying::Read { token, length, .. } => Completion::Read(token, Buffer::new(length), length),
+            Flying::Read { token, buffer, length, .. } => Completion::Read(token, buffer, length),
+        })
+    }
+
+    /// Fails one write or flush in flight, whichever chance picks; `None` when there is none. Of a write, anything may have
+    /// happened, and of what a flush was for: some drives forget what they could not bring to the media.
+    pub fn fail_any_change(&mut self) -> Option<Completion> {
+        let is_change = |flying: &Flying| !matches!(flying, Flying::Read { .. });
+        let changes: Vec<usize> =
+            (0..self.flying.len()).filter(|index| is_change(&self.flying[*index])).collect();
+        if changes.is_empty() {
+            return None;
+        }
+        let failed = self.flying.swap_remove(changes[self.random.index(changes.len())]);
+        Some(match failed {
+            Flying::Write { token, offset, buffer, length } => {
+                self.write_partly(offset, &buffer.bytes()[..length]);
+                Completion::Written(token)
+            }
+            Flying::Flush { token, .. } => {
+                if self.random.percent(50) {
+                    self.lose_cache();
+                }
+                Completion::Flushed(token)
+            }
+            Flying::Read { .. } => unreachable!("only what changes something was picked"),
         })
     }
 
     /// The power fails: whatever is not on the media is lost, kept or torn; nothing is in flight.
     pub fn power_cut(&mut self) {
         self.kill();
+        self.lose_cache();
+        self.powered = false;
+    }
+
+    /// Of what completed and is not on the media yet, anything may be there from now on.
+    fn lose_cache(&mut self) {
         let cache = std::mem::take(&mut self.cache);
         for write in &cache {
             let remains = self.draw_remains(write.contents.len());
+            self.torn_writes += u64::from(matches!(remains, Remains::Prefix(_) | Remains::Sectors(_)));
             let media = &mut self.media[write.first_block..write.first_block + write.contents.len()];
             overlay(media, &write.contents, remains, &mut self.random);
         }
         self.visible.clone_from(&self.media);
-        // What the cut left is on the media, whole or not.
+        // What is left is on the media, whole or not.
         self.durable_through = self.serial;
-        self.powered = false;
+    }
+
+    /// The writes in flight, each with its first block and how many it has.
+    pub fn flying_writes(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.flying.iter().filter_map(|flying| match flying {
+            Flying::Write { offset, length, .. } => {
+                Some(((*offset / BLOCK_BYTES as u64) as u32, (*length / BLOCK_BYTES) as u32))
+            }
+            Flying::Flush { .. } | Flying::Read { .. } => None,
+        })
+    }
+
+    /// What the write in flight to `block` brings.
+    #[must_use]
+    pub fn flying_bytes(&self, block: u32) -> Option<&[u8]> {
+        self.flying.iter().find_map(|flying| match flying {
+            Flying::Write { offset, buffer, length, .. }
+                if *offset == u64::from(block) * BLOCK_BYTES as u64 =>
+            {
+                Some(&buffer.bytes()[..*length])
+            }
+            _ => None,
+        })
+    }
+
+    /// The write in flight to `from` goes to `to` instead: it will be told as done, and is done elsewhere.
+    pub fn misdirect_write(&mut self, from: u32, to: u32) {
+        for flying in &mut self.flying {
+            if let Flying::Write { offset, .. } = flying
+                && *offset == u64::from(from) * BLOCK_BYTES as u64
+            {
+                *offset = u64::from(to) * BLOCK_BYTES as u64;
+            }
+        }
+    }
+
+    /// How many writes power cuts and failures have torn: of which they left a part.
+    #[must_use]
+    pub fn torn_writes(&self) -> u64 {
+        self.torn_writes
     }
 
     /// The process is killed, the power stays: writes in flight land or do not, completed ones stay
@@ -377,6 +464,7 @@ impl SimDrive {
 
     fn write_partly(&mut self, offset: u64, data: &[u8]) {
         let remains = self.draw_remains(data.len() / BLOCK_BYTES);
+        self.torn_writes += u64::from(matches!(remains, Remains::Prefix(_) | Remains::Sectors(_)));
         let first_block = offset as usize / BLOCK_BYTES;
         let written: Vec<Content> = data.chunks_exact(BLOCK_BYTES).map(|bytes| Some(shared(bytes))).collect();
         let mut contents = self.visible[first_block..first_block + written.len()].to_vec();
@@ -597,6 +685,41 @@ mod tests {
         assert!(Device::flush(&mut drive).is_err());
         drive.power_on();
         Device::flush(&mut drive).unwrap();
+    }
+
+    #[test]
+    fn what_a_flush_was_for_may_be_there_or_not_when_it_failed() {
+        let (mut kept, mut lost) = (0, 0);
+        for seed in 0..100 {
+            let mut drive = SimDrive::new(64 << 10, true, Random::new(seed));
+            write(&mut drive, 0, 7, 1);
+            assert!(drive.fail_any_change().is_none(), "nothing is in flight");
+            drive.submit_flush(1);
+            drive.submit_read(2, 0, BLOCK_BYTES).unwrap();
+            assert!(matches!(drive.fail_any_change(), Some(Completion::Flushed(1))));
+            assert!(drive.fail_any_change().is_none(), "a read is left");
+            let Some(Completion::Read(2, buffer, _)) = drive.complete_any() else {
+                panic!("the read is left")
+            };
+            assert_eq!(buffer.bytes()[..BLOCK_BYTES], *drive.block(0));
+            match buffer.bytes()[0] {
+                7 => kept += 1,
+                _ => lost += 1,
+            }
+        }
+        assert!(kept > 40 && lost > 10, "{kept} kept, {lost} lost");
+    }
+
+    #[test]
+    fn a_write_that_goes_astray_is_done_elsewhere_and_told_as_done() {
+        let mut drive = SimDrive::new(64 << 10, false, Random::new(1));
+        write(&mut drive, 0, 3, 2);
+        drive.submit_write(5, 0, buffer_of(7, 2), 2 * BLOCK_BYTES).unwrap();
+        assert_eq!(drive.flying_writes().collect::<Vec<_>>(), [(0, 2)]);
+        assert_eq!(drive.flying_bytes(0).unwrap(), [7; 2 * BLOCK_BYTES]);
+        drive.misdirect_write(0, 8);
+        assert!(matches!(drive.complete_any(), Some(Completion::Written(5))));
+        assert_eq!([0, 1, 8, 9].map(|block| drive.block(block)[0]), [3, 3, 7, 7]);
     }
 
     #[test]

@@ -171,11 +171,11 @@ pub fn check_object(store: &Store, model: &Model, object: usize, media: Media<'_
 }
 
 /// An index may say that a block changed later than it did, but never earlier; and not later than its group has got, but for
-/// what 16 bits a block leave of that.
+/// what 16 bits a block leave of that. How far a group has got whose log was forgotten nobody knows.
 fn check_changes(store: &Store, model: &Model, object: usize) -> Result<(), String> {
     let (key, versions) = (&model.keys[object], &model.blocks[object]);
-    let last = model.logs[model.pg_of[object]].position().map_or(0, |(_, sequence)| sequence.0);
-    let most = Sequence(last + last / (1 << 15));
+    let last = model.logs[model.pg_of[object]].position().map(|(_, sequence)| sequence);
+    let most = last.map_or(Sequence(u64::MAX), |Sequence(last)| Sequence(last + last / (1 << 15)));
     let mut wrong = None;
     store.for_each_block(key, |block, _, changed: Sequence| {
         let since = versions[usize::from(block)].changed;
@@ -185,7 +185,7 @@ fn check_changes(store: &Store, model: &Model, object: usize) -> Result<(), Stri
     });
     wrong.map_or(Ok(()), |(block, changed, since)| {
         Err(format!(
-            "block {block} of {key} changed at {since}, in a group that has got to {last}; its index says at {changed}"
+            "block {block} of {key} changed at {since}, in a group that has got to {last:?}; its index says at {changed}"
         ))
     })
 }

@@ -28,6 +28,14 @@ pub fn identity_of(index: usize) -> Identity {
     }
 }
 
+/// The same when its number was given to so many other drives, one after the other.
+#[must_use]
+pub fn identity_after(index: usize, replacements: u8) -> Identity {
+    let mut bytes = [index as u8 + 2; 16];
+    bytes[15] ^= replacements;
+    Identity { osd_uuid: OsdUuid::from_bytes(bytes), ..identity_of(index) }
+}
+
 /// Rounds after which a store that does not come to rest is taken for stuck.
 const ROUNDS_MAX: u32 = 100_000;
 

@@ -240,6 +240,7 @@ fn add(total: &mut store_life::Report, report: &store_life::Report) {
     total.cleaned_blocks += report.cleaned_blocks;
     total.replayed_batches += report.replayed_batches;
     total.splits += report.splits;
+    total.forgets += report.forgets;
     total.pushed_blocks += report.pushed_blocks;
     total.colliding_blocks += report.colliding_blocks;
     total.lookalike_blocks += report.lookalike_blocks;

@@ -40,6 +40,8 @@ pub enum Effect {
     Mark,
     /// The object's group gives what is not its own by this modulus to another.
     Split(u32),
+    /// The logs of all groups go; nothing is written anywhere.
+    Forget,
 }
 
 /// A change that is staged.
@@ -68,7 +70,7 @@ impl Change {
         match &self.effect {
             Effect::Write(checksums) | Effect::Push(checksums) => checksums.len() as u16,
             Effect::Zero(count) => *count,
-            Effect::Mark | Effect::Split(_) => 0,
+            Effect::Mark | Effect::Split(_) | Effect::Forget => 0,
         }
     }
 
@@ -242,6 +244,13 @@ impl Model {
         if let Effect::Split(modulus) = operation.effect {
             return self.split(self.pg_of[operation.object], modulus);
         }
+        if matches!(operation.effect, Effect::Forget) {
+            for log in &mut self.logs {
+                log.entries.clear();
+                log.begins = Sequence(0);
+            }
+            return;
+        }
         let first = usize::from(operation.first_block);
         let blocks = &mut self.blocks[operation.object];
         for index in 0..usize::from(operation.block_count()) {
@@ -251,7 +260,7 @@ impl Model {
                     checksum: checksums[index],
                     changed: operation.changed(index),
                 },
-                Effect::Zero(_) | Effect::Mark | Effect::Split(_) => Version::default(),
+                Effect::Zero(_) | Effect::Mark | Effect::Split(_) | Effect::Forget => Version::default(),
             };
             changed(first + index, blocks[first + index], new);
             blocks[first + index] = new;

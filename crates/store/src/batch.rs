@@ -115,7 +115,7 @@ pub(crate) fn fault(block: &[u8], header: &BatchHeader) -> Option<Fault> {
     let (mut count, mut end, mut data_blocks) = (0, size_of::<BatchHeader>(), 0u64);
     for view in records(block, header) {
         if !view.record.is_possible(view.kind) {
-            return Some(Fault::Impossible("a record"));
+            return Some(Fault::Impossible("a record of the batch"));
         }
         count += 1;
         end += size_of::<Record>() + size_of_val(view.tail);
@@ -124,14 +124,15 @@ pub(crate) fn fault(block: &[u8], header: &BatchHeader) -> Option<Fault> {
     if count < header.record_count.get() {
         let kind = block[..BLOCK_BYTES].get(end).copied();
         let unknown = kind.filter(|kind| RecordKind::from_number(*kind).is_none());
-        return Some(unknown.map_or(Fault::Impossible("the number of records"), Fault::UnknownRecord));
+        let impossible = Fault::Impossible("the number of records of the batch");
+        return Some(unknown.map_or(impossible, Fault::UnknownRecord));
     }
     let checks = [
-        (data_blocks == u64::from(header.data_blocks.get()), "the number of data blocks"),
-        (usize::from(header.stream) < STREAMS, "the stream"),
-        (header.durable_through < header.sequence, "what was durable before"),
-        (header.mount_begin <= header.sequence, "the begin of its mount"),
-        (header.reserved == 0, "what is reserved"),
+        (data_blocks == u64::from(header.data_blocks.get()), "the number of data blocks of the batch"),
+        (usize::from(header.stream) < STREAMS, "the stream of the batch"),
+        (header.durable_through < header.sequence, "what was durable before the batch"),
+        (header.mount_begin <= header.sequence, "the begin of the mount of the batch"),
+        (header.reserved == 0, "what is reserved in the header of the batch"),
     ];
     checks.iter().find(|(holds, _)| !holds).map(|(_, what)| Fault::Impossible(what))
 }

@@ -12,7 +12,8 @@
 //! relocation applies only where the block still lies where it was moved from: a block that went on from there since is
 //! either left alone, or set by the very write that moved it, which the replay meets afterwards. A replayed split of a
 //! group that the root has split already changes nothing; records before it that name the parent are those of the child
-//! where the object is the child's now (`PgLogs::home`).
+//! where the object is the child's now (`PgLogs::home`). Of a pool that was forgotten the root may have nothing: what the replay
+//! meets of it begins anew, as far as it goes, and is taken away again by the zeroings and the forgetting that follow.
 
 use crate::actions::{Action, Options};
 use crate::contents::Contents;

@@ -109,13 +109,13 @@ pub enum OpenError {
     },
     /// Its checksum is right, and it says what no program of ours writes.
     #[error(
-        "{what} of the batch at offset {offset} cannot be; a newer or faulty program wrote it: use that, or have \
+        "{what} at offset {offset} cannot be; a newer or faulty program wrote it: use that, or have \
          `millpond osd replace` make it anew and the others fill it"
     )]
     Impossible {
-        /// The field.
+        /// What of a superblock, of a checkpoint's root, or of a batch.
         what: &'static str,
-        /// Of the batch, in bytes.
+        /// Of the superblock, root or batch, in bytes.
         offset: u64,
     },
     /// The drive failed.

@@ -9,6 +9,7 @@
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
 use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
+use std::collections::hash_map;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -93,7 +94,9 @@ impl ObjectIndex {
     }
 
     fn sequence_of(&self, tick: u16) -> Sequence {
-        Sequence(self.base.saturating_add(u64::from(tick) << self.shift))
+        // A page, or whoever pushes a block, may say what is beyond the last sequence there is.
+        let steps = u64::try_from(u128::from(tick) << self.shift).unwrap_or(u64::MAX);
+        Sequence(self.base.saturating_add(steps))
     }
 
     /// The tick of a sequence, once ticks are such that there is one.
@@ -310,13 +313,14 @@ impl Index {
         }
     }
 
-    /// Takes in an object read from a checkpoint.
-    pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) {
+    /// Takes in an object read from a checkpoint. `false` if it is there already.
+    pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) -> bool {
+        let hash_map::Entry::Vacant(place) = self.objects.entry(key) else { return false };
         self.block_count += object.slots.len() as u64;
         self.slot_capacity += object.slots.capacity() as u64;
-        if self.objects.insert(key, Box::new(object)).is_none() {
-            *self.counts.entry(key.pg).or_default() += 1;
-        }
+        place.insert(Box::new(object));
+        *self.counts.entry(key.pg).or_default() += 1;
+        true
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectIndex)> {
@@ -329,6 +333,11 @@ impl Index {
 
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
+    }
+
+    /// The groups that have objects.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = PgId> + '_ {
+        self.counts.keys().copied()
     }
 
     pub(crate) fn object_count(&self, pg: PgId) -> u64 {
@@ -400,7 +409,7 @@ mod tests {
         assert!(index.object_count(pg) > 0 && index.object_count(child) > 0);
         let mut copy = Index::default();
         let all: Vec<(ObjectKey, ObjectIndex)> = index.iter().map(|(key, it)| (*key, it.clone())).collect();
-        all.into_iter().for_each(|(key, object)| copy.insert(key, object));
+        all.into_iter().for_each(|(key, object)| assert!(copy.insert(key, object)));
         assert_eq!(copy.object_count(child), index.object_count(child));
     }
 

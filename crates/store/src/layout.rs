@@ -16,6 +16,8 @@ pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 1 << 20];
 pub const SEGMENTS_OFFSET: u64 = 4 << 20;
 /// The most pieces of a checkpoint's root.
 pub const ROOT_PIECES_MAX: usize = 300;
+/// More openings, superblocks or batches than any drive comes to: what is counted has room to grow.
+pub const COUNT_MAX: u64 = 1 << 62;
 /// No segment.
 pub const NO_SEGMENT: u32 = u32::MAX;
 /// Streams: foreground and relocated data are kept apart.
@@ -195,6 +197,8 @@ pub enum RecordKind {
     Push = 10,
     /// Of a group whose log tells that this member is catching up: it has the objects up to this one.
     Reached = 11,
+    /// Of a pool of which no object is there: the logs of its groups go.
+    Forget = 12,
 }
 
 impl RecordKind {
@@ -223,7 +227,13 @@ impl RecordKind {
             Self::Relocate => (2, 1),
             Self::Push => (3, 1),
             Self::Page | Self::Root => (0, 1),
-            Self::Zero | Self::Mark | Self::Join | Self::Entry | Self::Split | Self::Reached => (0, 0),
+            Self::Zero
+            | Self::Mark
+            | Self::Join
+            | Self::Entry
+            | Self::Split
+            | Self::Reached
+            | Self::Forget => (0, 0),
         }
     }
 
@@ -344,6 +354,7 @@ impl Record {
                         && pg_index < modulus / 2
                 }
                 RecordKind::Reached => first + count == 0,
+                RecordKind::Forget => first + count == 0 && pg_index == 0 && modulus == 0,
                 RecordKind::Page | RecordKind::Root => {
                     let bytes = self.bytes.get() as usize;
                     first == 0 && bytes > 0 && bytes.div_ceil(BLOCK_BYTES) == count
@@ -455,6 +466,14 @@ pub struct RootEntry {
     pub origin: U64,
 }
 const _: () = assert!(size_of::<RootEntry>() == 40);
+
+impl RootEntry {
+    /// Whether its blocks lie within an object.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        usize::from(self.first_block.get()) + usize::from(self.block_count.get()) <= OBJECT_BLOCKS
+    }
+}
 
 impl From<&LogEntry> for RootEntry {
     fn from(entry: &LogEntry) -> RootEntry {

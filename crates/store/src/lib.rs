@@ -49,6 +49,8 @@ mod staging;
 mod store;
 mod streams;
 mod superblock;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use actions::{
     Action, BatchId, Expected, Extent, Identity, Location, Options, Role, Sabotage, StageError, Staged,

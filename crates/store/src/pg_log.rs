@@ -3,7 +3,7 @@
 use crate::batch::RecordView;
 use crate::layout::RecordKind;
 use base::hash::Map;
-use base::{Epoch, LogEntry, ObjectKey, PgId, Sequence, VolumeId};
+use base::{Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use std::collections::VecDeque;
 
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
@@ -13,9 +13,9 @@ pub const PG_LOG_ENTRIES: usize = 1024;
 /// all members in sync have.
 pub const IN_FLIGHT_MAX: u64 = 256;
 /// Doubts of a member that are kept; with more it is taken to have nothing for sure.
-const DOUBTS_MAX: usize = 4096;
+pub(crate) const DOUBTS_MAX: usize = 4096;
 /// Steps of what a member held that are kept apart.
-const HELD_MAX: usize = 64;
+pub(crate) const HELD_MAX: usize = 64;
 
 /// Up to where a member had its group's order, of the objects up to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +232,12 @@ impl PgLogs {
         true
     }
 
+    /// The logs of all groups of a pool go. All at once: of groups that were split from each other a start never finds some
+    /// without the others.
+    pub(crate) fn forget(&mut self, pool: PoolId) {
+        self.groups.retain(|pg, _| pg.pool != pool);
+    }
+
     /// What an object is called now that a record names: since that was written, its group may have been split, and the
     /// object be one of the other half.
     pub(crate) fn home(&self, key: ObjectKey) -> ObjectKey {
@@ -267,7 +273,6 @@ impl PgLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PoolId;
     use base::log_entry::REPAIR;
 
     #[test]
@@ -512,6 +517,25 @@ mod tests {
             assert_eq!(logs.object_held_through(&ObjectKey { pg, ..key(0) }), Sequence(96));
             assert_eq!(logs.groups[&pg].doubts.len(), 4);
         }
+    }
+
+    #[test]
+    fn the_logs_of_a_pool_that_is_forgotten_go_and_what_a_replay_meets_of_it_again_goes_too() {
+        let mut logs = PgLogs::new(16);
+        let other = PgId { pool: PoolId(2), index: 0 };
+        logs.push(other, write(1, 0, 0));
+        logs.note_modulus(GROUP, 1);
+        (1..=20).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        // A root that was written behind the forgetting covers a log that ends anywhere before it.
+        for _ in 0..2 {
+            logs.push(GROUP, write(21, 0, 0));
+            assert!(logs.split(GROUP, 2));
+            logs.push(GROUP.child(1), write(22, 0, 0));
+            logs.restart(GROUP, mark(30));
+            logs.forget(GROUP.pool);
+            assert_eq!(logs.groups.keys().collect::<Vec<_>>(), [&other]);
+        }
+        assert_eq!((logs.position(GROUP), logs.object_held_through(&key(0))), (None, Sequence(0)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::layout::Superblock;
 use crate::space::Space;
 use crate::store::Store;
 use crate::superblock;
-use base::{BLOCK_BYTES, Epoch, LogEntry, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
+use base::{BLOCK_BYTES, Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, ZERO_BLOCK_CRC32C};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
@@ -126,6 +126,17 @@ impl Store {
     #[must_use]
     pub fn object_count(&self, pg: PgId) -> u64 {
         self.contents.index.object_count(pg)
+    }
+
+    /// Whether any object of a pool is there.
+    #[must_use]
+    pub fn has_objects_of(&self, pool: PoolId) -> bool {
+        self.contents.index.groups().any(|pg| pg.pool == pool)
+    }
+
+    /// The groups of which something is known: what they hold, or held, and where this member stands in their order.
+    pub fn groups(&self) -> impl Iterator<Item = PgId> + '_ {
+        self.contents.logs.groups.keys().copied()
     }
 
     /// The newest durable entry of a group's order.

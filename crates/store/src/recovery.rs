@@ -35,10 +35,10 @@ use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex};
 use crate::layout::{
     BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, RecordKind,
-    RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, Superblock,
+    RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::log::Log;
-use crate::pg_log::{Held, PgLog, PgLogs};
+use crate::pg_log::{DOUBTS_MAX, HELD_MAX, Held, PG_LOG_ENTRIES, PgLog, PgLogs};
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
 use crate::superblock;
@@ -75,6 +75,9 @@ impl Store {
         }
         if device.bytes() < found.device_bytes.get() {
             return Err(OpenError::Truncated { found: device.bytes(), formatted: found.device_bytes.get() });
+        }
+        if let Some(what) = superblock::fault(&found, &options) {
+            return Err(OpenError::Impossible { what, offset: SUPERBLOCK_OFFSETS[0] });
         }
         let mut recovery = Recovery::new(device, found, &options);
         recovery.read_checkpoint()?;
@@ -163,6 +166,10 @@ fn damaged(what: &'static str, location: u32) -> OpenError {
     OpenError::Damaged { what, offset: u64::from(location) * BLOCK_BYTES as u64 }
 }
 
+fn impossible(what: &'static str, location: u32) -> OpenError {
+    OpenError::Impossible { what, offset: u64::from(location) * BLOCK_BYTES as u64 }
+}
+
 struct Recovery<'a, D> {
     device: &'a mut D,
     superblock: Superblock,
@@ -214,8 +221,14 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     fn count_piece(&mut self, piece: &Piece) -> Result<(), OpenError> {
         let (segments, location) = (&mut self.contents.segments, piece.location.get());
-        if segments.of(location).is_none() || segments.of(location + piece.blocks().max(1) - 1).is_none() {
+        let last = piece.blocks().checked_sub(1).and_then(|behind| location.checked_add(behind));
+        let segment = segments.of(location);
+        if segment.is_none() || last.is_none_or(|last| segments.of(last) != segment) {
             return Err(damaged("a checkpoint's pointer to a place outside of the log", location));
+        }
+        // Pieces lie beside each other: so all of them are no more to read than the drive is.
+        if segments.at(location).pages + piece.blocks() > segments.blocks_each {
+            return Err(damaged("a checkpoint's pointer to a place of another", location));
         }
         segments.piece_was_placed(piece);
         Ok(())
@@ -242,6 +255,9 @@ impl<'a, D: Device> Recovery<'a, D> {
     fn parse_root(&mut self, root: &[u8], location: u32) -> Result<(), OpenError> {
         let ends_early = || damaged("the root of the checkpoint", location);
         let (header, rest) = RootHeader::read_from_prefix(root).ok().ok_or_else(ends_early)?;
+        if !self.may_end(&header.end) {
+            return Err(impossible("the end of the log in the root of the checkpoint", location));
+        }
         (self.end, self.chain) = (header.end, header.end);
         let count = header.object_count.get() as usize;
         let objects = <[RootObject]>::ref_from_prefix_with_elems(rest, count);
@@ -256,6 +272,11 @@ impl<'a, D: Device> Recovery<'a, D> {
             let held = <[RootHeld]>::ref_from_prefix_with_elems(after, held_count);
             let (held, after) = held.ok().ok_or_else(ends_early)?;
             rest = after;
+            let is_bounded =
+                entry_count <= PG_LOG_ENTRIES && doubt_count <= DOUBTS_MAX && held_count <= HELD_MAX;
+            if !is_bounded || !entries.iter().all(RootEntry::is_possible) {
+                return Err(impossible("a group in the root of the checkpoint", location));
+            }
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
             let flags = group.flags.get();
             let (entries, doubts) = entries.split_at(entry_count);
@@ -282,6 +303,18 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the log may have ended there when the checkpoint was begun that the superblock points to.
+    fn may_end(&self, end: &LogEnd) -> bool {
+        let segments = &self.contents.segments;
+        let is_place = |place: &Cursor| {
+            place.segment.get() < segments.count() && place.block.get() <= segments.blocks_each
+        };
+        end.sequence == self.superblock.covers
+            && end.mount.get() <= self.superblock.mount.get()
+            && end.cursors.iter().all(is_place)
+            && end.next_segment.iter().all(|segment| segments.may_be_next(segment.get()))
     }
 
     /// Reads every object's page, in the order of the drive: those written together are read together.
@@ -311,7 +344,9 @@ impl<'a, D: Device> Recovery<'a, D> {
                 }
                 self.contents.segments.at(entry.location).live += 1;
             }
-            self.contents.index.insert(key, index);
+            if !self.contents.index.insert(key, index) {
+                return Err(impossible("a second page of an object", page.location.get()));
+            }
         }
         Ok(())
     }
@@ -330,7 +365,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             self.undecided.push_back(found);
             while self.undecided.front().is_some_and(|first| first.header.sequence.get() <= durable_through) {
                 let first = self.undecided.pop_front().expect("it was just looked at");
-                self.replay_batch(&first);
+                self.replay_batch(&first)?;
             }
         }
         if root.is_some() {
@@ -345,7 +380,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             if self.sabotage != Some(Sabotage::TrustTornBatch) && !self.is_whole(&found)? {
                 break;
             }
-            self.replay_batch(&found);
+            self.replay_batch(&found)?;
         }
         self.search_for_lost_batches(durable_through)
     }
@@ -385,10 +420,11 @@ impl<'a, D: Device> Recovery<'a, D> {
                     let offset = u64::from(location) * BLOCK_BYTES as u64;
                     return Err(OpenError::UnknownRecord { kind, offset });
                 }
-                Some(Fault::Impossible(what)) => {
-                    let offset = u64::from(location) * BLOCK_BYTES as u64;
-                    return Err(OpenError::Impossible { what, offset });
-                }
+                Some(Fault::Impossible(what)) => return Err(impossible(what, location)),
+            }
+            let mut announced = found.header.next_segment.iter();
+            if !announced.all(|segment| self.contents.segments.may_be_next(segment.get())) {
+                return Err(impossible("a segment that is announced by the batch", location));
             }
             self.chain = found.end(&self.chain);
         }
@@ -411,7 +447,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         Ok(print == found.header.data_fingerprint.get())
     }
 
-    fn replay_batch(&mut self, found: &Found) {
+    fn replay_batch(&mut self, found: &Found) -> Result<(), OpenError> {
         let data_location = self.data_of(found);
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
@@ -424,6 +460,9 @@ impl<'a, D: Device> Recovery<'a, D> {
             if is_forgotten {
                 continue;
             }
+            if self.contents.is_impossible_split(&view) {
+                return Err(impossible("a split by the batch", data_location - 1));
+            }
             let key = self.contents.logs.home_of(&view);
             self.freed_pages.extend(self.contents.apply(&view, key, data_location));
         }
@@ -432,6 +471,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         self.end = found.end(&self.end);
         self.contents.segments.all[found.place.segment.get() as usize].last_sequence =
             found.header.sequence.get();
+        Ok(())
     }
 
     /// Looks behind the end of the log for batches that say that more of it was durable.

@@ -1,7 +1,7 @@
 //! The segments of a drive: which can be written, and what still lies in the others.
 
 use crate::actions::Sabotage;
-use crate::layout::{Cursor, Piece, SEGMENTS_OFFSET};
+use crate::layout::{Cursor, NO_SEGMENT, Piece, SEGMENTS_OFFSET};
 use base::BLOCK_BYTES;
 use std::collections::VecDeque;
 
@@ -100,6 +100,11 @@ impl Segments {
         let first = (SEGMENTS_OFFSET / BLOCK_BYTES as u64) as u32;
         let segment = location.checked_sub(first)? / self.blocks_each;
         (segment < self.count()).then_some(segment)
+    }
+
+    /// Whether a batch may have announced that as where a stream goes on.
+    pub(crate) fn may_be_next(&self, segment: u32) -> bool {
+        segment == NO_SEGMENT || segment < self.count()
     }
 
     pub(crate) fn at(&mut self, location: u32) -> &mut Segment {

@@ -4,7 +4,7 @@ use crate::actions::{StageError, Staged, WriteRecord};
 use crate::layout::{GROUP_MODULUS_MAX, RECORD_IS_DAMAGED, Record, RecordKind};
 use crate::space::Space;
 use crate::store::Store;
-use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, Sequence, crc32c};
+use base::{BLOCK_BYTES, Epoch, ObjectKey, PgId, PoolId, Sequence, crc32c};
 use zerocopy::little_endian::U32;
 
 impl Store {
@@ -140,6 +140,20 @@ impl Store {
     pub fn stage_reached(&mut self, key: ObjectKey, token: u64) -> Result<(), StageError> {
         let kind = RecordKind::Reached;
         self.stage_small(&Record::new(kind, key, 0, 0), kind, token)
+    }
+
+    /// Appends the word that nothing of a pool is needed any more: the logs of its groups go. Nothing of it may be staged, and
+    /// no object of it be there: [`Self::has_objects_of`].
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    ///
+    /// # Panics
+    /// If an object of the pool is there.
+    pub fn stage_forget(&mut self, pool: PoolId, token: u64) -> Result<(), StageError> {
+        assert!(!self.has_objects_of(pool), "nothing that has objects is forgotten");
+        let (kind, pg) = (RecordKind::Forget, PgId { pool, index: 0 });
+        self.stage_small(&Record::new(kind, ObjectKey { pg, ..ObjectKey::default() }, 0, 0), kind, token)
     }
 
     /// Appends an entry to a group's log, of a write whose content is or comes here by other records.

@@ -4,7 +4,8 @@ use crate::actions::{Identity, Options};
 use crate::device::{Device, DeviceError};
 use crate::error::{FormatError, OpenError};
 use crate::layout::{
-    FORMAT_VERSION, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Secret, Superblock,
+    COUNT_MAX, FORMAT_VERSION, ROOT_PIECES_MAX, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    Secret, Superblock,
 };
 use base::{BLOCK_BYTES, Buffer, ClusterId, OsdId, OsdUuid};
 use zerocopy::{FromBytes, IntoBytes};
@@ -104,6 +105,27 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblock>, OpenE
         }
         newest => Ok(newest),
     }
+}
+
+/// What a superblock says that cannot be, though its checksum is right: nothing is laid out by it.
+pub(crate) fn fault(superblock: &Superblock, options: &Options) -> Option<&'static str> {
+    let segment_bytes = u64::from(superblock.segment_bytes.get());
+    let has_segments = match options.segment_bytes {
+        None => {
+            segment_bytes.is_power_of_two()
+                && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes)
+        }
+        Some(_) => segment_bytes > 0 && segment_bytes.is_multiple_of(BLOCK_BYTES as u64),
+    };
+    let device_bytes = SEGMENTS_OFFSET + SEGMENTS_MIN * segment_bytes..=DEVICE_BYTES_MAX;
+    let counts = [superblock.mount, superblock.sequence, superblock.covers];
+    let checks = [
+        (has_segments, "the size of segments in the superblock"),
+        (device_bytes.contains(&superblock.device_bytes.get()), "the size of the drive in the superblock"),
+        (counts.iter().all(|count| count.get() <= COUNT_MAX), "a count in the superblock"),
+        (superblock.root_pieces.get() as usize <= ROOT_PIECES_MAX, "the number of pieces in the superblock"),
+    ];
+    checks.iter().find(|(holds, _)| !holds).map(|(_, what)| *what)
 }
 
 pub(crate) fn identity(superblock: &Superblock) -> Identity {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, ImplItem, Item, UseTree, Visibility};
 
 /// The crates, lower ones first: none depends on one behind it. What only tests link is not meant.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 26] = [
     "base",
     "wire",
     "store",
@@ -31,6 +31,7 @@ const LAYERS: [&str; 25] = [
     "volume",
     "doors",
     "sim",
+    "fuzz",
     "lab",
     "millpond",
     // Of tests alone.

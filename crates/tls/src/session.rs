@@ -102,6 +102,15 @@ impl Session {
         records.push_back(self.seal_as(ContentType::Alert, OutboundChunks::Single(&close_notify)));
     }
 
+    /// Seals a record of any kind, as whoever has the keys can.
+    ///
+    /// # Panics
+    /// As [`Self::seal`].
+    #[cfg(feature = "testing")]
+    pub fn seal_anything(&mut self, kind: u8, payload: &[u8], records: &mut VecDeque<Vec<u8>>) {
+        records.push_back(self.seal_as(ContentType::from(kind), OutboundChunks::Single(payload)));
+    }
+
     /// Whether the other side asked for something that [`Self::answer`] has.
     #[must_use]
     pub fn has_answer(&self) -> bool {

@@ -153,5 +153,7 @@ codes! {
         /// It was sent before, and whether it was done then nobody can tell any more: others may have changed the same blocks
         /// since. It was not done now.
         OutcomeUnknown = 11,
+        /// It reaches beyond the end of the volume, as far as this OSD knows; try again, unless a newer map says so too.
+        BeyondEnd = 12,
     }
 }

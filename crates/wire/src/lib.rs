@@ -13,6 +13,8 @@ mod fields;
 mod frame;
 mod header;
 mod hello;
+#[cfg(any(test, feature = "testing"))]
+pub mod hostile;
 mod message;
 mod version;
 

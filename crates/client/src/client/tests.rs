@@ -84,6 +84,7 @@ pub(super) fn map() -> ClusterMap {
         bytes: 64 << 20,
         generation: Generation(1),
         removed: false,
+        cut: None,
     };
     map.volumes.insert(VolumeId(5), volume);
     map
@@ -377,4 +378,88 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
         assert!(client.poll_completion().is_none());
     }
     assert_eq!(elsewhere, 4);
+}
+
+impl Scene {
+    /// A newer map comes, in which the volume has that size.
+    fn hears_of_size(&mut self, bytes: u64) {
+        let mut newer = map();
+        newer.revision += 1;
+        newer.volumes.get_mut(&VolumeId(5)).unwrap().bytes = bytes;
+        self.client.handle_map(self.now, Arc::new(newer), &mut self.io);
+    }
+
+    /// Time passes until what waits is due.
+    fn tries_again(&mut self) {
+        self.now = self.now.max(self.client.next_timeout().unwrap());
+        self.client.handle_timeout(self.now, &mut self.io);
+    }
+}
+
+#[test]
+fn what_an_osd_refuses_beyond_the_end_is_tried_again_until_a_map_says_so_too() {
+    let mut scene = Scene::new(Holding::Alone);
+    let end = 32 << 20;
+    scene.write(1, end - 4096, 8192);
+    let first: Vec<_> = scene.sent();
+    assert_eq!(first.len(), 2, "of two objects");
+    scene.done(&first[0].1);
+    // The OSD has a map of a moment ago, or this client has.
+    scene.refuse(&first[1].1, Status::BeyondEnd, true);
+    assert!(scene.client.trouble().unwrap().contains("beyond the end"));
+    scene.wait();
+    let (kind, again) = scene.sent_one();
+    assert_eq!((kind, again.origin, again.since), (Kind::Write, first[1].1.origin, None));
+    scene.refuse(&again, Status::BeyondEnd, true);
+    scene.hears_of_size(end);
+    assert_eq!(scene.ended(), None, "it is looked at when it is to be sent again");
+    scene.tries_again();
+    assert_eq!(scene.sent(), []);
+    let Some((1, Outcome::Failed(error))) = scene.ended() else { panic!("it fails for good") };
+    let expected = ClientError::OutOfRange { volume: "v".into(), offset: end, length: 4096, bytes: end };
+    assert_eq!(error, expected);
+    assert!(scene.client.is_quiet(), "nothing of what failed can take effect");
+    // What lies within the new size is as before.
+    scene.read(2, end - 4096, 4096);
+    let (_, read) = scene.sent_one();
+    scene.done(&read);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+}
+
+#[test]
+fn what_waits_beyond_an_end_that_moves_back_is_not_lost() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.hears_of_size(128 << 20);
+    scene.write(1, 100 << 20, 4096);
+    let (_, first) = scene.sent_one();
+    // The map that shows the larger volume is on its way to the OSD.
+    scene.refuse(&first, Status::BeyondEnd, true);
+    scene.wait();
+    let (_, again) = scene.sent_one();
+    scene.done(&again);
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+}
+
+#[test]
+fn a_write_beyond_the_end_that_may_have_been_done_leaves_a_loose_end_and_lets_go_of_those_behind_it() {
+    let mut scene = Scene::new(Holding::Alone);
+    let end = 32 << 20;
+    scene.write(1, end, 4096);
+    scene.sent_one();
+    scene.reconnect();
+    let (_, again) = scene.sent_one();
+    assert!(again.since.is_some(), "the answer to the first attempt is lost");
+    scene.write(2, end, 4096);
+    assert_eq!(scene.sent(), [], "it waits for the one before");
+    scene.hears_of_size(end);
+    scene.refuse(&again, Status::BeyondEnd, true);
+    scene.tries_again();
+    assert_eq!(scene.sent(), []);
+    for token in [1, 2] {
+        let ended = scene.ended();
+        let is_beyond =
+            |outcome: &Outcome| matches!(outcome, Outcome::Failed(ClientError::OutOfRange { .. }));
+        assert!(ended.as_ref().is_some_and(|(of, outcome)| *of == token && is_beyond(outcome)), "{ended:?}");
+    }
+    assert!(scene.client.operations_in_flight() == 0 && !scene.client.is_quiet());
 }

@@ -4,6 +4,7 @@ mod attach;
 mod current;
 mod osds;
 mod places;
+mod removed_pools;
 mod replacement;
 
 use super::*;
@@ -237,6 +238,8 @@ async fn volumes_are_made_resized_and_removed() {
     let error = cluster.resize_volume("a.b_c-1", GIB, false).await.unwrap_err();
     assert!(error.to_string().contains("--allow-shrink"), "{error}");
     cluster.resize_volume("a.b_c-1", GIB, true).await.unwrap();
+    let cut = cluster.map().await.unwrap().volumes[&first].cut.unwrap();
+    assert!(cluster.cut_is_done(first, cut).await.unwrap());
     cluster.resize_volume("a.b_c-1", 2 * GIB, false).await.unwrap();
     let map = cluster.map().await.unwrap();
     assert_eq!(map.volume_named("a.b_c-1").map(|(id, info)| (id, info.bytes)), Some((first, 2 * GIB)));

@@ -326,3 +326,39 @@ async fn one_whose_lease_has_ended_and_that_lives_all_the_same_is_not_removed_as
     go.send(()).unwrap();
     assert!(!removing.await.unwrap().unwrap(), "it was removed though it holds acknowledged writes");
 }
+
+#[tokio::test]
+async fn processes_that_have_all_ended_are_forgotten_and_neither_clients_nor_osds_that_are_out() {
+    let (_directory, cluster) = three().await;
+    let (first, second) = (lease(&cluster).await, lease(&cluster).await);
+    cluster.osd_up(OsdId(0), address(7000), first).await.unwrap();
+    cluster.osd_up(OsdId(1), address(7001), second).await.unwrap();
+    cluster.set_admission(OsdId(1), Admission::Out).await.unwrap();
+    let (node, pid) = (NodeId(0), 71);
+    let (manager, http, client) = (lease(&cluster).await, lease(&cluster).await, lease(&cluster).await);
+    let record = ManagerRecord { node, pid, address: None, away: BTreeMap::new() };
+    assert!(cluster.become_manager(&record, manager).await.unwrap());
+    let record = HttpRecord { node, pid, address: address(7100), remote_address: None };
+    cluster.announce_http(&record, http).await.unwrap();
+    let volume = cluster.create_volume("v", "default", GIB).await.unwrap();
+    cluster.attach("v", ClientId(1), client, false, "process 72".to_owned()).await.unwrap();
+
+    // The second time there is nothing to forget.
+    for _ in 0..2 {
+        cluster.forget_processes().await.unwrap();
+        let map = cluster.map().await.unwrap();
+        let up = map.osds.iter().filter(|(_, info)| info.address.is_some()).map(|(osd, _)| osd.0);
+        assert_eq!(up.collect::<Vec<_>>(), [1]);
+        assert_eq!(cluster.manager().await.unwrap(), None);
+        assert_eq!(cluster.http_servers().await.unwrap(), []);
+        assert_eq!(cluster.attachments(volume).await.unwrap().len(), 1);
+    }
+    // One that lives after all learns of it, and announces itself anew.
+    for gone in [first, manager, http] {
+        let kept = cluster.registry().lease_keep_alive(gone).await;
+        assert!(matches!(kept, Err(RegistryError::LeaseNotFound { .. })), "{kept:?}");
+    }
+    for stays in [second, client] {
+        cluster.registry().lease_keep_alive(stays).await.unwrap();
+    }
+}

@@ -84,7 +84,8 @@ fn tcp(server: &str) -> Option<NbdAddress> {
         None if rest.is_empty() => PORT,
         None => return None,
     };
-    (!host.is_empty()).then(|| NbdAddress::Tcp { host: host.to_owned(), port })
+    let is_host = !host.is_empty() && !host.contains(['[', ']']);
+    is_host.then(|| NbdAddress::Tcp { host: host.to_owned(), port })
 }
 
 fn decode(text: &str) -> Option<String> {
@@ -167,6 +168,10 @@ mod tests {
             assert!(matches!(refused(text), NbdUriError::Scheme(_)), "{text}");
         }
         for text in ["nbd://", "nbd:///x", "nbd://h:99999/", "nbd://h:/", "nbd://[::1/x", "nbd://[::1]9/"] {
+            assert!(matches!(refused(text), NbdUriError::Server(_)), "{text}");
+        }
+        // As it would be shown, it would be no URI.
+        for text in ["nbd://[[h]/", "nbd://h]/"] {
             assert!(matches!(refused(text), NbdUriError::Server(_)), "{text}");
         }
         for text in ["nbd+unix:///x", "nbd+unix:///x?socket=", "nbd+unix://host/x?socket=/s"] {

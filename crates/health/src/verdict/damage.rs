@@ -69,6 +69,7 @@ mod tests {
             bytes: 1 << 30,
             generation: Generation(0),
             removed: false,
+            cut: None,
         };
         map.volumes.insert(VolumeId(7), volume);
         let reports = Reports::from(BTreeMap::from([(OsdId(0), status)]));

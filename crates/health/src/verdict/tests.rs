@@ -34,6 +34,7 @@ fn healthy() -> (ClusterMap, Statuses) {
             in_sync: members.clone(),
             objects: 0,
             recovery: None,
+            cut_through: Default::default(),
         };
         statuses.get_mut(&primary).unwrap().pgs.insert(pg, status);
     }

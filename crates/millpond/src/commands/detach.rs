@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often it is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long `down` waits: longer than `up` waits for its nodes.
 const DOWN_LIMIT: Duration = Duration::from_secs(40);
 

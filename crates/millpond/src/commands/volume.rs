@@ -3,16 +3,24 @@
 use crate::args::ListArguments;
 use crate::commands::status;
 use crate::host::access;
+use crate::host::inquiry::Inquiry;
 use crate::host::readiness::FIRST_POOL;
 use crate::output;
-use anyhow::Context;
+use anyhow::{Context, bail};
+use base::PoolId;
 use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::Subcommand;
-use cluster::Attachments;
-use health::view::{self, AttachmentView, VolumeDetail, VolumeView};
+use cluster::{Attachments, Cluster, ClusterError};
+use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
 use registry_remote::Desk;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a volume that is to grow is waited for, if what it held before it was made smaller is still being deleted.
+const CUT_PATIENCE: Duration = Duration::from_secs(30);
+/// The pause before it is tried again.
+const CUT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What can be done with volumes.
 #[derive(Subcommand, Clone, Debug)]
@@ -44,7 +52,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Change the size of a volume
+    /// Change the size of a volume. One that was made smaller grows when what it held beyond its end is deleted
     #[command(after_help = "Examples:\n  millpond volume resize disk 40GiB\n  \
                             millpond volume resize disk 10GiB --allow-shrink   loses what lies beyond 10GiB")]
     Resize {
@@ -89,8 +97,8 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             output::show(*json, &detail, || info(&detail))
         }
         VolumeCommand::Resize { name, size, allow_shrink, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                cluster.resize_volume(name, size.0, *allow_shrink).await?;
+            let volume = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
+                resize(cluster, inquiry, name, *size, *allow_shrink).await?;
                 find(&cluster.map().await?, name)
             })?;
             tell(&volume, *json, &format!("volume {name} has {size} now"))
@@ -104,6 +112,50 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             tell(&volume, *json, &format!("volume {name} removed"))
         }
     }
+}
+
+/// Changes a volume's size. If what it held beyond its end is still being deleted, it waits for that.
+async fn resize(
+    cluster: &Cluster,
+    inquiry: &Inquiry,
+    name: &str,
+    size: ByteSize,
+    allow_shrink: bool,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut has_said = false;
+    loop {
+        match cluster.resize_volume(name, size.0, allow_shrink).await {
+            Err(ClusterError::StillCut { .. }) if began.elapsed() < CUT_PATIENCE => {}
+            Err(error @ ClusterError::StillCut { .. }) => {
+                let map = cluster.map().await?;
+                let pool = map.volume_named(name).map(|(_, info)| info.pool);
+                let holds_up = what_holds_up(&inquiry.pgs().await?, pool);
+                bail!("{error}. That was waited for {} s: {holds_up}", CUT_PATIENCE.as_secs());
+            }
+            done => return Ok(done?),
+        }
+        if !has_said {
+            output::notice(&format!(
+                "volume {name} was made smaller; waiting until what it held beyond its end is deleted"
+            ));
+            has_said = true;
+        }
+        tokio::time::sleep(CUT_PAUSE).await;
+    }
+}
+
+/// Why not all that lay beyond the end of a volume of that pool is deleted, and what is to be done.
+fn what_holds_up(pgs: &[PgView], pool: Option<PoolId>) -> String {
+    let of_pool = || pgs.iter().filter(|group| Some(group.pg.pool) == pool);
+    let mut idle = of_pool().filter(|group| group.state != PgHealth::Active);
+    let Some(first) = idle.next() else {
+        return "all of them are active, and what is left goes on being deleted; say it again later"
+            .to_owned();
+    };
+    let (idle, all) = (1 + idle.count(), of_pool().count());
+    let reason = first.reason.as_deref().unwrap_or("nothing is told of it");
+    format!("{idle} of {all} are not; pg {}: {reason}", first.pg)
 }
 
 fn tell(volume: &VolumeView, json: bool, sentence: &str) -> anyhow::Result<()> {
@@ -143,6 +195,11 @@ fn info(detail: &VolumeDetail) -> String {
         volume.bytes,
         volume.generation.0
     );
+    if volume.cutting {
+        text.push_str(
+            "shrunk      what it held beyond its end is being deleted; it does not grow before that\n",
+        );
+    }
     if attachments.is_empty() {
         text.push_str("attached    by nobody\n");
     }
@@ -154,4 +211,36 @@ fn info(detail: &VolumeDetail) -> String {
         text.push_str(&format!("attached    by {} ({how})\n", attachment.description));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Epoch, OsdId, PgId};
+
+    fn group(pool: u32, index: u32, state: PgHealth, reason: Option<&str>) -> PgView {
+        PgView {
+            pg: PgId { pool: PoolId(pool), index },
+            state,
+            reason: reason.map(str::to_owned),
+            epoch: Epoch(1),
+            primary: OsdId(0),
+            in_sync: vec![OsdId(0)],
+            learners: vec![],
+            target: vec![OsdId(0)],
+            objects: None,
+            recovery: None,
+        }
+    }
+
+    #[test]
+    fn whoever_waits_in_vain_for_a_volume_to_grow_is_told_which_group_does_not_serve() {
+        let mut pgs: Vec<PgView> = (0..3).map(|index| group(1, index, PgHealth::Active, None)).collect();
+        pgs.push(group(2, 0, PgHealth::Stopped, Some("primary osd.7 is down")));
+        let told = what_holds_up(&pgs, Some(PoolId(1)));
+        assert!(told.contains("all of them are active"), "{told}");
+        pgs[1] = group(1, 1, PgHealth::Waiting, Some("osd.3 cannot be reached; start its node"));
+        let told = what_holds_up(&pgs, Some(PoolId(1)));
+        assert!(told.contains("1 of 3") && told.contains("pg 1.1: osd.3 cannot be reached"), "{told}");
+    }
 }

@@ -98,6 +98,10 @@ impl LocalCluster {
         let drives = prepare_drives(&directory, &configuration)?;
         let cluster = Cluster::new(home.registry().clone());
         access::admit(&cluster, &directory.admin_key(), "admin", Access::Admin).await?;
+        if !home.is_elsewhere() {
+            // Whoever had this directory took all processes of the cluster along, and leases run anew after an opening.
+            cluster.forget_processes().await.context("cannot end the leases of processes that have ended")?;
+        }
         let server = home.serve(&directory)?;
         if let Some(limit) = request.osd_out_after {
             let seconds = limit.setting_seconds();

@@ -24,8 +24,8 @@ const FIRST_POOL_PGS: u32 = 64;
 pub const OSDS_UP: &str = "OSDs up";
 /// The second.
 pub const GROUPS_ACTIVE: &str = "placement groups active";
-/// How often the OSDs' reports are looked at while waiting for placement groups.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the manager is asked while waiting for placement groups: as often as it makes its answer anew.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often it is looked whether OSDs are refused.
 const LOOK_FOR_REFUSALS_EVERY: Duration = Duration::from_millis(500);
 

@@ -176,10 +176,20 @@ impl Settings {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
+        Settings::of_text(path, directory.path().to_owned(), &text, variable)
+    }
+
+    /// Those that a file of this text says, and the environment.
+    fn of_text(
+        path: PathBuf,
+        directory: PathBuf,
+        text: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Settings> {
         let shown = path.display();
         let file: DocumentMut =
             text.parse().with_context(|| format!("{shown} is not TOML; mend it, or restore it"))?;
-        let said = de::from_str(&text).with_context(|| format!("{shown} says what it cannot; correct it"))?;
+        let said = de::from_str(text).with_context(|| format!("{shown} says what it cannot; correct it"))?;
         let mut environment = Vec::new();
         for (key, _, explanation) in KEYS {
             let name = format!("MILLPOND_{}", key.replace('.', "_").to_uppercase());
@@ -191,7 +201,7 @@ impl Settings {
                 environment.push((key, value));
             }
         }
-        let mut settings = Settings { path, directory: directory.path().to_owned(), file, environment, said };
+        let mut settings = Settings { path, directory, file, environment, said };
         settings.hear();
         Ok(settings)
     }
@@ -506,6 +516,8 @@ fn write_privately(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuzz::driver::prove;
+    use fuzz::{Outcomes, Target};
 
     fn settings(text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Settings> {
         let scratch = tempfile::tempdir().unwrap();
@@ -536,6 +548,62 @@ mod tests {
         assert_eq!(origin("node.number"), "file");
         assert_eq!(origin("node.spin_us"), "default");
         assert!(shown.iter().all(|shown| !shown.explanation.is_empty() && !shown.value.is_empty()));
+    }
+
+    #[test]
+    fn whatever_a_file_and_a_variable_say_is_refused_or_said_by_what_is_written() {
+        // A file, and behind a zero a variable: the first byte says of which key.
+        fn run(input: &[u8], seen: &mut Outcomes) {
+            let Some((choice, bytes)) = input.split_first() else { return };
+            let text = String::from_utf8_lossy(bytes);
+            let (file, variable) = text.split_once('\0').map_or((&*text, None), |(a, b)| (a, Some(b)));
+            let (key, ..) = KEYS[usize::from(*choice) % KEYS.len()];
+            let wanted = format!("MILLPOND_{}", key.replace('.', "_").to_uppercase());
+            let given = |name: &str| variable.filter(|_| name == wanted).map(str::to_owned);
+            let which = if variable.is_some() { "variable" } else { "file" };
+            let mut settings = match Settings::of_text("a".into(), "/".into(), file, given) {
+                Ok(settings) => settings,
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    return seen.note("refused", which);
+                }
+            };
+            seen.note("read", which);
+            assert_eq!(settings.show().len(), KEYS.len());
+            settings.set_registry("etcd://a", ClusterId::default());
+            settings.set("node.number", 4);
+            let written = settings.file.to_string();
+            let again = Settings::of_text("a".into(), "/".into(), &written, |_| None).unwrap();
+            assert_eq!((again.registry_url(), again.node()), (Some("etcd://a"), Some(NodeId(4))));
+            settings.forget_registry();
+        }
+        const FILES: [&str; 4] = [
+            "registry = \"etcd://a\" # ours\n[node]\nnumber = 3\nlisten = [\"10.0.0.1\", \"fd00::1\"]\n",
+            "up = true\netcd = { user = \"u\", ca = \"ca.pem\" }\nnode.client_port = 0\n",
+            "[etcd]\nkey = '''k'''\n[node]\ndevices = [\"a\",\n\"b\"]\nvolatile_cache = false\n",
+            "cluster = \"07070707-0707-0707-0707-070707070707\"\nnode = {}\n",
+        ];
+        prove(&Target {
+            name: "settings",
+            about: "settings in a file and in the environment",
+            run,
+            examples: || {
+                let files = FILES.map(|file| [&[0][..], file.as_bytes()].concat());
+                let values = ["etcd://b", "true", "/dev/x:/dev/y", "[\"10.0.0.2\"]", "7"];
+                let given = (0u8..).zip(KEYS).flat_map(|(number, _)| {
+                    let file = FILES[usize::from(number) % FILES.len()];
+                    values.map(|value| [&[number][..], file.as_bytes(), b"\0", value.as_bytes()].concat())
+                });
+                files.into_iter().chain(given).collect()
+            },
+            expected: || {
+                let outcomes = ["file", "variable"].into_iter();
+                outcomes.flat_map(|which| [("read", which), ("refused", which)]).collect()
+            },
+            inputs: 10_000,
+            bytes_max: 400,
+            memory_bytes_max: 1 << 20,
+        });
     }
 
     #[test]

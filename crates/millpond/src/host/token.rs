@@ -138,6 +138,8 @@ impl FromStr for ClientToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuzz::driver::prove;
+    use fuzz::{Outcomes, Target};
 
     #[test]
     fn a_token_reads_back_what_it_prints_and_shows_nobody_what_is_in_it() {
@@ -158,6 +160,45 @@ mod tests {
             let refusal = wrong.parse::<Token>().unwrap_err().to_string();
             assert!(refusal.contains("cluster token"), "{wrong}: {refusal}");
         }
+    }
+
+    #[test]
+    fn whatever_is_given_as_a_token_is_refused_or_reads_back() {
+        fn reads_back<T: FromStr + fmt::Display + PartialEq>(text: &str) -> bool {
+            let Ok(token) = text.parse::<T>() else { return false };
+            assert!(token.to_string().parse::<T>().is_ok_and(|again| again == token), "{text}");
+            true
+        }
+        fn run(input: &[u8], seen: &mut Outcomes) {
+            let Some((choice, bytes)) = input.split_first() else { return };
+            // What is in a token is hardly ever reached but in base64 and behind the right prefix.
+            let text = match choice % 3 {
+                0 => format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)),
+                1 => format!("{CLIENT_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)),
+                _ => String::from_utf8_lossy(bytes).into_owned(),
+            };
+            seen.note("cluster", if reads_back::<Token>(&text) { "read" } else { "refused" });
+            seen.note("client", if reads_back::<ClientToken>(&text) { "read" } else { "refused" });
+        }
+        const CLUSTER: &[u8] = br#"{"registry":"etcd://a:1","cluster":"07070707-0707-0707-0707-070707070707","user":"u","ca":"c"}"#;
+        const CLIENT: &[u8] =
+            br#"{"registry":"millpond://x","cluster":"07070707-0707-0707-0707-070707070707","key":"k"}"#;
+        prove(&Target {
+            name: "tokens",
+            about: "the tokens of clusters and of clients",
+            run,
+            examples: || {
+                let text = [&b"\x02millpond1."[..], URL_SAFE_NO_PAD.encode(CLUSTER).as_bytes()].concat();
+                vec![[&[0][..], CLUSTER].concat(), [&[1][..], CLIENT].concat(), text]
+            },
+            expected: || {
+                let outcomes = ["read", "refused"].into_iter();
+                outcomes.flat_map(|how| [("cluster", how), ("client", how)]).collect()
+            },
+            inputs: 10_000,
+            bytes_max: 500,
+            memory_bytes_max: 64 << 10,
+        });
     }
 
     #[test]

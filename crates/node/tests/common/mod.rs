@@ -158,6 +158,7 @@ impl Pond {
             bytes: VOLUME_BYTES,
             generation: Generation(1),
             removed: false,
+            cut: None,
         };
         map.volumes.insert(VOLUME, info);
         let mut client = Client::new(ClientId(1), Arc::new(map.clone()));

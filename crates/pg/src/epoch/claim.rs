@@ -27,8 +27,7 @@ const HAND_OVER_PAUSE: Duration = Duration::from_secs(20);
 /// Takes a group's next step towards serving, if it can be taken now.
 pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &cx.groups[index];
-    // Who obeys an epoch that the map does not show yet waits for the map.
-    if !group.config.in_sync.contains(&cx.me.id) || group.epoch > group.config.epoch {
+    if !group.config.in_sync.contains(&cx.me.id) {
         return;
     }
     match group.state() {
@@ -37,7 +36,10 @@ pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
         State::Querying | State::Repairing | State::Active if group.config.primary != cx.me.id => return,
         State::Querying | State::Repairing | State::Active => {}
     }
-    let silent = group.replicas(cx.me.id).find(|osd| !cx.is_present(*osd));
+    // Whoever the registry does not hear from does not hear from it whom to obey.
+    let is_asking = group.state() == State::Querying;
+    let is_silent = |osd: &OsdId| !cx.is_present(*osd) || is_asking && cx.presence.is_away(*osd, cx.now);
+    let silent = group.replicas(cx.me.id).find(is_silent);
     if let Some(silent) = silent {
         return end(cx, index, &format!("{silent} does not answer"));
     }
@@ -99,6 +101,16 @@ fn try_to_claim(cx: &mut Context<'_, impl Io>, index: u32) {
     cx.io.propose(group.pg, group.config.epoch, config);
 }
 
+/// Whether a group that does not serve here is about to, as far as this OSD can see.
+pub(crate) fn is_on_its_way(cx: &Context<'_, impl Io>, index: u32) -> bool {
+    let group = &cx.groups[index];
+    match group.state() {
+        State::Candidate | State::Claiming | State::Querying | State::Repairing => true,
+        State::Replica | State::Learner | State::Waiting => next_config(cx, index).is_ok(),
+        State::Stopped | State::Active | State::Left => false,
+    }
+}
+
 /// Whether a learner that shall be in sync has everything that was sent to it on stable media: part of that was
 /// acknowledged to clients without it. If it takes too long, the epoch begins without it.
 fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
@@ -146,11 +158,19 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     let me = cx.me.id;
     let group = &cx.groups[index];
     let config = &group.config;
+    if !cx.volumes.map.pools.contains_key(&group.pg.pool) {
+        return Err("no map shows its pool any more".to_owned());
+    }
     let min_size = group.wanted.min_size;
     let unfit = group.standing.unfit();
-    let names = |osds: &[OsdId]| osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
+    let names = |osds: &[OsdId]| {
+        let is_cut_off = osds.iter().any(|osd| cx.is_present(*osd) && !cx.volumes.is_up(*osd));
+        let names = osds.iter().map(OsdId::to_string).collect::<Vec<_>>().join(" and ");
+        let or = if is_cut_off { ", or does not reach the registry" } else { "" };
+        format!("{names} cannot be reached{or}")
+    };
     let (mut in_sync, absent): (Vec<OsdId>, Vec<OsdId>) =
-        config.in_sync.iter().copied().partition(|osd| *osd == me || cx.is_present(*osd));
+        config.in_sync.iter().copied().partition(|osd| *osd == me || cx.can_follow(*osd));
     if config.primary != me {
         // The primary is replaced because it is silent towards this member, whatever else it does.
         in_sync.retain(|osd| *osd != config.primary);
@@ -158,7 +178,7 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     in_sync.retain(|osd| unfit != Some(*osd));
     let promoted = group.standing.promotion().map(|promotion| promotion.osd);
     let is_wanted = |osd: &OsdId| group.wanted_learners().any(|wanted| wanted == *osd);
-    in_sync.extend(promoted.filter(|osd| is_wanted(osd) && cx.is_present(*osd)));
+    in_sync.extend(promoted.filter(|osd| is_wanted(osd) && cx.can_follow(*osd)));
     let is_reachable = |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || unfit == Some(*osd);
     let missing: Vec<OsdId> = config.in_sync.iter().copied().filter(|osd| !is_reachable(osd)).collect();
     let mut gone = absent;
@@ -170,19 +190,19 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     if in_sync.len() < min_size && gone.iter().any(|osd| !cx.volumes.is_out(*osd)) {
         let count = in_sync.len();
         return Err(format!(
-            "{} cannot be reached, and {count} of at least {min_size} members are left; start its node, or take it \
-             out with `millpond osd out` if its drive is lost",
+            "{}, and {count} of at least {min_size} members are left; start its node, or take it out with \
+             `millpond osd out` if its drive is lost",
             names(&gone)
         ));
     }
     if missing.iter().any(|osd| !cx.presence.is_away(*osd, cx.now)) {
-        return Err(format!("{} cannot be reached; start its node", names(&missing)));
+        return Err(format!("{}; start its node", names(&missing)));
     }
     let replaces_somebody = !missing.is_empty() || config.primary != me;
     if let Some(silent) =
         in_sync.iter().find(|osd| replaces_somebody && **osd != me && !cx.links.was_heard(**osd, cx.now))
     {
-        return Err(format!("{} cannot be reached, nor {silent} just now", names(&gone)));
+        return Err(format!("{}, nor {silent} just now", names(&gone)));
     }
     // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
     let in_sync: Vec<OsdId> = group.needed_of(&in_sync, me).collect();
@@ -279,6 +299,7 @@ pub(crate) fn handle_proposal(cx: &mut Context<'_, impl Io>, pg: PgId, accepted:
     };
     group.epoch = config.epoch;
     group.config = config;
+    group.note_shown(&cx.volumes.map);
     let pauses = &mut group.pauses;
     pauses.config_seen_at = now;
     if pauses.handed_over_at.is_some_and(|at| now.since(at) < HAND_OVER_FAILED) {
@@ -317,6 +338,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::{PG, Pair, REPLICA};
+    use std::net::SocketAddr;
+    use std::sync::Arc;
 
     #[test]
     fn a_group_that_lacks_a_member_says_whom_it_waits_for() {
@@ -328,6 +351,69 @@ mod tests {
         let trouble = trouble.expect("it does not serve");
         assert!(trouble.contains(&REPLICA.to_string()) && trouble.contains("start its node"), "{trouble}");
         assert!(pair.alone.io.proposals.is_empty(), "too few are left for an epoch without it");
+    }
+
+    /// The map says where the replica listens, if the registry hears from it. It is there as ever.
+    fn is_heard_at(pair: &mut Pair, address: Option<SocketAddr>) {
+        let mut map = (*pair.alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        map.osds.get_mut(&REPLICA).unwrap().address = address;
+        let now = pair.alone.now;
+        pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
+    }
+
+    /// So many times 0.8 s pass.
+    fn time_passes(pair: &mut Pair, times: usize) {
+        for _ in 0..times {
+            pair.run();
+        }
+    }
+
+    #[test]
+    fn who_does_not_reach_the_registry_stays_for_the_epoch_and_is_not_counted_on_for_the_next() {
+        let mut pair = Pair::new();
+        is_heard_at(&mut pair, None);
+        time_passes(&mut pair, 8);
+        let group = &mut pair.alone.osd.shared.groups[0];
+        assert!(group.is_active() && group.config.in_sync.len() == 2, "it answers: {group:?}");
+        group.wanted.min_size = 1;
+        pair.alone.with(|_, cx| end(cx, 0, "a test"));
+        time_passes(&mut pair, 8);
+        let group = &pair.alone.osd.shared.groups[0];
+        assert!(group.is_active(), "nothing waits for it: {group:?}");
+        assert_eq!(group.config.in_sync, [OsdId(0)]);
+        assert_eq!(group.config.learners, [REPLICA]);
+        assert!(group.learners().is_empty(), "it would not know whom to obey");
+    }
+
+    #[test]
+    fn a_group_that_needs_who_does_not_reach_the_registry_waits_and_says_so() {
+        let mut pair = Pair::new();
+        let address = pair.alone.osd.shared.volumes.map.osds[&REPLICA].address;
+        is_heard_at(&mut pair, None);
+        pair.alone.with(|_, cx| end(cx, 0, "a test"));
+        time_passes(&mut pair, 8);
+        let trouble = pair.alone.osd.view().summaries().next().and_then(|summary| summary.trouble);
+        let trouble = trouble.expect("it does not serve");
+        assert!(trouble.contains(&REPLICA.to_string()) && trouble.contains("the registry"), "{trouble}");
+        assert!(pair.alone.io.proposals.is_empty());
+        is_heard_at(&mut pair, address);
+        time_passes(&mut pair, 2);
+        assert!(pair.alone.osd.shared.groups[0].is_active());
+    }
+
+    #[test]
+    fn who_loses_the_registry_while_it_is_asked_is_not_waited_for() {
+        let mut pair = Pair::new();
+        pair.alone.with(|_, cx| {
+            end(cx, 0, "a test");
+            let now = cx.now;
+            cx.groups[0].standing.claims();
+            cx.groups[0].standing.epoch_was_granted(now);
+        });
+        is_heard_at(&mut pair, None);
+        time_passes(&mut pair, 5);
+        assert_eq!(pair.alone.osd.shared.groups[0].state(), State::Waiting);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! 1. *Claim* ([`claim`]): a compare-and-swap in the registry makes the epoch one higher. Whoever holds an older epoch is
 //!    refused by every member that has heard of the newer one ([`crate::group::obedience`]).
 //! 2. *Query* ([`query`]): each replica obeys the new epoch from now on and tells the newest entries of its log, once
-//!    nothing it staged before is still on its way to the drive.
+//!    nothing it staged before is still on its way to the drive. It does so when its map shows the epoch ([`kept`]).
 //! 3. *Mark*: the primary begins the epoch with a mark behind everything any member has.
 //! 4. *Repair* ([`repair`]): entries that not all members have were never acknowledged (an acknowledgement needs all of
 //!    them). For each block they touch ([`differences`]), the primary's present content is written to all members, in order,
@@ -14,6 +14,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod differences;
+pub(crate) mod kept;
 pub(crate) mod query;
 pub(crate) mod repair;
 
@@ -62,6 +63,7 @@ pub(crate) fn end_for_longer(cx: &mut Context<'_, impl Io>, index: u32, reason: 
 
 /// A link ended: what was waited for on it does not come any more.
 pub(crate) fn link_ended(cx: &mut Context<'_, impl Io>, link: LinkId, reason: &str) {
+    cx.volumes.forget_told(link);
     let Some(osd) = cx.links.ended(link, cx.now + LOOK_AGAIN) else { return };
     cx.turn.next_tick = cx.now;
     lost_member(cx, osd, &format!("the connection to {osd} ended: {reason}"));

@@ -2,23 +2,27 @@
 
 use super::claim::propose_primary;
 use super::differences::{Behind, as_told_by, differences, who_lacks_less};
+use super::kept::KeptQueries;
 use super::{CLAIM_PAUSE, end, repair};
 use crate::broken::Sabotage;
 use crate::context::Context;
-use crate::group::obedience::may_ask;
+use crate::group::obedience::{Verdict, judge_query};
 use crate::group::position::{Difference, MemberPosition};
 use crate::group::role::{Change, Phase, Repairing};
 use crate::group::{LogTail, PendingQuery};
 use crate::io::Io;
 use crate::journal::Milestone;
 use base::log_entry::UNDONE;
-use base::{LinkId, OsdId, Sequence};
+use base::{Epoch, LinkId, OsdId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use wire::{LogState, Position, Query};
 
 /// How long a group whose members' logs do not reach each other waits before it looks again.
 const STOPPED_PAUSE: Duration = Duration::from_secs(10);
+/// By how much a member may be further than this OSD. None is by more than what is under way at a time, and the marks of epochs
+/// that came to nothing; whoever says more would have the group's sequences used up.
+const AHEAD_MAX: u64 = 1 << 32;
 
 /// Asks the replicas of an epoch that was just granted.
 pub(crate) fn ask(cx: &mut Context<'_, impl Io>, index: u32) {
@@ -34,14 +38,42 @@ pub(crate) fn ask(cx: &mut Context<'_, impl Io>, index: u32) {
     begin_epoch(cx, index);
 }
 
-/// A primary claimed an epoch and asks where this replica stands.
-pub(crate) fn handle_query(cx: &mut Context<'_, impl Io>, link: LinkId, query: &Query) {
-    let Query { pg, modulus, epoch } = *query;
-    let Some(index) = cx.groups.find(pg) else { return };
+/// An OSD says that it claimed an epoch, and asks where this one stands: it is told if the map says so too. Until the map can,
+/// what it asks is `kept`.
+pub(crate) fn handle_query(
+    cx: &mut Context<'_, impl Io>,
+    kept: &mut KeptQueries,
+    link: LinkId,
+    query: &Query,
+) {
+    let Query { pg, epoch, .. } = *query;
     let Some(leader) = cx.links.osd_at(link) else { return };
-    if !may_ask(&cx.groups[index], leader, epoch, modulus) {
-        return cx.pass(Milestone::QueryOutdated);
+    let index = cx.groups.find(pg);
+    let verdict = match index {
+        Some(index) => judge_query(&cx.groups[index], leader, query),
+        // The target that makes this OSD a member may be on its way: it carries no epoch.
+        None if cx.volumes.map.pgs.get(&pg).is_none_or(|shown| shown.epoch <= epoch) => Verdict::AwaitMap,
+        None => Verdict::Ignore,
+    };
+    match (verdict, index) {
+        (Verdict::Obey, Some(index)) => obey(cx, index, link, leader, epoch),
+        (Verdict::AwaitMap, Some(index)) if cx.breaks(Sabotage::ObeyAnyQuery) => {
+            obey(cx, index, link, leader, epoch);
+        }
+        (Verdict::AwaitMap, _) if kept.keep(cx.links, link, *query) => cx.pass(Milestone::QueryKept),
+        _ => cx.pass(Milestone::QueryOutdated),
     }
+}
+
+/// The map is another one: looks at the queries that were kept until it came.
+pub(crate) fn look_again(cx: &mut Context<'_, impl Io>, kept: &mut KeptQueries) {
+    for (link, query) in kept.take() {
+        handle_query(cx, kept, link, &query);
+    }
+}
+
+/// Obeys the primary of an epoch from here on, and tells it where this member stands.
+fn obey(cx: &mut Context<'_, impl Io>, index: u32, link: LinkId, leader: OsdId, epoch: Epoch) {
     end(cx, index, "another OSD is primary now");
     let group = &mut cx.groups[index];
     group.epoch = epoch;
@@ -91,8 +123,9 @@ pub(crate) fn handle_position(
     position: &Position<'_>,
 ) -> Option<u32> {
     let index = cx.groups.find(position.head.pg)?;
+    let own = cx.disk.store.pg_position(position.head.pg).map_or(0, |(_, sequence)| sequence.0);
     let group = &mut cx.groups[index];
-    if position.head.epoch != group.epoch {
+    if position.head.epoch != group.epoch || position.head.last_sequence.0.saturating_sub(own) > AHEAD_MAX {
         return None;
     }
     if !group.config.in_sync.contains(&osd) {
@@ -207,9 +240,13 @@ fn do_without(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, reason: Str
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG};
-    use base::Epoch;
+    use crate::testing::{Alone, PG, Pair};
+    use base::map::PgConfig;
+    use base::{PgId, PoolId};
+    use std::sync::Arc;
     use wire::Message;
+
+    const PRIMARY: OsdId = OsdId(1);
 
     fn positions(alone: &mut Alone, link: LinkId) -> usize {
         let sent = alone.io.to.remove(&link).unwrap_or_default();
@@ -221,21 +258,105 @@ mod tests {
         count
     }
 
+    fn next_epoch(alone: &Alone) -> Epoch {
+        Epoch(alone.osd.shared.groups[0].epoch.0 + 1)
+    }
+
     #[test]
-    fn a_primary_of_a_later_epoch_is_told_where_this_member_stands_and_obeyed() {
+    fn a_primary_that_the_map_names_is_told_where_this_member_stands_and_obeyed() {
         let mut alone = Alone::new();
-        let link = alone.connect(OsdId(1));
-        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        let link = alone.connect(PRIMARY);
+        let epoch = next_epoch(&alone);
+        alone.is_led_by(PRIMARY, epoch);
         alone.query(link, PG, 1, epoch);
         assert_eq!(positions(&mut alone, link), 1);
         let group = &alone.osd.shared.groups[0];
-        assert!(!group.is_led_here() && group.epoch == epoch && group.leader == Some(OsdId(1)));
+        assert!(!group.is_led_here() && group.epoch == epoch && group.leader == Some(PRIMARY));
+    }
+
+    #[test]
+    fn what_is_asked_before_the_map_shows_it_is_answered_when_it_does() {
+        let mut alone = Alone::new();
+        let (link, other) = (alone.connect(PRIMARY), alone.connect(OsdId(2)));
+        let epoch = next_epoch(&alone);
+        // Two say that they claimed it; the map tells who did.
+        for link in [other, link] {
+            alone.query(link, PG, 1, epoch);
+        }
+        assert_eq!((positions(&mut alone, link), positions(&mut alone, other)), (0, 0));
+        assert!(alone.osd.shared.groups[0].is_active(), "it serves as if nobody had asked");
+        // A map of something else.
+        alone.is_led_by(OsdId(0), Epoch(epoch.0 - 1));
+        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 2));
+        alone.is_led_by(PRIMARY, epoch);
+        assert_eq!((positions(&mut alone, link), positions(&mut alone, other)), (1, 0));
+        let group = &alone.osd.shared.groups[0];
+        assert!(group.epoch == epoch && group.leader == Some(PRIMARY));
+        assert_eq!(alone.osd.router.kept.len(), 0);
+    }
+
+    #[test]
+    fn what_is_asked_by_an_epoch_that_the_map_passes_over_is_forgotten() {
+        let mut alone = Alone::new();
+        let link = alone.connect(PRIMARY);
+        let epoch = next_epoch(&alone);
+        alone.query(link, PG, 1, epoch);
+        let later = Epoch(epoch.0 + 1);
+        alone.is_led_by(PRIMARY, later);
+        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 0));
+        assert_eq!(alone.osd.shared.groups[0].leader, None);
+        alone.query(link, PG, 1, later);
+        assert_eq!(positions(&mut alone, link), 1);
+    }
+
+    #[test]
+    fn an_epoch_that_nobody_claimed_stops_no_group_for_however_long_it_is_asked_by() {
+        let mut alone = Alone::new();
+        let link = alone.connect(PRIMARY);
+        let epoch = next_epoch(&alone);
+        for lie in [epoch, Epoch(epoch.0 + 1000), Epoch(u32::MAX)] {
+            alone.query(link, PG, 1, lie);
+        }
+        alone.run();
+        assert!(alone.osd.shared.groups[0].is_active());
+        // Nor does it keep this OSD from obeying whoever is the primary afterwards.
+        let heir = alone.connect(OsdId(2));
+        alone.is_led_by(OsdId(2), epoch);
+        alone.query(heir, PG, 1, epoch);
+        assert_eq!((positions(&mut alone, heir), positions(&mut alone, link)), (1, 0));
+        // What was kept ends with its link.
+        let now = alone.now;
+        alone.osd.handle_closed(now, link, "a test", &mut alone.io);
+        alone.is_led_by(OsdId(2), epoch);
+        assert_eq!(alone.osd.router.kept.len(), 0);
+    }
+
+    #[test]
+    fn who_is_to_become_a_member_is_asked_before_it_hears_of_that() {
+        let mut alone = Alone::new();
+        let link = alone.connect(PRIMARY);
+        let young = PgId { pool: PoolId(2), index: 0 };
+        let epoch = Epoch(5);
+        alone.query(link, young, 1, epoch);
+        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 1));
+        let mut map = (*alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        map.pools.insert(young.pool, map.pools[&PG.pool].clone());
+        let config = PgConfig { epoch, primary: PRIMARY, in_sync: vec![PRIMARY], learners: vec![] };
+        map.pgs.insert(young, config);
+        map.targets.insert(young, vec![PRIMARY]);
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 1), "it is no member yet");
+        map.revision += 1;
+        map.targets.insert(young, vec![PRIMARY, OsdId(0)]);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(positions(&mut alone, link), 1);
     }
 
     #[test]
     fn a_query_of_an_older_epoch_gets_no_answer_and_changes_nothing() {
         let mut alone = Alone::new();
-        let link = alone.connect(OsdId(1));
+        let link = alone.connect(PRIMARY);
         let epoch = alone.osd.shared.groups[0].epoch;
         alone.query(link, PG, 1, epoch);
         assert_eq!(positions(&mut alone, link), 0);
@@ -245,13 +366,44 @@ mod tests {
     #[test]
     fn a_position_is_told_when_nothing_is_on_its_way_to_the_drive_any_more() {
         let mut alone = Alone::new();
-        let link = alone.connect(OsdId(1));
+        let link = alone.connect(PRIMARY);
         alone.osd.shared.groups[0].staged_count += 1;
-        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        let epoch = next_epoch(&alone);
+        alone.is_led_by(PRIMARY, epoch);
         alone.query(link, PG, 1, epoch);
         assert_eq!(positions(&mut alone, link), 0);
         alone.osd.shared.groups[0].staged_count -= 1;
         alone.with(|_, cx| answer_pending(cx, 0));
         assert_eq!(positions(&mut alone, link), 1);
+    }
+
+    #[test]
+    fn a_member_that_says_it_is_beyond_all_others_is_not_believed() {
+        let mut pair = Pair::new();
+        pair.alone.with(|_, cx| {
+            end(cx, 0, "a test");
+            let now = cx.now;
+            cx.groups[0].standing.claims();
+            cx.groups[0].standing.epoch_was_granted(now);
+        });
+        let epoch = pair.alone.osd.shared.groups[0].epoch;
+        let said = |last_sequence| LogState {
+            pg: PG,
+            epoch,
+            last_sequence,
+            log_begins: Sequence(0),
+            is_incomplete: false,
+            may_lack_tail: false,
+        };
+        for lie in [u64::MAX, u64::MAX / 2] {
+            pair.hears(&said(Sequence(lie)).encode(std::iter::empty()));
+        }
+        let awaited = |pair: &Pair| match pair.alone.osd.shared.groups[0].standing.phase() {
+            Some(Phase::Querying { positions, .. }) => Some(positions.len()),
+            _ => None,
+        };
+        assert_eq!(awaited(&pair), Some(0));
+        pair.hears(&said(Sequence(2)).encode(std::iter::empty()));
+        assert_eq!(awaited(&pair), None, "it goes on");
     }
 }

@@ -74,6 +74,11 @@ impl Line {
         !self.ready_reads.is_empty() || !self.ready.is_empty()
     }
 
+    /// What is under way or waits, in no order that says anything.
+    pub(crate) fn all(&self) -> impl Iterator<Item = OperationId> {
+        self.members.iter().flatten().map(|member| member.id)
+    }
+
     /// What is under way, in no order that says anything.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = OperationId> {
         let members = self.members.iter().flatten();

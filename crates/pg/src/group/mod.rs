@@ -1,5 +1,6 @@
 //! One placement group as one of its members sees it.
 
+pub(crate) mod cutting;
 mod lanes;
 pub(crate) mod learner;
 pub(crate) mod line;
@@ -10,7 +11,7 @@ mod summary;
 
 use base::figures::Traffic;
 use base::hash::Map;
-use base::map::PgConfig;
+use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, Sequence};
 use learner::{Learner, Learning};
 use line::Line;
@@ -64,8 +65,10 @@ pub(crate) struct Group {
     pub(crate) modulus: u32,
     pub(crate) config: PgConfig,
     pub(crate) wanted: Wanted,
-    /// The newest epoch this member has obeyed; older primaries are refused.
+    /// The newest epoch this member has obeyed, never one that its map does not show; older primaries are refused.
     pub(crate) epoch: Epoch,
+    /// The map that this OSD has shows that epoch, or a later one: so it is no older than the epoch.
+    pub(crate) is_shown: bool,
     /// Who began the epoch it obeys, if another OSD did.
     pub(crate) leader: Option<OsdId>,
     pub(crate) standing: Standing,
@@ -92,6 +95,7 @@ impl Group {
             pg,
             modulus,
             epoch: config.epoch,
+            is_shown: false,
             config,
             wanted: Wanted { target, ..Wanted::default() },
             leader: None,
@@ -111,6 +115,11 @@ impl Group {
 
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.standing.phase(), Some(Phase::Active))
+    }
+
+    /// Takes over whether a map shows its epoch.
+    pub(crate) fn note_shown(&mut self, map: &ClusterMap) {
+        self.is_shown = map.pgs.get(&self.pg).is_some_and(|config| config.epoch >= self.epoch);
     }
 
     /// Where its order stands for good, while it serves here: all members in sync have so much of it on stable media, in

@@ -1,4 +1,4 @@
-//! Who refuses a stale primary, and why that is enough.
+//! Who refuses a stale primary, and whoever is none, and why that is enough.
 //!
 //! A primary is *stale* when the registry holds a later epoch of its group. It may not know that. What it then does changes
 //! nothing and is believed by nobody, for five reasons, of which the first two are the functions of this file:
@@ -8,8 +8,8 @@
 //!    [`may_push`] and [`may_tell`] for what stands beside it). Of a member in sync, no
 //!    acknowledgement to a client can do without it.
 //! 2. *It gets no position.* A query of an older epoch than the one obeyed is not answered, nor one of the same epoch by
-//!    somebody else ([`may_ask`]). So of an epoch that was never begun none can be begun later.
-//! 3. *It obeys the later one as soon as it hears of it*, by a map, a query or a refused order: its epoch ends.
+//!    somebody else ([`judge_query`]). So of an epoch that was never begun none can be begun later.
+//! 3. *It obeys the later one as soon as it hears of it*, by a map, or by a refused order: its epoch ends.
 //! 4. *It serves no reads and takes no writes without leases* of every member in sync (`links::lease`), and nobody claims
 //!    an epoch in its place before all it promised has run out (`epoch::claim`): so it need not hear of anything to stop.
 //! 5. *The registry takes no proposal but one that replaces the configuration it was made from*, by compare-and-swap.
@@ -18,11 +18,18 @@
 //! media. Whoever began a later epoch is one of those, or was brought up to date by one, and had the others say where they
 //! stand; from then on they refuse the older epoch. So an acknowledgement of the older epoch was complete before that, and
 //! what it acknowledged is in the positions that the later epoch began from.
+//!
+//! Whoever is no primary at all gets no further than that one. All that a member obeys hangs on the query that it obeyed, and
+//! that is one of the very epoch, and of the very OSD, that the map of this OSD names ([`judge_query`]). What an OSD says of
+//! itself counts for nothing: each has a key, and may say anything. So the epoch that a member obeys is never later than the
+//! one that its map shows. What is asked by a later one waits for the map (`epoch::kept`); why not otherwise is told in
+//! docs/decisions/0025-who-may-say-what.md.
 
 use super::Group;
 use super::role::Role;
 use base::{Epoch, OsdId, Sequence};
-use wire::Status;
+use std::cmp::Ordering;
+use wire::{Query, Status};
 
 /// Why a member takes no order of a primary, and the epoch it obeys.
 pub(crate) type Refusal = (Status, Epoch);
@@ -73,12 +80,36 @@ pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -
     if may_follow && is_leader(group, sender) { Ok(()) } else { Err((Status::NotActive, epoch)) }
 }
 
-/// Whether a primary that claimed that epoch is told where this member stands, and obeyed from here on. One epoch has one
-/// primary, and a group that was split asks by its new modulus.
-pub(crate) fn may_ask(group: &Group, leader: OsdId, epoch: Epoch, modulus: u32) -> bool {
-    let is_its_leader = group.leader.is_none_or(|known| known == leader);
-    let is_asked_again = epoch == group.epoch && is_its_leader && !group.is_led_here();
-    (epoch > group.epoch || is_asked_again) && modulus == group.modulus
+/// What becomes of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Its sender is obeyed from here on, and told where this member stands.
+    Obey,
+    /// The map that names its sender may be on its way.
+    AwaitMap,
+    /// Its epoch is over, or never was.
+    Ignore,
+}
+
+/// What becomes of the query of an OSD that says that it claimed an epoch of a group. It is obeyed if the map shows that very
+/// epoch, and this OSD as its primary; and a group that was split is asked for by its new modulus, which that map shows too.
+pub(crate) fn judge_query(group: &Group, leader: OsdId, query: &Query) -> Verdict {
+    let Query { modulus, epoch, .. } = *query;
+    match epoch.cmp(&group.config.epoch) {
+        Ordering::Greater => Verdict::AwaitMap,
+        Ordering::Equal
+            if leader == group.config.primary && epoch >= group.epoch && modulus == group.modulus =>
+        {
+            Verdict::Obey
+        }
+        Ordering::Equal | Ordering::Less => Verdict::Ignore,
+    }
+}
+
+/// Whether `sender` is told what blocks of a group hold here, so that it can mend its own: the primary that the map names, if
+/// that has not told of a later epoch. Who was a member before, and was not asked by it, may have the last sound copy.
+pub(crate) fn may_fetch(group: &Group, sender: Option<OsdId>, epoch: Epoch) -> bool {
+    epoch >= group.config.epoch && sender == Some(group.config.primary)
 }
 
 #[cfg(test)]
@@ -177,13 +208,34 @@ mod tests {
     }
 
     #[test]
-    fn an_older_epoch_is_told_nothing_and_the_same_one_only_its_leader() {
+    fn a_query_is_obeyed_of_whom_the_map_names_and_in_that_epoch_only() {
+        let judged = |group: &Group, leader, epoch, modulus| {
+            judge_query(group, leader, &Query { pg: group.pg, modulus, epoch })
+        };
         let group = member(false);
-        assert!(may_ask(&group, LEADER, EPOCH, 1) && may_ask(&group, OsdId(2), Epoch(6), 1));
-        assert!(!may_ask(&group, OsdId(2), EPOCH, 1) && !may_ask(&group, LEADER, Epoch(4), 1));
-        assert!(!may_ask(&group, LEADER, Epoch(6), 2), "by another modulus it means other objects");
-        let mut led = member(false);
-        led.standing.must_wait("a test".to_owned());
-        assert!(!may_ask(&led, LEADER, EPOCH, 1) && may_ask(&led, LEADER, Epoch(6), 1));
+        assert_eq!(judged(&group, LEADER, EPOCH, 1), Verdict::Obey);
+        assert_eq!(judged(&group, OsdId(2), EPOCH, 1), Verdict::Ignore, "one epoch has one primary");
+        assert_eq!(judged(&group, LEADER, Epoch(4), 1), Verdict::Ignore, "it is over");
+        for leader in [LEADER, OsdId(2)] {
+            assert_eq!(judged(&group, leader, Epoch(6), 1), Verdict::AwaitMap);
+            assert_eq!(judged(&group, leader, Epoch(u32::MAX), 1), Verdict::AwaitMap);
+        }
+        assert_eq!(judged(&group, LEADER, EPOCH, 2), Verdict::Ignore, "it means other objects");
+        // The map names another, whom this member was not asked by yet.
+        let mut group = member(false);
+        (group.config.epoch, group.config.primary) = (Epoch(6), OsdId(2));
+        assert_eq!(judged(&group, LEADER, EPOCH, 1), Verdict::Ignore);
+        assert_eq!(judged(&group, LEADER, Epoch(6), 1), Verdict::Ignore);
+        assert_eq!(judged(&group, OsdId(2), Epoch(6), 1), Verdict::Obey);
+    }
+
+    #[test]
+    fn blocks_are_told_of_to_the_primary_that_the_map_names() {
+        let group = member(false);
+        assert!(may_fetch(&group, Some(LEADER), EPOCH) && may_fetch(&group, Some(LEADER), Epoch(6)));
+        assert!(!may_fetch(&group, Some(LEADER), Epoch(4)), "it is over");
+        for sender in [None, Some(OsdId(2)), Some(OsdId(0))] {
+            assert!(!may_fetch(&group, sender, EPOCH) && !may_fetch(&group, sender, Epoch(6)), "{sender:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! The states and all transitions between them stand in [`TRANSITIONS`], and are drawn in docs/protocol.md; any other is a
 //! bug of this program, and asserted. Each has a method of [`Standing`] that is named after what happened.
 
+use super::cutting::Cutting;
 use super::learner::{Learning, Promotion};
 use super::position::{Difference, MemberPosition};
 use crate::operation::OperationId;
@@ -64,12 +65,12 @@ pub(crate) const TRANSITIONS: [(State, State, &str); 28] = [
     (State::Replica, State::Candidate, "its primary is silent, or the map names it primary"),
     (State::Replica, State::Waiting, "the map names it primary, and a member is missing"),
     (State::Replica, State::Stopped, "the map names it primary, and its drive failed"),
-    (State::Replica, State::Left, "a configuration that is whole without it"),
+    (State::Replica, State::Left, "a configuration that is whole without it, or its pool was removed"),
     (State::Learner, State::Replica, "a primary asks where it stands, or the group was split"),
     (State::Learner, State::Candidate, "as a replica, when the map names it in sync"),
     (State::Learner, State::Waiting, "as a replica, when the map names it in sync"),
     (State::Learner, State::Stopped, "as a replica, when the map names it in sync"),
-    (State::Learner, State::Left, "a configuration that is whole without it"),
+    (State::Learner, State::Left, "a configuration that is whole without it, or its pool was removed"),
     (State::Candidate, State::Replica, "the claim came to nothing"),
     (
         State::Candidate,
@@ -155,6 +156,8 @@ pub(crate) struct Primary {
     pub(crate) under_way: u64,
     /// Who is being brought up to date.
     pub(crate) learning: Learning,
+    /// What of volumes that were made smaller is gone.
+    pub(crate) cutting: Cutting,
     /// What the next epoch is to change.
     pub(crate) change: Change,
 }
@@ -166,6 +169,7 @@ impl Primary {
             next_sequence: Sequence(0),
             under_way: 0,
             learning: Learning::default(),
+            cutting: Cutting::default(),
             change: Change::None,
         }
     }
@@ -178,6 +182,10 @@ impl Primary {
 
 /// See the module's documentation.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are a few thousand at most, and a box were a step for each operation"
+)]
 pub(crate) enum Role {
     Replica(Following),
     Learner(Following),
@@ -349,9 +357,11 @@ impl Standing {
     /// All members agree.
     pub(crate) fn serves(&mut self) {
         self.go_on_as_primary(Phase::Active);
+        // Whoever led since it was looked may have gone by an older map.
+        self.primary_mut().expect("it was just made one").cutting = Cutting::default();
     }
 
-    /// It obeys whoever asks where it stands, and nothing from before.
+    /// It obeys the primary that the map names when that asks where it stands, and nothing from before.
     pub(crate) fn obeys(&mut self) {
         self.enter(Role::Replica(Following::default()));
     }
@@ -380,7 +390,7 @@ impl Standing {
         }
     }
 
-    /// A configuration is whole without it.
+    /// A configuration is whole without it, or its pool was removed.
     pub(crate) fn left(&mut self) {
         self.enter(Role::Left { is_marked: false });
     }
@@ -429,6 +439,7 @@ fn state_of(phase: &Phase) -> State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::CutId;
 
     const NEXT: Sequence = Sequence(7);
 
@@ -495,6 +506,19 @@ mod tests {
         assert_eq!(standing.unfit(), Some(OsdId(3)));
         standing.epoch_was_granted(Instant::default());
         assert_eq!(standing.unfit(), None);
+    }
+
+    #[test]
+    fn what_was_cut_in_an_earlier_epoch_is_looked_at_anew() {
+        let mut standing = Standing::new(true);
+        standing.claims();
+        standing.epoch_was_granted(Instant::default());
+        let (queue, others) = (VecDeque::new(), Vec::new());
+        let repairing = Repairing { queue, current: None, mark_is_due: false, others };
+        standing.differences_are_known(NEXT, repairing);
+        standing.primary_mut().expect("it is one").cutting.through = CutId(3);
+        standing.serves();
+        assert_eq!(standing.primary().map(|primary| primary.cutting.through), Some(CutId(0)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Group;
 use super::learner::Learner;
 use super::role::{Phase, State};
 use crate::report::GroupSummary;
+use base::CutId;
 
 impl Group {
     pub(crate) fn summary(&self) -> GroupSummary {
@@ -25,6 +26,9 @@ impl Group {
         let in_sync = self.config.in_sync.clone();
         let left = self.learners().iter().filter_map(Learner::left);
         let recovery = left.reduce(|one, other| (one.0 + other.0, one.1 + other.1));
-        GroupSummary { pg: self.pg, epoch: self.epoch, trouble, is_stopped, is_peering, in_sync, recovery }
+        let primary = self.standing.primary().filter(|_| self.is_active());
+        let cut_through = primary.map_or(CutId(0), |primary| primary.cutting.through);
+        let (pg, epoch) = (self.pg, self.epoch);
+        GroupSummary { pg, epoch, trouble, is_stopped, is_peering, in_sync, recovery, cut_through }
     }
 }

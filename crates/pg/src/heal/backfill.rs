@@ -316,7 +316,9 @@ impl Backfill {
                     joined.blocks_awaited = Some((key, through));
                     return cx.io.send(link, &ObjectEpoch { key, epoch }.encode(Kind::ListBlocks));
                 }
-                (Some(reached @ Work::Reached(_)), _) if joined.pushed > 0 => {
+                (Some(reached @ Work::Reached(_)), _)
+                    if joined.pushed > 0 && !cx.me.broken.is(Sabotage::ReachedEarly) =>
+                {
                     return joined.work.push_front(reached);
                 }
                 (Some(Work::Reached(key)), _) => {
@@ -513,7 +515,7 @@ fn waiting(cx: &Context<'_, impl Io>) -> Vec<(usize, u32, OsdId)> {
             continue;
         }
         let waits = |osd: &OsdId| !group.learners().iter().any(|learner| learner.osd == *osd);
-        let waiting_here = group.wanted_learners().filter(waits).filter(|osd| cx.is_present(*osd));
+        let waiting_here = group.wanted_learners().filter(waits).filter(|osd| cx.can_follow(*osd));
         waiting.extend(waiting_here.map(|osd| (group.config.in_sync.len(), index, osd)));
     }
     waiting.sort_unstable();
@@ -613,7 +615,9 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
             cx.io.send(link, operation.checksums.as_bytes());
             for block in operation.range.blocks() {
                 // Its blocks are held: they are what was read. What is rounded is no later than what was ordered.
-                let changed = cx.disk.store.changed(&operation.range.key, block).unwrap_or_default();
+                let changed = cx.disk.store.changed(&operation.range.key, block);
+                let changed =
+                    changed.filter(|_| !cx.me.broken.is(Sabotage::ForgetChanged)).unwrap_or_default();
                 cx.io.send(link, &changed.min(newest).0.to_le_bytes());
             }
         }
@@ -633,10 +637,17 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::Alone;
+    use base::map::OsdInfo;
+    use std::sync::Arc;
 
     #[test]
     fn the_most_degraded_groups_are_brought_up_to_date_first() {
         let mut alone = Alone::with_groups(3);
+        let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
+        for other in 1..4 {
+            let address = Some(([127, 0, 0, 1], 7000).into());
+            map.osds.insert(OsdId(other), OsdInfo { address, ..OsdInfo::default() });
+        }
         for other in 1..4 {
             alone.connect(OsdId(other));
         }

@@ -1,5 +1,6 @@
 //! What a learner says it has, and how current that is, so that its primary knows what it lacks.
 
+use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::group::obedience::may_inquire;
 use crate::io::Io;
@@ -41,7 +42,7 @@ pub(crate) fn list_blocks(cx: &mut Context<'_, impl Io>, link: LinkId, of: Objec
     }
     let store = &cx.disk.store;
     let mut doubted: BlockBits = [0; OBJECT_BLOCKS / 8];
-    for entry in store.doubts(&of.key) {
+    for entry in store.doubts(&of.key).filter(|_| !cx.breaks(Sabotage::ForgetDoubts)) {
         let range =
             BlockRange { key: of.key, first_block: entry.first_block, block_count: entry.block_count };
         range.blocks().for_each(|block| doubted[usize::from(block) / 8] |= 1 << (block % 8));

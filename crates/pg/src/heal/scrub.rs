@@ -15,6 +15,7 @@
 use super::mend::{add_inquiry, inquiry_of};
 use crate::context::{Context, Task};
 use crate::epoch::differences::runs_alike;
+use crate::group::obedience::may_inquire;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
@@ -347,7 +348,7 @@ impl Scrubs {
     pub(crate) fn handle_check(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, check: &Check) {
         let Check { inquiry, deep } = *check;
         let Some(group) = cx.groups.find(inquiry.range.key.pg) else { return };
-        if cx.groups[group].epoch != inquiry.epoch {
+        if !may_inquire(&cx.groups[group], cx.links.osd_at(link), inquiry.epoch) {
             // The primary gives the scrub up when its epoch ends.
             return;
         }

@@ -85,8 +85,8 @@ impl ClientLink {
             None => Status::Forbidden,
             Some(Permission::Read) if is_change => Status::Forbidden,
             Some(Permission::Read) => {
-                // A generation that the map does not show would fence whoever writes.
-                let known = volumes.get(request.key.volume).map(|volume| volume.generation);
+                // A generation that nobody vouches for would fence whoever writes.
+                let known = volumes.get(request.key.volume).map(|volume| volume.vouched);
                 if known.is_some_and(|known| request.generation <= known) {
                     return None;
                 }
@@ -116,20 +116,20 @@ impl Links {
         map: &ClusterMap,
     ) -> Result<(), LinkError> {
         credential.admit_still(map)?;
-        let is_its = |other: &Credential| other.principal.public_key == credential.principal.public_key;
-        let count = self.peers.values().filter(|peer| peer.credential().is_some_and(is_its)).count();
-        if count < CONNECTIONS_PER_KEY_MAX {
+        if self.tenants.links_of(&credential.principal.public_key) < CONNECTIONS_PER_KEY_MAX {
             return Ok(());
         }
         Err(LinkError::TooMany { name: credential.name.clone(), max: CONNECTIONS_PER_KEY_MAX })
     }
 
-    /// Whether whoever has this credential may be that client. Answers its older links.
+    /// Whether whoever has this credential may be that client, on that link. Answers its older link. A client of another key
+    /// is another one, whatever it says: nobody can take its place, nor hold it against it.
     pub(crate) fn admit_client(
         &self,
+        link: LinkId,
         client: ClientId,
         credential: Option<Credential>,
-    ) -> Result<(ClientLink, Vec<LinkId>), LinkError> {
+    ) -> Result<(ClientLink, Option<LinkId>), LinkError> {
         if let Some(ours) = &credential {
             match ours.principal.access {
                 Access::Node(_) => return Err(ours.must_not("be a client: its key is a node's")),
@@ -139,15 +139,12 @@ impl Links {
                 Access::Admin | Access::Pools(_) => {}
             }
         }
-        let mut older = Vec::new();
-        let is_older = |peer: &Peer| matches!(peer, Peer::Client(other) if other.id == client);
-        for (link, peer) in self.peers.iter().filter(|(_, peer)| is_older(peer)) {
-            if let Some(ours) = &credential
-                && peer.credential().is_none_or(|theirs| theirs.name != ours.name)
-            {
-                return Err(ours.must_not("be a client that another key is"));
-            }
-            older.push(*link);
+        let older = self.of_client(self.tenants.of(link), client);
+        if let Some(ours) = &credential
+            && let Some(peer) = older.and_then(|older| self.get(older))
+            && peer.credential().is_none_or(|theirs| theirs.name != ours.name)
+        {
+            return Err(ours.must_not("be a client that another key is"));
         }
         Ok((ClientLink::new(client, credential), older))
     }
@@ -212,7 +209,7 @@ impl Links {
         gone.sort_unstable();
         for link in gone {
             if !matches!(self.peers.get(&link), Some(Peer::Osd(_))) {
-                self.peers.remove(&link);
+                self.remove(link);
             }
             network.close(link, "its key was removed");
         }
@@ -377,6 +374,24 @@ mod tests {
         let now = alone.now;
         alone.osd.handle_closed(now, LinkId(first), "it ended", &mut alone.io);
         connects(&mut alone, last + 3, 1).unwrap();
+    }
+
+    #[test]
+    fn a_client_of_another_key_is_another_one_whatever_it_says_that_it_is() {
+        let mut alone = Alone::new();
+        let mut greets = |link: u64, key: u8| {
+            let mut one = credential(&alone, &format!("key-{key}"), writer());
+            one.principal.public_key = PublicKey([key; 32]);
+            alone.osd.handle_accepted(LinkId(link), Some(one)).unwrap();
+            let (cluster, target) = (alone.osd.me.cluster, alone.osd.me.id);
+            let hello = Hello { role: CLIENT, cluster, target, versions: VERSIONS }.encode();
+            alone.osd.handle_bytes(alone.now, LinkId(link), &hello, &mut alone.io).unwrap();
+            alone.io.closed.clone()
+        };
+        assert!(greets(30, 1).is_empty());
+        assert!(greets(31, 2).is_empty(), "it takes nobody's place");
+        assert_eq!(greets(32, 1), [LinkId(30)], "nor is it in the way of who has that id");
+        assert_eq!(greets(33, 2), [LinkId(30), LinkId(31)]);
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! A drive that takes nothing for long may take nothing any more. Whoever waits for it is to go on without it: so leases are
 //! answered for so long only.
 
-use base::Instant;
+use super::{Links, Peer};
+use base::{Instant, LinkId};
 use std::time::Duration;
 
 /// How long a message may be in the way before it is put aside: less than half of how often leases are asked for.
@@ -108,10 +109,28 @@ impl Backlog {
     }
 }
 
+/// Checks that what was put aside is within these bounds.
+///
+/// # Errors
+/// How much it is.
+pub(crate) fn check_bounds(links: &Links) -> Result<(), String> {
+    let aside = |link: &LinkId| match links.get(*link) {
+        Some(Peer::Osd(peer)) => peer.backlog.bytes(),
+        _ => 0,
+    };
+    let most = links.osds.values().map(aside).max().unwrap_or(0);
+    let in_all: usize = links.osds.values().map(aside).sum();
+    match most <= ASIDE_BYTES_MAX && in_all <= ASIDE_BYTES_ALL_MAX {
+        true => Ok(()),
+        false => Err(format!("{in_all} bytes were put aside, {most} of one OSD")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::context::Shared;
     use crate::operation::{OperationKind, Purpose};
     use crate::osd::Progress;
     use crate::replication::order;
@@ -209,6 +228,27 @@ mod tests {
         assert_eq!((peer.received, peer.durable), (2, 2));
         assert!(matches!(peer.backlog, Backlog::None));
         assert!(alone.osd.shared.links.with_aside.is_empty());
+    }
+
+    #[test]
+    fn what_is_presented_again_is_no_sign_of_life_and_who_is_not_listened_to_is_not_silent() {
+        let (mut alone, link) = busy();
+        let heard_at = |alone: &mut Alone| alone.osd.shared.links.osd_mut(link).unwrap().heard_at;
+        comes(&mut alone, link, &activate());
+        let came_at = alone.now;
+        for _ in 0..3 {
+            alone.now = alone.now + IN_THE_WAY_MAX / 4;
+            assert_eq!(comes(&mut alone, link, &activate()), Progress { consumed: 0, is_stalled: true });
+            assert_eq!(heard_at(&mut alone), came_at);
+        }
+        comes(&mut alone, link, &[activate(), lease()].concat());
+        assert_eq!(heard_at(&mut alone), alone.now, "something came");
+        // It stays in the way, and nothing more is received: for so long that whoever is silent is cut off.
+        let Shared { presence, links, groups, .. } = &mut alone.osd.shared;
+        let later = alone.now + Duration::from_secs(60);
+        assert!(presence.renew(links, groups, true, later, &mut alone.io).is_empty());
+        links.osd_mut(link).unwrap().backlog = Backlog::None;
+        assert_eq!(presence.renew(links, groups, true, later, &mut alone.io), [link]);
     }
 
     #[test]

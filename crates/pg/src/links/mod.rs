@@ -1,20 +1,22 @@
 //! The links of an OSD: who is at the other end of each, and what may be said on it.
 //!
-//! [`access`] tells what somebody may do, [`lease`] who may count on not being replaced, [`presence`] who is there at all,
-//! and [`backlog`] what becomes of what cannot be handled yet.
+//! [`access`] tells what somebody may do, [`tenants`] with whom it shares, [`lease`] who may count on not being replaced,
+//! [`presence`] who is there at all, and [`backlog`] what becomes of what cannot be handled yet.
 
 pub(crate) mod access;
 pub(crate) mod backlog;
 pub(crate) mod lease;
 pub(crate) mod presence;
+pub(crate) mod tenants;
 
 use crate::operation::OperationId;
 use access::{ClientLink, Credential};
 use backlog::Backlog;
 use base::hash::Map;
-use base::{ClusterId, Instant, LinkId, OsdId};
+use base::{ClientId, ClusterId, Instant, LinkId, OsdId, Tenant};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use tenants::Tenants;
 use wire::{ReplicateAck, Version, WireError};
 
 /// Why a link is of no use any more: close it with this reason, and tell the peer.
@@ -123,6 +125,8 @@ pub(crate) struct OsdLink {
     pub(crate) since: Instant,
     /// When something came on it.
     pub(crate) heard_at: Instant,
+    /// How many bytes were there and not handled when it was looked at last.
+    pub(crate) unhandled: usize,
     /// Replicated messages sent on it.
     pub(crate) sent: u64,
     pub(crate) outstanding: VecDeque<Outstanding>,
@@ -146,6 +150,11 @@ impl OsdLink {
         self.version.is_some()
     }
 
+    /// Whether what comes on it is received: not while something is in the way.
+    pub(crate) fn is_listened_to(&self) -> bool {
+        matches!(self.backlog, Backlog::None)
+    }
+
     /// Notes that one more replicated message is sent.
     pub(crate) fn sends(&mut self, awaited: Awaited) {
         self.sent += 1;
@@ -158,6 +167,9 @@ impl OsdLink {
 pub(crate) struct Links {
     peers: Map<LinkId, Peer>,
     osds: BTreeMap<OsdId, LinkId>,
+    /// Clients draw their ids, and know nothing of those of others.
+    clients: Map<(Tenant, ClientId), LinkId>,
+    pub(crate) tenants: Tenants,
     redial_after: BTreeMap<OsdId, Instant>,
     /// Links on which an acknowledgement is due.
     to_ack: Vec<LinkId>,
@@ -187,14 +199,50 @@ impl Links {
 
     /// Notes who is at the end of a link.
     pub(crate) fn insert(&mut self, link: LinkId, peer: Peer) {
+        if let Peer::Client(client) = &peer {
+            self.clients.insert((self.tenants.of(link), client.id), link);
+        }
         self.peers.insert(link, peer);
+    }
+
+    /// The link of a client.
+    fn of_client(&self, tenant: Tenant, client: ClientId) -> Option<LinkId> {
+        self.clients.get(&(tenant, client)).copied()
+    }
+
+    fn remove(&mut self, link: LinkId) -> Option<Peer> {
+        let tenant = self.tenants.of(link);
+        self.tenants.leave(link);
+        let peer = self.peers.remove(&link)?;
+        if let Peer::Client(client) = &peer
+            && self.of_client(tenant, client.id) == Some(link)
+        {
+            self.clients.remove(&(tenant, client.id));
+        }
+        Some(peer)
+    }
+
+    /// So many bytes that came on a link are to be handled. What was there before says nothing new of who sent it.
+    pub(crate) fn came(&mut self, link: LinkId, bytes: usize, now: Instant) {
+        if let Some(peer) = self.osd_mut(link)
+            && bytes > peer.unhandled
+        {
+            peer.heard_at = now;
+        }
+    }
+
+    /// So many of them could not be handled.
+    pub(crate) fn are_left(&mut self, link: LinkId, bytes: usize) {
+        if let Some(peer) = self.osd_mut(link) {
+            peer.unhandled = bytes;
+        }
     }
 
     /// Notes the link to an OSD. Answers the one that there was before, of which nothing is known any more.
     pub(crate) fn insert_osd(&mut self, link: LinkId, peer: OsdLink) -> Option<LinkId> {
         let older = self.osds.insert(peer.osd, link);
         if let Some(older) = older {
-            self.peers.remove(&older);
+            self.remove(older);
         }
         self.peers.insert(link, Peer::Osd(peer));
         older
@@ -202,12 +250,12 @@ impl Links {
 
     /// Forgets a link without a word to anybody.
     pub(crate) fn forget(&mut self, link: LinkId) {
-        self.peers.remove(&link);
+        self.remove(link);
     }
 
     /// A link ended. Answers which OSD cannot be reached any more; it is not dialled again before then.
     pub(crate) fn ended(&mut self, link: LinkId, redial_after: Instant) -> Option<OsdId> {
-        let Some(Peer::Osd(peer)) = self.peers.remove(&link) else { return None };
+        let Some(Peer::Osd(peer)) = self.remove(link) else { return None };
         if self.osds.get(&peer.osd) != Some(&link) {
             return None;
         }
@@ -264,7 +312,6 @@ impl Links {
             return false;
         }
         let peer = self.osd_mut(link).expect("it was there a moment ago");
-        peer.heard_at = now;
         if peer.backlog.put_aside(message) {
             self.with_aside.push(link);
         }

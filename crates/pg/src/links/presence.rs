@@ -19,6 +19,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// How long a member may be away before its groups go on without it: a process that is started anew is back
 /// sooner.
 const AWAY_MAX: Duration = Duration::from_millis(600);
+/// The same of one that answers, and that the registry does not hear from any more: whoever is there announces itself anew
+/// sooner.
+const UNHEARD_MAX: Duration = Duration::from_secs(3);
 /// How recently the members must have been heard that a group goes on with: twice as long as leases are asked for.
 const HEARD_MAX: Duration = Duration::from_millis(500);
 /// How long after its own start an OSD waits for the others: nodes do not start at the same moment.
@@ -32,6 +35,8 @@ pub(crate) struct Presence {
     neighbours: Vec<OsdId>,
     /// Since when one of them does not answer.
     away_since: BTreeMap<OsdId, Instant>,
+    /// Since when one of them does not count as up in the registry.
+    unheard_since: BTreeMap<OsdId, Instant>,
 }
 
 impl Presence {
@@ -68,9 +73,17 @@ impl Presence {
             .is_some_and(|peer| self.leases.holds(osd, now) || now.since(peer.since) < LEASE)
     }
 
-    /// Whether an OSD has not answered for so long that its groups go on without it.
+    /// Whether an OSD has not answered, or not been heard by the registry, for so long that its groups go on without it.
     pub(crate) fn is_away(&self, osd: OsdId, now: Instant) -> bool {
-        self.away_since.get(&osd).is_some_and(|since| now.since(*since) >= AWAY_MAX)
+        let lasts = |since: &BTreeMap<OsdId, Instant>, max: Duration| {
+            since.get(&osd).is_some_and(|since| now.since(*since) >= max)
+        };
+        lasts(&self.away_since, AWAY_MAX) || lasts(&self.unheard_since, UNHEARD_MAX)
+    }
+
+    /// Whether this OSD shares a group with another.
+    pub(crate) fn is_neighbour(&self, osd: OsdId) -> bool {
+        self.neighbours.binary_search(&osd).is_ok()
     }
 
     /// Whether all whom this OSD shares groups with answer.
@@ -84,7 +97,7 @@ impl Presence {
     }
 
     /// Notes who answers and who does not, among those this OSD shares groups with.
-    pub(crate) fn look_around(&mut self, links: &Links, now: Instant) {
+    pub(crate) fn look_around(&mut self, links: &Links, map: &ClusterMap, now: Instant) {
         let patience_ends = self.leases.started() + (START_PATIENCE - AWAY_MAX);
         for index in 0..self.neighbours.len() {
             let osd = self.neighbours[index];
@@ -92,6 +105,11 @@ impl Presence {
                 self.away_since.remove(&osd);
             } else {
                 self.away_since.entry(osd).or_insert(now.max(patience_ends));
+            }
+            if map.osds.get(&osd).is_some_and(|info| info.address.is_some()) {
+                self.unheard_since.remove(&osd);
+            } else {
+                self.unheard_since.entry(osd).or_insert(now.max(patience_ends));
             }
         }
     }
@@ -104,6 +122,7 @@ impl Presence {
         osds.dedup();
         osds.retain(|osd| *osd != me);
         self.away_since.retain(|osd, _| osds.contains(osd));
+        self.unheard_since.retain(|osd, _| osds.contains(osd));
         self.neighbours = osds;
     }
 
@@ -123,7 +142,8 @@ impl Presence {
         for (osd, link) in links.osds() {
             let Some(Peer::Osd(peer)) = links.get(link) else { continue };
             let patience = if peer.is_ready() { SILENCE_MAX } else { WELCOME_MAX };
-            if now.since(peer.heard_at) >= patience {
+            // Whoever is not listened to is not silent.
+            if peer.is_listened_to() && now.since(peer.heard_at) >= patience {
                 silent.push(link);
             } else if peer.is_ready() && self.leases.is_due(osd, now, is_busy) {
                 let lease = self.leases.ask(osd, now, is_busy);
@@ -169,6 +189,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::map::OsdInfo;
 
     const OTHER: OsdId = OsdId(1);
 
@@ -199,10 +220,31 @@ mod tests {
         presence.leases.start(at(1000));
         presence.neighbours = vec![OTHER];
         let links = Links::default();
-        presence.look_around(&links, at(2000));
+        presence.look_around(&links, &map(true), at(2000));
         assert!(!presence.is_complete() && !presence.is_away(OTHER, at(5999)));
         assert!(presence.is_away(OTHER, at(6000)), "nodes do not start at the same moment");
-        presence.look_around(&linked(true, at(7000)), at(7000));
+        presence.look_around(&linked(true, at(7000)), &map(true), at(7000));
         assert!(presence.is_complete() && !presence.is_away(OTHER, at(9000)));
+    }
+
+    /// The map of one OSD, which the registry hears from or not.
+    fn map(is_up: bool) -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let address = is_up.then_some(([127, 0, 0, 1], 7000).into());
+        map.osds.insert(OTHER, OsdInfo { address, ..OsdInfo::default() });
+        map
+    }
+
+    #[test]
+    fn who_answers_and_does_not_reach_the_registry_is_away_after_some_seconds() {
+        let mut presence = Presence::default();
+        presence.leases.start(at(1000));
+        presence.neighbours = vec![OTHER];
+        let links = linked(true, at(9800));
+        presence.look_around(&links, &map(false), at(10_000));
+        assert!(presence.is_complete(), "it is there for the epochs that have begun");
+        assert!(!presence.is_away(OTHER, at(12_999)) && presence.is_away(OTHER, at(13_000)));
+        presence.look_around(&links, &map(true), at(10_100));
+        assert!(!presence.is_away(OTHER, at(20_000)));
     }
 }

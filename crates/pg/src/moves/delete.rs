@@ -1,18 +1,20 @@
 //! Deletions: objects of removed volumes, and what is left of groups that this OSD left.
 //!
 //! What a removed volume held is deleted by the primary, as ordinary ordered zeroings. Of a group that this OSD left it
-//! deletes its own copy alone; before the first block goes, its log says that it does not tell any more what it has.
+//! deletes its own copy alone; before the first block goes, its log says that it does not tell any more what it has. When nothing
+//! of a removed pool is there any more, the logs of its groups go too: no number of a pool is ever used again.
 
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::group::Group;
 use crate::group::role::Role;
 use crate::io::Io;
+use crate::journal::Milestone;
 use crate::ledger::StagedRecord;
 use crate::operation::{OperationKind, Purpose};
 use crate::replication::order;
-use base::{BlockRange, ObjectKey, Sequence};
-use std::collections::VecDeque;
+use base::{BlockRange, ObjectKey, PoolId, Sequence};
+use std::collections::{BTreeSet, VecDeque};
 use store::StageError;
 use wire::Replicate;
 
@@ -43,9 +45,10 @@ impl Deletions {
             cx.volumes.is_removed(key.volume) || has_left
         };
         self.queue = cx.disk.store.objects().filter(is_due).collect();
+        let is_forgotten = forget_removed(cx);
         // What was pushed here just before may not be among the objects yet.
         let may_come = |group: &Group| group.staged_count > 0 && group.has_left();
-        self.are_due = !self.queue.is_empty() || cx.groups.iter().any(may_come);
+        self.are_due = !self.queue.is_empty() || cx.groups.iter().any(may_come) || !is_forgotten;
     }
 
     /// Deletes objects a few at a time.
@@ -107,15 +110,40 @@ fn delete_left(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey) -> Res
     Ok(())
 }
 
+/// Has the store forget the removed pools of which nothing is there, or on its way to the drive. `false` when it has no room for
+/// that right now.
+fn forget_removed(cx: &mut Context<'_, impl Io>) -> bool {
+    let map = cx.volumes.map.clone();
+    let known = cx.disk.store.groups().map(|pg| pg.pool);
+    let known: BTreeSet<PoolId> = known.filter(|pool| map.removed_pools.contains_key(pool)).collect();
+    for pool in known {
+        let mut groups = cx.groups.indices().filter(|index| cx.groups[*index].pg.pool == pool).peekable();
+        let Some(index) = groups.peek().copied() else { continue };
+        let is_left = groups.all(|index| cx.groups[index].has_left() && cx.groups[index].staged_count == 0);
+        if !is_left || cx.disk.store.has_objects_of(pool) {
+            continue;
+        }
+        match cx.disk.store.stage_forget(pool, cx.ledger.next_token()) {
+            Ok(()) => {
+                cx.note_staged(index, StagedRecord::Left);
+                cx.pass(Milestone::PoolForgotten);
+            }
+            Err(error) => return error != StageError::Busy,
+        }
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::epoch;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::map::{ClusterMap, PgConfig};
-    use base::{Epoch, OsdId};
+    use base::map::{ClusterMap, PgConfig, RemovedPool};
+    use base::{Epoch, OsdId, PgId};
     use std::sync::Arc;
+    use wire::Query;
 
     #[test]
     fn what_was_to_go_with_a_group_stays_when_this_osd_leads_the_group_again() {
@@ -146,16 +174,28 @@ mod tests {
         ClusterMap { revision, osds: map(1).osds, ..ClusterMap::default() }
     }
 
+    /// The same with the pool's tombstone.
+    fn removed(revision: u64) -> ClusterMap {
+        let mut map = without_pools(revision);
+        let owed_by = map.osds.keys().copied().collect();
+        map.removed_pools.insert(PG.pool, RemovedPool { name: "pool".to_owned(), owed_by });
+        map
+    }
+
+    /// The pools that it says to hold nothing of, and the groups that its store knows something of.
+    fn told(alone: &Alone) -> (Vec<PoolId>, Vec<PgId>) {
+        let mut groups: Vec<PgId> = alone.osd.store().groups().collect();
+        groups.sort_unstable();
+        (alone.osd.view().cleared_pools().collect(), groups)
+    }
+
     #[test]
     fn of_a_removed_pool_nothing_is_kept_and_no_epoch_is_claimed() {
         let mut alone = Alone::new();
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
-        let mut removed = map(1);
-        removed.revision = 2;
-        removed.volumes.get_mut(&VOLUME).unwrap().removed = true;
-        alone.osd.handle_map(alone.now, Arc::new(removed), &mut alone.io);
-        let without = Arc::new(without_pools(3));
+        // It was away when its volume was removed.
+        let without = Arc::new(removed(3));
         // In the middle of a claim, which the registry refuses then.
         alone.with(|_, cx| epoch::end(cx, 0, "a test"));
         while alone.io.proposals.is_empty() {
@@ -168,10 +208,112 @@ mod tests {
         alone.run();
         assert!(!alone.holds(key));
         assert!(alone.io.proposals.is_empty() && alone.osd.shared.groups[0].has_left());
+        assert_eq!(told(&alone), (vec![PG.pool], vec![]));
         // Another map changes nothing of that, and nothing waits for the group.
         alone.osd.handle_map(alone.now, without, &mut alone.io);
         assert!(alone.osd.shared.groups[0].has_left());
         assert!(!alone.osd.shared.groups.iter().any(|group| group.config.primary == OsdId(0)));
+        assert!(alone.osd.router.deletions.is_idle());
+    }
+
+    #[test]
+    fn what_no_map_shows_any_more_goes_when_its_pool_was_removed_and_only_then() {
+        let key = |object| ObjectKey { pg: PG, volume: VOLUME, object };
+        for ends_in_good_order in [false, true] {
+            let mut alone = Alone::new();
+            (0..40).for_each(|object| alone.write(key(object)));
+            let end = |alone: &mut Alone| {
+                if ends_in_good_order {
+                    alone.osd.begin_shutdown(&mut alone.io);
+                    alone.run();
+                    assert!(alone.osd.is_shut_down());
+                }
+            };
+            end(&mut alone);
+            alone.restart(without_pools(3));
+            assert!(alone.holds(key(39)) && alone.osd.shared.groups.iter().count() == 0);
+            assert_eq!(told(&alone), (vec![], vec![PG]), "nobody said that the pool was removed");
+            end(&mut alone);
+            alone.restart(removed(4));
+            assert!(alone.osd.store().objects().next().is_none());
+            assert_eq!(told(&alone), (vec![PG.pool], vec![]));
+            alone.osd.shared.disk.store.verify().unwrap();
+            // It is so after a start, too, and nothing is left to do for it.
+            end(&mut alone);
+            alone.restart(removed(5));
+            assert_eq!(told(&alone), (vec![PG.pool], vec![]));
+            assert!(alone.osd.shared.groups.iter().count() == 0 && alone.osd.router.deletions.is_idle());
+        }
+    }
+
+    #[test]
+    fn of_a_group_that_was_left_before_its_pool_was_removed_nothing_is_remembered_either() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let mut moved = map(1);
+        moved.revision = 2;
+        let primary = OsdId(1);
+        let config = PgConfig { epoch: Epoch(9), primary, in_sync: vec![primary], learners: Vec::new() };
+        moved.pgs.insert(PG, config);
+        moved.targets.insert(PG, vec![primary]);
+        alone.osd.handle_map(alone.now, Arc::new(moved), &mut alone.io);
+        alone.run();
+        assert!(!alone.holds(key) && alone.osd.router.deletions.is_idle());
+        assert_eq!(told(&alone), (vec![], vec![PG]));
+        alone.osd.handle_map(alone.now, Arc::new(removed(3)), &mut alone.io);
+        alone.run();
+        assert_eq!(told(&alone), (vec![PG.pool], vec![]));
+    }
+
+    #[test]
+    fn nobody_says_that_nothing_is_left_before_that_is_so_on_stable_media() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
+        let mut turns = 0;
+        // The drive does in each turn what it was asked in the one before.
+        while told(&alone).0.is_empty() {
+            turns += 1;
+            assert!(turns < 100, "it never says so: {:?}", alone.osd.router.deletions);
+            alone.now = alone.now + std::time::Duration::from_millis(50);
+            alone.osd.end_turn(alone.now, &mut alone.io);
+            assert!(told(&alone).0.is_empty(), "it was only staged");
+            for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
+                alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+            }
+            assert!(told(&alone).0.is_empty() || !alone.holds(key) && told(&alone).1.is_empty());
+        }
+        // A crash right then changes nothing of it.
+        alone.restart(removed(3));
+        assert_eq!(told(&alone), (vec![PG.pool], vec![]));
+        assert!(alone.osd.store().objects().next().is_none());
+    }
+
+    #[test]
+    fn nobody_is_told_where_this_osd_stands_in_a_group_of_a_removed_pool() {
+        for has_tombstone in [true, false] {
+            let mut alone = Alone::new();
+            alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+            alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
+            alone.run();
+            if !has_tombstone {
+                // Everybody has said that nothing is left.
+                alone.osd.handle_map(alone.now, Arc::new(without_pools(3)), &mut alone.io);
+            }
+            let link = alone.connect(OsdId(1));
+            alone.io.to.clear();
+            let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 9);
+            for pg in [PG, PG.child(1)] {
+                let query = Query { pg, modulus: 2, epoch }.encode();
+                alone.osd.handle_bytes(alone.now, link, &query, &mut alone.io).unwrap();
+            }
+            let query = Query { pg: PG, modulus: 1, epoch }.encode();
+            alone.osd.handle_bytes(alone.now, link, &query, &mut alone.io).unwrap();
+            assert!(!alone.io.to.contains_key(&link), "somebody is answered by an older map");
+            assert!(alone.osd.shared.groups[0].has_left());
+        }
     }
 
     #[test]

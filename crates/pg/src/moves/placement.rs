@@ -16,7 +16,7 @@ use crate::epoch::{self, claim};
 use crate::group::role::State;
 use crate::group::{Group, Wanted};
 use crate::io::Io;
-use crate::journal::Milestone;
+use crate::journal::{Journal, Milestone};
 use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, OsdId, PgId};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use std::time::Duration;
 /// make the primary role go to and fro.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Who leads a group of which this OSD knows nobody.
-pub(crate) const NOBODY: OsdId = OsdId(u32::MAX);
+/// Who leads a group that has no members any more.
+const NOBODY: OsdId = OsdId(u32::MAX);
 
 /// What an active group lacks of being where its target says.
 enum Step {
@@ -71,11 +71,7 @@ pub(crate) fn has_work(cx: &Context<'_, impl Io>, group: &Group) -> bool {
     group.config.primary == cx.me.id
         && match next_step(group, cx.me.id) {
             Some(Step::HandOver) => {
-                let target = &group.wanted.target;
-                let heir = cx.volumes.map.osds.get(&target[0]);
-                // Who has no address there does not hear from the registry.
-                heir.is_some_and(|info| info.address.is_some())
-                    && target.iter().all(|osd| *osd == cx.me.id || cx.is_present(*osd))
+                group.wanted.target.iter().all(|osd| *osd == cx.me.id || cx.can_follow(*osd))
             }
             Some(Step::DropSurplus) => true,
             None => false,
@@ -155,11 +151,7 @@ pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions
                 let position = cx.disk.store.pg_position(group.pg);
                 let is_known = position.is_none_or(|(epoch, _)| epoch <= group.config.epoch);
                 if is_over && is_known && group.query.is_none() {
-                    group.standing.left();
-                    // What it may have told a primary of what it holds will not be true any more.
-                    group.leader = None;
-                    cx.journal.pass(Milestone::LeftGroup);
-                    deletions.are_due = true;
+                    leave(group, cx.journal, deletions);
                 }
             }
             _ => {}
@@ -167,24 +159,53 @@ pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions
     }
 }
 
-/// Ends the groups of pools that were removed: nobody is a member of them, so what they held is deleted. A pool is removed
-/// when none of its volumes is left. One that is gone before that was not removed: the registry was set back to a time
-/// before the pool was made, and what may be all there is of its volumes stays on the drive.
-pub(crate) fn end_removed(cx: &mut Context<'_, impl Io>) {
+/// This OSD is no member of a group any more that it follows: what it holds of it goes.
+fn leave(group: &mut Group, journal: &mut Journal, deletions: &mut Deletions) {
+    group.standing.left();
+    // What it may have told a primary of what it holds will not be true any more.
+    group.leader = None;
+    journal.pass(Milestone::LeftGroup);
+    deletions.are_due = true;
+}
+
+/// A configuration in which nobody is a member.
+fn of_nobody(epoch: Epoch) -> PgConfig {
+    PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() }
+}
+
+/// Leaves the groups of pools that were removed, those too that the drive holds something of and no map shows any more: nobody
+/// is a member of them, whatever is known of their volumes. Of a pool that the map shows neither as there nor as removed nothing
+/// goes: the registry was set back to a time before the pool was made, and here may be all there is of its volumes.
+pub(crate) fn leave_removed(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions) {
+    let map = cx.volumes.map.clone();
+    if map.removed_pools.is_empty() || cx.breaks(Sabotage::ForgetTombstones) {
+        return;
+    }
+    let is_removed = |pg: PgId| map.removed_pools.contains_key(&pg.pool);
+    let store = &cx.disk.store;
+    let mut held: Vec<PgId> = store.groups().filter(|pg| is_removed(*pg)).collect();
+    held.sort_unstable();
+    // Of what was left before the logs are there still.
+    deletions.are_due |= !held.is_empty();
+    held.retain(|pg| cx.groups.find(*pg).is_none());
+    for pg in held {
+        let modulus = store.pg_modulus(pg).unwrap_or_default();
+        let (epoch, _) = store.pg_position(pg).unwrap_or_default();
+        cx.groups.add(Group::new(pg, modulus, of_nobody(epoch), Vec::new(), false, cx.now));
+    }
     for index in cx.groups.indices() {
         let group = &mut cx.groups[index];
-        let pool = group.pg.pool;
-        if cx.volumes.map.pools.contains_key(&pool)
-            || group.config.primary == NOBODY
-            || cx.volumes.iter().any(|(_, volume)| volume.pool == pool && !volume.is_removed)
-        {
+        if group.has_left() || !is_removed(group.pg) {
             continue;
         }
         group.wanted.target.clear();
         // An epoch that this map does not show may have begun before the pool was removed.
         let epoch = Epoch(group.config.epoch.max(group.epoch).0 + 1);
-        let over = PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() };
-        claim::handle_config(cx, index, &over);
+        claim::handle_config(cx, index, &of_nobody(epoch));
+        let group = &mut cx.groups[index];
+        // Nobody is told any more where it stands.
+        group.query = None;
+        leave(group, cx.journal, deletions);
     }
 }
 

@@ -6,8 +6,8 @@
 //!
 //! 1. The primary ends its epoch and proposes the next one, and with it, in one transaction, a configuration of the
 //!    child. Nobody serves the group meanwhile.
-//! 2. Whoever hears of the split, by the map or by a query of either half, first splits what it holds: one record in its
-//!    store, which gives the child its objects and a copy of the log.
+//! 2. Whoever sees the split in the map first splits what it holds: one record in its store, which gives the child its
+//!    objects and a copy of the log.
 //! 3. Both halves begin their epochs as after any change of a configuration, each with the whole log of the time before:
 //!    what was under way is found, and repaired, by the half it belongs to.
 //!
@@ -17,10 +17,11 @@
 //! - *Each member's halves have what the group had.* Of whatever was staged before the split, the store's order tells
 //!   that it is the group's; nothing is staged after it by the old name, for no epoch from before is obeyed any more
 //!   ([`Splits::split_group`]), and neither half says where it stands before its split is on stable media.
-//! - *Who was away splits before it is asked.* A query tells the modulus, so that no map is needed for that, and of an
-//!   older epoch with a smaller one it is refused.
+//! - *Who was away splits before it is asked.* A query is obeyed only if the map shows its epoch, and the map that shows an epoch
+//!   from after the split shows the child too: one transaction brought both. So whoever asks and whoever is asked go by the same
+//!   modulus, which the query tells too, and one by another is of an epoch that is over.
 
-use super::placement::{NOBODY, target_of};
+use super::placement::target_of;
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::epoch::{self, claim};
@@ -29,8 +30,7 @@ use crate::group::role::State;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::ledger::StagedRecord;
-use base::map::PgConfig;
-use base::{Epoch, PgId};
+use base::PgId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -44,12 +44,6 @@ struct Splitting {
     child: u32,
     /// Of both from then on.
     modulus: u32,
-}
-
-/// The doublings that lead to a modulus, the smallest first, without itself.
-fn halvings(modulus: u32) -> impl Iterator<Item = u32> {
-    let smallest = modulus >> modulus.trailing_zeros();
-    std::iter::successors(Some(smallest), |one| one.checked_mul(2)).take_while(move |one| *one < modulus)
 }
 
 /// Splits that the store is yet to take.
@@ -77,26 +71,21 @@ impl Splits {
         self.stage(cx);
     }
 
-    /// Splits what a query shows to be split: the group itself, or those that it was split from. One epoch's query is
-    /// enough: a modulus is registered before anybody asks by it, and never becomes smaller.
-    pub(crate) fn by_query(&mut self, cx: &mut Context<'_, impl Io>, pg: PgId, modulus: u32) {
-        for smaller in halvings(modulus) {
-            let ancestor = PgId { index: pg.index % smaller, ..pg };
-            if let Some(index) = cx.groups.find(ancestor)
-                && cx.groups[index].modulus == smaller
-            {
-                self.split_group(cx, index, 2 * smaller);
-            }
-        }
-        self.stage(cx);
-    }
-
     /// A group has this modulus from here on. What an epoch from before sends is not taken any more.
     fn split_group(&mut self, cx: &mut Context<'_, impl Io>, index: u32, modulus: u32) {
         if cx.groups[index].modulus < modulus / 2 {
             cx.pass(Milestone::SplitMissed);
         }
         while cx.groups[index].modulus < modulus {
+            let group = &cx.groups[index];
+            let child = group.pg.child(group.modulus);
+            let has_something = cx.disk.store.pg_position(group.pg).is_some() || group.staged_count > 0;
+            let is_split_here = has_something && !cx.breaks(Sabotage::IgnoreSplit);
+            let child = if is_split_here { child_group(cx, child) } else { None };
+            if is_split_here && child.is_none() {
+                // No map shows the one without the other.
+                return;
+            }
             let group = &mut cx.groups[index];
             match group.state() {
                 State::Replica | State::Learner | State::Candidate | State::Claiming => {
@@ -107,17 +96,12 @@ impl Splits {
                 State::Querying | State::Repairing | State::Active => epoch::end(cx, index, "it was split"),
             }
             let group = &mut cx.groups[index];
-            let child = group.pg.child(group.modulus);
             group.modulus *= 2;
-            let (pg, modulus, tail) = (group.pg, group.modulus, group.tail);
-            let has_something = cx.disk.store.pg_position(pg).is_some() || group.staged_count > 0;
-            if !has_something || cx.breaks(Sabotage::IgnoreSplit) {
-                // Nothing to split: what comes, comes by the new modulus.
-                continue;
-            }
-            let child = child_group(cx, child);
+            // Where there is nothing to split, what comes, comes by the new modulus.
+            let Some(child) = child else { continue };
             // Until the split is on stable media neither says where it stands.
-            cx.groups[index].staged_count += 1;
+            group.staged_count += 1;
+            let (modulus, tail) = (group.modulus, group.tail);
             let born = &mut cx.groups[child];
             (born.staged_count, born.modulus, born.tail) = (born.staged_count + 1, modulus, tail);
             self.queue.push_back(Splitting { group: index, child, modulus });
@@ -138,11 +122,11 @@ impl Splits {
         }
     }
 
-    /// Splits the next group that is to be. One at a time, and only while all others that this OSD leads serve: each
-    /// split is a short pause for the clients of two groups.
+    /// Splits the next group that is to be. One at a time, and only while none that this OSD leads is about to serve: each
+    /// split is a short pause for the clients of two groups. One that cannot serve, for want of members or of its pool, holds
+    /// nobody up.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
-        let waits = |group: &Group| group.config.primary == cx.me.id && !group.is_active();
-        if !self.is_idle() || cx.groups.iter().any(waits) {
+        if !self.is_idle() {
             return;
         }
         let is_due = |group: &Group| {
@@ -151,28 +135,25 @@ impl Splits {
                 && is_to_be_split(cx, group)
         };
         let due = cx.groups.indices().find(|index| is_due(&cx.groups[*index]));
-        if let Some(index) = due {
+        let waits =
+            |index: u32| cx.groups[index].config.primary == cx.me.id && claim::is_on_its_way(cx, index);
+        if let Some(index) = due
+            && !cx.groups.indices().any(waits)
+        {
             claim::propose_split(cx, index);
         }
     }
 }
 
-/// The group that is split off. Where the map does not show it yet, this member obeys whoever asks by an epoch of it,
-/// and claims nothing.
-fn child_group(cx: &mut Context<'_, impl Io>, pg: PgId) -> u32 {
+/// The group that is split off, of which this OSD is a member or has something at least; `None` if the map does not show it.
+fn child_group(cx: &mut Context<'_, impl Io>, pg: PgId) -> Option<u32> {
     if let Some(index) = cx.groups.find(pg) {
-        return index;
+        return Some(index);
     }
-    let me = cx.me.id;
-    let map = cx.volumes.map.clone();
-    let unknown = PgConfig { epoch: Epoch(0), primary: NOBODY, in_sync: vec![], learners: vec![me] };
-    let config = map.pgs.get(&pg).unwrap_or(&unknown).clone();
-    if config.epoch == Epoch(0) {
-        cx.pass(Milestone::SplitUnmapped);
-    }
-    let target = if config.epoch > Epoch(0) { target_of(&map, pg, &config) } else { Vec::new() };
-    let is_primary = config.primary == me;
-    cx.groups.add(Group::new(pg, 0, config, target, is_primary, cx.now))
+    let config = cx.volumes.map.pgs.get(&pg)?.clone();
+    let target = target_of(&cx.volumes.map, pg, &config);
+    let is_primary = config.primary == cx.me.id;
+    Some(cx.groups.add(Group::new(pg, 0, config, target, is_primary, cx.now)))
 }
 
 /// Whether a group that this OSD leads is to be split, and can be: its pool wants it, and it is whole.
@@ -182,7 +163,7 @@ pub(crate) fn is_to_be_split(cx: &Context<'_, impl Io>, group: &Group) -> bool {
         && group.config.primary == cx.me.id
         && group.is_active()
         && is_settled(group)
-        && group.replicas(cx.me.id).all(|osd| cx.is_present(osd))
+        && group.replicas(cx.me.id).all(|osd| cx.can_follow(osd))
 }
 
 /// Whether a group that serves takes writes, and exactly the members of its target hold it, all of them in sync.
@@ -200,11 +181,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::group::LogTail;
-    use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::{LinkId, ObjectKey, OsdId, PoolId};
+    use base::map::{OsdInfo, PgConfig, PoolInfo};
+    use base::{Epoch, ObjectKey, OsdId, PoolId};
     use std::sync::Arc;
-    use wire::Version;
 
     fn key(modulus: u32, object: u32) -> ObjectKey {
         ObjectKey { pg: PgId::of_object(PG.pool, modulus, VOLUME, object), volume: VOLUME, object }
@@ -277,24 +257,39 @@ mod tests {
     #[test]
     fn neither_half_says_where_it_stands_before_the_split_is_on_stable_media() {
         let (mut alone, epoch) = about_to_split();
-        // A later primary of both asks, and no map was seen.
-        let (link, leader) = (LinkId(1), OsdId(1));
-        alone.osd.shared.links.insert_osd(link, OsdLink::new(leader, Some(Version(3)), alone.now));
-        let child = PG.child(1);
+        // Another one was faster. It asks about both halves before the map tells of that.
+        let (child, leader, next) = (PG.child(1), OsdId(1), Epoch(epoch.0 + 1));
+        let link = alone.connect(leader);
         alone.io.sent.clear();
-        alone.query(link, child, 2, Epoch(epoch.0 + 1));
-        alone.query(link, PG, 2, Epoch(epoch.0 + 1));
-        assert!(alone.io.sent.is_empty());
-        let born = &alone.osd.shared.groups[index_of(&alone, child)];
-        assert_eq!((born.config.epoch, born.modulus, born.tail), (Epoch(0), 2, LogTail::IsKnown));
-        alone.osd.end_turn(alone.now, &mut alone.io);
-        for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
-            assert!(alone.io.sent.is_empty());
-            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        alone.query(link, child, 2, next);
+        alone.query(link, PG, 2, next);
+        assert_eq!(alone.osd.shared.groups.iter().count(), 1, "nothing is split by its word");
+        let mut map = map_of(3, next, Some(next));
+        for pg in [PG, child] {
+            let config = map.pgs.get_mut(&pg).unwrap();
+            (config.primary, config.in_sync) = (leader, vec![leader, OsdId(0)]);
+            map.targets.insert(pg, config.in_sync.clone());
         }
-        alone.run();
-        let mut told = Vec::new();
-        let mut sent = &alone.io.sent[..];
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let born = &alone.osd.shared.groups[index_of(&alone, child)];
+        assert_eq!((born.epoch, born.leader), (next, Some(leader)));
+        assert_eq!((born.modulus, born.tail), (2, LogTail::IsKnown));
+        alone.osd.end_turn(alone.now, &mut alone.io);
+        assert!(told(&alone).is_empty());
+        for _ in 0..8 {
+            for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
+                alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+            }
+            alone.osd.end_turn(alone.now, &mut alone.io);
+        }
+        let entries = alone.osd.shared.disk.store.pg_log(PG).count();
+        assert_eq!(told(&alone), [(PG, entries), (child, entries)]);
+        assert!((0..8).all(|object| alone.holds(key(2, object))));
+    }
+
+    /// The groups of which this OSD said where it stands, with how many entries of its log.
+    fn told(alone: &Alone) -> Vec<(PgId, usize)> {
+        let (mut told, mut sent) = (Vec::new(), &alone.io.sent[..]);
         while let Some((message, size)) = wire::parse(sent).unwrap() {
             if let wire::Message::Position(position) = message {
                 told.push((position.head.pg, position.entries().count()));
@@ -302,9 +297,7 @@ mod tests {
             sent = &sent[size..];
         }
         told.sort_unstable();
-        let entries = alone.osd.shared.disk.store.pg_log(PG).count();
-        assert_eq!(told, [(PG, entries), (child, entries)]);
-        assert!((0..8).all(|object| alone.holds(key(2, object))));
+        told
     }
 
     #[test]
@@ -312,13 +305,70 @@ mod tests {
         let (mut alone, epoch) = about_to_split();
         alone.osd.handle_map(alone.now, Arc::new(map_of(3, epoch, Some(epoch))), &mut alone.io);
         alone.run();
-        let link = LinkId(1);
-        alone.osd.shared.links.insert_osd(link, OsdLink::new(OsdId(1), Some(Version(3)), alone.now));
-        let epochs: Vec<Epoch> = alone.osd.shared.groups.iter().map(|group| group.epoch).collect();
-        alone.query(link, PG, 1, Epoch(epoch.0 + 9));
-        assert_eq!(alone.osd.shared.groups.iter().map(|group| group.epoch).collect::<Vec<_>>(), epochs);
+        let (link, later) = (alone.connect(OsdId(1)), Epoch(epoch.0 + 9));
+        alone.is_led_by(OsdId(1), later);
+        let before = alone.osd.shared.groups[0].epoch;
+        alone.query(link, PG, 1, later);
+        assert_eq!(alone.osd.shared.groups[0].epoch, before);
+        alone.query(link, PG, 2, later);
+        assert_eq!(alone.osd.shared.groups[0].epoch, later);
         alone.query(link, PgId { pool: PoolId(9), index: 0 }, 64, Epoch(1));
         assert_eq!(alone.osd.shared.groups.iter().count(), 2, "what is held of no group is not split");
+    }
+
+    #[test]
+    fn a_group_is_split_when_no_other_that_this_osd_leads_is_about_to_serve() {
+        let mut alone = Alone::with_groups(2);
+        let mut map = map(2);
+        map.revision = 2;
+        map.pools.get_mut(&PG.pool).unwrap().split_to = Some(4);
+        for (pg, config) in &mut map.pgs {
+            config.epoch = alone.osd.shared.groups[index_of(&alone, *pg)].epoch;
+        }
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.now = alone.now + 2 * SETTLE;
+        alone.with(|router, cx| {
+            epoch::end(cx, 1, "a test");
+            router.splits.advance(cx);
+        });
+        assert!(alone.io.splits.is_empty(), "the clients of the other group wait already");
+        alone.run();
+        assert_eq!(alone.io.splits.len(), 1);
+    }
+
+    #[test]
+    fn a_group_that_cannot_serve_for_want_of_members_or_of_its_pool_holds_up_no_split() {
+        let (other, away) = (PgId { pool: PoolId(2), index: 0 }, OsdId(1));
+        for has_pool in [true, false] {
+            let mut alone = Alone::new();
+            let epoch = alone.osd.shared.groups[0].epoch;
+            let before = map_of(2, epoch, None);
+            let mut with_other = before.clone();
+            with_other.osds.insert(away, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+            let members = vec![OsdId(0), away];
+            let config =
+                PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync: members.clone(), learners: vec![] };
+            with_other.pgs.insert(other, config);
+            with_other.targets.insert(other, members);
+            let pool = PoolInfo { size: 2, min_size: 2, split_to: None, ..before.pools[&PG.pool].clone() };
+            with_other.pools.insert(other.pool, pool);
+            if !has_pool {
+                // It knows the group, and then no map shows it or its pool any more; nobody says that it was removed.
+                let mut no_split = with_other.clone();
+                no_split.pools.get_mut(&PG.pool).unwrap().split_to = None;
+                alone.osd.handle_map(alone.now, Arc::new(no_split), &mut alone.io);
+                alone.run();
+                assert!(alone.io.splits.is_empty());
+            }
+            let newest = if has_pool { with_other } else { before };
+            let newest = base::map::ClusterMap { revision: 3, ..newest };
+            alone.osd.handle_map(alone.now, Arc::new(newest), &mut alone.io);
+            alone.run();
+            let group = &alone.osd.shared.groups[index_of(&alone, other)];
+            assert!(group.config.primary == OsdId(0) && !group.is_active(), "{group:?}");
+            let asked: Vec<PgId> = alone.io.splits.iter().map(|(pg, _)| *pg).collect();
+            assert_eq!(asked, [PG]);
+        }
     }
 
     #[test]

@@ -81,6 +81,8 @@ fn record(cx: &Context<'_, impl Io>, id: OperationId) -> WriteRecord {
 
 /// What the store made of a write or zeroing: see [`write`].
 fn was_staged(cx: &mut Context<'_, impl Io>, id: OperationId, staged: Result<(), StageError>) -> bool {
+    let group = cx.operations.live(id).group;
+    let has_others = cx.groups[group].config.in_sync.len() > 1;
     let status = match &staged {
         Ok(()) => {
             ordered(cx, id);
@@ -88,10 +90,11 @@ fn was_staged(cx: &mut Context<'_, impl Io>, id: OperationId, staged: Result<(),
         }
         Err(StageError::Busy) => return false,
         Err(StageError::Full) => Status::NoSpace,
+        // Another member may do it, as soon as this one's epoch has ended.
+        Err(StageError::Failed(_)) if has_others => Status::NotActive,
         Err(StageError::Failed(_)) => Status::DeviceFailed,
     };
-    let operation = cx.operations.live(id);
-    let (purpose, group) = (operation.purpose, operation.group);
+    let purpose = cx.operations.live(id).purpose;
     cx.refuse(purpose, status);
     cx.groups[group].line.ended(id);
     cx.forget(id);
@@ -185,6 +188,9 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let (purpose, group, is_narrowed) = (operation.purpose, operation.group, operation.attempt.is_narrowed);
     if let Some(primary) = cx.groups[group].standing.primary_mut() {
         primary.under_way = primary.under_way.saturating_sub(1);
+        if let (Purpose::Cut(cut), OperationKind::Write) = (purpose, operation.kind) {
+            primary.cutting.tail_is_cut(operation.range.key.volume, cut);
+        }
     }
     let ordered_at = operation.order.at;
     if let Purpose::Client(asked) = purpose {
@@ -249,6 +255,17 @@ mod tests {
         pair.alone.io.to.remove(&pair.link);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn what_a_failed_drive_does_not_take_another_member_may() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        // Nothing is under way that is lost with it, so the epoch lasts a moment longer.
+        let crate::testing::Alone { osd, io, now } = &mut pair.alone;
+        osd.fail_drive(*now, "a test", io);
+        assert!(osd.shared.groups[0].is_active());
+        assert_eq!(pair.ask(&write), Some(Status::NotActive), "the client is to try again");
     }
 
     #[test]

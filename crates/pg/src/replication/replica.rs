@@ -66,7 +66,8 @@ pub(crate) fn apply_write(
 fn ordered_group(cx: &Context<'_, impl Io>, link: LinkId, replicate: &Replicate) -> Result<u32, Refusal> {
     let index = cx.groups.find(replicate.range.key.pg).ok_or((Status::NotActive, Epoch(0)))?;
     let group = &cx.groups[index];
-    match may_order(group, cx.links.osd_at(link), replicate.epoch, replicate.sequence) {
+    let sender = if cx.breaks(Sabotage::ObeyAnybody) { group.leader } else { cx.links.osd_at(link) };
+    match may_order(group, sender, replicate.epoch, replicate.sequence) {
         Err((Status::StaleEpoch, _)) if cx.breaks(Sabotage::ForgetFence) => Ok(index),
         taken => taken.map(|()| index),
     }

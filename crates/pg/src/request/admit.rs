@@ -1,4 +1,14 @@
 //! Admission: whether this OSD may serve a request of a client now, and what is known of an attempt at it that came before.
+//!
+//! # Where volumes end
+//! What reaches beyond the end of its volume, by the byte, is refused, reads too, by the size that this OSD's map shows. Whoever
+//! asked tries again: the map that shows a newer size may be on its way to the one or to the other. A map that is too old must
+//! not let anybody write where a volume was cut since ([`crate::moves::cut`]). So a primary admits nothing before its map
+//! shows the epoch that it serves. For such a map is no older than the epoch; and of a volume that was cut before that epoch
+//! was registered it shows the cut.
+//!
+//! That costs no time: who drives an OSD hands it a map that shows an epoch before the answer to the proposal of it
+//! ([`crate::Io::propose`]), as fences need it too. Should another one not, the group waits for the next map.
 
 use crate::broken::Sabotage;
 use crate::context::Context;
@@ -35,7 +45,8 @@ pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<
         return Err((Status::Fenced, details));
     }
     // The attach is newer than the map: it fences the older ones from here on.
-    volume.generation = volume.generation.max(request.generation);
+    volume.is_attached_as(request.generation);
+    let end = volume.bytes;
     let Some(index) = cx.groups.find(pg) else { return refuse(Status::NotPrimary) };
     let group = &cx.groups[index];
     // Whose map is from before a split may mean the other half.
@@ -43,13 +54,21 @@ pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<
     if group.config.primary != cx.me.id || !is_held {
         return refuse(Status::NotPrimary);
     }
-    if !group.is_active() {
+    if !group.is_active() || !group.is_shown {
         return refuse(Status::NotActive);
     }
     if request.epoch != group.epoch {
         return Err((Status::StaleEpoch, RefusalDetails { epoch: group.epoch, ..RefusalDetails::default() }));
     }
+    if end_of(request) > end && !cx.me.broken.is(Sabotage::ServeBeyondEnd) {
+        return refuse(Status::BeyondEnd);
+    }
     Ok(index)
+}
+
+/// Where a request ends, in bytes from the start of its volume.
+fn end_of(request: &Request) -> u64 {
+    u64::from(request.key.object) * OBJECT_BYTES + u64::from(request.offset) + u64::from(request.length)
 }
 
 /// As [`admit`], for what changes something: that takes enough members.
@@ -79,7 +98,8 @@ pub(crate) fn or_refuse(
 /// A request of a client that was taken up now.
 pub(crate) fn asked(cx: &Context<'_, impl Io>, link: LinkId, request: &Request, kind: RequestKind) -> Asked {
     let (volume, bytes) = (request.key.volume, request.length);
-    Asked { link, request: request.request, volume, kind, bytes, at: cx.now }
+    let tenant = cx.links.tenants.of(link);
+    Asked { link, tenant, request: request.request, volume, kind, bytes, at: cx.now }
 }
 
 /// The blocks that a request touches.
@@ -131,6 +151,7 @@ fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u
         Some(true) => Before::Done,
         Some(false) => Before::NotDone,
         None if is_log_enough || is_as_it_was(block) => Before::NotDone,
+        None if cx.breaks(Sabotage::TrustSilence) => Before::NotDone,
         None => Before::Unknown,
     };
     Some(runs_alike(range.blocks(), before))
@@ -197,9 +218,13 @@ pub(crate) fn is_member_full(cx: &Context<'_, impl Io>, group: u32) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::epoch;
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::map::ClusterMap;
     use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use std::sync::Arc;
+    use std::time::Duration;
     use wire::{Message, ReplicateAck};
     use zerocopy::little_endian::U32;
 
@@ -234,6 +259,60 @@ mod tests {
         assert_eq!(refused(&mut alone, &beyond), Some(Status::NotPrimary));
         let stale = Request { epoch: Epoch(0), ..wanted };
         assert_eq!(refused(&mut alone, &stale), Some(Status::StaleEpoch));
+    }
+
+    #[test]
+    fn nothing_is_admitted_that_reaches_beyond_the_end_of_its_volume_by_a_byte() {
+        let mut alone = Alone::new();
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().bytes = 3 * OBJECT_BYTES + 4097;
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        let wanted = request(&alone);
+        let (offset, length) = (4096, 1);
+        assert_eq!(refused(&mut alone, &Request { offset, length, ..wanted }), None);
+        let beyond = Some(Status::BeyondEnd);
+        assert_eq!(refused(&mut alone, &Request { offset, length: 2, ..wanted }), beyond);
+        assert_eq!(refused(&mut alone, &Request { offset: 4097, length: 1, ..wanted }), beyond);
+        let behind = ObjectKey { object: 4, ..wanted.key };
+        assert_eq!(refused(&mut alone, &Request { key: behind, length: 1, ..wanted }), beyond);
+        // Who asks wrongly otherwise is told that.
+        let stale = Request { key: behind, epoch: Epoch(0), ..wanted };
+        assert_eq!(refused(&mut alone, &stale), Some(Status::StaleEpoch));
+        // Nothing was begun of it; and what was refused is served when a map shows the larger volume.
+        alone.io.sent.clear();
+        alone.with(|_, cx| write::handle_zero(cx, LinkId(7), &Request { key: behind, ..wanted }));
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert!(reply.head.status == Status::BeyondEnd && reply.head.details.was_not_begun);
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().bytes = 5 * OBJECT_BYTES;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(refused(&mut alone, &Request { key: behind, ..wanted }), None);
+    }
+
+    #[test]
+    fn nobody_is_served_by_a_map_that_is_older_than_the_epoch() {
+        let mut alone = Alone::new();
+        alone.with(|_, cx| epoch::end(cx, 0, "a test"));
+        while alone.io.proposals.is_empty() {
+            alone.now = alone.now + Duration::from_millis(50);
+            alone.osd.end_turn(alone.now, &mut alone.io);
+        }
+        // It is granted, and the map that shows that is late.
+        let (pg, config) = alone.io.proposals.remove(0);
+        alone.osd.handle_proposal(alone.now, pg, Some(config.clone()), &mut alone.io);
+        alone.run();
+        assert!(alone.osd.shared.groups[0].is_active());
+        let wanted = request(&alone);
+        assert_eq!(wanted.epoch, config.epoch);
+        assert_eq!(refused(&mut alone, &wanted), Some(Status::NotActive));
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        map.pgs.insert(PG, config);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(refused(&mut alone, &wanted), None);
     }
 
     #[test]

@@ -3,18 +3,28 @@
 //! A request that is not taken up stays where it came in, and what its client sent after it stays behind it: the link
 //! presents it again after the next turn. So the line of each client is bounded by what its connection holds. What was
 //! taken up and must wait for its blocks ties up a place in line, and of a write also memory: of that each connection has a
-//! share, and all have one together. Who is in nobody's way does not wait, and needs no share. What clients may have, and in
-//! which shares, is to be decided here and nowhere else.
+//! share, and all have one together. Who is in nobody's way does not wait, and needs no share.
+//!
+//! Of all this memory, and of the buffers that are read into, which are its answers' until it has taken them, no tenant has
+//! more than it leaves to the others ([`base::tenant`]). What clients may have, and in which shares, is to be decided here
+//! and nowhere else.
 
 use crate::disk::Disk;
 use crate::group::Group;
-use crate::operation::Operations;
+use crate::operation::{Asked, OperationId, Operations};
 use crate::shares::Share;
-use base::{BLOCK_BYTES, BlockRange, BufferPool, LinkId};
+use base::tenant::may_have;
+use base::{BLOCK_BYTES, BlockRange, BufferPool, Tenant};
 use wire::Request;
 
 /// The most bytes a client may leave unread before no more of its requests are taken up.
 const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
+
+/// The same of all connections of one key together: each may leave its part of that.
+const TENANT_UNSENT_BYTES_MAX: usize = 64 << 20;
+
+/// The most messages of a client that are handled one after the other: then it is others' turn.
+pub(crate) const CLIENT_MESSAGES_MAX: usize = 256;
 
 /// The most of a connection's requests that wait in line, or waited there and are not answered yet. As many operations as a
 /// connection of NBD may have under way, and as many bytes as may be left unread: whoever means no harm hardly meets it, for
@@ -25,24 +35,31 @@ const WAITING_PER_LINK_MAX: Share = Share { operations: 256, bytes: CLIENT_UNSEN
 /// that are made at the start it takes less than 128 MiB of an OSD.
 const WAITING_MAX: Share = Share { operations: 8192, bytes: 64 << 20 };
 
-/// Whether more of a client's requests are taken up, of whose answers it left so many bytes unread.
-pub(crate) fn takes_client(unsent_bytes: usize) -> bool {
-    unsent_bytes <= CLIENT_UNSENT_BYTES_MAX
+/// Whether more of a client's requests are taken up, of whose answers it left so many bytes unread, and whose key has so
+/// many connections.
+pub(crate) fn takes_client(connections: usize, unsent_bytes: usize) -> bool {
+    unsent_bytes <= CLIENT_UNSENT_BYTES_MAX.min(TENANT_UNSENT_BYTES_MAX / connections)
 }
 
 /// Whether there is memory for a read: it holds at least one buffer at most for each of its blocks.
-pub(crate) fn takes_read(disk: &Disk, request: &Request) -> bool {
+pub(crate) fn takes_read(disk: &Disk, tenant: Tenant, request: &Request) -> bool {
     let (_, block_count) = request.blocks();
-    disk.small.available() >= usize::from(block_count) && disk.large.available() > 0
+    disk.small.has_for(tenant, block_count.into(), 0) && disk.large.has_for(tenant, 1, 0)
 }
 
-/// Whether there is memory for a read of so many blocks that waited and is free to go. It leaves half of the buffers to those
-/// who did not wait, for many may have waited for one write. Beyond that, memory is made for it, up to as much as may wait.
-pub(crate) fn takes_waiting_read(disk: &Disk, block_count: u16) -> bool {
+/// Whether there is memory for a read of so many blocks that waited and is free to go. Where it has a share of what waits,
+/// that is memory that can be made for it: whoever has none left keeps nobody behind it waiting. Another, as one that met
+/// damage, leaves half of the buffers to those who did not wait.
+pub(crate) fn takes_waiting_read(
+    disk: &Disk,
+    operations: &Operations,
+    id: OperationId,
+    block_count: u16,
+) -> bool {
     let count = usize::from(block_count);
     let has = |pool: &BufferPool| pool.available() >= pool.count() / 2 + count;
-    let may_make = disk.spare_bytes + count * BLOCK_BYTES <= WAITING_MAX.bytes;
-    may_make || has(&disk.small) && has(&disk.large)
+    let may_make = disk.spare_bytes.all() + count * BLOCK_BYTES <= WAITING_MAX.bytes;
+    operations.shares.has(id.slot) || may_make || has(&disk.small) && has(&disk.large)
 }
 
 /// Whether a group takes a zeroing.
@@ -51,66 +68,126 @@ pub(crate) fn takes_zero(group: &Group) -> bool {
 }
 
 /// Whether a group takes a write, and there is memory to hold its bytes, should it have to wait.
-pub(crate) fn takes_write(disk: &Disk, group: &Group) -> bool {
-    !group.line.is_full() && disk.large.available() > 0
+pub(crate) fn takes_write(disk: &Disk, tenant: Tenant, group: &Group) -> bool {
+    !group.line.is_full() && disk.large.has_for(tenant, 1, 0)
 }
 
-/// Whether a read that must wait in line may. It counts by what it is going to be read into.
-pub(crate) fn may_wait_to_read(operations: &Operations, link: LinkId, range: &BlockRange) -> bool {
-    may_wait(operations, link, usize::from(range.block_count) * BLOCK_BYTES)
+/// Whether a read that must wait in line may. It counts by what it is going to be read into, which is made for it then, if
+/// need be: with what was made and is not given back yet, all that waits has so much memory.
+pub(crate) fn may_wait_to_read(
+    disk: &Disk,
+    operations: &Operations,
+    asked: &Asked,
+    range: &BlockRange,
+) -> bool {
+    let bytes = usize::from(range.block_count) * BLOCK_BYTES;
+    let spare = &disk.spare_bytes;
+    let held = operations.shares.of_tenant(asked.tenant).bytes + spare.of(asked.tenant);
+    let free = WAITING_MAX.bytes.saturating_sub(operations.shares.all().bytes + spare.all());
+    may_have(asked.tenant, held, bytes, free) && may_wait(operations, asked, bytes)
 }
 
 /// The same of a write, whose bytes are held meanwhile. All of these have half of the memory that there is for it. The rest
 /// is for who is in nobody's way, and for reads.
-pub(crate) fn may_wait_to_write(disk: &Disk, operations: &Operations, link: LinkId) -> bool {
-    let is_left = disk.large.available() > disk.large.count() / 2;
-    is_left && may_wait(operations, link, disk.large.buffer_bytes())
+pub(crate) fn may_wait_to_write(disk: &Disk, operations: &Operations, asked: &Asked) -> bool {
+    let large = &disk.large;
+    let is_left = large.has_for(asked.tenant, 1, large.count() / 2);
+    is_left && may_wait(operations, asked, large.buffer_bytes())
 }
 
 /// The same of what holds nothing but its place.
-pub(crate) fn may_wait_in_place(operations: &Operations, link: LinkId) -> bool {
-    may_wait(operations, link, 0)
+pub(crate) fn may_wait_in_place(operations: &Operations, asked: &Asked) -> bool {
+    may_wait(operations, asked, 0)
 }
 
-fn may_wait(operations: &Operations, link: LinkId, bytes: usize) -> bool {
+fn may_wait(operations: &Operations, asked: &Asked, bytes: usize) -> bool {
     let shares = &operations.shares;
-    shares.of(link).fits(bytes, WAITING_PER_LINK_MAX) && shares.all().fits(bytes, WAITING_MAX)
+    let free = WAITING_MAX.operations - shares.all().operations.min(WAITING_MAX.operations);
+    shares.of(asked.link).fits(bytes, WAITING_PER_LINK_MAX)
+        && shares.all().fits(bytes, WAITING_MAX)
+        && may_have(asked.tenant, shares.of_tenant(asked.tenant).operations, 1, free)
+}
+
+/// Checks that what waits, and the memory that was made for it, is within these bounds.
+///
+/// # Errors
+/// How much there is.
+pub(crate) fn check_bounds(disk: &Disk, operations: &Operations) -> Result<(), String> {
+    let (all, of_link) = (operations.shares.all(), operations.shares.most_of_a_link());
+    let (spare_bytes, spare_bytes_max) = (disk.spare_bytes.all(), 2 * WAITING_MAX.bytes);
+    let is_within =
+        |share: Share, most: Share| share.operations <= most.operations && share.bytes <= most.bytes;
+    match is_within(all, WAITING_MAX) && is_within(of_link, WAITING_PER_LINK_MAX) {
+        true if spare_bytes <= spare_bytes_max => Ok(()),
+        _ => {
+            Err(format!("{all:?} waits, of one connection {of_link:?}; {spare_bytes} bytes were made for it"))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::context::Shared;
     use crate::group::line::IN_FLIGHT_MAX;
     use crate::links::Peer;
-    use crate::links::access::ClientLink;
+    use crate::links::access::{ClientLink, Credential};
     use crate::operation::{OperationKind, Purpose};
     use crate::osd::Progress;
     use crate::testing::{Alone, PG, Pair, VOLUME};
-    use base::{ClientId, Epoch, Generation, ObjectKey};
+    use base::figures::RequestKind;
+    use base::{Access, ClientId, Epoch, Generation, Instant, LinkId, ObjectKey, Principal, PublicKey};
     use wire::{Kind, Message, ReplicateAck, Status};
 
     #[test]
     fn a_client_that_does_not_read_its_answers_gets_no_more() {
-        assert!(takes_client(CLIENT_UNSENT_BYTES_MAX) && !takes_client(CLIENT_UNSENT_BYTES_MAX + 1));
+        assert!(takes_client(1, CLIENT_UNSENT_BYTES_MAX) && !takes_client(1, CLIENT_UNSENT_BYTES_MAX + 1));
+        let of_many = TENANT_UNSENT_BYTES_MAX / 4096;
+        assert!(takes_client(4096, of_many) && !takes_client(4096, of_many + 1), "nor by many connections");
     }
 
-    #[test]
-    fn a_read_waits_for_memory_for_each_of_its_blocks() {
-        let alone = Alone::new();
-        let read = |blocks: u32| Request {
+    /// What asks for so many blocks.
+    fn read_of(blocks: u32) -> Request {
+        Request {
             request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 0 },
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
             offset: 0,
             length: blocks * BLOCK_BYTES as u32,
             epoch: Epoch(1),
             generation: Generation(1),
             origin: 0,
             since: None,
-        };
+        }
+    }
+
+    fn asked(link: LinkId, tenant: Tenant) -> Asked {
+        let (kind, at) = (RequestKind::Read, Instant::default());
+        Asked { link, tenant, request: 1, volume: VOLUME, kind, bytes: 0, at }
+    }
+
+    #[test]
+    fn a_read_waits_for_memory_for_each_of_its_blocks() {
+        let alone = Alone::new();
         let disk = &alone.osd.shared.disk;
+        let takes = |blocks: u32| takes_read(disk, Tenant::NOBODY, &read_of(blocks));
         let there = disk.small.available() as u32;
-        assert!(takes_read(disk, &read(there)) && !takes_read(disk, &read(there + 1)));
+        assert!(takes(there) && !takes(there + 1));
+    }
+
+    #[test]
+    fn a_tenant_leaves_as_many_buffers_as_it_has_for_reads_and_writes() {
+        let mut alone = Alone::new();
+        let (tenant, other) = (Tenant(1), Tenant(2));
+        let Shared { disk, groups, .. } = &mut alone.osd.shared;
+        let group = &groups[0];
+        let mut lent: Vec<_> = (0..2).filter_map(|_| disk.large.take_for(tenant)).collect();
+        assert!(!takes_read(disk, tenant, &read_of(1)) && !takes_write(disk, tenant, group));
+        assert!(takes_read(disk, other, &read_of(1)) && takes_write(disk, other, group));
+        disk.put(lent.pop().unwrap());
+        assert!(takes_read(disk, tenant, &read_of(1)), "its client took an answer");
+        lent.extend((0..2).filter_map(|_| disk.small.take_for(tenant)));
+        assert!(!takes_read(disk, tenant, &read_of(1)) && takes_read(disk, other, &read_of(2)));
     }
 
     #[test]
@@ -123,34 +200,63 @@ mod tests {
                 let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
                 cx.hold(id);
             }
-            assert!(!takes_zero(&cx.groups[0]) && !takes_write(cx.disk, &cx.groups[0]));
+            assert!(!takes_zero(&cx.groups[0]) && !takes_write(cx.disk, Tenant::NOBODY, &cx.groups[0]));
             cx.groups[0].line.take_all();
         });
     }
 
     #[test]
     fn what_waits_has_a_bound_of_operations_and_of_bytes() {
-        let mut operations = Operations::default();
-        let (one, other) = (LinkId(1), LinkId(2));
+        let alone = Alone::new();
+        let (disk, mut operations) = (&alone.osd.shared.disk, Operations::default());
+        let nobody = |link| asked(LinkId(link), Tenant::NOBODY);
+        let (one, other) = (nobody(1), nobody(2));
         let range = BlockRange { block_count: 64, ..BlockRange::default() };
         let bytes = 64 * BLOCK_BYTES;
         let large = (WAITING_PER_LINK_MAX.bytes / bytes) as u32;
         for slot in 0..large {
-            assert!(may_wait_to_read(&operations, one, &range));
-            operations.shares.count(slot, one, bytes);
+            assert!(may_wait_to_read(disk, &operations, &one, &range));
+            operations.shares.count(slot, one.link, one.tenant, bytes);
         }
-        assert!(!may_wait_to_read(&operations, one, &range) && may_wait_in_place(&operations, one));
-        assert!(may_wait_to_read(&operations, other, &range), "another connection has its own share");
+        assert!(!may_wait_to_read(disk, &operations, &one, &range) && may_wait_in_place(&operations, &one));
+        assert!(may_wait_to_read(disk, &operations, &other, &range), "another connection has its own share");
         for slot in large..large + WAITING_PER_LINK_MAX.operations as u32 {
-            operations.shares.count(slot, other, 0);
+            operations.shares.count(slot, other.link, other.tenant, 0);
         }
-        assert!(!may_wait_in_place(&operations, other));
+        assert!(!may_wait_in_place(&operations, &other));
         // As one connection has of large ones, others have.
         for slot in 1000..1000 + (WAITING_MAX.bytes / bytes) as u32 - large {
-            operations.shares.count(slot, LinkId(u64::from(slot)), bytes);
+            operations.shares.count(slot, LinkId(u64::from(slot)), Tenant::NOBODY, bytes);
         }
-        let newcomer = LinkId(3);
-        assert!(!may_wait_to_read(&operations, newcomer, &range) && may_wait_in_place(&operations, newcomer));
+        let newcomer = nobody(3);
+        assert!(!may_wait_to_read(disk, &operations, &newcomer, &range));
+        assert!(may_wait_in_place(&operations, &newcomer));
+    }
+
+    #[test]
+    fn a_tenant_with_many_connections_leaves_half_of_what_may_wait() {
+        let mut alone = Alone::new();
+        let disk = &mut alone.osd.shared.disk;
+        let mut operations = Operations::default();
+        let range = BlockRange { block_count: 64, ..BlockRange::default() };
+        // On another connection each.
+        let of_tenant = |slot: u32| asked(LinkId(u64::from(slot)), Tenant(1));
+        let newcomer = asked(LinkId(50_000), Tenant(2));
+        // A part of it was made, and is its clients' until they have taken it.
+        disk.spare_bytes.add(Tenant(1), WAITING_MAX.bytes / 4);
+        let mut slot = 0;
+        while may_wait_to_read(disk, &operations, &of_tenant(slot), &range) {
+            operations.shares.count(slot, LinkId(u64::from(slot)), Tenant(1), 64 * BLOCK_BYTES);
+            slot += 1;
+        }
+        assert_eq!(operations.shares.of_tenant(Tenant(1)).bytes, WAITING_MAX.bytes / 4);
+        assert!(may_wait_to_read(disk, &operations, &newcomer, &range));
+        while may_wait_in_place(&operations, &of_tenant(slot)) {
+            operations.shares.count(slot, LinkId(u64::from(slot)), Tenant(1), 0);
+            slot += 1;
+        }
+        assert_eq!(operations.shares.of_tenant(Tenant(1)).operations, WAITING_MAX.operations / 2);
+        assert!(may_wait_in_place(&operations, &newcomer));
     }
 
     /// A group of which the replica does not acknowledge a write of that block.
@@ -205,35 +311,96 @@ mod tests {
         assert_eq!(progress, Progress { consumed: 0, is_stalled: true }, "nothing ended meanwhile");
         assert_eq!(pair.alone.osd.view().operations_in_flight(), before + taken);
         acknowledge(&mut pair);
-        let spare_bytes = pair.alone.osd.shared.disk.spare_bytes;
+        let spare_bytes = pair.alone.osd.shared.disk.spare_bytes.all();
         assert!(spare_bytes > 0, "there are not so many buffers");
         pair.turn();
         assert_eq!(told(&mut pair, TENANT), vec![Status::Ok; taken]);
-        assert_eq!(pair.alone.osd.shared.disk.spare_bytes, 0);
+        assert_eq!(pair.alone.osd.shared.disk.spare_bytes.all(), 0);
         assert_eq!(pair.alone.osd.shared.operations.shares.all(), Share::default());
         assert!(asks(&mut pair, TENANT, &all[taken * read.len()..]).consumed > 0, "it goes on");
     }
 
     #[test]
-    fn reads_that_waited_are_read_as_there_is_memory_and_hold_up_no_write_meanwhile() {
+    fn a_read_that_waits_has_its_memory_kept_and_one_for_which_there_is_none_does_not_begin_to() {
         let mut pair = slow(10);
         let (read, write) = (pair.request(10).encode(Kind::Read).to_vec(), pair.write_of(11, 8));
         assert!(!asks(&mut pair, TENANT, &read).is_stalled);
+        // Others have all the rest of it.
+        let Shared { disk, operations, .. } = &mut pair.alone.osd.shared;
+        let kept = operations.shares.all().bytes;
+        assert_eq!(kept, BLOCK_BYTES);
+        disk.spare_bytes.add(Tenant::NOBODY, WAITING_MAX.bytes - kept);
+        assert!(asks(&mut pair, LinkId(52), &read).is_stalled, "one more cannot wait");
+        // And all buffers.
         let disk = &mut pair.alone.osd.shared.disk;
-        disk.spare_bytes = WAITING_MAX.bytes;
         let lent: Vec<_> = std::iter::from_fn(|| disk.small.take()).collect();
-        assert!(!takes_waiting_read(disk, 1));
         pair.acknowledges = true;
         acknowledge(&mut pair);
         assert!(!asks(&mut pair, LinkId(51), &write).is_stalled);
         pair.run();
         assert_eq!(told(&mut pair, LinkId(51)), [Status::Ok]);
-        assert!(told(&mut pair, TENANT).is_empty());
-        for buffer in lent {
-            pair.alone.osd.put_buffer(buffer);
-        }
-        pair.run();
         assert_eq!(told(&mut pair, TENANT), [Status::Ok]);
+        drop(lent);
+    }
+
+    /// Somebody with that key connects as a client.
+    fn connects(alone: &mut Alone, link: LinkId, key: u8) {
+        let principal = Principal { public_key: PublicKey([key; 32]), access: Access::Admin };
+        let seen_at = alone.osd.shared.volumes.map.revision;
+        let credential = Credential { name: format!("key-{key}").into(), principal, seen_at };
+        alone.osd.handle_accepted(link, Some(credential.clone())).unwrap();
+        let client = ClientLink::new(ClientId(link.0), Some(credential));
+        alone.osd.shared.links.insert(link, Peer::Client(client));
+    }
+
+    #[test]
+    fn who_takes_no_answers_keeps_half_of_the_buffers_from_others_at_most() {
+        let mut alone = Alone::new();
+        alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+        alone.io.is_deaf = true;
+        let (deaf, beside_it, other) = (LinkId(60), LinkId(61), LinkId(62));
+        connects(&mut alone, deaf, 1);
+        connects(&mut alone, beside_it, 1);
+        connects(&mut alone, other, 2);
+        let epoch = alone.osd.shared.groups[0].epoch;
+        let read = Request { epoch, ..read_of(1) }.encode(Kind::Read).to_vec();
+        let count = alone.osd.shared.disk.small.count();
+        let Alone { osd, io, now } = &mut alone;
+        let progress = osd.handle_bytes(*now, deaf, &read.repeat(count), io).unwrap();
+        assert_eq!(progress, Progress { consumed: count / 2 * read.len(), is_stalled: true });
+        let [tenant, another] = [deaf, other].map(|link| osd.tenant(link).unwrap());
+        assert!(osd.was_held_back(tenant, *now) && !osd.was_held_back(another, *now));
+        // What was asked for is read, and on its way from then on.
+        alone.run();
+        let Alone { osd, io, now } = &mut alone;
+        for link in [deaf, beside_it] {
+            let progress = osd.handle_bytes(*now, link, &read, io).unwrap();
+            assert_eq!(progress, Progress { consumed: 0, is_stalled: true });
+        }
+        let progress = osd.handle_bytes(*now, other, &read, io).unwrap();
+        assert_eq!(progress, Progress { consumed: read.len(), is_stalled: false });
+        for buffer in std::mem::take(&mut io.unsent) {
+            osd.put_buffer(buffer);
+        }
+        assert!(!osd.handle_bytes(*now, deaf, &read, io).unwrap().is_stalled, "it took its answers");
+    }
+
+    #[test]
+    fn a_client_is_handled_for_a_while_and_then_it_is_the_turn_of_others() {
+        let mut alone = Alone::new();
+        let link = LinkId(60);
+        connects(&mut alone, link, 1);
+        // Each is answered at once.
+        let read = read_of(1).encode(Kind::Read).to_vec();
+        let all = read.repeat(CLIENT_MESSAGES_MAX + 1);
+        let Alone { osd, io, now } = &mut alone;
+        let progress = osd.handle_bytes(*now, link, &all, io).unwrap();
+        let consumed = CLIENT_MESSAGES_MAX * read.len();
+        assert_eq!(progress, Progress { consumed, is_stalled: true });
+        let progress = osd.handle_bytes(*now, link, &all[consumed..], io).unwrap();
+        assert_eq!(progress, Progress { consumed: read.len(), is_stalled: false });
+        let tenant = osd.tenant(link).unwrap();
+        assert!(!osd.was_held_back(tenant, *now), "there was nothing that it had to wait for");
     }
 
     #[test]

@@ -51,12 +51,12 @@ impl Reads {
         let asked = admit::asked(cx, link, request, RequestKind::Read);
         let admitted = admit::admit(cx, request);
         let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
-        if !queue::takes_read(cx.disk, request) {
+        if !queue::takes_read(cx.disk, asked.tenant, request) {
             return Handled::Stalled;
         }
         let range = admit::range_of(request);
         let has_conflict = has_conflict(cx, group, &range);
-        if has_conflict && !queue::may_wait_to_read(cx.operations, link, &range) {
+        if has_conflict && !queue::may_wait_to_read(cx.disk, cx.operations, &asked, &range) {
             return Handled::Stalled;
         }
         let id = admit::add_operation(cx, asked, request, group, OperationKind::Read);
@@ -83,7 +83,7 @@ impl Reads {
             self.tell_allocated(cx, group, asked, &request.key);
             return Handled::Done;
         }
-        if !queue::may_wait_in_place(cx.operations, link) {
+        if !queue::may_wait_in_place(cx.operations, &asked) {
             return Handled::Stalled;
         }
         let id = cx.operations.add_for(OperationKind::Read, Purpose::Client(asked), group, range);
@@ -110,7 +110,7 @@ impl Reads {
                 self.tell_allocated(cx, group, asked, &range.key);
                 cx.forget(id);
             }
-            _ if !queue::takes_waiting_read(cx.disk, range.block_count) => return false,
+            _ if !queue::takes_waiting_read(cx.disk, cx.operations, id, range.block_count) => return false,
             _ => self.start(cx, id),
         }
         true

@@ -15,7 +15,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     let admitted = admit::admit_change(cx, request);
     let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
-    let may_wait = queue::may_wait_in_place(cx.operations, link);
+    let may_wait = queue::may_wait_in_place(cx.operations, &asked);
     if !queue::takes_zero(&cx.groups[group]) || has_conflict && !may_wait {
         return Handled::Stalled;
     }
@@ -47,8 +47,8 @@ pub(crate) fn handle_write(
         return Handled::Done;
     }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
-    let may_wait = !has_conflict || queue::may_wait_to_write(cx.disk, cx.operations, link);
-    if !queue::takes_write(cx.disk, &cx.groups[group]) || !may_wait {
+    let may_wait = !has_conflict || queue::may_wait_to_write(cx.disk, cx.operations, &asked);
+    if !queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]) || !may_wait {
         return Handled::Stalled;
     }
     if !payload_verifies(request.offset, checksums, data) {
@@ -70,7 +70,8 @@ pub(crate) fn handle_write(
 
 /// The slow way: a write's bytes are kept until the blocks are free, their edges read, or the store has room.
 fn hold(cx: &mut Context<'_, impl Io>, id: OperationId, request: &Request, data: &[u8]) {
-    let mut held = cx.disk.large.take().expect("one was there a moment ago");
+    let tenant = cx.operations.live(id).tenant();
+    let mut held = cx.disk.large.take_for(tenant).expect("one was there a moment ago");
     let start = request.offset as usize % BLOCK_BYTES;
     held.bytes_mut().expect("a buffer from the pool is unique")[start..start + data.len()]
         .copy_from_slice(data);

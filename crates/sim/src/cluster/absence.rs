@@ -4,6 +4,7 @@
 use super::client::{ClientProcess, all_of};
 use super::history::Kind;
 use super::life::Life;
+use super::registry::POOL;
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use base::{OsdId, PgId};
 use std::collections::BTreeMap;
@@ -103,6 +104,7 @@ impl Life {
     fn goes(&mut self, node: usize) -> Absence {
         let osd = OsdId(node as u32);
         let of_it = self.registry.map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&osd));
+        let of_it = of_it.filter(|(pg, _)| pg.pool == POOL);
         let ends = of_it.map(|(pg, _)| (*pg, self.world.group_ends[pg.index as usize]));
         let left_at: BTreeMap<PgId, u64> = ends.filter(|(_, end)| *end > 0).collect();
         if left_at.is_empty() || !self.nodes[node].is_running() {

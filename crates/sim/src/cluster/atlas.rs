@@ -2,6 +2,7 @@
 
 use super::life::Life;
 use super::node::Node;
+use super::plan::FaultKind;
 use super::registry::{POOL, volume_id};
 use super::world::{MILLISECOND, Process, SECOND};
 use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, crc32c};
@@ -22,6 +23,18 @@ struct Tail {
     node: usize,
     /// The groups it was in sync in, and their epochs.
     groups: Vec<(PgId, Epoch)>,
+    /// How often it had been started.
+    starts: u32,
+}
+
+/// Where a batch is missing on a node's drive that was written elsewhere and told as done. The node knows as little as
+/// anybody, until it is started again: then its log ends there, or it does not start at all.
+#[derive(Clone, Debug)]
+struct Astray {
+    node: usize,
+    places: Range<u32>,
+    /// How often it had been started.
+    starts: u32,
 }
 
 /// Who served which group in which epoch: the node, and which of its lives.
@@ -33,6 +46,9 @@ const UNREADABLE_PAUSE: u64 = 1100 * MILLISECOND;
 /// and what they have of it rotted. See "What is not there yet" in `docs/protocol.md`.
 pub(super) const LOST_HALF_WRITTEN: &str = "a block is lost: rotten here, half written there";
 
+/// Places of a drive that are tried for a write that goes astray.
+const PLACES_TRIED: usize = 8;
+
 /// Why a block is lost that a script has taken away everywhere.
 const DESTROYED: &str = "a block is lost: its last copy was destroyed";
 
@@ -41,6 +57,7 @@ const DESTROYED: &str = "a block is lost: its last copy was destroyed";
 pub(super) struct Atlas {
     spots: Vec<Spot>,
     tail: Option<Tail>,
+    astray: Option<Astray>,
     /// Blocks of volumes of which no sound copy of the newest version is left, as no plan makes it.
     pub(super) destroyed: BTreeSet<(VolumeId, u64)>,
 }
@@ -83,6 +100,33 @@ fn names_of<'a>(node: &'a Node, key: &'a ObjectKey) -> impl Iterator<Item = Obje
     objects.filter(|name| is_same(name, key))
 }
 
+/// The blocks of objects that a node has at these places of its drive, by its index.
+fn blocks_within(node: &Node, places: &Range<u32>) -> Vec<(ObjectKey, u16)> {
+    let mut found = Vec::new();
+    let Some(store) = node.osd().map(pg::Osd::store) else { return found };
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    let mut keys: Vec<ObjectKey> = store.objects().collect();
+    keys.sort_unstable();
+    for key in keys {
+        extents.clear();
+        checksums.clear();
+        store.lookup(&key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
+        for extent in &extents {
+            let Some(location) = extent.location else { continue };
+            let here = (location.0..).zip(extent.first_block..extent.first_block + extent.block_count);
+            found.extend(here.filter(|(place, _)| places.contains(place)).map(|(_, block)| (key, block)));
+        }
+    }
+    found
+}
+
+/// Whether something does not verify at these places of a node's drive.
+fn has_damage_within(node: &Node, places: &Range<u32>) -> bool {
+    let is_sound =
+        |(key, block): &(ObjectKey, u16)| look(node, key, *block).is_none_or(|held| held.is_sound());
+    !blocks_within(node, places).iter().all(is_sound)
+}
+
 fn is_same(one: &ObjectKey, other: &ObjectKey) -> bool {
     (one.volume, one.object) == (other.volume, other.object)
 }
@@ -94,8 +138,19 @@ impl Atlas {
         let is_over = |(pg, epoch): &(PgId, Epoch)| {
             served.range((*pg, Epoch(epoch.0 + 1))..=(*pg, Epoch(u32::MAX))).next().is_some()
         };
-        self.tail.take_if(|tail| nodes[tail.node].is_running() && tail.groups.iter().all(is_over));
-        self.tail.is_some()
+        let is_back = |node: usize, starts: u32| nodes[node].is_running() && nodes[node].starts() > starts;
+        self.tail.take_if(|tail| is_back(tail.node, tail.starts) && tail.groups.iter().all(is_over));
+        self.astray.take_if(|astray| {
+            let Astray { node, ref places, starts } = *astray;
+            is_back(node, starts) && !has_damage_within(&nodes[node], places)
+        });
+        self.tail.is_some() || self.astray.is_some()
+    }
+
+    /// Who lacks a batch of its log, and has not been started since.
+    fn lacks_a_batch(&self, nodes: &[Node]) -> Option<usize> {
+        let is_new = |astray: &&Astray| nodes[astray.node].starts() == astray.starts;
+        self.astray.as_ref().filter(is_new).map(|astray| astray.node)
     }
 
     /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
@@ -156,7 +211,8 @@ impl Life {
                 (Some(held), Some(wanted)) => held.is_sound() && held.is_same(wanted),
                 (held, wanted) => held.is_none() && wanted.is_none(),
             };
-            is_right && node.is_running() && node.reads_since(since) && self.registry.is_in(*osd)
+            let is_there = node.is_running() && !node.has_failed_drive();
+            is_right && is_there && node.reads_since(since) && self.registry.is_in(*osd)
         })
     }
 
@@ -189,7 +245,8 @@ impl Life {
             in_sync.len() >= in_sync_min
                 && self.registry.map.targets[*pg].iter().any(|osd| !in_sync.contains(osd))
         };
-        let degraded: Vec<PgId> = self.registry.map.pgs.keys().filter(is_degraded).copied().collect();
+        let of_pool = self.registry.map.pgs.keys().filter(|pg| pg.pool == POOL);
+        let degraded: Vec<PgId> = of_pool.filter(is_degraded).copied().collect();
         (!degraded.is_empty()).then(|| degraded[self.world.random.index(degraded.len())])
     }
 
@@ -200,7 +257,6 @@ impl Life {
         let is_at_the_primary = degraded.is_some() || self.world.random.percent(50);
         let pg = degraded.unwrap_or(any);
         let in_sync: Vec<OsdId> = self.registry.map.pgs[&pg].in_sync.clone();
-        let target = self.registry.map.targets[&pg].clone();
         let index = match is_at_the_primary {
             true => self.registry.map.pgs[&pg].primary.0 as usize,
             false => in_sync[self.world.random.index(in_sync.len())].0 as usize,
@@ -210,32 +266,14 @@ impl Life {
             false => self.some_block(pg, index),
         };
         let Some((key, block)) = found else { return };
-        let Some(held) = look(&self.nodes[index], &key, block).filter(Held::is_sound) else { return };
-        // Nobody else may have lost the same block, and one who has it must be there.
-        let is_spoiled = |spot: &Spot| is_same(&spot.key, &key) && spot.block == block;
-        let has_it = |osd: &OsdId| {
-            let node = osd.0 as usize;
-            node != index
-                && target.contains(osd)
-                // Who is out counts as gone when it is down.
-                && self.registry.is_in(*osd)
-                && !self.registry.is_gone(node)
-                && look(&self.nodes[node], &key, block)
-                    .is_some_and(|theirs| theirs.is_sound() && theirs.is_same(&held))
-        };
-        // Of a pool that keeps one copy the others are on their way out.
-        let keeps_one = self.registry.pool().size < 2;
-        if keeps_one || self.atlas.spots.iter().any(is_spoiled) || !in_sync.iter().any(has_it) {
+        if !self.may_lose_copy(index, &key, block) {
             return;
         }
-        let location = held.location;
+        let Some(location) = look(&self.nodes[index], &key, block).map(|held| held.location) else { return };
         if self.nodes[index].rot(location, &mut self.world.random) {
             self.world.event(Some(Process(index)), "rot");
             self.world.story(Some(Process(index)), || format!("block {block} of {key} rots"));
-            self.world.has_damage = true;
-            let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
-            self.world.spoiled.insert((key.volume, in_volume));
-            self.atlas.spots.push(Spot { node: index, key, block });
+            self.has_lost_copy(index, key, block);
             if let Some(other) = in_sync.iter().map(|osd| osd.0 as usize).find(|other| *other != index)
                 && self.doomed.is_none()
                 && self.world.random.percent(40)
@@ -244,6 +282,107 @@ impl Life {
                 let outage = self.world.random.between(SECOND, 6 * SECOND);
                 self.doom(other, outage);
             }
+        }
+    }
+
+    /// Whether a block of a node may be spoiled: another member in sync has it, sound, and is there to stay.
+    fn may_lose_copy(&self, index: usize, key: &ObjectKey, block: u16) -> bool {
+        let map = &self.registry.map;
+        let (Some(config), Some(target)) = (map.pgs.get(&key.pg), map.targets.get(&key.pg)) else {
+            return false;
+        };
+        let held = look(&self.nodes[index], key, block).filter(Held::is_sound);
+        // Nobody else may have lost the same block, and one who has it must be there.
+        let is_spoiled = |spot: &Spot| is_same(&spot.key, key) && spot.block == block;
+        let has_it = |osd: &OsdId| {
+            let node = osd.0 as usize;
+            node != index
+                && target.contains(osd)
+                // Who is out counts as gone when it is down.
+                && self.registry.is_in(*osd)
+                && !self.registry.has_lost_its_drive(node)
+                && look(&self.nodes[node], key, block)
+                    .zip(held)
+                    .is_some_and(|(theirs, held)| theirs.is_sound() && theirs.is_same(&held))
+        };
+        // Of a pool that keeps one copy the others are on their way out.
+        let keeps_one = self.registry.pool().size < 2;
+        key.pg.pool == POOL
+            && !keeps_one
+            && !self.atlas.spots.iter().any(is_spoiled)
+            && config.in_sync.iter().any(has_it)
+    }
+
+    /// Notes that a node has a block no more as it was.
+    fn has_lost_copy(&mut self, node: usize, key: ObjectKey, block: u16) {
+        self.world.has_damage = true;
+        let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
+        self.world.spoiled.insert((key.volume, in_volume));
+        self.atlas.spots.push(Spot { node, key, block });
+    }
+
+    /// A batch on its way to some drive is written to another place of it, over what lies there, and is told as done. So it
+    /// counts as durable, and is not where it belongs; and other blocks are not what they were. The others have all of it.
+    pub(super) fn misdirect_some_write(&mut self) {
+        let index = self.world.random.index(self.nodes.len());
+        let groups = self.groups_in_sync(index);
+        if !self.may_lose_the_end_of_a_log(&groups) {
+            return;
+        }
+        let Some((from, blocks)) = self.nodes[index].some_batch_in_flight(&mut self.world.random) else {
+            // Some node will have one soon.
+            if self.world.random.percent(70) {
+                self.strike_soon(FaultKind::MisdirectedWrite, 10);
+            }
+            return;
+        };
+        for _ in 0..PLACES_TRIED {
+            let Some(to) = self.some_place_of_drive(index, blocks) else { return };
+            let hit = blocks_within(&self.nodes[index], &(to..to + blocks));
+            let may_hit = hit.iter().all(|(key, block)| self.may_lose_copy(index, key, *block));
+            if !may_hit || !self.nodes[index].misdirect(from, to) {
+                continue;
+            }
+            self.world.event(Some(Process(index)), "a write goes astray");
+            self.world.story(Some(Process(index)), || {
+                format!("what was meant for {from}+{blocks} of its drive goes to {to}, and hits {hit:?}")
+            });
+            self.world.coverage.add("blocks that a write hit which went astray", hit.len() as u64);
+            for (key, block) in hit {
+                self.has_lost_copy(index, key, block);
+            }
+            let starts = self.nodes[index].starts();
+            self.world.has_damage = true;
+            self.atlas.astray = Some(Astray { node: index, places: from..from + blocks, starts });
+            self.atlas.tail = Some(Tail { node: index, groups, starts });
+            if self.doomed.is_none() {
+                let outage = self.world.random.between(100 * MILLISECOND, 6 * SECOND);
+                self.doom(index, outage);
+            }
+            return;
+        }
+    }
+
+    /// Where so many blocks may lie in a node's log, mostly over some that count.
+    fn some_place_of_drive(&mut self, index: usize, blocks: u32) -> Option<u32> {
+        let log = self.nodes[index].log_places();
+        let last = log.end.checked_sub(blocks).filter(|last| *last > log.start)?;
+        let pg = self.registry.some_group(&mut self.world.random);
+        let found = self.some_block(pg, index).filter(|_| self.world.random.percent(70));
+        let over = found.and_then(|(key, block)| look(&self.nodes[index], &key, block));
+        Some(match over.map(|held| held.location) {
+            Some(place) => {
+                let before = self.world.random.below(u64::from(blocks)) as u32;
+                place.saturating_sub(before).clamp(log.start, last)
+            }
+            None => self.world.random.between(u64::from(log.start), u64::from(last)) as u32,
+        })
+    }
+
+    /// Whoever lacks a batch of its log and does not know is started anew: nothing shall break any more, and that would.
+    pub(super) fn start_anew_who_lacks_a_batch(&mut self) {
+        if let Some(node) = self.atlas.lacks_a_batch(&self.nodes) {
+            self.stop_node_for(node, false, "is started anew after a write went astray", SECOND);
         }
     }
 
@@ -302,19 +441,7 @@ impl Life {
 
     /// A node's process dies, and a block at the end of its log rots, if no write can be lost for good by that.
     fn rot_end(&mut self, index: usize, groups: Vec<(PgId, Epoch)>, location: u32) -> bool {
-        let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
-        let has_lost = (0..self.nodes.len()).any(|node| self.registry.is_gone(node));
-        let fails_to_read = self.nodes.iter().any(|node| !node.reads_since(self.world.now));
-        let is_in = |info: &base::map::OsdInfo| info.admission == base::map::Admission::In;
-        let has_out = !self.registry.map.osds.values().all(is_in);
-        if self.registry.pool().min_size < 2
-            || is_alone
-            || has_lost
-            || has_out
-            || fails_to_read
-            || !self.registry.is_settled()
-            || self.atlas.has_damage(&self.nodes, &self.served)
-        {
+        if !self.may_lose_the_end_of_a_log(&groups) {
             return false;
         }
         self.stop_node(index, false, "crash");
@@ -323,8 +450,28 @@ impl Life {
             self.world.event(Some(Process(index)), "the end of a log rots");
             self.world.story(Some(Process(index)), || format!("block {location} of its drive rots"));
             self.world.has_damage = true;
-            self.atlas.tail = Some(Tail { node: index, groups });
+            self.atlas.tail = Some(Tail { node: index, groups, starts: self.nodes[index].starts() });
         }
         is_rotten
+    }
+
+    /// Whether nothing is lost if a node that is in sync in these groups starts without what it acknowledged last: all the others
+    /// in sync have it, and it must never be alone with what it has.
+    fn may_lose_the_end_of_a_log(&mut self, groups: &[(PgId, Epoch)]) -> bool {
+        let is_alone = groups.iter().any(|(pg, _)| self.registry.map.pgs[pg].in_sync.len() < 2);
+        let has_lost = (0..self.nodes.len()).any(|node| self.registry.has_lost_its_drive(node));
+        let fails_to_read = self.nodes.iter().any(|node| !node.reads_since(self.world.now));
+        let mut nodes = (0..self.nodes.len()).map(|node| OsdId(node as u32));
+        // One that was not added yet holds nothing.
+        let has_out = nodes.any(|osd| self.registry.map.osds.contains_key(&osd) && !self.registry.is_in(osd));
+        // A group that goes on with one member alone may go on with this one.
+        let waits_for_others = self.registry.map.pools.values().all(|pool| pool.min_size > 1);
+        waits_for_others
+            && !is_alone
+            && !has_lost
+            && !has_out
+            && !fails_to_read
+            && self.registry.is_settled()
+            && !self.atlas.has_damage(&self.nodes, &self.served)
     }
 }

@@ -4,7 +4,6 @@ use super::fencer::{Fencer, Progress};
 use super::history::{History, Kind};
 use super::node::Clock;
 use super::plan::Plan;
-use super::registry::VOLUME_OBJECTS;
 use super::world::{Input, MICROSECOND, MILLISECOND, Process, World};
 use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
@@ -114,6 +113,11 @@ impl ClientProcess {
             errands: Vec::new(),
             refusals: Vec::new(),
         }
+    }
+
+    /// Its id in its present life, or its last one.
+    pub(super) fn id(&self) -> ClientId {
+        self.id
     }
 
     /// Draws the id of the next life.
@@ -282,20 +286,16 @@ impl ClientProcess {
         while let Some(completion) = running.client.poll_completion() {
             running.in_flight -= 1;
             world.trace.count(3, completion.token);
-            let done = history.complete(
-                completion.token,
-                world.now,
-                &completion.outcome,
-                completion.buffer.as_ref(),
-                &world.group_ends,
-            );
+            let (token, buffer) = (completion.token, completion.buffer.as_ref());
+            let done = history.complete(token, world.now, &completion.outcome, buffer);
             world.story(Some(process), || history.describe(completion.token));
             done.map_err(|error| format!("{}: {error}", world.name(process)))?;
             match &completion.outcome {
                 Outcome::Failed(
                     error @ (ClientError::DeviceFailed { .. }
                     | ClientError::Damaged { .. }
-                    | ClientError::Fenced { .. }),
+                    | ClientError::Fenced { .. }
+                    | ClientError::OutOfRange { .. }),
                 ) => {
                     self.is_fenced |= matches!(error, ClientError::Fenced { .. });
                     self.refusals.push(Refusal { operation: completion.token, error: error.clone() });
@@ -367,7 +367,7 @@ impl ClientProcess {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
         let (volume, generation) = running.volumes[step.volume];
-        let token = history.begin(process.0, generation, step, world.now, &world.group_ends);
+        let token = history.begin(process.0, generation, step, world.now);
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
         let now = running.clock.at(world.now);
@@ -393,7 +393,7 @@ impl ClientProcess {
 
 /// The first block of a region: half of it lies in one object, half in the next.
 fn region_start(plan: &Plan, region: u64) -> u64 {
-    let object = 1 + region * 3 % (VOLUME_OBJECTS - 1);
+    let object = 1 + region * 3 % (plan.volume_objects - 1);
     object * (OBJECT_BYTES / plan.unit_bytes) - plan.region_blocks / 2
 }
 

@@ -40,6 +40,12 @@ impl Life {
         self.strike();
     }
 
+    /// The next fault is of this kind, and strikes with one of the next messages or drive operations.
+    pub(super) fn strike_soon(&mut self, kind: FaultKind, within: u64) {
+        self.encore = Some(kind);
+        self.armed = Some(self.world.random.below(within));
+    }
+
     /// Counts what is under way, and lets an armed fault strike.
     pub(super) fn count_work(&mut self) {
         match &mut self.armed {
@@ -234,7 +240,11 @@ impl Life {
                 self.stop_client(index);
             }
             // Whoever holds the last sound copy of something stays until it is mended.
-            FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::DriveLost
+            FaultKind::Admission
+            | FaultKind::MoveGroup
+            | FaultKind::ResizePool
+            | FaultKind::DriveLost
+            | FaultKind::DriveReplaced
                 if self.atlas.has_damage(&self.nodes, &self.served) => {}
             FaultKind::Admission if self.world.plan.topology.has_shape() && self.world.random.percent(30) => {
                 let node = self.some_node();
@@ -266,13 +276,34 @@ impl Life {
             }
             FaultKind::DriveLost => {
                 let node = self.some_node();
-                let is_there = !self.registry.is_gone(node);
+                let is_there = !self.registry.has_lost_its_drive(node);
                 if is_there && self.registry.is_settled() && self.registry.can_lose(node) {
                     self.world.event(Some(Process(node)), "drive lost");
                     self.registry.lose(node);
                     self.stop_node(node, true, "its process ends");
                 }
             }
+            FaultKind::DriveReplaced => {
+                let node = self.some_node();
+                let is_known = self.registry.map.osds.contains_key(&OsdId(node as u32));
+                let is_there = is_known && !self.registry.is_gone(node) && !self.registry.retires(node);
+                if is_there
+                    && self.nodes[node].is_running()
+                    && self.registry.is_settled()
+                    && self.registry.can_lose(node)
+                {
+                    self.world.event(Some(Process(node)), "drive lost, and another is there");
+                    self.registry.lose_for_another(node, &mut self.world);
+                    self.stop_node(node, true, "its process ends");
+                }
+            }
+            FaultKind::WriteErrors => {
+                let node = self.some_node();
+                let outage = self.outage();
+                self.world.event(Some(Process(node)), "write errors");
+                self.nodes[node].fail_writes(self.world.now + outage);
+            }
+            FaultKind::MisdirectedWrite => self.misdirect_some_write(),
             FaultKind::Rot if !self.registry.is_settled() => {}
             FaultKind::Rot if self.world.random.percent(30) => self.rot_the_end_of_some_log(),
             FaultKind::Rot => {
@@ -530,7 +561,6 @@ impl Life {
         let process = Process(self.nodes.len() + index);
         self.world.event(Some(process), "client crash");
         self.clients[index].stop();
-        self.history.client_died(process.0, &self.world.group_ends);
         self.end_process(process, false);
         let outage = self.outage();
         self.world.after(outage, Event::Start(process));
@@ -550,6 +580,8 @@ impl Life {
     /// Everything that is broken becomes whole, and nothing breaks any more.
     pub(super) fn calm_down(&mut self) {
         self.world.story(None, || "no more faults from here on".to_owned());
+        self.malice_ends();
+        self.start_anew_who_lacks_a_batch();
         self.world.is_calm = true;
         self.world.is_hurried = false;
         self.world.network_slowness = 1;
@@ -574,6 +606,7 @@ impl Life {
         }
         for node in 0..self.nodes.len() {
             self.nodes[node].read_again(self.world.now);
+            self.nodes[node].fail_writes(self.world.now);
             self.nodes[node].disarm_stall();
             if self.nodes[node].is_running() {
                 let life = self.world.mailboxes[node].life;

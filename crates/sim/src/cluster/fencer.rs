@@ -154,7 +154,15 @@ impl Fencer {
             return world.close(link, "of no use");
         };
         let fence = Fence { request: 1, volume: attached.id, generation: attached.generation };
-        while let Ok(Some((message, size))) = wire::parse(&inbox) {
+        loop {
+            let (message, size) = match wire::parse(&inbox) {
+                Ok(Some(whole)) => whole,
+                Ok(None) => break,
+                Err(_) => {
+                    self.ended(link, world.now);
+                    return world.close(link, "of no use");
+                }
+            };
             match message {
                 Message::Welcome(_) => {
                     let until = world.now + ANSWER_LIMIT;

@@ -8,12 +8,15 @@
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Step;
 use super::plan::Plan;
-use super::registry::{POOL, volume_id};
+use super::registry::volume_id;
 use crate::contents::{Contents, Place};
-use base::{BLOCK_BYTES, Buffer, Generation, OBJECT_BYTES, PgId, VolumeId};
+use base::{BLOCK_BYTES, Buffer, Generation, VolumeId};
 use client::Outcome;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Whoever makes volumes smaller and larger: no client, and no fence keeps it out.
+const OPERATOR: usize = usize::MAX;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,6 @@ struct Operation {
     /// [`PENDING`] until it is done, if ever.
     completed: u64,
     fate: Fate,
-    /// By group: the last sequence when it began, and when its client had sent its last attempt; empty before that.
-    ends: [Vec<u64>; 2],
     /// Of a read: who wrote each block. Of an allocation query: [`ZEROS`] for each block that is not there.
     values: Vec<u64>,
 }
@@ -81,10 +82,6 @@ pub(super) struct History {
     fences: Vec<(VolumeId, Generation, u64)>,
     /// Bytes of what this calls a block: the unit that clients read and write.
     unit_bytes: usize,
-    /// Entries of each group's log.
-    pg_log_entries: u64,
-    /// Groups at first.
-    pgs: u32,
 }
 
 impl History {
@@ -95,8 +92,6 @@ impl History {
             contents: plan.contents,
             fences: Vec::new(),
             unit_bytes: plan.unit_bytes as usize,
-            pg_log_entries: plan.pg_log_entries as u64,
-            pgs: plan.pgs,
         }
     }
 
@@ -105,15 +100,8 @@ impl History {
         self.operations.len() as u64
     }
 
-    /// Notes that an operation begins, with the last sequence of each group; answers its number.
-    pub(super) fn begin(
-        &mut self,
-        process: usize,
-        generation: Generation,
-        step: Step,
-        now: u64,
-        ends: &[u64],
-    ) -> u64 {
+    /// Notes that an operation begins; answers its number.
+    pub(super) fn begin(&mut self, process: usize, generation: Generation, step: Step, now: u64) -> u64 {
         self.operations.push(Operation {
             process,
             generation,
@@ -121,7 +109,6 @@ impl History {
             invoked: now,
             completed: PENDING,
             fate: Fate::Unknown,
-            ends: [ends.to_vec(), Vec::new()],
             values: Vec::new(),
         });
         let number = self.operations.len() as u64;
@@ -132,6 +119,28 @@ impl History {
             }
         }
         number
+    }
+
+    /// Notes that a volume is made smaller, and what it loses by that: each of these parts is zeros at some moment between now
+    /// and its growth. Answers what is to be told to [`Self::grows`].
+    pub(super) fn shrinks(&mut self, lost: impl Iterator<Item = Step>, now: u64) -> Vec<u64> {
+        lost.map(|step| self.begin(OPERATOR, Generation(0), Step { kind: Kind::Zero, ..step }, now)).collect()
+    }
+
+    /// Notes that a volume grows again. At this very moment all that it lost is zeros: whatever was acknowledged there before is
+    /// gone, however late it came.
+    ///
+    /// # Errors
+    /// If it grew before.
+    pub(super) fn grows(&mut self, shrinkings: &[u64], now: u64) -> Result<(), String> {
+        for shrinking in shrinkings {
+            let step = self.step(*shrinking);
+            let last = self.begin(OPERATOR, Generation(0), step, now);
+            for number in [*shrinking, last] {
+                self.complete(number, now, &Outcome::Done, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// Notes that a volume is served to nobody under an older generation from now on.
@@ -202,45 +211,7 @@ impl History {
         }
     }
 
-    /// Notes that a client's process is gone, and nothing it had begun is sent again.
-    pub(super) fn client_died(&mut self, process: usize, ends: &[u64]) {
-        for operation in self.operations.iter_mut().filter(|operation| operation.process == process) {
-            if operation.ends[1].is_empty() {
-                operation.ends[1] = ends.to_vec();
-            }
-        }
-    }
-
-    /// Whether so much was written between a write's first attempt and its last that the log may have forgotten the
-    /// first: then it may have taken effect twice.
-    fn outlives_the_log(&self, number: u64) -> bool {
-        let operation = self.get(number);
-        let Step { kind, volume, first_block, blocks } = operation.step;
-        let [begin, end] = &operation.ends;
-        let units = OBJECT_BYTES / self.unit_bytes as u64;
-        // What a dead client sent last may arrive after it.
-        let late = if operation.completed == PENDING { self.pg_log_entries / 4 } else { 0 };
-        let objects = first_block / units..=(first_block + blocks - 1) / units;
-        matches!(kind, Kind::Write | Kind::Zero)
-            && objects.into_iter().any(|object| {
-                let volume = volume_id(volume);
-                let last = self.log_end(end, volume, object as u32).unwrap_or(u64::MAX);
-                let first = self.log_end(begin, volume, object as u32).unwrap_or(0);
-                (last - first).saturating_add(late) >= self.pg_log_entries
-            })
-    }
-
-    /// The last sequence of the group of an object: a group that was split off goes on with its parent's. `None` where
-    /// nothing is known of any.
-    fn log_end(&self, ends: &[u64], volume: VolumeId, object: u32) -> Option<u64> {
-        let counts = std::iter::successors(Some(ends.len() as u32), |count| Some(count / 2));
-        let counts = counts.take_while(|count| *count >= self.pgs);
-        let mut ends =
-            counts.filter_map(|count| ends.get(PgId::of_object(POOL, count, volume, object).index as usize));
-        ends.clone().find(|end| **end > 0).or_else(|| ends.next()).copied()
-    }
-
-    /// Notes how an operation ended, with the last sequence of each group.
+    /// Notes how an operation ended.
     ///
     /// # Errors
     /// If a block's bytes are not what any write of it could have left, or are what one left that had to be gone when a read
@@ -251,9 +222,7 @@ impl History {
         now: u64,
         outcome: &Outcome,
         buffer: Option<&Buffer>,
-        ends: &[u64],
     ) -> Result<(), String> {
-        self.operations[number as usize - 1].ends[1] = ends.to_vec();
         let step = self.get(number).step;
         let values = match (step.kind, outcome) {
             // Whether it took effect nobody knows.
@@ -331,10 +300,6 @@ impl History {
         };
         let sources = || versions[range.clone()].iter().filter(may_be_it);
         let there_since = sources().map(|version| self.there_since(version)).max().unwrap_or(0);
-        // What may have been done a second time may be there again.
-        if sources().any(|version| self.outlives_the_log(version.number)) {
-            return Ok(());
-        }
         let began = self.get(read).invoked;
         let begun_later = |version: &&Version| self.get(version.number).invoked > there_since;
         let is_newer = |version: &&Version| !may_be_it(version) && self.there_since(version) < began;
@@ -383,7 +348,8 @@ impl History {
 
     /// Who wrote a block, by its bytes.
     fn author(&self, volume: usize, block: u64, bytes: &[u8]) -> Result<u64, String> {
-        if bytes.iter().all(|byte| *byte == 0) {
+        static NOTHING: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        if *bytes == NOTHING[..bytes.len()] {
             return Ok(ZEROS);
         }
         let number = self.contents.author_of(bytes);
@@ -398,20 +364,16 @@ impl History {
         ))
     }
 
-    /// Checks that every block is linearizable, and answers of how many. Then of how many this cannot be asked, for the
-    /// log does not reach back over a write's attempts, and the second takes effect again.
+    /// Checks that every block is linearizable, and answers of how many. No write takes effect twice, however often it was
+    /// sent and whatever the logs have forgotten meanwhile.
     ///
     /// # Errors
     /// What cannot be, and the block's history.
-    pub(super) fn check(&self) -> Result<(u64, u64), String> {
+    pub(super) fn check(&self) -> Result<u64, String> {
         self.check_fences()?;
         let mut blocks: BTreeMap<BlockOf, Vec<Observation>> = BTreeMap::new();
-        let mut unchecked = BTreeSet::new();
         for (number, operation) in (1..).zip(&self.operations) {
             let Step { kind, volume, first_block, blocks: count } = operation.step;
-            if self.outlives_the_log(number) {
-                unchecked.extend((first_block..first_block + count).map(|block| (volume, block)));
-            }
             for index in 0..count {
                 let access = match kind {
                     Kind::Write => Access::Write(number),
@@ -429,7 +391,6 @@ impl History {
                 });
             }
         }
-        blocks.retain(|block, _| !unchecked.contains(block));
         for ((volume, block), observations) in &blocks {
             checker::check(observations).map_err(|error| {
                 let mut text =
@@ -441,7 +402,7 @@ impl History {
                 text
             })?;
         }
-        Ok((blocks.len() as u64, unchecked.len() as u64))
+        Ok(blocks.len() as u64)
     }
 
     /// Checks that nothing was done for whom a fence kept out: neither what began after the fence stood, nor, of what had
@@ -454,7 +415,7 @@ impl History {
             newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)
         };
         for (number, operation) in (1..).zip(&self.operations) {
-            if operation.completed != PENDING && kept_out(operation) {
+            if operation.completed != PENDING && operation.process != OPERATOR && kept_out(operation) {
                 return Err(format!("{} although a fence kept it out when it began", self.describe(number)));
             }
         }
@@ -494,6 +455,17 @@ impl History {
         Ok(())
     }
 
+    /// The operation that took longest of those that began since then, and how long that was: of one that has not ended, so far.
+    pub(super) fn slowest_since(&self, then: u64, now: u64) -> (u64, u64) {
+        let took = |operation: &Operation| operation.completed.min(now).saturating_sub(operation.invoked);
+        let new = (1..).zip(&self.operations).filter(|(_, operation)| operation.invoked >= then);
+        // Of one that failed nobody noted when.
+        let new = new.filter(|(_, operation)| operation.fate != Fate::Failed);
+        new.map(|(number, operation)| (number, took(operation)))
+            .max_by_key(|(_, took)| *took)
+            .unwrap_or_default()
+    }
+
     /// Operations that have not ended.
     pub(super) fn pending(&self) -> impl Iterator<Item = String> + '_ {
         let pending = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed == PENDING);
@@ -517,16 +489,16 @@ mod tests {
     fn history() -> History {
         let contents = Contents::Colliding(Collision { crc32c: None, of_both: true });
         let unit_bytes = BLOCK_BYTES as u64;
-        History::new(&Plan { contents, unit_bytes, pg_log_entries: 64, pgs: 1, ..Plan::default() })
+        History::new(&Plan { contents, unit_bytes, ..Plan::default() })
     }
 
     fn begin(history: &mut History, kind: Kind, at: u64) -> u64 {
-        history.begin(0, Generation(1), Step { kind, volume: 0, first_block: BLOCK, blocks: 1 }, at, &[1])
+        history.begin(0, Generation(1), Step { kind, volume: 0, first_block: BLOCK, blocks: 1 }, at)
     }
 
     fn done(history: &mut History, kind: Kind, from: u64, to: u64) -> u64 {
         let number = begin(history, kind, from);
-        history.complete(number, to, &Outcome::Done, None, &[1]).unwrap();
+        history.complete(number, to, &Outcome::Done, None).unwrap();
         number
     }
 
@@ -537,7 +509,7 @@ mod tests {
             let bytes = &mut buffer.bytes_mut().unwrap()[..BLOCK_BYTES];
             history.contents.fill(author, place_of(0, BLOCK), bytes);
         }
-        history.complete(number, to, &Outcome::Done, Some(&buffer), &[1])
+        history.complete(number, to, &Outcome::Done, Some(&buffer))
     }
 
     fn refused(found: Result<(), String>, parts: &[&str]) {
@@ -566,7 +538,7 @@ mod tests {
         let first = done(&mut history, Kind::Write, 1, 2);
         let failed = begin(&mut history, Kind::Write, 3);
         let error = ClientError::NoSpace { volume: String::new() };
-        history.complete(failed, 4, &Outcome::Failed(error), None, &[1]).unwrap();
+        history.complete(failed, 4, &Outcome::Failed(error), None).unwrap();
         begin(&mut history, Kind::Write, 5);
         read(&mut history, first, 6, 7).unwrap();
         read(&mut history, failed, 8, 9).unwrap();
@@ -587,6 +559,38 @@ mod tests {
         begin(&mut history, Kind::Zero, 13);
         done(&mut history, Kind::Write, 14, 15);
         read(&mut history, ZEROS, 16, 17).unwrap();
+    }
+
+    /// A history in which the volume lost the block at 10 and grew again at 20. Answers what was written there before that, and
+    /// meanwhile.
+    fn cut_off() -> (History, u64, u64) {
+        let mut history = history();
+        let before = done(&mut history, Kind::Write, 1, 2);
+        let step = Step { kind: Kind::Read, volume: 0, first_block: BLOCK, blocks: 1 };
+        let lost = history.shrinks(std::iter::once(step), 10);
+        // By who had not heard of it.
+        let meanwhile = done(&mut history, Kind::Write, 12, 14);
+        read(&mut history, meanwhile, 15, 16).unwrap();
+        read(&mut history, ZEROS, 17, 18).unwrap();
+        history.grows(&lost, 20).unwrap();
+        (history, before, meanwhile)
+    }
+
+    #[test]
+    fn what_was_cut_off_is_zeros_when_its_volume_has_grown_whenever_it_was_written() {
+        let (mut history, before, _) = cut_off();
+        refused(read(&mut history, before, 21, 22), &["is stale", "operation 1)"]);
+        let (mut history, _, meanwhile) = cut_off();
+        refused(read(&mut history, meanwhile, 21, 22), &["is stale", "there before it began"]);
+        assert!(history.check().is_err(), "nor is there an order in which that can be");
+        // What was begun before the growth may be done after it, and stays then.
+        let (mut history, ..) = cut_off();
+        let late = done(&mut history, Kind::Write, 19, 25);
+        read(&mut history, ZEROS, 21, 22).unwrap();
+        read(&mut history, late, 26, 27).unwrap();
+        assert_eq!(history.check(), Ok(1));
+        read(&mut history, ZEROS, 28, 29).unwrap();
+        assert!(history.check().is_err(), "it was seen, and nothing zeroed it since");
     }
 
     #[test]

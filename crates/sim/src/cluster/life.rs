@@ -6,6 +6,7 @@ use super::client::{ClientProcess, Refusal, Work, all_of};
 use super::faults::Doomed;
 use super::fencer::Progress;
 use super::history::{History, Kind};
+use super::hostile::Hostile;
 use super::inspect;
 use super::node::{Node, Started, TurnEnd};
 use super::plan::{FaultKind, Plan};
@@ -60,6 +61,8 @@ pub(super) struct Life {
     pub(super) atlas: Atlas,
     /// How far somebody's long absence is.
     pub(super) absence: Absence,
+    /// Who means harm.
+    pub(super) hostile: Option<Hostile>,
     pub(super) served: Served,
     /// The epoch in which somebody began to serve a group last, and when.
     pub(super) serving_since: BTreeMap<PgId, (Epoch, u64)>,
@@ -91,6 +94,7 @@ impl Life {
             .collect();
         let registry = Registry::new(&plan);
         let history = History::new(&plan);
+        let hostile = plan.malice.map(|malice| Hostile::new(malice, &plan, loads.fork()));
         let world = World::new(plan, random, Trace::new(settings.print));
         Life {
             world,
@@ -106,6 +110,7 @@ impl Life {
             spell: 0,
             atlas: Atlas::default(),
             absence: Absence::default(),
+            hostile,
             served: BTreeMap::new(),
             serving_since: BTreeMap::new(),
             events: 0,
@@ -141,6 +146,12 @@ impl Life {
         if self.world.plan.has_long_absence {
             let at = self.world.random.between(2 * SECOND, 6 * SECOND);
             self.world.after(at, Event::Absence);
+        }
+        if self.hostile.is_some() {
+            let begins_at = self.world.random.between(500 * MILLISECOND, self.world.plan.fault_time / 2);
+            let ends_at = self.world.random.between(begins_at, self.world.plan.fault_time);
+            self.world.after(begins_at, Event::Malice { begins: true });
+            self.world.after(ends_at, Event::Malice { begins: false });
         }
         let peace_at = self.world.plan.fault_time;
         self.run_until(peace_at, |_| false)?;
@@ -193,10 +204,10 @@ impl Life {
 
     /// Checks the history, and what is left at rest.
     pub(super) fn check_everything(&mut self) -> Result<(), String> {
-        let (blocks, unchecked) = self.history.check()?;
-        self.world.coverage.add("blocks not checked: a write outlived the log", unchecked);
+        let blocks = self.history.check()?;
         inspect::check_stores(self.living())?;
         inspect::check_strangers(self.living(), &self.registry.map)?;
+        inspect::check_pools(self.living(), &self.registry.map)?;
         inspect::check_members(&self.nodes, &self.registry.map, self.world.plan.contents)?;
         self.world.coverage.add("blocks checked", blocks);
         Ok(())
@@ -210,6 +221,7 @@ impl Life {
         for node in &self.nodes {
             let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
             self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
+            self.world.coverage.add("writes torn by power cuts and failures", node.drive().torn_writes());
             let damage = node.osd().map(|osd| osd.view().damage()).unwrap_or_default();
             self.world.coverage.add("damage: blocks found", damage.found);
             self.world.coverage.add("damage: blocks mended", damage.mended);
@@ -311,7 +323,8 @@ impl Life {
         }
         let right = inspect::blocks(&self.nodes[witness], &key);
         let block = self.world.random.index(right.len()) as u16;
-        let filled = (0..).zip(&right).filter(|(_, block)| *block.bytes() != [0; BLOCK_BYTES]);
+        let is_filled = |block: &inspect::Block| !block.is_hole() && *block.bytes() != [0; BLOCK_BYTES];
+        let filled = (0..).zip(&right).filter(|(_, block)| is_filled(block));
         let filled: Vec<u16> = filled.map(|(block, _)| block).collect();
         // Other content, content where there is none, or none where there is some.
         let (block, has_content) = match self.world.random.below(3) {
@@ -485,6 +498,8 @@ impl Life {
                     world.event(Some(process), "it was removed, so it ends");
                 }
             }
+            // One whose drive failed counts as up no longer than its lease lasts.
+            Event::Heartbeat { process, .. } if self.nodes[process.0].has_failed_drive() => {}
             Event::Heartbeat { process, life } => self.registry.heartbeat(process, life, world),
             Event::ClientHeartbeat { process, life } => {
                 if world.is_alive(process, life) && !self.registry.client_heartbeat(process, life, world) {
@@ -494,6 +509,7 @@ impl Life {
             }
             Event::LeaseCheck => {
                 world.has_damage = self.atlas.has_damage(&self.nodes, &self.served);
+                self.nodes.iter().filter_map(Node::osd).for_each(|osd| self.registry.hear(osd));
                 self.registry.check_leases(world);
             }
             Event::RegistryBack { serial } => self.registry.come_back(serial, world),
@@ -508,6 +524,8 @@ impl Life {
                     world.after(SECOND, Event::SplitPool);
                 }
             }
+            Event::Malice { begins: true } => self.malice_begins(),
+            Event::Malice { begins: false } => self.malice_ends(),
             Event::SpellEnds { serial } => {
                 if serial == self.spell {
                     world.network_slowness = 1;
@@ -535,6 +553,9 @@ impl Life {
         if process.0 < self.nodes.len() {
             let end = self.nodes[process.0].turn(world)?;
             self.turn_ended(process, end)
+        } else if Some(process) == world.plan.malicious_process() {
+            self.hostile_turn();
+            Ok(())
         } else {
             self.client_turn(process)
         }
@@ -581,15 +602,26 @@ impl Life {
             ClientError::Fenced { .. } => {
                 let volume = volume_id(self.history.step(operation).volume);
                 let newest = self.registry.map.volumes[&volume].generation;
-                (newest > self.history.generation(operation)).then_some("an operation is fenced")
+                match newest > self.history.generation(operation) {
+                    true => Some("an operation is fenced"),
+                    false => self.is_fenced_by_a_lie().then_some("an operation is fenced by a lie"),
+                }
             }
             ClientError::Damaged { object, offset, .. } => {
                 let byte = u64::from(object) * OBJECT_BYTES + u64::from(offset);
                 let block = byte / BLOCK_BYTES as u64;
                 self.why_unreadable(operation, block..block + 1)
             }
+            ClientError::DeviceFailed { .. } if self.is_unwritable(operation) => {
+                Some("an operation fails for a drive that takes no writes")
+            }
             ClientError::DeviceFailed { .. } => {
                 self.why_unreadable(operation, self.history.blocks_of(operation))
+            }
+            ClientError::OutOfRange { offset, length, bytes, .. } => {
+                let volume = volume_id(self.history.step(operation).volume);
+                let is_beyond = offset + length > bytes && self.registry.had_size(volume, bytes);
+                is_beyond.then_some("an operation lies beyond the end of its volume")
             }
             _ => None,
         };
@@ -606,11 +638,18 @@ impl Life {
     }
 
     fn turn_ended(&mut self, process: Process, end: TurnEnd) -> Result<(), String> {
-        if let Some(osd) = self.nodes[process.0].osd() {
+        if self.world.plan.follows_logs
+            && let Some(osd) = self.nodes[process.0].osd()
+        {
             for (index, end) in (0..).zip(&mut self.world.group_ends) {
                 let position = osd.store().pg_position(PgId { pool: POOL, index });
                 *end = (*end).max(position.map_or(0, |(_, sequence)| sequence.0));
             }
+        }
+        if self.world.plan.malice.is_some()
+            && let Some(osd) = self.nodes[process.0].osd()
+        {
+            osd.view().check_bounds().map_err(|error| format!("{}: {error}", osd.id()))?;
         }
         if self.world.plan.store_coup_percent > 0 {
             self.store_is_at_work(process.0);
@@ -648,8 +687,31 @@ impl Life {
         if end == TurnEnd::Exits {
             self.stop_node(process.0, false, "shutdown done");
             self.registry.withdraw(process.0, &mut self.world);
+        } else if self.nodes[process.0].has_failed_drive() {
+            self.gives_its_drive_up(process);
         }
         Ok(())
+    }
+
+    /// As whoever controls an OSD does that has given its drive up: it counts as down from now on, and lets go of the drive. A
+    /// person starts it again.
+    fn gives_its_drive_up(&mut self, process: Process) {
+        if self.registry.is_reachable(process, &self.world)
+            && self.nodes[process.0].shut_down(&mut self.world)
+        {
+            self.world.event(Some(process), "gives its drive up");
+            self.registry.withdraw(process.0, &mut self.world);
+        }
+    }
+
+    /// Whether some drive failed to take a write since an operation began that changes something, or a moment before, and it may
+    /// have been the only one that was left.
+    fn is_unwritable(&self, operation: u64) -> bool {
+        let is_change = matches!(self.history.step(operation).kind, Kind::Write | Kind::Zero);
+        let since = self.history.began_at(operation).saturating_sub(SECOND);
+        is_change
+            && self.registry.had_one_member_alone()
+            && self.nodes.iter().any(|node| node.failed_to_write_since(since))
     }
 
     /// A process starts, if it can reach the registry; else it tries again.
@@ -679,11 +741,31 @@ impl Life {
             }
         }
         if process.0 < self.nodes.len() {
+            let node = &mut self.nodes[process.0];
+            if self.registry.is_to_be_replaced(process.0) {
+                if !self.registry.replace(process.0, node.next_identity(), world) {
+                    let again = world.random.between(200 * MILLISECOND, SECOND);
+                    world.after(again, Event::Start(process));
+                    return Ok(());
+                }
+                node.replace_drive(&mut world.random);
+            }
             let blows = !world.is_calm && world.now > 0 && world.random.percent(5);
             let fuse = blows.then(|| world.random.below(40));
-            if self.nodes[process.0].start(fuse, world)? == Started::PowerFailed {
-                world.event(Some(process), "power cut while starting");
-                let again = world.random.between(10 * MILLISECOND, 2 * SECOND);
+            let again = match node.start(fuse, world)? {
+                Started::Yes => None,
+                Started::PowerFailed => {
+                    world.event(Some(process), "power cut while starting");
+                    Some(world.random.between(10 * MILLISECOND, 2 * SECOND))
+                }
+                Started::Refused(reason) => {
+                    world.event(Some(process), "is not started, and shall have a blank drive");
+                    world.story(Some(process), || reason);
+                    self.registry.lose_for_another(process.0, world);
+                    Some(SECOND)
+                }
+            };
+            if let Some(again) = again {
                 world.after(again, Event::Start(process));
                 return Ok(());
             }

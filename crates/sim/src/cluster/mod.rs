@@ -17,13 +17,17 @@
 //! 6. Who was dropped from a group deletes nothing of it before its whole target was in sync without it.
 //! 7. Where one client at a time has the volumes, nothing is done for another that begins after the fence stood; and
 //!    what had begun before is done before anything of the new holder on the same block.
-//! 8. What a removed volume held is gone everywhere.
+//! 8. What a removed volume or pool held is gone everywhere, and within half a minute from whoever was away.
 //! 9. Nothing under test panics.
+//! 10. Of somebody who means harm, with the key of another pool or of an OSD, nothing of that is other than without; and what
+//!     waits on an OSD meanwhile stays within its bounds.
+//! 11. A write takes effect once, however often it was sent: also when the log that would tell has forgotten it.
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
 //! - `faults`: what breaks how; `absence`: how somebody misses more than logs can tell; `atlas`: what has rotted, so that a
 //!   sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
+//! - `hostile`: who means harm, and what it may do.
 //! - `script`: lives in which nothing is left to chance but times.
 //! - `network`, `registry`, `node`, `client`: what they are named after. `fencer`: how a client takes a volume over.
 //! - `history`, [`checker`], `inspect`: the checks.
@@ -40,6 +44,7 @@ pub mod coverage;
 mod faults;
 mod fencer;
 mod history;
+mod hostile;
 mod inspect;
 mod life;
 mod network;
@@ -54,6 +59,8 @@ use coverage::Coverage;
 use life::Life;
 use pg::Sabotage;
 pub use script::Scenario;
+use std::hint::black_box;
+use std::sync::Once;
 
 /// How to run a life.
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,6 +138,7 @@ pub fn replay_command(seed: u64, scenario: Option<Scenario>) -> String {
 /// # Errors
 /// What is wrong, with the command that shows it again.
 pub fn run(seed: u64, settings: Settings) -> Result<Report, Failure> {
+    keep_memory();
     let mut life = Life::new(seed, settings);
     let report = match settings.scenario {
         Some(scenario) => life.play(scenario),
@@ -138,6 +146,14 @@ pub fn run(seed: u64, settings: Settings) -> Result<Report, Failure> {
     };
     let scenario = settings.scenario;
     report.map_err(|message| Failure { seed, scenario, seconds: life.seconds(), message })
+}
+
+/// Has the allocator keep what is freed. Each start of a node takes and frees some pieces of a few 100 KiB and more, which the
+/// allocator of the GNU C library gets from the kernel and gives back, to be zeroed anew each time, until one much larger was
+/// freed: then it takes such pieces for common.
+fn keep_memory() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| drop(black_box(Vec::<u8>::with_capacity(24 << 20))));
 }
 
 /// As [`run`], with a panic as a failure like any other. Where panics abort, as in release builds, this is the

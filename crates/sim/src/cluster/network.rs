@@ -2,17 +2,25 @@
 //!
 //! A link has two ends, each with an id of its own. What one end sends is a stream: it arrives in order or not
 //! at all, in pieces of any size. What crosses a partition waits; a link that waits for long may be given up.
+//!
+//! In some lives a bit of a message flips on its way now and then, where a checksum of the protocol covers it: in a header, in
+//! blocks, or in the checksums that go with blocks. All else in a body (entries of logs, bits and versions of blocks, the place
+//! behind which a repeat is) is as right as TCP or TLS brings it.
 
 use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use base::{Buffer, LinkId};
+use pg::Credential;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use wire::{HEADER_BYTES, Message};
 
 /// What a process that takes no turns may have received.
 const WINDOW_BYTES: usize = 1 << 20;
 /// The same for a link that is not read because its first message cannot be handled.
 const STALLED_WINDOW_BYTES: usize = 64 << 10;
+/// Both ends of a link that broke know of it after so long.
+pub(super) const TOLD_WITHIN: u64 = 3 * SECOND;
 
 /// Where one end stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +98,28 @@ pub(super) fn address_of(process: Process, life: u32) -> SocketAddr {
 fn owner_of(address: SocketAddr) -> (Process, u32) {
     let IpAddr::V4(ip) = address.ip() else { unreachable!("the registry hands out addresses of nodes only") };
     (Process(usize::from(ip.octets()[3])), u32::from(address.port() - 1024))
+}
+
+/// Of each whole message at the front of these bytes: its header, and the blocks in it with their checksums, if there are any.
+fn covered(bytes: &[u8]) -> Vec<(Range<usize>, Option<Range<usize>>)> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    while let Ok(Some((message, size))) = wire::parse(&bytes[at..]) {
+        let covered_bytes = match message {
+            Message::Write(write) => size_of_val(write.checksums) + write.data.len(),
+            Message::ReplicateWrite(write) => size_of_val(write.checksums) + write.data.len(),
+            Message::Fetched(fetched) => size_of_val(fetched.checksums) + fetched.data.len(),
+            // What is allocated has no checksum.
+            Message::Reply(reply) if reply.checksums.is_empty() => 0,
+            Message::Reply(reply) => size_of_val(reply.checksums) + reply.data.len(),
+            // When its blocks changed stands between them and their checksums.
+            Message::PushWrite(push) => push.data.len(),
+            _ => 0,
+        };
+        let end = at + size;
+        all.push((at..at + HEADER_BYTES, (covered_bytes > 0).then_some(end - covered_bytes..end)));
+        at = end;
+    }
+    all
 }
 
 fn id_of(link: usize, end: usize) -> LinkId {
@@ -333,7 +363,12 @@ impl World {
         } else {
             stream.packets.pop_front();
         }
-        end.arrived.extend(stream.bytes.drain(..count));
+        // In two pieces, and not byte by byte.
+        let (front, back) = stream.bytes.as_slices();
+        let of_front = count.min(front.len());
+        end.arrived.extend_from_slice(&front[..of_front]);
+        end.arrived.extend_from_slice(&back[..count - of_front]);
+        stream.bytes.drain(..count);
         stream.delivered += count as u64;
         let announce = !end.is_announced && !end.is_stalled;
         end.is_announced |= announce;
@@ -426,6 +461,19 @@ impl World {
         true
     }
 
+    /// Breaks whatever links there are between two processes. Both know of it within [`TOLD_WITHIN`].
+    pub(super) fn break_links(&mut self, one: Process, other: Process) {
+        for link in 0..self.links.all.len() {
+            let Some(state) = self.links.all[link].as_deref().filter(|state| !state.is_broken) else {
+                continue;
+            };
+            let between = [state.ends[0].process, state.ends[1].process];
+            if between == [one, other] || between == [other, one] {
+                self.break_link(link);
+            }
+        }
+    }
+
     fn break_link(&mut self, link: usize) {
         // What is under way is lost, or still arrives although its sender gave it up.
         let is_broken = self.random.percent(50);
@@ -434,7 +482,7 @@ impl World {
             if is_broken {
                 self.release_held(link, end, true);
             }
-            let delay = if self.random.percent(50) { 0 } else { self.random.below(3 * SECOND) };
+            let delay = if self.random.percent(50) { 0 } else { self.random.below(TOLD_WITHIN) };
             self.after(delay, Event::Told { link, end, reason: "connection reset" });
             let at = self.now + delay + self.random.below(3 * SECOND);
             // Old messages may come after those of the next connection.
@@ -511,6 +559,36 @@ impl World {
         }
         state.streams[1 - end].is_parked = false;
         self.schedule_stream(link, 1 - end);
+        self.garble(link, end);
+    }
+
+    /// Flips a bit of what came, now and then: see the module's documentation.
+    fn garble(&mut self, link: usize, end: usize) {
+        let one_in = self.plan.garbled_one_in;
+        if self.is_calm || one_in == 0 || !self.random.one_in(one_in) {
+            return;
+        }
+        let (message, part, place, bit) =
+            (self.random.next_u64(), self.random.percent(50), self.random.next_u64(), self.random.below(8));
+        let Some(state) = self.links.get(link) else { return };
+        let inbox = &mut state.ends[end].inbox;
+        let whole = covered(inbox);
+        if whole.is_empty() {
+            return;
+        }
+        let (header, data) = &whole[(message % whole.len() as u64) as usize];
+        let range = data.as_ref().filter(|_| part).unwrap_or(header);
+        inbox[range.start + (place % range.len() as u64) as usize] ^= 1 << bit;
+        let process = state.ends[end].process;
+        self.coverage.count("a message is garbled on its way");
+        self.story(Some(process), || format!("{} gets a message with a wrong bit", id_of(link, end)));
+    }
+
+    /// What whoever dialled a link proved to be, where that is checked.
+    pub(super) fn credential_of(&self, id: LinkId) -> Option<Credential> {
+        let (link, end) = place_of(id);
+        let dialler = self.links.all[link].as_deref()?.ends[1 - end].process;
+        self.credentials.get(&dialler).cloned()
     }
 
     /// Gives an inbox back with what was not consumed. A stalled link receives no more.

@@ -4,18 +4,19 @@ use super::Settings;
 use super::plan::Plan;
 use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
 use crate::drive::{Completion, SimDrive};
-use crate::machine::{Machine, identity_of};
+use crate::machine::{Machine, identity_after};
 use crate::plan::LOG_OFFSET_BYTES;
 use crate::random::Random;
 use base::hash::mix;
-use base::map::PgConfig;
+use base::map::{ClusterMap, PgConfig};
 use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, ObjectKey, OsdId, PgId, crc32c};
 use pg::{Io, Osd, OsdOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
-use store::{Expected, Identity, Options, Store};
+use store::{Device, Expected, Identity, Options, Store};
 
 /// How long somebody who connected may take to say who it is.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
@@ -55,6 +56,7 @@ impl Clock {
 #[derive(Debug)]
 struct Submitted {
     token: u64,
+    /// What is written from: what is read into is with the drive.
     buffer: Option<Buffer>,
     /// In bytes from the drive's start.
     offset: u64,
@@ -119,6 +121,8 @@ struct Suspended {
 struct Running {
     osd: Osd,
     clock: Clock,
+    /// The newest map that the OSD was given.
+    map: Arc<ClusterMap>,
     proposals: Vec<(PgId, Epoch, PgConfig, bool)>,
     stalled: Vec<LinkId>,
     greetings: VecDeque<(Instant, LinkId)>,
@@ -138,6 +142,8 @@ pub(super) enum Started {
     Yes,
     /// The power failed meanwhile.
     PowerFailed,
+    /// What is on the drive cannot be used, after a write had gone astray.
+    Refused(String),
 }
 
 /// What a store does beside clients' work.
@@ -167,6 +173,16 @@ pub(super) struct Node {
     bay: Bay,
     /// Until then some reads of data fail, or failed.
     read_errors_until: u64,
+    /// Until then some writes and flushes fail, or failed.
+    write_errors_until: u64,
+    /// When one failed last.
+    write_failed_at: u64,
+    /// A write went astray: the store may refuse to open.
+    went_astray: bool,
+    /// How often the process was started.
+    starts: u32,
+    /// How often its OSD's number was given to another drive.
+    replacements: u8,
     running: Option<Running>,
 }
 
@@ -209,8 +225,8 @@ impl NodeIo<'_> {
 
 impl Io for NodeIo<'_> {
     fn read(&mut self, token: u64, offset: u64, buffer: Buffer, length: usize) {
-        let slot = self.bay.slot(Submitted { token, buffer: Some(buffer), offset, length });
-        let result = self.bay.drive.submit_read(slot, offset, length);
+        let slot = self.bay.slot(Submitted { token, buffer: None, offset, length });
+        let result = self.bay.drive.submit_read_into(slot, offset, buffer, length);
         self.bay.note(result);
         self.submitted();
     }
@@ -288,8 +304,11 @@ impl Turn<'_> {
             Input::Received(link) => self.handle_inbox(now, link),
             Input::Accepted(link) => {
                 if io.world.is_open(link) {
-                    osd.handle_accepted(link, None).expect("no keys are counted without keys");
-                    self.running.greetings.push_back((now + GREETING_LIMIT, link));
+                    let credential = io.world.credential_of(link);
+                    match osd.handle_accepted(link, credential) {
+                        Ok(()) => self.running.greetings.push_back((now + GREETING_LIMIT, link)),
+                        Err(_) => io.world.close(link, "its key is not let in"),
+                    }
                 }
             }
             Input::Connected(link) => osd.handle_connected(link, &mut io),
@@ -297,7 +316,10 @@ impl Turn<'_> {
                 io.world.story(Some(io.process), || format!("{link} ended: {reason}"));
                 osd.handle_closed(now, link, reason, &mut io);
             }
-            Input::Map(map) => osd.handle_map(now, map, &mut io),
+            Input::Map(map) => {
+                osd.handle_map(now, map.clone(), &mut io);
+                self.running.map = map;
+            }
             Input::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
         }
     }
@@ -327,7 +349,8 @@ impl Turn<'_> {
     fn hand_over_proposals(&mut self) {
         let life = self.world.mailboxes[self.process.0].life;
         for (pg, expected, config, is_split) in self.running.proposals.drain(..) {
-            let proposal = Proposal { process: self.process, life, pg, expected, config, is_split };
+            let (process, decided_by) = (self.process, self.running.map.clone());
+            let proposal = Proposal { process, life, pg, expected, config, is_split, decided_by };
             let delay = self.world.registry_delay();
             self.world.after(delay, Event::Propose(Box::new(proposal)));
         }
@@ -344,10 +367,18 @@ impl Turn<'_> {
     }
 }
 
+/// A blank drive of so many bytes, formatted for an OSD.
+fn formatted(bytes: u64, identity: Identity, options: &Options, random: &mut Random) -> SimDrive {
+    let mut drive = SimDrive::new(bytes, options.volatile_cache, random.fork());
+    store::format(&mut drive, identity, Machine::SECRET, options)
+        .unwrap_or_else(|error| panic!("a drive of the plan's size can be formatted: {error}"));
+    drive
+}
+
 impl Node {
     /// A node with a formatted drive, not running.
     pub(super) fn new(process: Process, plan: &Plan, settings: &Settings, random: &mut Random) -> Node {
-        let identity = identity_of(process.0);
+        let identity = identity_after(process.0, 0);
         let interval = plan.checkpoint_segments * u64::from(SEGMENT_BYTES);
         let options = Options {
             volatile_cache: plan.volatile_cache,
@@ -359,16 +390,45 @@ impl Node {
             ..Options::default()
         };
         let bytes = LOG_OFFSET_BYTES + plan.segments * u64::from(SEGMENT_BYTES);
-        let mut drive = SimDrive::new(bytes, plan.volatile_cache, random.fork());
-        store::format(&mut drive, identity, Machine::SECRET, &options)
-            .unwrap_or_else(|error| panic!("a drive of the plan's size can be formatted: {error}"));
+        let drive = formatted(bytes, identity, &options, random);
         let osd_options = OsdOptions {
             small_buffers: plan.small_buffers,
             large_buffers: plan.large_buffers,
             sabotage: settings.sabotage,
         };
         let bay = Bay { drive, submitted: Vec::new(), free: Vec::new(), complaint: None };
-        Node { process, identity, options, osd_options, bay, read_errors_until: 0, running: None }
+        Node {
+            process,
+            identity,
+            options,
+            osd_options,
+            bay,
+            read_errors_until: 0,
+            write_errors_until: 0,
+            write_failed_at: 0,
+            went_astray: false,
+            starts: 0,
+            replacements: 0,
+            running: None,
+        }
+    }
+
+    /// Who its OSD is once its number was given to another drive.
+    pub(super) fn next_identity(&self) -> Identity {
+        identity_after(self.process.0, self.replacements + 1)
+    }
+
+    /// While the process does not run: a blank drive takes the place of its own.
+    pub(super) fn replace_drive(&mut self, random: &mut Random) {
+        self.identity = self.next_identity();
+        self.replacements += 1;
+        self.bay.drive = formatted(self.bay.drive.bytes(), self.identity, &self.options, random);
+        self.went_astray = false;
+    }
+
+    /// How often the process was started.
+    pub(super) fn starts(&self) -> u32 {
+        self.starts
     }
 
     pub(super) fn osd_id(&self) -> OsdId {
@@ -396,7 +456,7 @@ impl Node {
     /// Spoils a block of the drive, unless the store needs it when it opens: what it has to replay it can only tell
     /// from a torn write, see [`Self::rot_end`].
     pub(super) fn rot(&mut self, block: u32, random: &mut Random) -> bool {
-        if self.changes_what_opens(block) != Some(false) {
+        if self.changes_what_opens(|drive| drive.rot(block)) != Some(false) {
             return false;
         }
         match random.below(3) {
@@ -425,7 +485,7 @@ impl Node {
 
     /// Spoils a block if the store opens with less because of that.
     pub(super) fn rot_end(&mut self, block: u32) -> bool {
-        let ends_log = self.changes_what_opens(block) == Some(true);
+        let ends_log = self.changes_what_opens(|drive| drive.rot(block)) == Some(true);
         if ends_log {
             self.bay.drive.write_cache_back();
             self.bay.drive.rot(block);
@@ -433,12 +493,53 @@ impl Node {
         ends_log
     }
 
-    /// Whether the store would open with something else if that block rotted; `None` if it would not open.
-    fn changes_what_opens(&self, block: u32) -> Option<bool> {
+    /// A batch that is on its way to the drive, as `(first block, blocks)`, if there is one.
+    pub(super) fn some_batch_in_flight(&self, random: &mut Random) -> Option<(u32, u32)> {
+        let first_of_log = self.log_places().start;
+        let writes = self.bay.drive.flying_writes();
+        let batches: Vec<(u32, u32)> = writes.filter(|(first, _)| *first >= first_of_log).collect();
+        (!batches.is_empty()).then(|| batches[random.index(batches.len())])
+    }
+
+    /// The places of its drive where the log may lie.
+    pub(super) fn log_places(&self) -> Range<u32> {
+        let blocks = |bytes: u64| (bytes / BLOCK_BYTES as u64) as u32;
+        blocks(LOG_OFFSET_BYTES)..blocks(self.bay.drive.bytes())
+    }
+
+    /// Has the batch on its way to `from` go to `to`, over what lies there. False if another write is on its way there, if that
+    /// would make the store open with something else than without the batch, or if no checksum would tell of some block: one of
+    /// the batch that has the same as what lies where it belongs, or where it goes.
+    pub(super) fn misdirect(&mut self, from: u32, to: u32) -> bool {
+        let drive = &self.bay.drive;
+        let Some(bytes) = drive.flying_bytes(from) else { return false };
+        let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
+        let overlaps = |(first, count): (u32, u32)| first < to + blocks.len() as u32 && to < first + count;
+        if drive.flying_writes().any(overlaps) {
+            return false;
+        }
+        let tells = |(place, block): (u32, &[u8; BLOCK_BYTES])| crc32c(block) != crc32c(drive.block(place));
+        if !(from..).zip(blocks).all(tells) || !(to..).zip(blocks).all(tells) {
+            return false;
+        }
+        let offset = u64::from(to) * BLOCK_BYTES as u64;
+        let overwrite = |drive: &mut SimDrive| {
+            Device::write(drive, offset, bytes).expect("the place is within the drive, and whole blocks");
+        };
+        if self.changes_what_opens(overwrite) != Some(false) {
+            return false;
+        }
+        self.bay.drive.misdirect_write(from, to);
+        self.went_astray = true;
+        true
+    }
+
+    /// Whether the store would open with something else after a change of its drive; `None` if it would not open.
+    fn changes_what_opens(&self, change: impl FnOnce(&mut SimDrive)) -> Option<bool> {
         let expected =
             Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
         let mut drives = [self.bay.drive.copy(), self.bay.drive.copy()];
-        drives[1].rot(block);
+        change(&mut drives[1]);
         let opened = drives.map(|mut drive| Store::open(&mut drive, &expected, self.options.clone()));
         let [Ok(before), Ok(after)] = opened else { return None };
         let has_moved = before.objects().any(|key| before.pg_position(key.pg) != after.pg_position(key.pg));
@@ -470,6 +571,21 @@ impl Node {
     /// All reads succeed from now on.
     pub(super) fn read_again(&mut self, now: u64) {
         self.read_errors_until = self.read_errors_until.min(now);
+    }
+
+    /// Some writes and flushes fail until then.
+    pub(super) fn fail_writes(&mut self, until: u64) {
+        self.write_errors_until = until;
+    }
+
+    /// Whether the drive failed a write or a flush since then, or did before and its OSD has not let go of it.
+    pub(super) fn failed_to_write_since(&self, then: u64) -> bool {
+        self.write_failed_at >= then.max(1) || self.has_failed_drive()
+    }
+
+    /// Whether its OSD has given the drive up, and runs still.
+    pub(super) fn has_failed_drive(&self) -> bool {
+        self.osd().is_some_and(|osd| osd.store().failure().is_some())
     }
 
     /// Whether no read of data failed since then.
@@ -509,6 +625,7 @@ impl Node {
         let store = match opened {
             Ok(store) => store,
             Err(_) if !self.bay.drive.is_powered() => return Ok(Started::PowerFailed),
+            Err(error) if self.went_astray => return Ok(Started::Refused(error.to_string())),
             Err(error) => return Err(format!("the store of {} does not open: {error}", self.identity.osd)),
         };
         self.bay.drive.power_on();
@@ -516,13 +633,13 @@ impl Node {
             .verify()
             .map_err(|error| format!("the store of {} as it opened: {error}", self.identity.osd))?;
         let drift = world.plan.drift_ppm_max;
-        let mut osd = Osd::new(store, &self.osd_options);
-        // The shard registers them with its ring: they must all be there.
-        let buffers = osd.buffers_mut().count();
-        world.trace.count(1, buffers as u64);
+        self.starts += 1;
+        self.went_astray = false;
+        world.trace.count(1, u64::from(self.starts));
         self.running = Some(Running {
-            osd,
+            osd: Osd::new(store, &self.osd_options),
             clock: Clock::new(drift, &mut world.random),
+            map: Arc::default(),
             proposals: Vec::new(),
             stalled: Vec::new(),
             greetings: VecDeque::new(),
@@ -585,21 +702,26 @@ impl Node {
 
     /// The drive completes one operation, whichever it likes.
     pub(super) fn drive_done(&mut self, world: &mut World) {
-        let Some(completion) = self.bay.drive.complete_any() else { return };
+        let must_fail =
+            self.write_errors_until > world.now && world.random.percent(world.plan.write_error_percent);
+        let failed = if must_fail { self.bay.drive.fail_any_change() } else { None };
+        let has_failed = failed.is_some();
+        let Some(completion) = failed.or_else(|| self.bay.drive.complete_any()) else { return };
         let (slot, read) = match completion {
             Completion::Written(slot) | Completion::Flushed(slot) => (slot, None),
             Completion::Read(slot, buffer, _) => (slot, Some(buffer)),
         };
-        let Some(mut submitted) = self.bay.submitted[slot as usize].take() else {
+        let Some(submitted) = self.bay.submitted[slot as usize].take() else {
             unreachable!("what completes was submitted")
         };
         self.bay.free.push(slot);
-        if let (Some(read), Some(buffer)) = (read, &mut submitted.buffer) {
-            let target = buffer.bytes_mut().expect("a buffer that is being read into has one holder");
-            target[..submitted.length].copy_from_slice(&read.bytes()[..submitted.length]);
-        }
         world.trace.count(2, submitted.token);
         let mut result = Ok(());
+        if has_failed {
+            world.event(Some(self.process), "a write or flush fails");
+            self.write_failed_at = world.now;
+            result = Err("the medium cannot be written".to_owned());
+        }
         let fails = self.read_errors_until > world.now
             && pg::reads_data(submitted.token)
             && match world.plan.read_errors_have_places {
@@ -610,8 +732,8 @@ impl Node {
             world.coverage.count("a read fails");
             result = Err("the medium cannot be read".to_owned());
         }
-        world
-            .tell(self.process, Input::FileDone { token: submitted.token, buffer: submitted.buffer, result });
+        let (token, buffer) = (submitted.token, read.or(submitted.buffer));
+        world.tell(self.process, Input::FileDone { token, buffer, result });
     }
 
     /// One turn, as in the shard's loop.

@@ -1,10 +1,13 @@
 //! What kind of cluster, load and misfortune a seed stands for.
 
+use super::hostile::{self, Malice};
+use super::registry::VOLUME_OBJECTS;
 use super::topology::Topology;
-use super::world::{MICROSECOND, MILLISECOND, SECOND};
+use super::world::{MICROSECOND, MILLISECOND, Process, SECOND};
 use crate::contents::{Collision, Contents};
 use crate::random::Random;
 use base::{BLOCK_BYTES, SECTOR_BYTES};
+use pg::OsdOptions;
 
 /// The ways in which something breaks. Each life draws a weight for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +63,19 @@ pub enum FaultKind {
     /// A group's primary reaches its clients but not the other members, and dies with what it alone has written; it
     /// comes back when the others went on.
     PrimaryCutOff,
+    /// Some writes and flushes of a drive fail for a while: its OSD gives it up.
+    WriteErrors,
+    /// A batch is written to another place of the drive than it was meant for, over what lies there, and is told as done.
+    MisdirectedWrite,
+    /// A drive is lost, and its OSD goes on on a blank one, under its number.
+    DriveReplaced,
 }
 
+/// How many of the kinds are drawn before anything else: the others came later, and lives without them are what they were.
+const DRAWN_FIRST: usize = 24;
+
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 25] = [
+pub const FAULT_KINDS: [FaultKind; 28] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -89,6 +101,9 @@ pub const FAULT_KINDS: [FaultKind; 25] = [
     FaultKind::Scrub,
     FaultKind::PrimaryCutOff,
     FaultKind::ResizePool,
+    FaultKind::WriteErrors,
+    FaultKind::MisdirectedWrite,
+    FaultKind::DriveReplaced,
 ];
 
 /// Entries of the shortest logs: at least twice what can be under way.
@@ -99,6 +114,8 @@ const TIGHT_PERCENT: u64 = 6;
 const EXCLUSIVE_PERCENT: u64 = 30;
 /// Of a hundred lives with nodes enough, in how many one of them is added later.
 const LATE_PERCENT: u64 = 50;
+/// Of a hundred lives, in how many bits flip on the way.
+const GARBLED_PERCENT: u64 = 15;
 /// Of a hundred lives with nodes enough, in how many they share hosts, or stand in racks.
 const SHAPED_PERCENT: u64 = 40;
 /// Of a hundred lives of whole blocks, in how many some member is away for longer than its groups' logs reach.
@@ -117,6 +134,8 @@ pub struct Plan {
     pub pgs: u32,
     /// Volumes.
     pub volumes: usize,
+    /// Whether the last of them lies in a pool of its own, which is to be removed.
+    pub has_doomed_pool: bool,
     /// Places of each volume that are worked on; each lies around a border of two objects.
     pub regions: u64,
     /// Bytes of what is called a block here: whole blocks of drives, or sectors, for which primaries have to read and
@@ -220,6 +239,16 @@ pub struct Plan {
     pub weights: [u64; FAULT_KINDS.len()],
     /// Where the nodes stand.
     pub topology: Topology,
+    /// Objects of each volume.
+    pub volume_objects: u64,
+    /// While a drive fails to write, of a hundred writes and flushes, how many fail.
+    pub write_error_percent: u64,
+    /// Once in so many times that a process takes what came on a link, a bit of it is wrong; 0 for never.
+    pub garbled_one_in: u64,
+    /// Who means harm, if somebody does.
+    pub malice: Option<Malice>,
+    /// Whether somebody looks how far the groups' orders have got.
+    pub follows_logs: bool,
 }
 
 impl Plan {
@@ -229,7 +258,7 @@ impl Plan {
         let nodes = random.choose(&[2, 3, 3, 3, 4, 5]);
         let size = random.between(2, (nodes as u64).min(3)) as u32;
         let mut weights = [0u64; FAULT_KINDS.len()];
-        for weight in weights.iter_mut().take(FAULT_KINDS.len() - 1) {
+        for weight in weights.iter_mut().take(DRAWN_FIRST) {
             // Some kinds are absent in some lives: a rare thing alone shows what a mixture hides.
             *weight = random.choose(&[0, 0, 1, 3, 8]);
         }
@@ -299,6 +328,7 @@ impl Plan {
             out_after: random.choose(&[2 * SECOND, 30 * SECOND, 600 * SECOND]),
             read_error_percent: random.choose(&[20, 20, 100]),
             discards: random.percent(30),
+            volume_objects: VOLUME_OBJECTS,
             weights,
             ..Plan::default()
         };
@@ -308,7 +338,7 @@ impl Plan {
         }
         let resizes = random.choose(&[0, 0, 1, 3]);
         if !is_still && !plan.is_tight {
-            plan.weights[FAULT_KINDS.len() - 1] = resizes;
+            *plan.weight_of(FaultKind::ResizePool) = resizes;
         }
         if random.percent(EXCLUSIVE_PERCENT) {
             (plan.is_exclusive, plan.has_reader) = (true, false);
@@ -340,7 +370,55 @@ impl Plan {
                 plan.be_away_for_long(random);
             }
         }
+        let fails_to_write = random.choose(&[0, 1, 2, 5]);
+        let goes_astray = random.choose(&[0, 5, 15, 40]);
+        let is_replaced = random.choose(&[0, 0, 1, 2]);
+        if !is_sound {
+            *plan.weight_of(FaultKind::WriteErrors) = fails_to_write;
+            *plan.weight_of(FaultKind::MisdirectedWrite) = goes_astray;
+        }
+        if !is_still && !plan.is_tight {
+            *plan.weight_of(FaultKind::DriveReplaced) = is_replaced;
+        }
+        plan.write_error_percent = random.choose(&[5, 30, 100]);
+        let garbled_one_in = random.choose(&[50, 300, 2000]);
+        if random.percent(GARBLED_PERCENT) {
+            plan.garbled_one_in = garbled_one_in;
+        }
+        let malice = hostile::draw(random);
+        // Whoever may write may fill the drives that its pool shares with others.
+        if !plan.is_tight {
+            plan.malice = malice;
+        }
+        if plan.malice.is_some() {
+            plan.have_it_withstand_malice();
+        }
         plan
+    }
+
+    /// The number of OSDs is that of nodes, and one more that no node runs; and each has the memory that OSDs have, for here it
+    /// is not the load alone that wants some.
+    fn have_it_withstand_malice(&mut self) {
+        if self.malice == Some(Malice::Stranger) {
+            self.late_nodes = 0;
+        }
+        let OsdOptions { small_buffers, large_buffers, .. } = OsdOptions::default();
+        (self.small_buffers, self.large_buffers) = (small_buffers, large_buffers);
+    }
+
+    fn weight_of(&mut self, wanted: FaultKind) -> &mut u64 {
+        let place = FAULT_KINDS.iter().position(|kind| *kind == wanted);
+        &mut self.weights[place.expect("all kinds are listed")]
+    }
+
+    /// How many places the network has: nodes, clients and who reads everything in the end, who means harm, the registry.
+    pub(super) fn processes(&self) -> usize {
+        self.nodes + self.clients + 2 + usize::from(self.malice.is_some())
+    }
+
+    /// Where in the network somebody is who means harm.
+    pub(super) fn malicious_process(&self) -> Option<Process> {
+        self.malice.map(|_| Process(self.nodes + self.clients + 1))
     }
 
     /// What a life that goes by a script has: a pool on so many nodes that keep everything, short logs, a small volume whose
@@ -378,15 +456,24 @@ impl Plan {
             out_after: 600 * SECOND,
             contents: Contents::Colliding(Collision::draw(random)),
             topology: Topology::of_hosts(nodes),
+            volume_objects: VOLUME_OBJECTS,
+            follows_logs: true,
             weights,
             ..Plan::default()
         }
     }
 
+    /// Has somebody mean harm in a life that goes by a script.
+    pub(super) fn with_malice(mut self, malice: Malice) -> Plan {
+        self.malice = Some(malice);
+        self.have_it_withstand_malice();
+        self
+    }
+
     /// Somebody is away while everybody else writes over what it has, nothing of what it misses can be told from what it has
     /// by a CRC-32C, and nobody takes its place.
     fn be_away_for_long(&mut self, random: &mut Random) {
-        self.has_long_absence = true;
+        (self.has_long_absence, self.follows_logs) = (true, true);
         if !self.contents.collide() {
             self.contents = Contents::Colliding(Collision::draw(random));
         }
@@ -425,7 +512,15 @@ impl Plan {
     /// Leaves out what hurts drives and what moves data.
     pub fn keep_drives_sound_and_data_still(&mut self) {
         for (kind, weight) in FAULT_KINDS.iter().zip(&mut self.weights) {
-            let is_of_drives = matches!(kind, FaultKind::Rot | FaultKind::ReadErrors | FaultKind::DriveLost);
+            let is_of_drives = matches!(
+                kind,
+                FaultKind::Rot
+                    | FaultKind::ReadErrors
+                    | FaultKind::DriveLost
+                    | FaultKind::WriteErrors
+                    | FaultKind::MisdirectedWrite
+                    | FaultKind::DriveReplaced
+            );
             let is_of_data = matches!(
                 kind,
                 FaultKind::Admission | FaultKind::MoveGroup | FaultKind::ResizePool | FaultKind::Scrub
@@ -435,6 +530,7 @@ impl Plan {
             }
         }
         (self.out_after, self.late_nodes, self.retires_somebody) = (u64::MAX, 0, false);
+        (self.garbled_one_in, self.malice) = (0, None);
     }
 
     /// Whether drives fail to give what they hold.

@@ -1,18 +1,23 @@
 //! The registry, the manager, and how nodes use them: the real ones over a registry in memory, with answers that come
 //! late or never.
 
+mod replacement;
+
+use super::hostile::Malice;
 use super::network::address_of;
 use super::plan::Plan;
 use super::topology::Topology;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::machine::identity_of;
 use crate::random::Random;
-use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo};
+use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
+use base::status::{OsdStatus, PgState, PgStatus, Statuses};
 use base::{ClientId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
 use manager::Management;
 use manager::decide::Moment;
 use manager::decide::targets::target_changes;
+use pg::{GroupSummary, Osd};
 use placement::{Candidate, Survey};
 use registry::{LeaseId, MemoryRegistry, RegistryError, Txn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,12 +35,23 @@ const CLIENT_LEASE: Duration = Duration::from_secs(3);
 const CLIENT_HEARTBEAT: u64 = SECOND;
 /// How often leases end, and whoever manages decides.
 const LEASE_CHECK: u64 = 500 * MILLISECOND;
-/// The one pool.
+/// The pool.
 pub(super) const POOL: PoolId = PoolId(1);
 /// Its name.
 const POOL_NAME: &str = "pool";
-/// The objects of each volume.
+/// Another one on the same OSDs, whose key somebody has who means harm.
+pub(super) const MALICE_POOL: PoolId = PoolId(2);
+const MALICE_POOL_NAME: &str = "malice";
+/// Its groups, and its volumes.
+const MALICE_PGS: u32 = 2;
+const MALICE_VOLUMES: usize = 2;
+/// The objects of each volume of these.
+pub(super) const MALICE_OBJECTS: u64 = 4;
+/// The objects of each volume, mostly.
 pub(super) const VOLUME_OBJECTS: u64 = 16;
+
+/// Another one, in lives in which a pool is removed.
+const DOOMED_POOL_NAME: &str = "doomed";
 
 /// A process that takes itself for the manager.
 struct Manager {
@@ -57,6 +73,8 @@ pub(super) struct Registry {
     leases: Vec<Option<LeaseId>>,
     /// By node.
     managers: Vec<Option<Manager>>,
+    /// What OSDs told last of themselves, to whoever manages, as far as anything is decided by it.
+    told: Statuses,
     is_available: bool,
     outage: u64,
     /// By node: its drive is lost for good.
@@ -65,6 +83,10 @@ pub(super) struct Registry {
     retires: Vec<bool>,
     /// By node: that was done, while it ran or not.
     is_removed: Vec<bool>,
+    /// By node: its drive is lost, and a blank one is to take its place.
+    is_to_be_replaced: Vec<bool>,
+    /// By node: as what its drive is formatted.
+    uuids: Vec<OsdUuid>,
     /// By node: how much of the data shall lie there, as the size of its drive in bytes.
     weights: Vec<u64>,
     /// Where the nodes stand now.
@@ -73,6 +95,8 @@ pub(super) struct Registry {
     history: BTreeMap<(PgId, Epoch), PgConfig>,
     /// By group: who was no member of it at some time when its whole target was in sync.
     dispensable: BTreeSet<(PgId, OsdId)>,
+    /// The sizes that volumes ever had, in bytes.
+    sizes: BTreeSet<(VolumeId, u64)>,
 }
 
 /// What a registry in memory answers: it lets nobody wait.
@@ -94,7 +118,7 @@ impl Registry {
         let cluster = Cluster::new(memory.clone());
         done(create(&cluster, plan)).expect("a plan's cluster can be made");
         let follower = done(MapFollower::begin(&*memory)).expect("a registry in memory can be read");
-        let processes = plan.nodes + plan.clients + 2;
+        let processes = plan.processes();
         let mut registry = Registry {
             memory,
             cluster,
@@ -103,27 +127,43 @@ impl Registry {
             maps: (0..processes).map(|_| Arc::default()).collect(),
             leases: vec![None; processes],
             managers: (0..plan.nodes).map(|_| None).collect(),
+            told: Statuses::new(),
             is_available: true,
             outage: 0,
             is_lost: vec![false; plan.nodes],
             retires: vec![false; plan.nodes],
             is_removed: vec![false; plan.nodes],
+            is_to_be_replaced: vec![false; plan.nodes],
+            uuids: (0..plan.nodes).map(osd_uuid).collect(),
             weights: vec![OSD_BYTES; plan.nodes],
             topology: plan.topology.clone(),
             history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
+            sizes: BTreeSet::new(),
         };
         registry.note_map();
         registry
     }
 
-    /// Whether a group was registered as whole without this OSD, which may delete what it holds of it then.
+    /// Whether a group was registered as whole without this OSD, which may delete what it holds of it then, or its pool was
+    /// removed.
     pub(super) fn is_dispensable(&self, pg: PgId, osd: OsdId) -> bool {
-        self.dispensable.contains(&(pg, osd))
+        self.dispensable.contains(&(pg, osd)) || !self.map.pools.contains_key(&pg.pool)
+    }
+
+    /// Whether a volume ever had that size.
+    pub(super) fn had_size(&self, volume: VolumeId, bytes: u64) -> bool {
+        self.sizes.contains(&(volume, bytes))
+    }
+
+    /// A volume, by its number among those of a life, as it is now.
+    pub(super) fn volume(&self, index: usize) -> &VolumeInfo {
+        &self.map.volumes[&volume_id(index)]
     }
 
     /// Keeps what checkers ask for later.
     fn note_map(&mut self) {
+        self.sizes.extend(self.map.volumes.iter().map(|(volume, info)| (*volume, info.bytes)));
         for (pg, config) in &self.map.pgs {
             self.history.entry((*pg, config.epoch)).or_insert_with(|| config.clone());
             let target = &self.map.targets[pg];
@@ -149,6 +189,17 @@ impl Registry {
         self.retires[node]
     }
 
+    /// Whether a group ever had one member alone in sync.
+    pub(super) fn had_one_member_alone(&self) -> bool {
+        self.history.values().any(|config| config.in_sync.len() == 1)
+    }
+
+    /// Whether an OSD was ever to lead a group.
+    pub(super) fn has_led(&self, pg: PgId, osd: OsdId) -> bool {
+        let mut of_group = self.history.range((pg, Epoch(0))..=(pg, Epoch(u32::MAX)));
+        of_group.any(|(_, config)| config.primary == osd)
+    }
+
     /// Whether a process goes by a map without the OSD that it had.
     pub(super) fn knows_of_its_removal(&self, process: Process) -> bool {
         let Process(node) = process;
@@ -164,7 +215,8 @@ impl Registry {
     /// too few others for its copies.
     pub(super) fn retire(&mut self, node: usize, world: &mut World) -> bool {
         let is_known = self.map.osds.contains_key(&OsdId(node as u32));
-        if self.is_gone(node) || !self.is_available || !is_known || !self.can_do_without(node) {
+        let has_lost = self.has_lost_its_drive(node);
+        if has_lost || !self.is_available || !is_known || !self.can_do_without(node) {
             return false;
         }
         self.retires[node] = true;
@@ -174,15 +226,19 @@ impl Registry {
 
     /// Whether the pool finds members enough among the other nodes that stay.
     fn can_do_without(&self, node: usize) -> bool {
-        let stays = |other: usize| other != node && !self.is_gone(other) && !self.retires[other];
+        let stays = |other: usize| other != node && !self.has_lost_its_drive(other) && !self.retires[other];
         let others = candidates(&self.map).into_iter().filter(|osd| stays(osd.0 as usize));
         others.count() >= self.pool().size as usize
     }
 
     /// Whether every group keeps a member in sync when a node's drive is lost, and the pool finds members enough.
     pub(super) fn can_lose(&self, node: usize) -> bool {
-        let lives = |osd: &OsdId| osd.0 as usize != node && !self.is_gone(osd.0 as usize);
-        let left = self.map.osds.keys().filter(|osd| lives(osd) && !self.retires[osd.0 as usize]).count();
+        let lives = |osd: &OsdId| osd.0 as usize != node && !self.has_lost_its_drive(osd.0 as usize);
+        let is_left = |osd: &usize| {
+            let known = OsdId(*osd as u32);
+            self.map.osds.contains_key(&known) && lives(&known) && !self.retires[*osd]
+        };
+        let left = (0..self.retires.len()).filter(is_left).count();
         let keeps_somebody = |(pg, config): (&PgId, &PgConfig)| {
             let target = &self.map.targets[pg];
             // Who is surplus may be dropped at any moment, and delete what it has.
@@ -192,10 +248,10 @@ impl Registry {
         left >= self.pool().min_size as usize && self.map.pgs.iter().all(keeps_somebody)
     }
 
-    /// A group, whichever chance picks.
+    /// A group of the pool, whichever chance picks.
     pub(super) fn some_group(&self, random: &mut Random) -> PgId {
-        let groups = &self.map.pgs;
-        *groups.keys().nth(random.index(groups.len())).expect("the pool has groups")
+        let groups: Vec<PgId> = self.map.pgs.keys().filter(|pg| pg.pool == POOL).copied().collect();
+        groups[random.index(groups.len())]
     }
 
     /// Whether data is placed on an OSD.
@@ -206,7 +262,8 @@ impl Registry {
     /// Groups that shall lie otherwise than the pool's rule wants, by a count of its own: with more copies in one failure
     /// domain than it takes.
     pub(super) fn crowded_groups(&self) -> usize {
-        let targets: Vec<Vec<OsdId>> = self.map.targets.values().cloned().collect();
+        let of_pool = self.map.targets.iter().filter(|(pg, _)| pg.pool == POOL);
+        let targets: Vec<Vec<OsdId>> = of_pool.map(|(_, target)| target.clone()).collect();
         let candidates = Candidate::all(&self.map);
         if candidates.is_empty() {
             return 0;
@@ -276,10 +333,11 @@ impl Registry {
 
     /// An operator has the pool keep more copies or fewer.
     pub(super) fn resize_pool(&mut self, world: &mut World) {
-        let living = candidates(&self.map).into_iter().filter(|osd| !self.is_gone(osd.0 as usize));
+        let living = candidates(&self.map).into_iter().filter(|osd| !self.has_lost_its_drive(osd.0 as usize));
         let most = living.count().clamp(1, 3) as u64;
         // The one copy that is kept could be the one that was just lost.
-        let least = if self.is_lost.contains(&true) { most.min(2) } else { 1 };
+        let has_lost = self.is_lost.contains(&true) || self.is_to_be_replaced.contains(&true);
+        let least = if has_lost { most.min(2) } else { 1 };
         let size = world.random.between(least, most) as u32;
         let min_size = world.random.between(1, u64::from(size)) as u32;
         if !self.is_available {
@@ -459,7 +517,7 @@ impl Registry {
     }
 
     async fn register(&self, node: usize) -> Result<OsdId, ClusterError> {
-        self.cluster.register_osd(osd_uuid(node), node_id(node), self.weights[node], DeviceClass::Ssd).await
+        self.cluster.register_osd(self.uuids[node], node_id(node), self.weights[node], DeviceClass::Ssd).await
     }
 
     fn announce_again(&mut self, process: Process, world: &mut World) {
@@ -472,7 +530,7 @@ impl Registry {
         let announced = done(async {
             let osd = self.register(process.0).await?;
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
-            self.cluster.osd_up(osd, address, lease).await?;
+            self.cluster.osd_up_as(osd, self.uuids[process.0], address, lease).await?;
             Ok::<LeaseId, ClusterError>(lease)
         });
         self.leases[process.0] = Some(announced.expect("an OSD can be announced"));
@@ -661,6 +719,41 @@ impl Registry {
         self.show(world);
     }
 
+    /// An operator gives a volume another size. False where it is to grow, and waits for what it lost before to be gone.
+    pub(super) fn resize_volume(&mut self, index: usize, bytes: u64, world: &mut World) -> bool {
+        self.set_clock(world);
+        let is_resized = match done(self.cluster.resize_volume(&volume_name(index), bytes, true)) {
+            Ok(()) => true,
+            Err(ClusterError::StillCut { .. }) => false,
+            Err(error) => panic!("a volume cannot be resized: {error}"),
+        };
+        let outcome = if is_resized { "has" } else { "cannot have" };
+        world.story(None, || format!("{} {outcome} {bytes} bytes from now on", volume_name(index)));
+        self.show(world);
+        is_resized
+    }
+
+    /// The pool that is to be removed is, and its volume before it.
+    pub(super) fn remove_doomed_pool(&mut self, volume: usize, world: &mut World) -> PoolId {
+        let (pool, _) = self.map.pool_named(DOOMED_POOL_NAME).expect("it was made with the cluster");
+        self.remove_volume(volume, world);
+        done(self.cluster.remove_pool(DOOMED_POOL_NAME)).expect("it holds no volume any more");
+        self.show(world);
+        pool
+    }
+
+    /// An OSD tells whoever manages of itself.
+    pub(super) fn hear(&mut self, osd: &Osd) {
+        let cleared_pools = osd.view().cleared_pools().collect();
+        let pgs = osd.view().summaries().map(|summary| {
+            let GroupSummary { pg, epoch, trouble, in_sync, cut_through, .. } = summary;
+            let state = if trouble.is_none() { PgState::Active } else { PgState::Peering };
+            (pg, PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
+        });
+        let pgs = pgs.collect();
+        self.told.insert(osd.id(), Arc::new(OsdStatus { cleared_pools, pgs, ..OsdStatus::default() }));
+    }
+
     /// A node becomes the manager, if there is none.
     fn elect(&mut self, node: usize, life: u32, world: &mut World) {
         let elected = done(async {
@@ -694,6 +787,8 @@ impl Registry {
                 manager.management.retarget(&map, &target_changes(&map)).await?;
             }
             manager.management.split_pools(&map).await?;
+            manager.management.settle_removed_pools(&map, &self.told).await?;
+            manager.management.settle_cuts(&map, &self.told).await?;
             let away = manager.management.away(&map, out_after);
             if away == manager.record.away {
                 return Ok::<bool, ClusterError>(true);
@@ -744,8 +839,8 @@ impl Registry {
     /// # Errors
     /// If it breaks the registry's rules.
     pub(super) fn propose(&mut self, proposal: Box<Proposal>, world: &mut World) -> Result<bool, String> {
-        let Proposal { process, pg, expected, ref config, is_split, .. } = *proposal;
-        if self.is_gone(process.0) {
+        let Proposal { process, pg, expected, ref config, is_split, ref decided_by, .. } = *proposal;
+        if self.has_lost_its_drive(process.0) {
             return Ok(false);
         }
         if !self.is_reachable(process, world) {
@@ -757,9 +852,13 @@ impl Registry {
         self.set_clock(world);
         let changed = match is_split {
             true => done(self.cluster.split_pg(pg, expected, config.clone())),
-            false => done(self.cluster.change_pg(pg, expected, config.clone())),
+            false => done(self.cluster.claim_pg(pg, expected, config.clone(), decided_by)),
         };
-        let is_accepted = changed.map_err(|error| error.to_string())?;
+        let is_accepted = match changed {
+            // Its pool was removed.
+            Err(ClusterError::NoSuchPg { .. }) if !self.map.pools.contains_key(&pg.pool) => false,
+            changed => changed.map_err(|error| error.to_string())?,
+        };
         if is_accepted {
             world.coverage.count(if is_split { "proposal: a group is split" } else { "proposal: accepted" });
             world.story(Some(process), || format!("begins {} of pg {pg}: {config:?}", config.epoch));
@@ -808,16 +907,42 @@ async fn create(cluster: &Cluster, plan: &Plan) -> Result<(), ClusterError> {
     for index in 0..plan.nodes - plan.late_nodes {
         cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES, DeviceClass::Ssd).await?;
     }
+    if plan.malice == Some(Malice::Stranger) {
+        // Somebody has its key, and it holds nothing.
+        let (index, class) = (plan.nodes, DeviceClass::Ssd);
+        let osd = cluster.register_osd(osd_uuid(index), node_id(index), OSD_BYTES, class).await?;
+        cluster.set_admission(osd, Admission::Out).await?;
+    }
     let rule = PlacementRule { failure_domain: plan.topology.failure_domain, ..PlacementRule::default() };
     let (name, size, min_size) = (POOL_NAME.to_owned(), plan.size, plan.min_size);
     cluster
         .create_pool_by(&PoolInfo { name, size, min_size, pg_count: plan.pgs, rule, ..PoolInfo::default() })
         .await?;
     for index in 0..plan.volumes {
-        let bytes = VOLUME_OBJECTS * base::OBJECT_BYTES;
-        cluster.create_volume(&volume_name(index), POOL_NAME, bytes).await?;
+        let bytes = plan.volume_objects * base::OBJECT_BYTES;
+        let is_doomed = plan.has_doomed_pool && index + 1 == plan.volumes;
+        if is_doomed {
+            cluster.create_pool(DOOMED_POOL_NAME, plan.size, plan.min_size, plan.pgs).await?;
+        }
+        let pool = if is_doomed { DOOMED_POOL_NAME } else { POOL_NAME };
+        cluster.create_volume(&volume_name(index), pool, bytes).await?;
+    }
+    if plan.malice == Some(Malice::Client) {
+        cluster.create_pool(MALICE_POOL_NAME, plan.size.min(2), 1, MALICE_PGS).await?;
+        for index in 0..MALICE_VOLUMES {
+            let name = format!("{MALICE_POOL_NAME}-{index}");
+            let bytes = MALICE_OBJECTS * base::OBJECT_BYTES;
+            let volume = cluster.create_volume(&name, MALICE_POOL_NAME, bytes).await?;
+            assert!(malicious_volumes(plan).any(|known| known == volume), "volumes are numbered");
+        }
     }
     Ok(())
+}
+
+/// The volumes of somebody who means harm.
+pub(super) fn malicious_volumes(plan: &Plan) -> impl Iterator<Item = VolumeId> + use<> {
+    let first = plan.volumes;
+    (first..first + MALICE_VOLUMES).map(volume_id)
 }
 
 /// The OSDs that data may be placed on.
@@ -834,7 +959,7 @@ pub(super) fn volume_id(index: usize) -> VolumeId {
     VolumeId(index as u64 + 1)
 }
 
-fn node_id(index: usize) -> NodeId {
+pub(super) fn node_id(index: usize) -> NodeId {
     NodeId(index as u32)
 }
 

@@ -1,17 +1,23 @@
 //! Lives that go by a script: one thing happens after the other, so that what must not be is sure to be tried. Whom it meets,
 //! which block, and with which content is drawn by the seed, and so are the times of messages and drives.
 
+mod catching_up;
+mod malice;
+mod removal;
+mod sizes;
+
 use super::Report;
 use super::atlas::look;
 use super::client::{Step, Work, all_of};
 use super::history::Kind;
+use super::hostile::Malice;
 use super::life::Life;
 use super::plan::Plan;
 use super::registry::{POOL, volume_id};
 use super::world::{Event, MILLISECOND, Process, SECOND};
 use crate::contents::{Collision, Contents};
 use crate::random::Random;
-use base::{OBJECT_BLOCKS, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, OBJECT_BLOCKS, ObjectKey, OsdId, SECTOR_BYTES};
 
 /// What happens in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,25 @@ pub enum Scenario {
     /// A member's copy of a block is another than that of the others, with the same CRC-32C and CRC-64, and a deep scrub
     /// looks for that.
     ForgedBehindChecksums,
+    /// A pool is removed while a member is away, which comes back.
+    PoolRemovedWhileAway,
+    /// A volume is.
+    VolumeRemovedWhileAway,
+    /// A volume is made smaller and larger again while clients work on it and nodes die.
+    ResizedUnderLoad,
+    /// Writes are done, and their client is not told. It sends them again when others have written there, and the logs have
+    /// gone past that.
+    RepeatedPastTheLog,
+    /// A member that missed everything is brought up to date by another one that was brought up to date itself.
+    CaughtUpFromWhoCaughtUp,
+    /// A member that missed everything of many objects is broken off again and again while it is brought up to date.
+    BrokenOffCatchingUp,
+    /// A client with the key of another pool means harm while others work.
+    HostileClient,
+    /// Somebody with the key of an OSD that holds nothing does.
+    HostileStranger,
+    /// Somebody with the key of a member does.
+    HostileMember,
 }
 
 /// How long anything may take.
@@ -38,23 +63,44 @@ const FOR_EVER: u64 = 3600 * SECOND;
 const LOST_WRITES: usize = 40;
 /// How long it takes them.
 const LOST_WRITES_TIME: u64 = 300 * MILLISECOND;
+/// Places of a volume that is spread over many objects, two for each.
+const MANY_REGIONS: u64 = 80;
 /// How often everything is written in order to get past logs.
 const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 4] = [
+    pub const ALL: [Scenario; 13] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
         Scenario::ForgedBehindChecksums,
+        Scenario::PoolRemovedWhileAway,
+        Scenario::VolumeRemovedWhileAway,
+        Scenario::ResizedUnderLoad,
+        Scenario::RepeatedPastTheLog,
+        Scenario::CaughtUpFromWhoCaughtUp,
+        Scenario::BrokenOffCatchingUp,
+        Scenario::HostileClient,
+        Scenario::HostileStranger,
+        Scenario::HostileMember,
     ];
 
     pub(super) fn plan(self, random: &mut Random) -> Plan {
         let nodes = match self {
-            Scenario::AwayPastTheLog | Scenario::PartedAndAway => random.choose(&[2, 3]),
+            Scenario::AwayPastTheLog | Scenario::PartedAndAway | Scenario::ResizedUnderLoad => {
+                random.choose(&[2, 3])
+            }
             Scenario::RottenWhileAway => 2,
-            Scenario::ForgedBehindChecksums => 3,
+            Scenario::BrokenOffCatchingUp => random.choose(&[2, 3]),
+            Scenario::ForgedBehindChecksums
+            | Scenario::PoolRemovedWhileAway
+            | Scenario::VolumeRemovedWhileAway
+            | Scenario::RepeatedPastTheLog
+            | Scenario::CaughtUpFromWhoCaughtUp
+            | Scenario::HostileClient
+            | Scenario::HostileStranger
+            | Scenario::HostileMember => 3,
         };
         let mut plan = Plan::scripted(nodes, random);
         match self {
@@ -67,9 +113,42 @@ impl Scenario {
                 (plan.depth, plan.region_blocks) = (LOST_WRITES, 3 * LOST_WRITES as u64);
                 (plan.small_buffers, plan.large_buffers) = (2 * LOST_WRITES, 2 * LOST_WRITES + 4);
             }
-            Scenario::AwayPastTheLog | Scenario::RottenWhileAway => {}
+            Scenario::PoolRemovedWhileAway => (plan.volumes, plan.has_doomed_pool) = (2, true),
+            Scenario::VolumeRemovedWhileAway => plan.volumes = 2,
+            Scenario::ResizedUnderLoad => {
+                (plan.clients, plan.volumes, plan.regions) = (2, 2, 2);
+                (plan.small_buffers, plan.large_buffers) = (64, 24);
+                if random.percent(60) {
+                    // Most ends lie within blocks of drives then.
+                    plan.unit_bytes = SECTOR_BYTES as u64;
+                    plan.region_blocks *= (BLOCK_BYTES / SECTOR_BYTES) as u64;
+                    plan.operation_blocks_max *= 3;
+                    plan.contents = Contents::Plain;
+                }
+            }
+            Scenario::RepeatedPastTheLog => plan.clients = 2,
+            Scenario::BrokenOffCatchingUp => {
+                // So many that a member is told how far it got, more than once, before it is done.
+                (plan.pgs, plan.regions, plan.region_blocks) = (1, MANY_REGIONS, 2);
+                plan.volume_objects = 3 * MANY_REGIONS + 3;
+            }
+            Scenario::HostileClient | Scenario::HostileStranger | Scenario::HostileMember => {
+                plan.clients = 2;
+                plan = plan.with_malice(self.malice().expect("these have somebody who means harm"));
+            }
+            Scenario::AwayPastTheLog | Scenario::RottenWhileAway | Scenario::CaughtUpFromWhoCaughtUp => {}
         }
         plan
+    }
+
+    /// Who means harm, if somebody does.
+    fn malice(self) -> Option<Malice> {
+        match self {
+            Scenario::HostileClient => Some(Malice::Client),
+            Scenario::HostileStranger => Some(Malice::Stranger),
+            Scenario::HostileMember => Some(Malice::Member),
+            _ => None,
+        }
     }
 }
 
@@ -98,10 +177,19 @@ impl Life {
         self.wait("the begin of the cluster", Life::has_healed)?;
         self.do_all(Kind::Write, self.world.plan.operation_blocks_max)?;
         match scenario {
+            Scenario::RepeatedPastTheLog => self.repeated_past_the_log()?,
+            Scenario::CaughtUpFromWhoCaughtUp => self.caught_up_from_who_caught_up()?,
+            Scenario::BrokenOffCatchingUp => self.broken_off_catching_up()?,
+            Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
+            Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,
+            Scenario::HostileMember => self.work_beside_malice(Malice::Member)?,
             Scenario::AwayPastTheLog => self.away_past_the_log()?,
             Scenario::PartedAndAway => self.parted_and_away()?,
             Scenario::RottenWhileAway => self.rotten_while_away()?,
             Scenario::ForgedBehindChecksums => self.forged_behind_checksums()?,
+            Scenario::PoolRemovedWhileAway => self.removed_while_away(true)?,
+            Scenario::VolumeRemovedWhileAway => self.removed_while_away(false)?,
+            Scenario::ResizedUnderLoad => self.resized_under_load()?,
         }
         self.wait("that the cluster is whole", Life::has_healed)?;
         self.read_back()?;
@@ -116,6 +204,11 @@ impl Life {
         let away = self.some_node();
         self.misses_everything(away)?;
         self.comes_back(away)?;
+        self.leads_alone(away)
+    }
+
+    /// All other nodes die, a node leads alone, and is read whole; then they come back.
+    fn leads_alone(&mut self, away: usize) -> Result<(), String> {
         let others: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != away).collect();
         for other in &others {
             self.stop_node_for(*other, false, "is cut away from who was away for long", FOR_EVER);

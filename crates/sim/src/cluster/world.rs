@@ -8,7 +8,9 @@ use crate::random::Random;
 use crate::trace::Trace;
 use base::map::{ClusterMap, PgConfig};
 use base::{Buffer, Epoch, LinkId, PgId, VolumeId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use pg::Credential;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// Nanoseconds of a microsecond.
@@ -18,7 +20,8 @@ pub(super) const MILLISECOND: u64 = 1_000_000;
 /// Nanoseconds of a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// A place in the network: an OSD's node, a client, or the registry. Nodes come first, the registry last.
+/// A place in the network: an OSD's node, a client, somebody who means harm, or the registry. Nodes come first, the registry
+/// last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process(pub(super) usize);
 
@@ -32,6 +35,8 @@ pub(super) struct Proposal {
     pub(super) config: PgConfig,
     /// And with the same the group that is split off begins.
     pub(super) is_split: bool,
+    /// The map that it was decided by.
+    pub(super) decided_by: Arc<ClusterMap>,
 }
 
 /// What will happen.
@@ -85,6 +90,8 @@ pub(super) enum Event {
     Absence,
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
+    /// Somebody who means harm begins, or stops.
+    Malice { begins: bool },
 }
 
 /// What happened to a process and what it has not looked at yet.
@@ -147,14 +154,45 @@ pub(super) struct World {
     pub(super) network_slowness: u64,
     /// The same of each drive.
     pub(super) drive_slowness: Vec<u64>,
-    /// What will happen, by its time, and of one moment in the order of its making.
-    events: BTreeMap<(u64, u64), Event>,
+    /// What those prove who have to: OSDs take everybody else to be who it says it is.
+    pub(super) credentials: BTreeMap<Process, Credential>,
+    agenda: Agenda,
     serial: u64,
+}
+
+/// What will happen, by its time, and of one moment in the order of its making.
+#[derive(Debug, Default)]
+struct Agenda {
+    /// When, in which order then, and where the event lies.
+    due: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
+}
+
+impl Agenda {
+    fn put(&mut self, at: u64, serial: u64, event: Event) {
+        let place = self.free.pop().unwrap_or(self.events.len());
+        if place == self.events.len() {
+            self.events.push(None);
+        }
+        self.events[place] = Some(event);
+        self.due.push(Reverse((at, serial, place)));
+    }
+
+    fn take_next(&mut self) -> Option<(u64, Event)> {
+        let Reverse((at, _, place)) = self.due.pop()?;
+        self.free.push(place);
+        Some((at, self.events[place].take().expect("what is due lies where it was put")))
+    }
+
+    fn next_at(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at, ..))| *at)
+    }
 }
 
 impl World {
     pub(super) fn new(plan: Plan, random: Random, trace: Trace) -> World {
-        let processes = plan.nodes + plan.clients + 2;
+        let processes = plan.processes();
         World {
             now: 0,
             random,
@@ -169,7 +207,8 @@ impl World {
             spoiled: BTreeSet::new(),
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
-            events: BTreeMap::new(),
+            credentials: BTreeMap::new(),
+            agenda: Agenda::default(),
             serial: 0,
             plan,
         }
@@ -187,6 +226,8 @@ impl World {
             format!("osd.{index}")
         } else if index + 1 == self.mailboxes.len() {
             "registry".to_owned()
+        } else if Some(process) == self.plan.malicious_process() {
+            "malice".to_owned()
         } else {
             format!("client.{}", index - self.plan.nodes)
         }
@@ -195,19 +236,19 @@ impl World {
     /// Lets `event` happen `delay` nanoseconds from now.
     pub(super) fn after(&mut self, delay: u64, event: Event) {
         self.serial += 1;
-        self.events.insert((self.now + delay, self.serial), event);
+        self.agenda.put(self.now + delay, self.serial, event);
     }
 
     /// The next event, to which the clock moves.
     pub(super) fn next_event(&mut self) -> Option<Event> {
-        let ((at, _), event) = self.events.pop_first()?;
+        let (at, event) = self.agenda.take_next()?;
         self.now = at;
         Some(event)
     }
 
     /// When the next event happens.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.events.first_key_value().map(|((at, _), _)| *at)
+        self.agenda.next_at()
     }
 
     /// A number that no other call answers.

@@ -83,6 +83,8 @@ pub struct Report {
     pub replayed_batches: u64,
     /// Groups that were split.
     pub splits: u64,
+    /// Times that everything went, the logs of groups too.
+    pub forgets: u64,
     /// Blocks that were pushed, as to a learner.
     pub pushed_blocks: u64,
     /// Blocks that were written and have the checksum of another.
@@ -194,6 +196,10 @@ struct Life {
     moduli: Vec<u32>,
     /// Decides when a group is split, in lives in which they are: of its own, so that the others are what they were.
     splits: Option<Random>,
+    /// Decides when everything goes, in lives in which it does: of its own too.
+    forgets: Option<Random>,
+    /// Everything is going: objects before this one are zeroed.
+    forgetting: Option<usize>,
     /// Whether some writes are pushes.
     has_pushes: bool,
     trace: Trace,
@@ -270,6 +276,8 @@ impl Life {
             pg_of: Vec::new(),
             moduli: Vec::new(),
             splits,
+            forgets: (seed % 3 == 2).then(|| Random::new(mix(seed))),
+            forgetting: None,
             trace: Trace::new(settings.print),
             report: Report::default(),
             random,
@@ -399,6 +407,7 @@ impl Life {
         self.lost = None;
         self.shutdown_done = false;
         self.busy_turns = 0;
+        self.forgetting = None;
         self.actions.clear();
         self.unsealed.clear();
         self.seals.clear();

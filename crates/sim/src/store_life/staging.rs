@@ -13,6 +13,8 @@ use zerocopy::little_endian::U32;
 const BUSY_TURNS_MAX: u32 = 50;
 /// Of so many operations of a life that splits groups one is a split.
 const SPLIT_EVERY: u64 = 40;
+/// Of so many operations of a life that lets everything go one begins that.
+const FORGET_EVERY: u64 = 60;
 /// Of so many writes of a life with pushes one is a push.
 const PUSH_EVERY: u64 = 6;
 /// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
@@ -21,6 +23,12 @@ const CHECKPOINT_BYTES_MAX: u64 = 512 << 10;
 impl Life {
     /// Stages one operation; `false` when the store has no room right now.
     pub(super) fn stage_something(&mut self, store: &mut Store) -> Result<bool, String> {
+        if let Some(object) = self.forgetting {
+            return self.let_all_go(store, object);
+        }
+        if self.relief == 0 && self.forgets.as_mut().is_some_and(|random| random.one_in(FORGET_EVERY)) {
+            self.forgetting = Some(0);
+        }
         if let Some((object, modulus)) = self.draw_split() {
             return self.stage(store, object, 0, Effect::Split(modulus));
         }
@@ -43,6 +51,21 @@ impl Life {
             let effect = if is_push { Effect::Push(checksums) } else { Effect::Write(checksums) };
             self.stage(store, object, first_block, effect)
         }
+    }
+
+    /// The next step of letting everything go: each object is zeroed, from this one on, and when nothing is there any more, all
+    /// logs go too.
+    fn let_all_go(&mut self, store: &mut Store, object: usize) -> Result<bool, String> {
+        if object < self.plan.objects {
+            let is_staged = self.stage(store, object, 0, Effect::Zero(OBJECT_BLOCKS as u16))?;
+            self.forgetting = Some(object + usize::from(is_staged));
+            return Ok(is_staged);
+        }
+        // Only then nothing of them can be there.
+        if !self.model.staged.is_empty() {
+            return Ok(false);
+        }
+        self.stage(store, 0, 0, Effect::Forget)
     }
 
     /// A group with something in its log and how it is split, now and then.
@@ -170,6 +193,7 @@ impl Life {
                 store.stage_mark(RecordKind::Mark, pg, modulus, epoch, sequence, token)
             }
             Effect::Split(modulus) => store.stage_split(record.key.pg, *modulus, operation.token),
+            Effect::Forget => store.stage_forget(record.key.pg.pool, operation.token),
         }
     }
 
@@ -185,6 +209,9 @@ impl Life {
                 }
             }
             self.report.splits += 1;
+        } else if matches!(operation.effect, Effect::Forget) {
+            self.forgetting = None;
+            self.report.forgets += 1;
         } else if matches!(operation.effect, Effect::Push(_)) {
             self.report.pushed_blocks += u64::from(operation.block_count());
         } else {
@@ -252,5 +279,6 @@ fn name_of(effect: &Effect) -> &'static str {
         Effect::Zero(_) => "stage zero",
         Effect::Mark => "stage mark",
         Effect::Split(_) => "stage split",
+        Effect::Forget => "stage forget",
     }
 }

@@ -173,8 +173,9 @@ fn status_of(osd: OsdId, map: &ClusterMap, led: Option<&Vec<PgId>>) -> OsdStatus
     let group = |pg: &PgId| {
         let config = &map.pgs[pg];
         let state = PgState::Active;
-        let in_sync = config.in_sync.clone();
-        (*pg, PgStatus { epoch: config.epoch, state, in_sync, objects: 9000, recovery: None })
+        let (epoch, in_sync) = (config.epoch, config.in_sync.clone());
+        let cut_through = Default::default();
+        (*pg, PgStatus { epoch, state, in_sync, objects: 9000, recovery: None, cut_through })
     };
     OsdStatus {
         used_bytes: DRIVE_BYTES / 3,

@@ -13,6 +13,7 @@ pub mod pieces;
 pub mod pond;
 pub mod probe;
 pub mod random;
+pub mod raw;
 pub mod replicas;
 pub mod site;
 pub mod time_of_day;

@@ -15,6 +15,11 @@ impl Random {
         Random(seed)
     }
 
+    /// Another one, for somebody else, so that what one draws does not change what the other does.
+    pub fn fork(&mut self) -> Random {
+        Random(self.next())
+    }
+
     /// The next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

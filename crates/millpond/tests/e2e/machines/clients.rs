@@ -5,10 +5,17 @@ use crate::common::http::get;
 use crate::common::network::Peer;
 use crate::common::site::Site;
 use crate::common::whole::becomes_whole;
-use crate::common::{Process, command, names, path, wait_until};
+use crate::common::{OnDrop, Process, command, names, path, wait_until};
+use auth::{Identity, SecretKey};
+use base::ClientId;
+use cluster::{Attach, Detach, Grant, Revoke};
+use registry::Endpoints;
+use registry_remote::DeskPlace;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
 
 /// The port of etcd for its clients.
 const ETCD_PORT: u16 = 2379;
@@ -18,6 +25,10 @@ const CLIENT_PORT: u16 = 6480;
 const EIO: u32 = 5;
 /// Longer than the lease of an attachment lasts.
 const LEASE_IS_OVER: Duration = Duration::from_secs(12);
+/// Threads that attach and detach a volume without a pause, each on connections of its own.
+const STORMING: usize = 24;
+/// How often somebody else attaches one meanwhile.
+const ATTACHED_MEANWHILE: usize = 3;
 
 /// Makes a key on a host and joins with its token as a client.
 fn client(hosts: &Hosts, name: &str, access: &str) -> Site {
@@ -158,4 +169,71 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
         Err(refusal) => refusal.code == EIO,
     });
     vm_host.refused(&["volume", "ls"], &["is not one of this cluster", "auth ls"]);
+}
+
+/// Attaches a volume and detaches it or does not, without a pause, as often as nodes let it. Answers how often that was.
+fn storm(place: &DeskPlace, identity: &Identity, first: u64, enough: &AtomicBool) -> u64 {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("there is memory for that");
+    runtime.block_on(async {
+        let desk = place.open(identity).await.expect("nodes are reached when they are asked");
+        let (mut client, mut attached) = (first, 0);
+        while !enough.load(Ordering::Relaxed) {
+            client += 1;
+            let Ok(lease) = desk.ask(Grant { ttl: Duration::from_secs(10) }).await else { continue };
+            let volume = "theirs".to_owned();
+            let description = "somebody in a hurry".to_owned();
+            let asked = Attach { volume, client: ClientId(client), lease, shared: false, description };
+            if let Ok(attachment) = desk.ask(asked).await {
+                attached += 1;
+                if client.is_multiple_of(2) {
+                    drop(desk.ask(Detach { volume: attachment.id, client: attachment.client }).await);
+                }
+            }
+            drop(desk.ask(Revoke { lease }).await);
+        }
+        attached
+    })
+}
+
+#[test]
+fn who_attaches_and_detaches_without_a_pause_keeps_nobody_else_from_it() {
+    let Some(hosts) = Hosts::up("a storm of attaches", 0) else { return };
+    hosts.run_on(0, "millpond pool create other");
+    hosts.run_on(0, "millpond volume create theirs 64MiB --pool other");
+    hosts.run_on(0, "millpond volume create second 64MiB");
+    let tenant = client(&hosts, "tenant", "--pool other --rw");
+    let settings = std::fs::read_to_string(tenant.dir().join("millpond.toml")).expect("it has joined");
+    let url = settings.split('"').find(|text| Endpoints::is_url(text)).expect("they name the nodes");
+    let place = DeskPlace::Nodes(url.parse().expect("it is a list of nodes"));
+    let key = SecretKey::load(&hosts.scratch().join("tenant.key")).expect("the key can be read");
+    let identity = Identity::new(&key);
+
+    let vm_host = client(&hosts, "vm-host", "--pool default --rw");
+    let door = vm_host.serve_with("disk", &["--timeout", "60s"]);
+    let mut volume = door.client();
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _at_the_end = OnDrop(|| enough.store(true, Ordering::Relaxed));
+        let (place, identity, enough) = (&place, &identity, &enough);
+        let storming: Vec<_> = (0..STORMING as u64)
+            .map(|number| scope.spawn(move || storm(place, identity, number << 32, enough)))
+            .collect();
+        for round in 0..ATTACHED_MEANWHILE as u8 {
+            let began = Instant::now();
+            let second = vm_host.serve_with("second", &["--timeout", "60s"]);
+            eprintln!("attached in the storm after {:.1} s", began.elapsed().as_secs_f64());
+            let data = [round + 1; 8192];
+            for written in [&mut volume, &mut second.client()] {
+                written.write(0, &data).expect("writes go on");
+                assert_eq!(written.read(0, 8192).expect("reads go on"), data);
+            }
+            drop(second);
+        }
+        enough.store(true, Ordering::Relaxed);
+        let attached: u64 = storming.into_iter().map(|one| one.join().expect("it ends by itself")).sum();
+        assert!(attached > 0, "nobody was let, so there was no storm");
+        eprintln!("{attached} attaches");
+    });
+    wait_until("the cluster is well", || hosts.health() == "ok");
+    becomes_whole(&hosts);
 }

@@ -1,0 +1,119 @@
+//! Queries that came before the map that names their sender.
+//!
+//! Who claimed an epoch asks its members at once, and to those the map comes on a way of its own. So what is asked by an epoch
+//! that the map does not show yet is neither obeyed nor refused: it is kept for as long as its link lasts, and looked at again
+//! with the next map. Of a group the newest of each sender counts, for whoever asks by one epoch has given up those before it.
+
+use crate::links::Links;
+use base::{LinkId, PgId};
+use std::collections::BTreeMap;
+use wire::Query;
+
+/// Queries of one link that are kept. Whoever leads more groups asks about the others again when it has waited in vain.
+const KEPT_MAX: usize = 4096;
+/// The same of all links together.
+const KEPT_ALL_MAX: usize = 16 * KEPT_MAX;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct KeptQueries {
+    by_link: BTreeMap<LinkId, BTreeMap<PgId, Query>>,
+}
+
+impl KeptQueries {
+    /// Keeps a query. False if too many are, or a newer one is.
+    pub(super) fn keep(&mut self, links: &Links, link: LinkId, query: Query) -> bool {
+        self.by_link.retain(|link, _| links.get(*link).is_some());
+        let in_all: usize = self.by_link.values().map(BTreeMap::len).sum();
+        let of_link = self.by_link.entry(link).or_default();
+        if let Some(known) = of_link.get_mut(&query.pg) {
+            let is_newer = query.epoch >= known.epoch;
+            if is_newer {
+                *known = query;
+            }
+            return is_newer;
+        }
+        let is_room = of_link.len() < KEPT_MAX && in_all < KEPT_ALL_MAX;
+        if is_room {
+            of_link.insert(query.pg, query);
+        }
+        is_room
+    }
+
+    /// All that are kept, in the order of links and groups; none is from here on.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = (LinkId, Query)> + use<> {
+        let by_link = std::mem::take(&mut self.by_link);
+        by_link.into_iter().flat_map(|(link, queries)| queries.into_values().map(move |query| (link, query)))
+    }
+
+    /// Whether no more are kept than may be.
+    ///
+    /// # Errors
+    /// What is beyond its bound.
+    pub(crate) fn check_bounds(&self) -> Result<(), String> {
+        let (mut most, mut in_all) = (0, 0);
+        for queries in self.by_link.values() {
+            (most, in_all) = (queries.len().max(most), in_all + queries.len());
+        }
+        if most > KEPT_MAX || in_all > KEPT_ALL_MAX {
+            return Err(format!("{in_all} queries are kept, {most} of one link"));
+        }
+        Ok(())
+    }
+
+    /// How many are kept.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.by_link.values().map(BTreeMap::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::OsdLink;
+    use base::{Epoch, Instant, OsdId, PoolId};
+
+    const LINK: LinkId = LinkId(3);
+
+    fn query(index: u32, epoch: u32) -> Query {
+        Query { pg: PgId { pool: PoolId(1), index }, modulus: PgId::COUNT_MAX, epoch: Epoch(epoch) }
+    }
+
+    fn links(count: u32) -> Links {
+        let mut links = Links::default();
+        for osd in 0..count {
+            let peer = OsdLink::new(OsdId(osd), None, Instant::default());
+            links.insert_osd(LinkId(3 + u64::from(osd)), peer);
+        }
+        links
+    }
+
+    #[test]
+    fn of_a_group_the_newest_query_of_a_link_is_kept() {
+        let (mut kept, links) = (KeptQueries::default(), links(2));
+        assert!(kept.keep(&links, LINK, query(1, 5)) && kept.keep(&links, LINK, query(1, 7)));
+        assert!(!kept.keep(&links, LINK, query(1, 6)), "it is over by the word of its sender");
+        assert!(kept.keep(&links, LINK, query(0, 2)) && kept.keep(&links, LinkId(4), query(1, 6)));
+        let expected = [(LINK, query(0, 2)), (LINK, query(1, 7)), (LinkId(4), query(1, 6))];
+        assert_eq!(kept.take().collect::<Vec<_>>(), expected);
+        assert_eq!(kept.len(), 0);
+    }
+
+    #[test]
+    fn nobody_has_queries_kept_without_end_and_none_outlasts_its_link() {
+        let most = KEPT_MAX as u32;
+        let (mut kept, mut links) = (KeptQueries::default(), links(17));
+        for link in 0..16 {
+            assert!((0..most).all(|index| kept.keep(&links, LinkId(3 + link), query(index, 5))));
+            assert!(!kept.keep(&links, LinkId(3 + link), query(most, 5)));
+        }
+        assert!(kept.keep(&links, LINK, query(0, 6)), "a newer one takes no room");
+        let last = LinkId(3 + 16);
+        assert!(!kept.keep(&links, last, query(0, 5)), "others have it all");
+        assert_eq!(kept.check_bounds(), Ok(()));
+        links.forget(LINK);
+        assert!(kept.keep(&links, last, query(0, 5)));
+        assert_eq!(kept.len(), 15 * KEPT_MAX + 1);
+    }
+}

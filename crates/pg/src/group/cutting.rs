@@ -1,0 +1,69 @@
+//! How far a primary is with what its group holds beyond the ends of volumes that were made smaller: see
+//! [`crate::moves::cut`], which goes on with it.
+
+use base::{CutId, Instant, VolumeId};
+use std::collections::BTreeMap;
+
+/// The block in which a volume ends, if it ends within one: what lies behind the end there is zeroed.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    cut: CutId,
+    /// All members have it.
+    is_cut: bool,
+    /// If what was begun comes to nothing, it is not begun again before then.
+    again_at: Instant,
+}
+
+/// See the module's documentation. It holds for one epoch: another one begins by looking.
+#[derive(Debug, Default)]
+pub(crate) struct Cutting {
+    /// See [`base::status::PgStatus::cut_through`].
+    pub(crate) through: CutId,
+    /// Nothing is left of what the newest map asks for.
+    pub(crate) is_settled: bool,
+    tails: BTreeMap<VolumeId, Tail>,
+}
+
+impl Cutting {
+    /// Whether all members have the last block of a volume as that cut wants it.
+    pub(crate) fn has_cut_tail(&self, volume: VolumeId, cut: CutId) -> bool {
+        self.tails.get(&volume).is_some_and(|tail| tail.cut == cut && tail.is_cut)
+    }
+
+    /// Whether it may be begun to cut the last block of a volume: not while that was begun a short while ago.
+    pub(crate) fn may_cut_tail(&self, volume: VolumeId, cut: CutId, now: Instant) -> bool {
+        self.tails.get(&volume).is_none_or(|tail| tail.cut != cut || !tail.is_cut && now >= tail.again_at)
+    }
+
+    /// That is begun.
+    pub(crate) fn begins_tail(&mut self, volume: VolumeId, cut: CutId, again_at: Instant) {
+        self.tails.insert(volume, Tail { cut, is_cut: false, again_at });
+    }
+
+    /// All members have it, or there is nothing.
+    pub(crate) fn tail_is_cut(&mut self, volume: VolumeId, cut: CutId) {
+        self.tails.insert(volume, Tail { cut, is_cut: true, again_at: Instant::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_end_of_another_cut_is_another_one() {
+        let (volume, now) = (VolumeId(1), Instant { nanoseconds: 1_000 });
+        let later = now + Duration::from_secs(1);
+        let mut cutting = Cutting::default();
+        assert!(cutting.may_cut_tail(volume, CutId(3), now));
+        cutting.begins_tail(volume, CutId(3), later);
+        assert!(
+            !cutting.may_cut_tail(volume, CutId(3), now) && cutting.may_cut_tail(volume, CutId(3), later)
+        );
+        assert!(cutting.may_cut_tail(volume, CutId(4), now), "the volume was made smaller once more");
+        cutting.tail_is_cut(volume, CutId(3));
+        assert!(cutting.has_cut_tail(volume, CutId(3)) && !cutting.may_cut_tail(volume, CutId(3), later));
+        assert!(!cutting.has_cut_tail(volume, CutId(4)) && cutting.may_cut_tail(volume, CutId(4), now));
+    }
+}

@@ -1,0 +1,513 @@
+//! Somebody who means harm, and knows the protocol and whatever is in use: with the key of a client, or of an OSD. It sends
+//! messages of every kind with anything in them ([`wire::hostile`]), some that are none, and halves of some; many at once, on
+//! many connections, which it opens and closes, and does not read.
+//!
+//! What must hold meanwhile, as docs/security.md promises:
+//! - [`Malice::Client`] has a pool of its own on the OSDs that all share, and does there what it likes. Nothing of it is seen in
+//!   the other pool, and nobody is kept from anything there.
+//! - [`Malice::Stranger`] has the key of an OSD that holds nothing. It says anything that OSDs say, as a primary, a member or a
+//!   learner; nobody believes a word.
+//! - [`Malice::Member`] has the key of an OSD that runs and is a member of groups. Of itself it is believed, so it says nothing
+//!   there: neither that it has something (an acknowledgement, a position, what a learner has, a block, a check), nor that it lets
+//!   another lead (a lease, a fence that is known). And it says nothing about groups that its OSD led at some time, for those it
+//!   may spoil. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
+//!
+//! Either may have clients fail that have volumes attached, by telling of generations that no map shows.
+//!
+//! And all that waits on an OSD stays within bounds ([`pg::View::check_bounds`]), nothing panics, and everything heals.
+
+use super::life::Life;
+use super::node::Node;
+use super::plan::Plan;
+use super::registry::{MALICE_OBJECTS, MALICE_POOL, POOL, malicious_volumes, node_id};
+use super::world::{Input, MICROSECOND, MILLISECOND, Process, SECOND, World};
+use crate::random::Random;
+use base::map::ClusterMap;
+use base::{
+    Access, BLOCK_BYTES, ClientId, ClusterId, Generation, LinkId, ObjectKey, OsdId, Permission, PgId,
+    Principal, PublicKey,
+};
+use pg::Credential;
+use std::collections::BTreeMap;
+use wire::hostile::{Forger, InUse, OF_CLIENTS};
+use wire::{Hello, Kind, Lease, Message, Role, Status, VERSIONS};
+
+/// Who means harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malice {
+    /// A client with the key of another pool.
+    Client,
+    /// Somebody with the key of an OSD that holds nothing.
+    Stranger,
+    /// Somebody with the key of an OSD that runs, and that did not lead the groups which it hears of.
+    Member,
+}
+
+/// Of a hundred lives, in how many there is which.
+const PERCENT: [(Malice, u64); 3] = [(Malice::Client, 12), (Malice::Stranger, 7), (Malice::Member, 6)];
+
+/// Whether OSDs that mean harm ask where members stand in epochs that no map shows yet.
+const ASKS_BEYOND_THE_MAP: bool = true;
+/// Whether they tell of generations of volumes that no map shows. Who lies so is believed for as long as its connection lasts, and
+/// whoever has the volume fails and is to attach it anew: where somebody looks how long operations take, it is not done.
+const FENCES_BEYOND_THE_MAP: bool = true;
+
+/// Where the kind of a message is in its header.
+const KIND_AT: usize = 4;
+/// Connections that it has at the same time.
+const LINKS_MAX: usize = 6;
+/// How long it leaves what it is told unread, at most.
+const DEAF_MAX: u64 = 2 * SECOND;
+/// Messages of a life, and their bytes.
+const MESSAGES_MAX: u32 = 4000;
+const BYTES_MAX: usize = 8 << 20;
+/// Messages that are longer are rarer.
+const LONG_BYTES: usize = 16 << 10;
+/// Blocks that it may write to its own pool: they lie on the drives of all.
+const BLOCKS_MAX: usize = 300;
+
+/// Draws who means harm in a life, if somebody does.
+pub(super) fn draw(random: &mut Random) -> Option<Malice> {
+    let mut left = random.below(100);
+    for (malice, percent) in PERCENT {
+        if left < percent {
+            return Some(malice);
+        }
+        left -= percent;
+    }
+    None
+}
+
+/// One of its connections.
+#[derive(Debug)]
+struct Line {
+    link: LinkId,
+    target: OsdId,
+    is_open: bool,
+    /// It reads nothing before then.
+    deaf_until: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Hostile {
+    malice: Malice,
+    process: Process,
+    random: Random,
+    /// Who it says to be.
+    client: ClientId,
+    osd: OsdId,
+    is_at_work: bool,
+    /// It told of a generation that no map shows.
+    has_fenced: bool,
+    lines: Vec<Line>,
+    /// Generations that it was told of.
+    learned: Vec<Generation>,
+    next_at: u64,
+    messages_left: u32,
+    bytes_left: usize,
+    blocks_left: usize,
+}
+
+impl Hostile {
+    pub(super) fn new(malice: Malice, plan: &Plan, mut random: Random) -> Hostile {
+        Hostile {
+            malice,
+            process: plan.malicious_process().expect("the plan has somebody who means harm"),
+            client: ClientId(random.next_u64()),
+            osd: OsdId(plan.nodes as u32),
+            random,
+            is_at_work: false,
+            has_fenced: false,
+            lines: Vec::new(),
+            learned: Vec::new(),
+            next_at: 0,
+            messages_left: MESSAGES_MAX,
+            bytes_left: BYTES_MAX,
+            blocks_left: BLOCKS_MAX,
+        }
+    }
+
+    /// What its key is good for.
+    fn credential(&mut self) -> Credential {
+        let access = match self.malice {
+            Malice::Client => {
+                let permission =
+                    if self.random.percent(80) { Permission::ReadWrite } else { Permission::Read };
+                Access::Pools(BTreeMap::from([(MALICE_POOL, permission)]))
+            }
+            Malice::Stranger | Malice::Member => Access::Node(node_id(self.osd.0 as usize)),
+        };
+        let principal = Principal { public_key: PublicKey([0x6d; 32]), access };
+        // No map takes it away.
+        Credential { name: "malice".into(), principal, seen_at: u64::MAX }
+    }
+
+    fn is_osd(&self) -> bool {
+        self.malice != Malice::Client
+    }
+
+    /// Looks at what came, as far as it reads at all.
+    fn hear(&mut self, cluster: ClusterId, world: &mut World) {
+        let mailbox = &mut world.mailboxes[self.process.0];
+        mailbox.released.clear();
+        for input in std::mem::take(&mut mailbox.inputs) {
+            match input {
+                Input::Connected(link) => self.connected(link, cluster, world),
+                Input::Closed(link, _) => self.lines.retain(|line| line.link != link),
+                _ => {}
+            }
+        }
+        let hears = |line: &&Line| line.is_open && line.deaf_until <= world.now;
+        let links: Vec<LinkId> = self.lines.iter().filter(hears).map(|line| line.link).collect();
+        for link in links {
+            world.reap(link);
+            let Some(inbox) = world.take_inbox(link) else { continue };
+            self.learn(&inbox);
+            world.return_inbox(link, Vec::new(), false);
+        }
+    }
+
+    /// Of what it is told it heeds one thing: which generation would not be refused.
+    fn learn(&mut self, inbox: &[u8]) {
+        let mut at = 0;
+        while let Ok(Some((message, size))) = wire::parse(&inbox[at..]) {
+            if let Message::Reply(reply) = message
+                && reply.head.status == Status::Fenced
+            {
+                self.learned = vec![reply.head.details.generation];
+            }
+            at += size;
+        }
+    }
+
+    fn connected(&mut self, link: LinkId, cluster: ClusterId, world: &mut World) {
+        let Some(line) = self.lines.iter_mut().find(|line| line.link == link) else { return };
+        line.is_open = true;
+        let (target, osds, clients) = (line.target, vec![line.target, self.osd], vec![self.client]);
+        let role =
+            if self.malice == Malice::Client { Role::Client(self.client) } else { Role::Osd(self.osd) };
+        let honest = Hello { role, cluster, target, versions: VERSIONS };
+        let mut source = self.random.fork();
+        let in_use = InUse { osds, clients, cluster, ..InUse::default() };
+        let hello = match self.random.percent(90) {
+            true => honest,
+            false => Forger::new(&in_use, move || source.next_u64()).hello(),
+        };
+        world.send(link, &hello.encode());
+    }
+
+    /// The next thing that it does.
+    fn act(&mut self, in_use: &InUse, life: &mut Life) {
+        let world = &mut life.world;
+        let pause = match self.random.one_in(10) {
+            true => self.random.below(2 * SECOND),
+            false => self.random.between(50 * MICROSECOND, 20 * MILLISECOND),
+        };
+        self.next_at = world.now + pause;
+        let some_line = self.random.index(self.lines.len().max(1));
+        match self.random.below(20) {
+            0..=2 => self.dial(&life.registry.map.clone(), world),
+            3 if !self.lines.is_empty() => {
+                let line = self.lines.swap_remove(some_line);
+                world.close(line.link, "has no more use for it");
+            }
+            4 if !self.lines.is_empty() => {
+                self.lines[some_line].deaf_until = world.now + self.random.below(DEAF_MAX);
+            }
+            _ if self.lines.get(some_line).is_some_and(|line| line.is_open) => {
+                self.burst(some_line, in_use, life);
+            }
+            _ => self.dial(&life.registry.map.clone(), world),
+        }
+    }
+
+    fn dial(&mut self, map: &ClusterMap, world: &mut World) {
+        let addresses: Vec<_> =
+            map.osds.iter().filter_map(|(osd, info)| Some((*osd, info.address?))).collect();
+        if addresses.is_empty() || self.lines.len() >= LINKS_MAX {
+            return;
+        }
+        let (target, address) = addresses[self.random.index(addresses.len())];
+        if let Some(link) = world.connect(self.process, address) {
+            self.lines.push(Line { link, target, is_open: false, deaf_until: 0 });
+        }
+    }
+
+    /// Says many things at once.
+    fn burst(&mut self, line: usize, in_use: &InUse, life: &mut Life) {
+        let link = self.lines[line].link;
+        let mut source = self.random.fork();
+        let mut forger = Forger::new(in_use, move || source.next_u64());
+        let count = self.random.choose(&[1, 3, 10, 30]);
+        for _ in 0..count {
+            let kind = match self.random.percent(80) && !self.is_osd() {
+                true => self.random.choose(&OF_CLIENTS),
+                false => self.random.choose(Kind::ALL),
+            };
+            let bytes = match self.random.below(100) {
+                0..=86 => forger.message(kind),
+                87..=94 => forger.twisted(kind),
+                95..=97 => forger.cut_off(kind),
+                _ => forger.garbage(),
+            };
+            let is_too_long = bytes.len() > LONG_BYTES && self.random.percent(75);
+            if is_too_long || bytes.len() > self.bytes_left || self.messages_left == 0 {
+                continue;
+            }
+            let Some(bytes) = self.as_far_as_it_may(bytes, life) else { continue };
+            self.messages_left -= 1;
+            self.bytes_left -= bytes.len();
+            life.world.coverage.count("a message of somebody who means harm");
+            life.world.send(link, &bytes);
+        }
+    }
+
+    /// What of a message it sends, if anything: see the module's documentation.
+    fn as_far_as_it_may(&mut self, bytes: Vec<u8>, life: &Life) -> Option<Vec<u8>> {
+        let kind = bytes.get(KIND_AT).and_then(|number| Kind::from_number(*number));
+        if self.malice == Malice::Member && kind.is_some_and(speaks_for_a_member) {
+            // Not half of it either: what follows might complete it.
+            return None;
+        }
+        let Ok(Some((message, _))) = wire::parse(&bytes) else { return Some(bytes) };
+        if !self.is_osd() {
+            if let Message::Write(write) = message
+                && write.head.key.pg.pool == MALICE_POOL
+            {
+                let blocks = write.data.len().div_ceil(BLOCK_BYTES) + 1;
+                self.blocks_left = self.blocks_left.checked_sub(blocks)?;
+            }
+            return Some(bytes);
+        }
+        let map = &life.registry.map;
+        match message {
+            Message::Query(query) => {
+                let known = map.pgs.get(&query.pg).map(|config| config.epoch);
+                if !ASKS_BEYOND_THE_MAP && known.is_none_or(|known| query.epoch > known) {
+                    return None;
+                }
+            }
+            Message::Fence(fence) => {
+                let known = map.volumes.get(&fence.volume).map(|volume| volume.generation);
+                if known.is_some_and(|known| fence.generation > known) {
+                    if !FENCES_BEYOND_THE_MAP || life.world.is_calm {
+                        return None;
+                    }
+                    self.has_fenced = true;
+                }
+            }
+            _ => {}
+        }
+        if self.malice == Malice::Stranger {
+            return Some(bytes);
+        }
+        if let Message::Lease(lease) = message {
+            let asks = Lease { granted_ttl_ms: 0, granted_stamp: 0, ..lease };
+            return Some(asks.encode().to_vec());
+        }
+        let is_spoilt = group_of(&message).is_some_and(|pg| life.registry.has_led(pg, self.osd));
+        (!is_spoilt).then_some(bytes)
+    }
+}
+
+/// Whether it is by messages of this kind that a member is believed of itself.
+fn speaks_for_a_member(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::ReplicateAck
+            | Kind::Position
+            | Kind::Objects
+            | Kind::Blocks
+            | Kind::Fetched
+            | Kind::Checked
+            | Kind::FenceDone
+    )
+}
+
+/// The group that a message is about which a primary sends.
+fn group_of(message: &Message<'_>) -> Option<PgId> {
+    Some(match message {
+        Message::ReplicateWrite(write) => write.head.range.key.pg,
+        Message::ReplicateZero(zero) => zero.range.key.pg,
+        Message::Query(query) => query.pg,
+        Message::Activate(activate) => activate.pg,
+        Message::Serves(group) | Message::Whole(group) => group.pg,
+        Message::PushWrite(push) => push.head.range.key.pg,
+        Message::PushZero(push) => push.range.key.pg,
+        Message::PushLost(lost) => lost.push.range.key.pg,
+        Message::PushEntry(entry) => entry.pg,
+        Message::Reached(object) | Message::ListBlocks(object) => object.key.pg,
+        Message::ListObjects(wanted) => wanted.pg,
+        Message::Fetch(inquiry) => inquiry.range.key.pg,
+        Message::Check(check) => check.inquiry.range.key.pg,
+        _ => return None,
+    })
+}
+
+impl Life {
+    /// Whether an OSD may have told others of a generation that no map shows, for which clients are refused.
+    pub(super) fn is_fenced_by_a_lie(&self) -> bool {
+        self.hostile.as_ref().is_some_and(|hostile| hostile.has_fenced)
+    }
+
+    /// Somebody begins to do harm.
+    pub(super) fn malice_begins(&mut self) {
+        let nodes = self.nodes.len();
+        let Some(hostile) = &mut self.hostile else { return };
+        if hostile.malice == Malice::Member {
+            // Rather one that leads nothing: more of what it says is nobody's word but its own.
+            let leads = |osd: &OsdId| self.registry.map.pgs.keys().any(|pg| self.registry.has_led(*pg, *osd));
+            let first = hostile.random.index(nodes);
+            let mut osds = (first..nodes).chain(0..first).map(|node| OsdId(node as u32));
+            hostile.osd = osds.find(|osd| !leads(osd)).unwrap_or(OsdId(first as u32));
+        }
+        hostile.is_at_work = true;
+        let (process, credential) = (hostile.process, hostile.credential());
+        self.world.credentials.insert(process, credential);
+        let mailbox = &mut self.world.mailboxes[process.0];
+        mailbox.is_running = true;
+        mailbox.life += 1;
+        self.world.event(
+            Some(process),
+            match hostile.malice {
+                Malice::Client => "a client means harm",
+                Malice::Stranger => "an OSD that holds nothing means harm",
+                Malice::Member => "a member means harm",
+            },
+        );
+        let now = self.world.now;
+        self.world.wake(process, now);
+    }
+
+    /// It stops.
+    pub(super) fn malice_ends(&mut self) {
+        let Some(hostile) = self.hostile.as_mut().filter(|hostile| hostile.is_at_work) else { return };
+        hostile.is_at_work = false;
+        hostile.lines.clear();
+        let process = hostile.process;
+        self.world.event(Some(process), "no more harm");
+        self.end_process(process, false);
+    }
+
+    /// One turn of whoever means harm.
+    pub(super) fn hostile_turn(&mut self) {
+        let Some(mut hostile) = self.hostile.take() else { return };
+        if hostile.is_at_work {
+            hostile.hear(self.registry.map.cluster, &mut self.world);
+            if hostile.next_at <= self.world.now && hostile.messages_left > 0 {
+                let in_use = self.what_is_in_use(&mut hostile);
+                hostile.act(&in_use, self);
+            }
+            let at = hostile.next_at.max(self.world.now + MILLISECOND);
+            self.world.wake(hostile.process, at);
+        }
+        self.hostile = Some(hostile);
+    }
+
+    /// What there is to be named, about some group: with what it may be told apart from the others.
+    fn what_is_in_use(&self, hostile: &mut Hostile) -> InUse {
+        let map = &self.registry.map;
+        let groups: Vec<PgId> = map.pgs.keys().copied().collect();
+        let own: Vec<PgId> = groups.iter().filter(|pg| pg.pool == MALICE_POOL).copied().collect();
+        let is_own = !own.is_empty() && hostile.random.percent(60);
+        let of = if is_own { own } else { groups };
+        let pg = of[hostile.random.index(of.len())];
+        let mut in_use = InUse {
+            epochs: map.pgs.get(&pg).map(|config| config.epoch).into_iter().collect(),
+            requests: (1..4).collect(),
+            clients: self.clients.iter().map(super::client::ClientProcess::id).collect(),
+            osds: map.osds.keys().copied().collect(),
+            cluster: map.cluster,
+            ..InUse::default()
+        };
+        in_use.clients.push(hostile.client);
+        in_use.generations.extend(map.volumes.values().map(|volume| volume.generation));
+        // What it was told would not be refused is likelier to be said.
+        let learned = hostile.learned.iter().cycle().take(3 * hostile.learned.len());
+        in_use.generations.extend(learned);
+        if !hostile.is_osd() {
+            in_use.keys.extend(own_keys(&self.world.plan, map).filter(|key| key.pg == pg));
+        }
+        for store in self.nodes.iter().filter_map(Node::osd).map(pg::Osd::store) {
+            let mut keys: Vec<ObjectKey> = store.objects().filter(|key| key.pg == pg).collect();
+            keys.sort_unstable();
+            keys.truncate(3);
+            // Everybody has the same, mostly.
+            keys.retain(|key| !in_use.keys.contains(key));
+            in_use.keys.extend(keys);
+            in_use.sequences.extend(store.pg_position(pg).map(|(_, sequence)| sequence));
+            in_use.sequences.extend(store.pg_position(pg).map(|(_, sequence)| sequence.next()));
+            in_use.origins.extend(store.pg_log(pg).rev().take(2).map(|entry| entry.origin));
+        }
+        // And one of the others.
+        let foreign = self.nodes.iter().filter_map(Node::osd).flat_map(|osd| osd.store().objects());
+        in_use.keys.extend(foreign.filter(|key| key.pg.pool == POOL && key.pg != pg).min());
+        in_use
+    }
+}
+
+/// All objects of the volumes of the pool that a malicious client has.
+fn own_keys<'a>(plan: &Plan, map: &'a ClusterMap) -> impl Iterator<Item = ObjectKey> + use<'a> {
+    malicious_volumes(plan).flat_map(move |volume| {
+        let objects = 0..MALICE_OBJECTS as u32;
+        objects.filter_map(move |object| {
+            Some(ObjectKey { pg: map.pg_of(MALICE_POOL, volume, object)?, volume, object })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Epoch, Sequence};
+
+    #[test]
+    fn a_quarter_of_all_lives_has_somebody_who_means_harm() {
+        let mut random = Random::new(1);
+        let drawn: Vec<_> = (0..1000).map(|_| draw(&mut random)).collect();
+        let count = |wanted| drawn.iter().filter(|one| **one == wanted).count();
+        assert!((680..820).contains(&count(None)), "{}", count(None));
+        for (malice, _) in PERCENT {
+            assert!(count(Some(malice)) > 30, "{malice:?}");
+        }
+    }
+
+    /// Each kind is either a word of a member about itself, or about a group, or about neither: which, is to be decided for a new
+    /// one too.
+    #[test]
+    fn of_every_kind_it_is_known_what_a_member_may_say() {
+        let key = ObjectKey { pg: PgId { pool: POOL, index: 1 }, ..ObjectKey::default() };
+        let in_use = InUse {
+            keys: vec![key],
+            epochs: vec![Epoch(3)],
+            sequences: vec![Sequence(9)],
+            ..InUse::default()
+        };
+        let mut random = Random::new(2);
+        for kind in Kind::ALL {
+            let mut forger = Forger::new(&in_use, || random.next_u64());
+            let bytes = forger.message(*kind);
+            let Ok(Some((message, _))) = wire::parse(&bytes) else { panic!("{kind:?} is well formed") };
+            // Who is there, leases and fences; what clients say, and are told; and that one did not do something, which ends an
+            // epoch and no more.
+            let is_about_neither = matches!(
+                kind,
+                Kind::Hello
+                    | Kind::Welcome
+                    | Kind::Refused
+                    | Kind::Lease
+                    | Kind::Fence
+                    | Kind::Read
+                    | Kind::Write
+                    | Kind::Zero
+                    | Kind::Allocated
+                    | Kind::Reply
+                    | Kind::ReplicateRefused
+            );
+            assert_eq!(bytes[KIND_AT], *kind as u8);
+            let is_known = speaks_for_a_member(*kind) || group_of(&message).is_some();
+            assert_ne!(is_known, is_about_neither, "{kind:?}");
+        }
+    }
+}

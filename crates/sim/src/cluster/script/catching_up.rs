@@ -1,0 +1,110 @@
+//! What is told of places in a group's order instead of contents: of a write that is sent again when nobody's log has it any more,
+//! by a member that was brought up to date itself, and to one that is broken off while it is.
+
+use super::FOR_EVER;
+use crate::cluster::client::{Step, all_of};
+use crate::cluster::history::Kind;
+use crate::cluster::life::Life;
+use crate::cluster::network::TOLD_WITHIN;
+use crate::cluster::world::{Event, MILLISECOND, Process, SECOND};
+use base::OsdId;
+
+/// Writes whose answers do not arrive: as many as a client of a script has under way.
+const FORGOTTEN: usize = 4;
+/// How long they take at most to be done.
+const DONE_WITHIN: u64 = SECOND;
+/// How often a member is broken off while it catches up.
+const INTERRUPTIONS: usize = 6;
+
+impl Life {
+    /// A client writes and is not told: its answers do not arrive. Another one sees what it wrote, writes something else there, and
+    /// more elsewhere than the logs hold. Then the first one hears again, and sends what it wrote once more.
+    pub(super) fn repeated_past_the_log(&mut self) -> Result<(), String> {
+        let mut steps = all_of(Kind::Write, &self.world.plan, 1);
+        let elsewhere = steps.split_off(FORGOTTEN);
+        let reads: Vec<Step> = steps.iter().map(|step| Step { kind: Kind::Read, ..*step }).collect();
+        let silenced = Process(self.nodes.len());
+        for node in 0..self.nodes.len() {
+            self.world.cut(Process(node), silenced, FOR_EVER);
+        }
+        self.clients[0].run_errands(steps.clone(), &mut self.world);
+        self.run_until(self.world.now + DONE_WITHIN, |_| false)?;
+        self.do_steps(1, reads.clone())?;
+        self.do_steps(1, steps)?;
+        self.do_steps(1, reads.clone())?;
+        for node in 0..self.nodes.len() {
+            self.world.break_links(Process(node), silenced);
+        }
+        self.writes_past_logs(1, elsewhere)?;
+        self.run_until(self.world.now + TOLD_WITHIN, |_| false)?;
+        for node in 0..self.nodes.len() {
+            self.world.heal(Process(node), silenced, 0);
+        }
+        self.wait("the end of what a client does that was not answered", |life| {
+            life.clients[0].is_done(&life.history, &life.world.plan)
+        })?;
+        self.do_steps(1, reads)
+    }
+
+    /// Two of three members are away in turn while everything is written over. One comes back and is brought up to date, the one
+    /// who did that goes, and the other comes back: what it lacks is told by whoever was told itself.
+    pub(super) fn caught_up_from_who_caught_up(&mut self) -> Result<(), String> {
+        let first = self.some_node();
+        let [second, third] = [1, 2].map(|step| (first + step) % self.nodes.len());
+        let all = all_of(Kind::Write, &self.world.plan, 1);
+        // Of what a log ends with, everything is sent anew.
+        let last = all.iter().copied().filter(|step| step.first_block % 2 == 1).collect();
+        self.writes_past_logs(0, last)?;
+        self.stop_node_for(third, false, "is away for long", FOR_EVER);
+        self.others_go_on(third)?;
+        self.stop_node_for(second, false, "is away for long", FOR_EVER);
+        self.others_go_on(second)?;
+        self.writes_past_logs(0, all)?;
+        self.is_brought_up_to_date(second)?;
+        self.stop_node_for(first, false, "is away for long", FOR_EVER);
+        self.others_go_on(first)?;
+        self.is_brought_up_to_date(third)?;
+        self.check_agreement()?;
+        self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
+        self.world.after(0, Event::Start(Process(first)));
+        Ok(())
+    }
+
+    /// Who was stopped is started, and comes to be in sync everywhere, whoever else is away.
+    fn is_brought_up_to_date(&mut self, node: usize) -> Result<(), String> {
+        self.world.after(0, Event::Start(Process(node)));
+        let osd = OsdId(node as u32);
+        self.wait("that who was away is in sync again", |life| {
+            life.registry.map.pgs.values().all(|config| config.in_sync.contains(&osd))
+                && life.all_groups_serve()
+        })
+    }
+
+    /// A member misses everything of many objects, and is broken off again and again while it is brought up to date, each time at
+    /// another moment. Then the others die, it leads, and is read whole.
+    pub(super) fn broken_off_catching_up(&mut self) -> Result<(), String> {
+        let away = self.some_node();
+        self.misses_everything(away)?;
+        for _ in 0..INTERRUPTIONS {
+            // What is pushed is read slowly, while the one who gets it writes fast.
+            let slowness = self.world.random.choose(&[1, 20, 100]);
+            self.world.drive_slowness.fill(slowness);
+            self.world.drive_slowness[away] = 1;
+            self.world.after(0, Event::Start(Process(away)));
+            let pause = self.world.random.between(50 * MILLISECOND, 3 * SECOND);
+            self.run_until(self.world.now + pause, |_| false)?;
+            if self.world.random.percent(50) {
+                let is_power_cut = self.world.random.percent(50);
+                self.stop_node_for(away, is_power_cut, "is broken off while it catches up", FOR_EVER);
+            } else {
+                self.world.event(Some(Process(away)), "is broken off while it catches up");
+                self.part_from_nodes(away, SECOND);
+                self.run_until(self.world.now + 2 * SECOND, |_| false)?;
+            }
+        }
+        self.world.drive_slowness.fill(1);
+        self.comes_back(away)?;
+        self.check_agreement()?;
+        self.leads_alone(away)
+    }
+}

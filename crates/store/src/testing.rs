@@ -1,0 +1,78 @@
+//! What is read of a drive, piece by piece: for whoever feeds it bytes that no program of ours wrote.
+
+use crate::batch::{Fault, fault, header_of, records};
+use crate::index::{Entry, ObjectIndex};
+use crate::layout::{BATCH_MAGIC, BatchHeader, RecordKind, Secret};
+use base::{BLOCK_BYTES, OBJECT_BLOCKS, Sequence, crc32c};
+use std::mem::offset_of;
+
+/// What a block is that may begin a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchRead {
+    /// None of this formatting.
+    Foreign,
+    /// It has a record of that unknown kind.
+    UnknownRecord(u8),
+    /// It says what cannot be.
+    Impossible(&'static str),
+    /// A batch with records of these kinds.
+    Batch(Vec<RecordKind>),
+}
+
+/// Reads a block as a start does.
+///
+/// # Panics
+/// If a header that was taken for possible does not fit its records; if `block` is shorter than a block.
+#[must_use]
+pub fn read_batch(block: &[u8], secret: &Secret) -> BatchRead {
+    let Some(header) = header_of(block, secret) else { return BatchRead::Foreign };
+    match fault(block, &header) {
+        Some(Fault::UnknownRecord(kind)) => return BatchRead::UnknownRecord(kind),
+        Some(Fault::Impossible(what)) => return BatchRead::Impossible(what),
+        None => {}
+    }
+    let (mut kinds, mut data_blocks) = (Vec::new(), 0);
+    for view in records(block, &header) {
+        let block_count = view.record.block_count.get();
+        assert_eq!(view.data_index, data_blocks, "the data of a record lies behind that of those before it");
+        assert_eq!(view.tail.len(), view.kind.tail_words(block_count), "a record has all its words");
+        data_blocks += view.kind.data_blocks(block_count);
+        kinds.push(view.kind);
+    }
+    assert_eq!(kinds.len(), usize::from(header.record_count.get()), "all records are there");
+    assert_eq!(data_blocks, header.data_blocks.get(), "all data belong to records");
+    BatchRead::Batch(kinds)
+}
+
+/// Makes a block one that begins a batch of this formatting, as far as magic, secret and checksum tell.
+///
+/// # Panics
+/// If it is shorter than a block.
+pub fn seal_batch(block: &mut [u8], secret: &Secret) {
+    block[offset_of!(BatchHeader, magic)..][..size_of::<u32>()].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
+    block[offset_of!(BatchHeader, secret)..][..secret.len()].copy_from_slice(secret);
+    let checksum = crc32c(&block[size_of::<u32>()..BLOCK_BYTES]);
+    block[..size_of::<u32>()].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Reads an object's page as a start does, and has these blocks change at those sequences. Answers how many blocks the page
+/// had, or `None` if it is refused.
+///
+/// # Panics
+/// If the page is written otherwise than it was read, or a block is said to have changed before it did.
+pub fn read_page(bytes: &[u8], changes: impl IntoIterator<Item = (u16, u64)>) -> Option<u16> {
+    let mut object = ObjectIndex::from_page(bytes)?;
+    let mut again = Vec::new();
+    object.to_page(&mut again);
+    assert!(again == bytes, "a page is written as it was read");
+    let block_count = object.block_count();
+    for (block, sequence) in changes {
+        let block = block % OBJECT_BLOCKS as u16;
+        object.set(block, Entry { location: 0, crc32c: 0 }, Sequence(sequence));
+        assert!(object.changed(block) >= Some(Sequence(sequence)), "it changed at {sequence}: {object:?}");
+        assert!(object.changed(block) <= Some(object.last_changed()), "no block changed after the last one");
+    }
+    object.to_page(&mut again);
+    assert!(ObjectIndex::from_page(&again).is_some(), "what is written can be read");
+    Some(block_count)
+}
