@@ -22,7 +22,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build run check test nightly soak fuzz deny bench bench-against bench-failover bench-encryption bench-large fmt lint clean
+.PHONY: help deps test-deps build run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,6 +85,13 @@ soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
 fuzz: deps ## feed what reads bytes of strangers, users and drives with bytes that nobody meant
 	$(CARGO) run --profile quick --locked --package fuzz -- --seed $(or $(SEED),$$(date +%s)) $(if $(TARGET),--target $(TARGET)) \
 	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(CAREFUL),--careful) $(FILES)
+
+# SAMPLE=N mutants are drawn by SEED, of all crates that have any or of CRATES="store pg"; each is to survive LIVES. JSON=FILE
+# keeps results elsewhere than in target/mutants.
+mutants: deps ## make small mistakes in the code, one at a time, and tell which of them no test notices
+	$(CARGO) run --profile quick --locked --package mutants -- --sample $(or $(SAMPLE),120) --seed $(or $(SEED),1) \
+	    $(if $(LIVES),--lives $(LIVES)) $(if $(WORKERS),--workers $(WORKERS)) $(foreach name,$(CRATES),--crate $(name)) \
+	    $(if $(JSON),--json $(JSON))
 
 deny: deps ## check licences and sources of what is linked and, where they can be fetched, advisories
 	@$(CARGO) deny --version >/dev/null 2>&1 || \

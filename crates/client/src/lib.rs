@@ -10,6 +10,7 @@
 //! - What cannot be done now (a primary that is away, a placement group that peers) is tried again until it
 //!   can, or until the time limit, if there is one; what never can (a fenced attach, a full OSD, damaged data)
 //!   fails with the reason.
+//! - What lies beyond the end that the newest map shows of a volume fails; what an OSD alone takes for that is tried again.
 //! - An answer to an attempt that was given up changes nothing, however late it comes.
 //! - A write is done once. One whose answer was lost is sent again with what its group had reached before; where nobody can
 //!   tell any more whether it was done, it fails, unless this client alone writes to the volume. What touches the same bytes

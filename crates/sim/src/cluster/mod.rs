@@ -22,6 +22,8 @@
 //! 10. Of somebody who means harm, with the key of another pool or of an OSD, nothing of that is other than without; and what
 //!     waits on an OSD meanwhile stays within its bounds.
 //! 11. A write takes effect once, however often it was sent: also when the log that would tell has forgotten it.
+//! 12. What a volume lost that was made smaller is zeros when it has grown again, nothing before its end is touched, and
+//!     meanwhile nobody is served beyond it.
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
