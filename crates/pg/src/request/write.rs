@@ -47,8 +47,9 @@ pub(crate) fn handle_write(
         return Handled::Done;
     }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
-    let may_wait = !has_conflict || queue::may_wait_to_write(cx.disk, cx.operations, &asked);
-    if !queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]) || !may_wait {
+    let may_wait = queue::may_wait_to_write(cx.disk, cx.operations, &asked);
+    let is_taken = queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]);
+    if !is_taken || has_conflict && !may_wait {
         return Handled::Stalled;
     }
     if !payload_verifies(request.offset, checksums, data) {
@@ -62,9 +63,15 @@ pub(crate) fn handle_write(
         return Handled::Done;
     }
     hold(cx, id, request, data);
-    if must_wait || !start(cx, id) {
-        admit::wait(cx, id);
+    if !must_wait && start(cx, id) {
+        return Handled::Done;
     }
+    if !may_wait {
+        // The store has no room for it, or it was done in part, nor is there any in line.
+        cx.forget(id);
+        return Handled::Stalled;
+    }
+    admit::wait(cx, id);
     Handled::Done
 }
 
