@@ -267,6 +267,8 @@ pub(crate) struct Pair {
     pub(crate) entries: Vec<LogEntry>,
     /// What the replica answers when it is asked for a block.
     pub(crate) block: Option<Vec<u8>>,
+    /// A bit of what it answers flips on the way.
+    pub(crate) garbles: bool,
     /// What the replica was sent that it has no answer to, in words.
     pub(crate) heard: Vec<String>,
 }
@@ -299,7 +301,7 @@ impl Pair {
         let link = alone.connect(REPLICA);
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         let (received, acknowledges, block, heard) = (0, true, None, Vec::new());
-        Pair { alone, link, received, acknowledges, entries, block, heard }
+        Pair { alone, link, received, acknowledges, entries, block, garbles: false, heard }
     }
 
     /// Some seconds pass.
@@ -365,6 +367,7 @@ impl Pair {
                         );
                         answer.extend(crc32c(block).to_le_bytes());
                         answer.extend_from_slice(block);
+                        *answer.last_mut().expect("it has a block") ^= u8::from(self.garbles);
                     }
                     None => {
                         let found = Found {

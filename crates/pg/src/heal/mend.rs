@@ -223,7 +223,11 @@ impl Mends {
         } else if status == Status::Ok && data.is_empty() && is_trusted {
             order_mended(cx, id, None);
         } else {
-            self.fetch_instead(cx, Fetch { id, asked, absence: absence.min(Absence::of(status)) });
+            // What the member has verified there, or it had not been sent: it may be asked another time.
+            let is_garbled =
+                status == Status::Ok && checksums.first().is_some_and(|theirs| crc32c(data) != theirs.get());
+            let found = if is_garbled { Absence::Unknown } else { Absence::of(status) };
+            self.fetch_instead(cx, Fetch { id, asked, absence: absence.min(found) });
         }
     }
 
@@ -453,6 +457,24 @@ mod tests {
         pair.run();
         assert_eq!(pair.told(), Some(Status::Damaged));
         assert_eq!(pair.alone.osd.view().damage().mended, 0);
+    }
+
+    #[test]
+    fn a_sound_copy_that_is_garbled_on_its_way_is_asked_for_again() {
+        let mut pair = damaged();
+        (pair.block, pair.garbles) = (Some(vec![7; BLOCK_BYTES]), true);
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        assert_ne!(pair.told(), Some(Status::Damaged));
+        assert!(pair.alone.osd.lost_blocks().is_empty());
+        pair.garbles = false;
+        // Who could not be asked is asked again a while later.
+        pair.run();
+        pair.run();
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
     }
 
     #[test]

@@ -228,7 +228,8 @@ impl Registry {
     fn can_do_without(&self, node: usize) -> bool {
         let stays = |other: usize| other != node && !self.has_lost_its_drive(other) && !self.retires[other];
         let others = candidates(&self.map).into_iter().filter(|osd| stays(osd.0 as usize));
-        others.count() >= self.pool().size as usize
+        let most = self.map.pools.values().map(|pool| pool.size).max().unwrap_or(0);
+        others.count() >= most as usize
     }
 
     /// Whether every group keeps a member in sync when a node's drive is lost, and the pool finds members enough.
