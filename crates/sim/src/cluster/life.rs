@@ -684,6 +684,9 @@ impl Life {
                 ));
             }
         }
+        if self.nodes[process.0].has_failed_drive() {
+            self.nodes[process.0].refuses_writes(self.world.now);
+        }
         if end == TurnEnd::Exits {
             self.stop_node(process.0, false, "shutdown done");
             self.registry.withdraw(process.0, &mut self.world);

@@ -583,6 +583,11 @@ impl Node {
         self.write_failed_at >= then.max(1) || self.has_failed_drive()
     }
 
+    /// Its OSD, which has given the drive up, may have refused something in this turn.
+    pub(super) fn refuses_writes(&mut self, now: u64) {
+        self.write_failed_at = now;
+    }
+
     /// Whether its OSD has given the drive up, and runs still.
     pub(super) fn has_failed_drive(&self) -> bool {
         self.osd().is_some_and(|osd| osd.store().failure().is_some())
