@@ -98,6 +98,15 @@ struct Volume {
     stalls: Stalls,
 }
 
+impl Volume {
+    /// What that fails with that reaches beyond the end by the newest map.
+    fn out_of_range(&self, offset: u64, length: u64) -> Option<ClientError> {
+        let is_beyond = offset.checked_add(length).is_none_or(|end| end > self.bytes);
+        let (name, bytes) = (&self.name, self.bytes);
+        is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PieceKind {
     Read,
@@ -508,10 +517,7 @@ impl Client {
         io: &mut impl Network,
     ) {
         let Submission { volume, token, offset, length } = what;
-        let info = &self.volumes[volume.0 as usize];
-        if offset.checked_add(length).is_none_or(|end| end > info.bytes) {
-            let error =
-                ClientError::OutOfRange { volume: info.name.clone(), offset, length, bytes: info.bytes };
+        if let Some(error) = self.volumes[volume.0 as usize].out_of_range(offset, length) {
             self.completions.push_back(Completion { token, buffer, outcome: Outcome::Failed(error) });
             return;
         }
@@ -604,11 +610,7 @@ impl Client {
     /// submitted.
     fn beyond_end(&self, index: u32) -> Option<ClientError> {
         let piece = &self.pieces[index as usize];
-        let volume = self.volume_of(index);
-        let (offset, length) = (piece.volume_offset(), u64::from(piece.length));
-        let is_beyond = offset + length > volume.bytes;
-        let (name, bytes) = (&volume.name, volume.bytes);
-        is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
+        self.volume_of(index).out_of_range(piece.volume_offset(), piece.length.into())
     }
 
     /// Sends a piece to where it belongs, or arranges that it is sent later.

@@ -17,6 +17,7 @@ pub mod targets;
 
 pub use driver::{Failure, Target};
 pub use outcomes::{Outcome, Outcomes};
+pub use targets::reads_back;
 
 #[cfg(test)]
 #[global_allocator]

@@ -19,7 +19,7 @@ use auth::Identity;
 use base::map::ClusterMap;
 use base::status::OsdStatus;
 use base::{ClusterId, NodeId, OsdId, OsdUuid};
-use cluster::{Cluster, ScrubWishes, SlotOsd};
+use cluster::{Cluster, ClusterError, ScrubWishes, SlotOsd};
 use drive::{Drive, DriveError, Use};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -150,9 +150,9 @@ pub(crate) async fn start_all(
     let mut unknown = Vec::new();
     for path in paths {
         let bay = Bay::new(around.clone(), path.clone());
-        match around.cluster.osd_at(around.node, &path.display().to_string()).await? {
-            Some(_) => drop(starting.spawn(start_in_turn(vec![bay]))),
-            None => unknown.push(bay),
+        match bay.known().await? {
+            Some(known) => drop(starting.spawn(start_in_turn(vec![(bay, Some(known))]))),
+            None => unknown.push((bay, None)),
         }
     }
     starting.spawn(start_in_turn(unknown));
@@ -163,10 +163,10 @@ pub(crate) async fn start_all(
     Ok(started)
 }
 
-async fn start_in_turn(bays: Vec<Bay>) -> Vec<Started> {
+async fn start_in_turn(bays: Vec<(Bay, Option<SlotOsd>)>) -> Vec<Started> {
     let mut started = Vec::with_capacity(bays.len());
-    for bay in bays {
-        let outcome = bay.start().await;
+    for (bay, known) in bays {
+        let outcome = bay.start_as(known).await;
         started.push((bay, outcome));
     }
     started
@@ -314,12 +314,21 @@ impl Bay {
         }
     }
 
+    /// The OSD that belongs there, if the cluster knows one.
+    async fn known(&self) -> Result<Option<SlotOsd>, ClusterError> {
+        self.around.cluster.osd_at(self.around.node, &self.path.display().to_string()).await
+    }
+
+    /// As [`Self::start_as`] what the cluster knows of it now.
+    async fn start(&self) -> Result<OsdControl, Vacancy> {
+        self.start_as(self.known().await.map_err(Vacancy::of_nobody)?).await
+    }
+
     /// Opens the drive, learns or makes its identity, and starts its shard.
-    pub(crate) async fn start(&self) -> Result<OsdControl, Vacancy> {
+    async fn start_as(&self, known: Option<SlotOsd>) -> Result<OsdControl, Vacancy> {
         let Surroundings { node, cluster, volatile_cache, .. } = &*self.around;
         let shown = self.path.display().to_string();
         let cluster_id = cluster.id().await.map_err(Vacancy::of_nobody)?;
-        let known = cluster.osd_at(*node, &shown).await.map_err(Vacancy::of_nobody)?;
         let refused = |error: NodeError| {
             let slot = known.map(|slot| (slot.osd, slot.uuid));
             Vacancy { slot, why: Why::Refused(Box::new(error)) }

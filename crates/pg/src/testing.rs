@@ -304,11 +304,26 @@ impl Pair {
         Pair { alone, link, received, acknowledges, entries, block, garbles: false, heard }
     }
 
-    /// Some seconds pass.
+    /// Most of a second passes.
     pub(crate) fn run(&mut self) {
-        for _ in 0..40 {
+        self.turns(40);
+    }
+
+    /// So many moments pass.
+    pub(crate) fn turns(&mut self, count: usize) {
+        for _ in 0..count {
             self.turn();
         }
+    }
+
+    /// The primary's epoch ends, the next one is granted, and it asks its members where they stand.
+    pub(crate) fn asks_its_members(&mut self) {
+        self.alone.with(|_, cx| {
+            crate::epoch::end(cx, 0, "a test");
+            let now = cx.now;
+            cx.groups[0].standing.claims();
+            cx.groups[0].standing.epoch_was_granted(now);
+        });
     }
 
     /// A moment passes: the drive and the registry do what they were asked, and the replica answers.

@@ -1,5 +1,6 @@
 //! What is fed, by who says it: strangers and peers over a connection, users by texts and files, drives.
 
+mod choices;
 mod handshake;
 mod keys;
 mod messages;
@@ -10,6 +11,8 @@ mod pieces;
 mod records;
 mod replies;
 mod texts;
+
+pub use texts::reads_back;
 
 use crate::driver::Target;
 use base::hash::mix;

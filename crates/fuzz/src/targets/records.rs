@@ -1,6 +1,7 @@
 //! What is kept in a registry, what clients ask of nodes, and what these tell the manager, all of it JSON. It is refused, or
 //! written as it was read.
 
+use super::choices::{self, Choice};
 use crate::outcomes::{Outcome, Outcomes};
 use base::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
@@ -14,11 +15,8 @@ use registry::implement::{Answer, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Takes bytes for something, if they are that.
-type Read = fn(&[u8]) -> bool;
-
 /// By the first byte of an input: what the rest is taken for, and an example.
-const KINDS: [(&str, Read, &str); 21] = [
+const KINDS: [Choice; 21] = [
     (
         "node",
         reads_back::<NodeInfo>,
@@ -109,18 +107,15 @@ fn reads_back<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
-    let Some((choice, bytes)) = input.split_first() else { return };
-    let (name, read, _) = KINDS[usize::from(*choice) % KINDS.len()];
-    seen.note(name, if read(bytes) { "read" } else { "refused" });
+    choices::run(&KINDS, input, seen);
 }
 
 pub(super) fn examples() -> Vec<Vec<u8>> {
-    let with_number = (0..).zip(KINDS);
-    with_number.map(|(number, (.., example))| [&[number][..], example.as_bytes()].concat()).collect()
+    choices::examples(&KINDS)
 }
 
 pub(super) fn expected() -> Vec<Outcome> {
-    KINDS.iter().flat_map(|(name, ..)| [(*name, "read"), (*name, "refused")]).collect()
+    choices::expected(&KINDS)
 }
 
 #[cfg(test)]
@@ -129,8 +124,6 @@ mod tests {
 
     #[test]
     fn every_example_is_read() {
-        for (name, read, example) in KINDS {
-            assert!(read(example.as_bytes()), "{name}: {example}");
-        }
+        choices::assert_every_example_is_read(&KINDS);
     }
 }

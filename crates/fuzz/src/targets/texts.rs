@@ -1,5 +1,6 @@
 //! What users write on command lines and in settings. It is refused, or what it is taken for reads back as it is shown.
 
+use super::choices::{self, Choice};
 use crate::outcomes::{Outcome, Outcomes};
 use base::duration::Limit;
 use base::map::{DeviceClass, FailureDomain, Reweight};
@@ -10,11 +11,8 @@ use registry::Endpoints;
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// Takes a text for something, if it is one.
-type Read = fn(&str) -> bool;
-
 /// By the first byte of an input: what the rest is taken for, and an example.
-const KINDS: [(&str, Read, &str); 10] = [
+const KINDS: [Choice; 10] = [
     (
         "public key",
         reads_back::<PublicKey>,
@@ -32,11 +30,16 @@ const KINDS: [(&str, Read, &str); 10] = [
     ("limit", reads_back::<Limit>, "10min"),
     ("encryption", reads_back::<Encryption>, "off"),
     ("reweight", reads_back::<Reweight>, "0.875"),
-    ("word", |text| reads_back::<DeviceClass>(text) || reads_back::<FailureDomain>(text), "rack"),
-    ("size", |text| text.parse::<ByteSize>().is_ok(), "1.5GiB"),
+    ("word", |bytes| reads_back::<DeviceClass>(bytes) || reads_back::<FailureDomain>(bytes), "rack"),
+    ("size", |bytes| String::from_utf8_lossy(bytes).parse::<ByteSize>().is_ok(), "1.5GiB"),
 ];
 
-fn reads_back<T: FromStr + Display + PartialEq>(text: &str) -> bool {
+/// Whether a text is taken for something.
+///
+/// # Panics
+/// If that is shown as something else.
+pub fn reads_back<T: FromStr + Display + PartialEq>(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
     let Ok(value) = text.parse::<T>() else { return false };
     let shown = value.to_string();
     assert!(shown.parse::<T>().is_ok_and(|again| again == value), "{text:?} is shown as {shown:?}");
@@ -44,18 +47,15 @@ fn reads_back<T: FromStr + Display + PartialEq>(text: &str) -> bool {
 }
 
 pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
-    let Some((choice, bytes)) = input.split_first() else { return };
-    let (name, read, _) = KINDS[usize::from(*choice) % KINDS.len()];
-    seen.note(name, if read(&String::from_utf8_lossy(bytes)) { "read" } else { "refused" });
+    choices::run(&KINDS, input, seen);
 }
 
 pub(super) fn examples() -> Vec<Vec<u8>> {
-    let with_number = (0..).zip(KINDS);
-    with_number.map(|(number, (.., example))| [&[number][..], example.as_bytes()].concat()).collect()
+    choices::examples(&KINDS)
 }
 
 pub(super) fn expected() -> Vec<Outcome> {
-    KINDS.iter().flat_map(|(name, ..)| [(*name, "read"), (*name, "refused")]).collect()
+    choices::expected(&KINDS)
 }
 
 #[cfg(test)]
@@ -64,8 +64,6 @@ mod tests {
 
     #[test]
     fn every_example_is_read() {
-        for (name, read, example) in KINDS {
-            assert!(read(example), "{name}: {example}");
-        }
+        choices::assert_every_example_is_read(&KINDS);
     }
 }

@@ -362,23 +362,16 @@ mod tests {
         pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
     }
 
-    /// So many times 0.8 s pass.
-    fn time_passes(pair: &mut Pair, times: usize) {
-        for _ in 0..times {
-            pair.run();
-        }
-    }
-
     #[test]
     fn who_does_not_reach_the_registry_stays_for_the_epoch_and_is_not_counted_on_for_the_next() {
         let mut pair = Pair::new();
         is_heard_at(&mut pair, None);
-        time_passes(&mut pair, 8);
+        pair.turns(320);
         let group = &mut pair.alone.osd.shared.groups[0];
         assert!(group.is_active() && group.config.in_sync.len() == 2, "it answers: {group:?}");
         group.wanted.min_size = 1;
         pair.alone.with(|_, cx| end(cx, 0, "a test"));
-        time_passes(&mut pair, 8);
+        pair.turns(320);
         let group = &pair.alone.osd.shared.groups[0];
         assert!(group.is_active(), "nothing waits for it: {group:?}");
         assert_eq!(group.config.in_sync, [OsdId(0)]);
@@ -392,27 +385,22 @@ mod tests {
         let address = pair.alone.osd.shared.volumes.map.osds[&REPLICA].address;
         is_heard_at(&mut pair, None);
         pair.alone.with(|_, cx| end(cx, 0, "a test"));
-        time_passes(&mut pair, 8);
+        pair.turns(320);
         let trouble = pair.alone.osd.view().summaries().next().and_then(|summary| summary.trouble);
         let trouble = trouble.expect("it does not serve");
         assert!(trouble.contains(&REPLICA.to_string()) && trouble.contains("the registry"), "{trouble}");
         assert!(pair.alone.io.proposals.is_empty());
         is_heard_at(&mut pair, address);
-        time_passes(&mut pair, 2);
+        pair.turns(80);
         assert!(pair.alone.osd.shared.groups[0].is_active());
     }
 
     #[test]
     fn who_loses_the_registry_while_it_is_asked_is_not_waited_for() {
         let mut pair = Pair::new();
-        pair.alone.with(|_, cx| {
-            end(cx, 0, "a test");
-            let now = cx.now;
-            cx.groups[0].standing.claims();
-            cx.groups[0].standing.epoch_was_granted(now);
-        });
+        pair.asks_its_members();
         is_heard_at(&mut pair, None);
-        time_passes(&mut pair, 5);
+        pair.turns(200);
         assert_eq!(pair.alone.osd.shared.groups[0].state(), State::Waiting);
     }
 

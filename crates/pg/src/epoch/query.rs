@@ -380,12 +380,7 @@ mod tests {
     #[test]
     fn a_member_that_says_it_is_beyond_all_others_is_not_believed() {
         let mut pair = Pair::new();
-        pair.alone.with(|_, cx| {
-            end(cx, 0, "a test");
-            let now = cx.now;
-            cx.groups[0].standing.claims();
-            cx.groups[0].standing.epoch_was_granted(now);
-        });
+        pair.asks_its_members();
         let epoch = pair.alone.osd.shared.groups[0].epoch;
         let said = |last_sequence| LogState {
             pg: PG,

@@ -388,9 +388,7 @@ mod tests {
     fn acknowledge(pair: &mut Pair) {
         let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
         pair.hears(&ack);
-        for _ in 0..20 {
-            pair.turn();
-        }
+        pair.turns(20);
     }
 
     #[test]
@@ -399,15 +397,11 @@ mod tests {
         pair.acknowledges = false;
         let write = pair.write_of(10, 7);
         assert_eq!(pair.ask(&write), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         // The write is durable here, and not there.
         assert_eq!(held(&pair.alone, 3).len(), 1);
         hears_of(&mut pair.alone, 3 * OBJECT_BYTES, Some(CutId(2)));
-        for _ in 0..20 {
-            pair.turn();
-        }
+        pair.turns(20);
         assert!(through(&pair.alone) == CutId(0) && pair.alone.osd.view().is_cutting());
         assert_eq!(held(&pair.alone, 3).len(), 1, "what is under way there comes first");
         acknowledge(&mut pair);

@@ -230,9 +230,7 @@ mod tests {
         pair.acknowledges = false;
         let write = pair.write_of(10, 7);
         assert_eq!(pair.ask(&write), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         assert!(pair.alone.io.drive.is_empty(), "it is on stable media here");
         assert_eq!(pair.told(), None, "the replica has not said that it has it");
         let ack = ReplicateAck { through: pair.received, is_full: false }.encode();

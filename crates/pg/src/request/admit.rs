@@ -423,9 +423,7 @@ mod tests {
         pair.acknowledges = false;
         let write = pair.write_of(BLOCK, 7);
         assert_eq!(pair.ask(&write), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         assert_eq!(
             reached(&pair.alone),
             before,

@@ -265,9 +265,7 @@ mod tests {
         pair.acknowledges = false;
         let write = pair.write_of(block, 7);
         assert_eq!(pair.ask(&write), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         pair
     }
 
@@ -424,9 +422,7 @@ mod tests {
         let zero = pair.request(21).encode(Kind::Zero).to_vec();
         let write = pair.write_of(22, 5);
         assert!(!asks(&mut pair, other, &zero).is_stalled && !asks(&mut pair, other, &write).is_stalled);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         acknowledge(&mut pair);
         pair.turn();
         assert_eq!(told(&mut pair, other), [Status::Ok; 2]);

@@ -297,17 +297,13 @@ mod tests {
         pair.acknowledges = false;
         let zero = pair.request(10).encode(Kind::Zero).to_vec();
         assert_eq!(pair.ask(&zero), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         let key = pair.request(10).key;
         let is_there = |bits: &[u8]| bits[10 / 8] >> (10 % 8) & 1 != 0;
         assert!(!is_there(&pair.alone.osd.store().allocated_bits(&key)), "the trim is durable here");
         let allocated = pair.request(500).encode(Kind::Allocated).to_vec();
         assert_eq!(pair.ask(&allocated), None);
-        for _ in 0..5 {
-            pair.turn();
-        }
+        pair.turns(5);
         assert_eq!(pair.told(), None, "an epoch that begins without the trim would have the block again");
         let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
         pair.hears(&ack);

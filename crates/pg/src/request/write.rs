@@ -23,13 +23,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     if !has_conflict && (admit::is_answered(cx, id) || order::zero(cx, id)) {
         return Handled::Done;
     }
-    if !may_wait {
-        // The store has no room for it, nor is there any in line.
-        cx.forget(id);
-        return Handled::Stalled;
-    }
-    admit::wait(cx, id);
-    Handled::Done
+    wait_or_stay(cx, id, may_wait)
 }
 
 pub(crate) fn handle_write(
@@ -66,8 +60,12 @@ pub(crate) fn handle_write(
     if !must_wait && start(cx, id) {
         return Handled::Done;
     }
+    wait_or_stay(cx, id, may_wait)
+}
+
+/// What cannot begin now waits in line, if there is room for it; else it stays with its client for the moment.
+fn wait_or_stay(cx: &mut Context<'_, impl Io>, id: OperationId, may_wait: bool) -> Handled {
     if !may_wait {
-        // The store has no room for it, or it was done in part, nor is there any in line.
         cx.forget(id);
         return Handled::Stalled;
     }
