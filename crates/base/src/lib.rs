@@ -16,6 +16,7 @@ pub mod ids;
 pub mod log_entry;
 pub mod map;
 pub mod network;
+mod recovery;
 pub mod status;
 pub mod tenant;
 pub mod time;
@@ -34,5 +35,6 @@ pub use ids::{
 };
 pub use log_entry::LogEntry;
 pub use network::Network;
+pub use recovery::RecoveryShare;
 pub use tenant::Tenant;
 pub use time::Instant;

@@ -6,6 +6,7 @@ pub use crate::topology::{
 
 use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{ClusterId, CutId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use crate::recovery::RecoveryShare;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -155,6 +156,9 @@ pub struct ClusterMap {
     /// Whether what goes between clients and OSDs, and among OSDs, is encrypted.
     #[serde(default)]
     pub encryption: Encryption,
+    /// How much of what OSDs do may be recovery while they serve clients.
+    #[serde(default)]
+    pub recovery_share: RecoveryShare,
 }
 
 impl ClusterMap {

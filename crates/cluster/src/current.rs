@@ -6,7 +6,7 @@ use super::vantage::Vantage;
 use super::{ClusterError, decode_if_any};
 use base::access::Principal;
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, VolumeInfo};
-use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, VolumeId};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -35,6 +35,7 @@ pub(super) struct MapParts {
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
     encryption: Encryption,
+    recovery_share: RecoveryShare,
 }
 
 impl MapParts {
@@ -69,6 +70,9 @@ impl MapParts {
                 put_or_remove(&mut self.principals, name.to_owned(), decode_if_any(key, value)?);
             }
             Some(MapKey::Encryption) => self.encryption = decode_if_any(key, value)?.unwrap_or_default(),
+            Some(MapKey::RecoveryShare) => {
+                self.recovery_share = decode_if_any(key, value)?.unwrap_or_default();
+            }
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
@@ -108,6 +112,7 @@ impl MapParts {
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
             encryption: self.encryption,
+            recovery_share: self.recovery_share,
         })
     }
 }

@@ -8,6 +8,7 @@ pub(super) const CLUSTER: &str = "millpond/map/cluster";
 pub(super) const MOVING_IN: &str = "millpond/moving-in";
 pub(super) const MOVED: &str = "millpond/moved";
 pub(super) const ENCRYPTION: &str = "millpond/map/encryption";
+pub(super) const RECOVERY_SHARE: &str = "millpond/map/recovery-share";
 pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
@@ -42,6 +43,7 @@ pub(super) enum MapKey<'a> {
     RemovedPool(PoolId),
     Principal(&'a str),
     Encryption,
+    RecoveryShare,
 }
 
 impl MapKey<'_> {
@@ -52,6 +54,7 @@ impl MapKey<'_> {
             return match name {
                 "cluster" => Some(MapKey::Cluster),
                 "encryption" => Some(MapKey::Encryption),
+                "recovery-share" => Some(MapKey::RecoveryShare),
                 _ => None,
             };
         };

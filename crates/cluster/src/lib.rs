@@ -14,6 +14,7 @@
 //! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
 //! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
 //! | `millpond/map/encryption`        | [`Encryption`](base::Encryption): whether connections are encrypted | for ever |
+//! | `millpond/map/recovery-share`    | [`RecoveryShare`](base::RecoveryShare): how much of what OSDs do may be recovery | for ever |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
 //! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |

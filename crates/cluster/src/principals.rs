@@ -72,16 +72,7 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn set_encryption(&self, encryption: Encryption) -> Result<bool> {
-        for _ in 0..ATTEMPTS_MAX {
-            let read: Read<Encryption> = self.read(keys::ENCRYPTION).await?;
-            if read.value.unwrap_or_default() == encryption {
-                return Ok(false);
-            }
-            if self.commit(read.replaced_by(&encryption)).await? {
-                return Ok(true);
-            }
-        }
-        Err(ClusterError::Contended { what: "whether connections are encrypted".to_owned() })
+        self.set_value(keys::ENCRYPTION, encryption, "whether connections are encrypted").await
     }
 
     /// A node's key, if it has one.

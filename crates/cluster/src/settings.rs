@@ -2,6 +2,8 @@
 
 use super::current::{self, Known};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, keys};
+use base::RecoveryShare;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -54,6 +56,31 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: "the cluster's settings".to_owned() })
+    }
+
+    /// Sets how much of what OSDs do may be recovery while they serve clients. Says whether that is a change.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn set_recovery_share(&self, share: RecoveryShare) -> Result<bool> {
+        self.set_value(keys::RECOVERY_SHARE, share, "the share of recovery").await
+    }
+
+    /// Sets one value of the map. Says whether that is a change.
+    pub(crate) async fn set_value<T>(&self, key: &str, value: T, what: &str) -> Result<bool>
+    where
+        T: Copy + Default + PartialEq + Serialize + DeserializeOwned,
+    {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<T> = self.read(key).await?;
+            if read.value.unwrap_or_default() == value {
+                return Ok(false);
+            }
+            if self.commit(read.replaced_by(&value)).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: what.to_owned() })
     }
 
     /// The settings, kept current by a task of its own for as long as a receiver lives.

@@ -164,6 +164,7 @@ impl Picture {
                 id: map.cluster.to_string(),
                 revision: map.revision,
                 encryption: map.encryption,
+                recovery_share: map.recovery_share,
             },
             health: verdict::judge(&osds, &pgs, &pools, reports.silence.as_deref())
                 .with(reports.registry.iter().cloned()),
@@ -212,6 +213,7 @@ mod tests {
         for pointer in [
             "/cluster/id",
             "/cluster/encryption",
+            "/cluster/recovery_share",
             "/health/level",
             "/health/problems",
             "/manager",

@@ -6,7 +6,7 @@ use base::hash::Map;
 use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig};
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
-use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, VolumeId};
+use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -330,6 +330,9 @@ pub struct ClusterView {
     /// Whether what goes between clients and OSDs, and among OSDs, is encrypted: `on` or `off`.
     #[schema(value_type = String)]
     pub encryption: Encryption,
+    /// How much of what OSDs do may be recovery while they serve clients, in percent.
+    #[schema(value_type = u8)]
+    pub recovery_share: RecoveryShare,
 }
 
 /// Enough of a cluster's id to tell clusters apart, for where everybody may look: who knows all of it can speak to OSDs.

@@ -287,6 +287,9 @@ impl<I: Io> Context<'_, I> {
         let Asked { link, volume, kind, bytes, at, .. } = *asked;
         let bytes = u64::from(bytes);
         self.journal.figures.of_mut(kind).done(bytes, self.now.since(at));
+        // What zeroes takes as long for one block as for many.
+        let moved = if matches!(kind, RequestKind::Read | RequestKind::Write) { bytes } else { 0 };
+        self.pace.client_was_served(self.now, moved);
         self.groups[group].traffic.count(kind, bytes);
         if let Some(volume) = self.volumes.get_mut(volume) {
             volume.traffic.count(kind, bytes);

@@ -160,8 +160,6 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Order {
     pub(crate) sequence: Sequence,
-    /// When it got that.
-    pub(crate) at: Instant,
     /// Members that do not have it on stable media yet.
     pub(crate) members_awaited: u8,
 }

@@ -1,92 +1,75 @@
-//! How an OSD that serves clients spaces out what it pushes to its learners: in bursts, with pauses that get longer as
-//! everything takes longer.
+//! How an OSD that serves clients spaces out what it pushes to its learners: so that it is a share of what it does.
 //!
-//! What hurts clients is what a burst adds to what they wait for anyway. On a drive that flushes in microseconds that is
-//! all of it, so bursts are small. On one whose flush takes milliseconds every write waits for that, whoever wrote, and
-//! larger bursts cost little: they grow as long as one of them takes about as long as such flushes do.
+//! People set the share ([`base::RecoveryShare`]). What clients get is counted as it is done, here and as a replica; by that
+//! the pushes go, at a pace of their own: small ones, evenly spaced, since a client waits behind all of one. So recovery takes
+//! as much of a fast machine as of a slow one. Where clients ask for little, their share says nothing of what the machine can
+//! do: then pushes come at the least pace, which tells how long recovery takes at most.
+//!
+//! What is under way is bounded besides. Drives that cannot take the least pace are not given more than they can take.
 //!
 //! A group that takes no writes for want of members in sync is not spaced out: that is what its clients wait for.
 
-use base::Instant;
+use base::{BLOCK_BYTES, Instant, RecoveryShare};
 use std::time::Duration;
 
 /// Blocks pushed at a time.
 pub(crate) const PUSH_BLOCKS: u16 = 64;
 /// The same while clients are served: what is behind a push in a queue waits for all of it.
 const PUSH_BLOCKS_BUSY: u16 = 16;
-/// Blocks of a burst: behind more of them, clients wait longer.
-const BURST_BLOCKS_MIN: u32 = PUSH_BLOCKS_BUSY as u32;
-/// The same where a burst takes no longer than clients wait for their writes anyway.
-const BURST_BLOCKS_MAX: u32 = 256;
-/// Bursts are small where the fastest write of a client takes no longer than this: it did not wait for a slow drive.
-const NO_WAIT: Duration = Duration::from_millis(1);
-/// How many times as long as such a write takes beyond that a burst may take before bursts get smaller.
-const BURST_WAITS: u32 = 2;
-/// How much longer than a burst the pause behind it is.
-const PAUSE_FACTOR: u32 = 4;
-/// The longest such pause.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Blocks on their way to learners while clients are served.
+const PUSHED_MAX_BUSY: u32 = 8 * PUSH_BLOCKS_BUSY as u32;
+/// What an operation costs, whatever its length, in blocks.
+const OPERATION_COST: u32 = 4;
+/// Whole pushes a second, for each percent of the share, that are the least: 1 MiB.
+const LEAST_PER_PERCENT: u32 = (1 << 20) / (PUSH_BLOCKS_BUSY as u32 * BLOCK_BYTES as u32);
 /// Clients are served if there was something of theirs to do so shortly before.
 const BUSY_FOR: Duration = Duration::from_millis(200);
-/// The fastest of the writes that ended in the last one or two of these counts.
-const WRITES_OF: Duration = Duration::from_secs(1);
+/// What clients get is counted over so long.
+const COUNTED_OVER: Duration = Duration::from_millis(100);
+/// A push that comes so much too late, because others had the processor, is made up for.
+const LATE_MAX: Duration = Duration::from_millis(5);
+/// Nobody is held up for longer by pushes that could not wait.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// What an operation costs, in blocks.
+fn cost_of(blocks: u32) -> u32 {
+    OPERATION_COST + blocks
+}
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Blocks of a burst.
-    size: u32,
-    /// Blocks that may still be pushed in this one.
-    left: u32,
-    /// When its first push was started.
-    began: Option<Instant>,
-    /// When the next burst begins.
+    /// The part of what this OSD does that may be recovery.
+    pub(crate) share: RecoveryShare,
+    /// When the pushes so far have had their time.
+    free_at: Instant,
+    /// When the next push may be started; `None` if nothing waits for that.
     pub(crate) next_at: Option<Instant>,
     /// When there last was something of a client's to do, here or as a replica.
     client_at: Instant,
-    fastest: Fastest,
+    clients: Counted,
 }
 
-/// The fastest write of clients in the last one or two spans of [`WRITES_OF`].
+/// What clients get.
 #[derive(Debug, Default)]
-struct Fastest {
+struct Counted {
     since: Instant,
-    now: Option<Duration>,
-    before: Option<Duration>,
+    cost: u64,
+    /// In the last span that is over.
+    per_second: u64,
 }
 
-impl Fastest {
+impl Counted {
     fn turn(&mut self, now: Instant) {
-        let age = now.since(self.since);
-        if age >= WRITES_OF {
-            self.before = if age < 2 * WRITES_OF { self.now } else { None };
-            (self.now, self.since) = (None, now);
-        }
-    }
-
-    fn note(&mut self, now: Instant, took: Duration) {
-        self.turn(now);
-        self.now = Some(self.now.map_or(took, |least| least.min(took)));
-    }
-
-    fn get(&mut self, now: Instant) -> Option<Duration> {
-        self.turn(now);
-        self.now.into_iter().chain(self.before).min()
-    }
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
-            size: BURST_BLOCKS_MIN,
-            left: BURST_BLOCKS_MIN,
-            began: None,
-            next_at: None,
-            client_at: Instant::default(),
-            fastest: Fastest::default(),
+        let over = now.since(self.since);
+        if over >= COUNTED_OVER {
+            self.per_second = (u128::from(self.cost) * NANOSECONDS / over.as_nanos()) as u64;
+            (self.cost, self.since) = (0, now);
         }
     }
 }
+
+const NANOSECONDS: u128 = Duration::from_secs(1).as_nanos();
 
 impl Pace {
     /// There is something of a client's to do.
@@ -94,19 +77,19 @@ impl Pace {
         self.client_at = now;
     }
 
-    /// A client's write is durable everywhere, so long after it was ordered.
-    pub(crate) fn write_ended(&mut self, now: Instant, took: Duration) {
-        self.fastest.note(now, took);
+    /// Something of a client's is done, of so many bytes.
+    pub(crate) fn client_was_served(&mut self, now: Instant, bytes: u64) {
+        self.clients.turn(now);
+        self.clients.cost += u64::from(cost_of(bytes.div_ceil(BLOCK_BYTES as u64) as u32));
     }
 
     fn is_busy(&self, now: Instant) -> bool {
         now.since(self.client_at) < BUSY_FOR
     }
 
-    /// Whether one more push may be started.
-    pub(crate) fn may_push(&self, now: Instant) -> bool {
-        let is_pause = self.next_at.is_some_and(|at| now < at);
-        !self.is_busy(now) || self.left > 0 && !is_pause
+    /// Whether one more push may be started, when so many blocks are on their way to learners.
+    pub(crate) fn may_push(&self, now: Instant, pushed: u32) -> bool {
+        !self.is_busy(now) || self.free_at <= now && pushed < PUSHED_MAX_BUSY
     }
 
     /// How many blocks a push may have.
@@ -114,27 +97,19 @@ impl Pace {
         if self.is_busy(now) { PUSH_BLOCKS_BUSY } else { PUSH_BLOCKS }
     }
 
-    /// A push is started, which counts as so many blocks.
-    pub(crate) fn push_begins(&mut self, now: Instant, blocks: u32) {
-        self.left = self.left.saturating_sub(blocks);
-        self.began.get_or_insert(now);
+    /// A push of so many blocks is started.
+    pub(crate) fn push_begins(&mut self, now: Instant, blocks: u16) {
+        self.clients.turn(now);
+        let percent = self.share.percent();
+        let of_clients = self.clients.per_second * u64::from(percent) / u64::from(100 - percent);
+        let least = u64::from(percent * LEAST_PER_PERCENT * cost_of(PUSH_BLOCKS_BUSY.into()));
+        let takes = u64::from(cost_of(blocks.into())) * NANOSECONDS as u64 / of_clients.max(least);
+        let began = self.free_at.max(now - LATE_MAX);
+        self.free_at = (began + Duration::from_nanos(takes)).min(now + PAUSE_MAX);
+        self.next_at = (self.free_at > now).then_some(self.free_at);
     }
 
-    /// All that was pushed is on stable media, or nobody waits for it any more: the pause begins.
-    pub(crate) fn burst_ends(&mut self, now: Instant) {
-        let Some(began) = self.began.take() else { return };
-        let took = now.since(began);
-        let limit = self.fastest.get(now).unwrap_or_default().saturating_sub(NO_WAIT) * BURST_WAITS;
-        if took > limit {
-            self.size = (self.size / 2).max(BURST_BLOCKS_MIN);
-        } else if self.left == 0 {
-            self.size = (self.size * 2).min(BURST_BLOCKS_MAX);
-        }
-        self.left = self.size;
-        self.next_at = Some(now + (took * PAUSE_FACTOR).min(PAUSE_MAX));
-    }
-
-    /// The pause is over.
+    /// The next push may be started.
     pub(crate) fn pause_ends(&mut self) {
         self.next_at = None;
     }
@@ -144,65 +119,84 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn at(milliseconds: u64) -> Instant {
-        Instant::default() + Duration::from_millis(milliseconds)
+    fn at(microseconds: u64) -> Instant {
+        Instant::default() + Duration::from_micros(microseconds)
     }
 
-    /// Bursts of which each takes so many milliseconds while clients' writes take `write` at least. Answers the
-    /// blocks of the last one, and the pause behind it.
-    fn after_bursts(pace: &mut Pace, from: u64, took: u64, write: u64) -> (u32, Duration) {
-        let mut blocks = 0;
-        let mut now = from;
-        let mut pause = Duration::ZERO;
-        for _ in 0..10 {
-            pace.client_came(at(now));
-            pace.write_ended(at(now), Duration::from_millis(write));
-            pace.write_ended(at(now), Duration::from_millis(write * 5));
-            blocks = 0;
-            while pace.may_push(at(now)) {
-                pace.push_begins(at(now), u32::from(pace.push_blocks(at(now))));
-                blocks += u32::from(pace.push_blocks(at(now)));
+    /// Blocks a second that are pushed, in pushes of `blocks`, while clients get so many operations of a block each a second.
+    fn pushed_beside(share: u8, operations: u64, blocks: u16) -> u32 {
+        let mut pace = Pace { share: RecoveryShare::try_from(share).expect("it is one"), ..Pace::default() };
+        let mut pushed = 0;
+        for tick in 0..110_000 {
+            let now = at(1_000_000 + 10 * tick);
+            pace.client_came(now);
+            if tick * operations / 100_000 != (tick + 1) * operations / 100_000 {
+                pace.client_was_served(now, 4096);
             }
-            now += took;
-            pace.client_came(at(now));
-            pace.burst_ends(at(now));
-            let next = pace.next_at.expect("there is a pause");
-            pause = next.since(at(now));
-            assert!(!pace.may_push(at(now)), "it pauses");
-            now += pause.as_millis() as u64;
-            pace.pause_ends();
+            if pace.next_at.is_none_or(|next| now >= next) && pace.may_push(now, 0) {
+                pace.pause_ends();
+                pace.push_begins(now, blocks.min(pace.push_blocks(now)));
+                // Once it is known what clients get.
+                if tick >= 10_000 {
+                    pushed += u32::from(blocks.min(PUSH_BLOCKS_BUSY));
+                }
+            }
         }
-        (blocks, pause)
+        pushed
+    }
+
+    fn is_about(blocks: u32, expected: u32) -> bool {
+        blocks.abs_diff(expected) <= expected / 20
     }
 
     #[test]
-    fn bursts_are_small_where_they_add_to_what_clients_wait_and_large_where_a_flush_is_slow() {
-        let mut pace = Pace::default();
-        assert_eq!(after_bursts(&mut pace, 1000, 1, 1), (16, Duration::from_millis(4)));
-        assert_eq!(after_bursts(&mut pace, 4000, 12, 10), (256, Duration::from_millis(48)));
-        // Slower than what clients wait for: it comes from the bursts themselves.
-        assert_eq!(after_bursts(&mut pace, 9000, 80, 10), (16, PAUSE_MAX));
+    fn who_asks_for_little_leaves_the_least_pace_and_that_is_as_documented() {
+        for share in [1, 20, 80] {
+            let blocks = pushed_beside(share, 100, 64);
+            assert!(is_about(blocks, u32::from(share) * 256), "{blocks} blocks at {share}%");
+        }
+        assert!(
+            is_about(pushed_beside(20, 100, 1), 20 * 16 * 4),
+            "a single block costs a quarter of a whole push"
+        );
     }
 
     #[test]
-    fn what_writes_took_long_ago_says_nothing() {
+    fn beside_busy_clients_recovery_is_its_share_of_all_that_is_done() {
+        // 80,000 operations of five each, and a quarter of that for pushes of twenty.
+        let blocks = pushed_beside(20, 80_000, 64);
+        assert!(is_about(blocks, 80_000 * 5 / 4 / 20 * 16), "{blocks} blocks");
+        let blocks = pushed_beside(50, 80_000, 1);
+        assert!(is_about(blocks, 80_000), "{blocks} blocks, of which each costs as much as an operation");
+    }
+
+    #[test]
+    fn what_could_not_wait_holds_up_nobody_for_long() {
         let mut pace = Pace::default();
-        assert_eq!(after_bursts(&mut pace, 1000, 12, 10).0, 256);
-        let later = at(60_000);
-        pace.client_came(later);
-        pace.push_begins(later, 256);
-        pace.burst_ends(later + Duration::from_millis(1));
-        assert_eq!(pace.left, 128, "no write ended lately, so clients may wait for this");
+        pace.client_came(at(1_000_000));
+        for _ in 0..10_000 {
+            pace.push_begins(at(1_000_000), PUSH_BLOCKS);
+        }
+        assert!(!pace.may_push(at(1_099_999), 0));
+        assert!(pace.may_push(at(1_100_000), 0));
+    }
+
+    #[test]
+    fn no_more_is_under_way_than_drives_take() {
+        let mut pace = Pace::default();
+        pace.client_came(at(1_000_000));
+        assert!(pace.may_push(at(1_000_000), PUSHED_MAX_BUSY - 1));
+        assert!(!pace.may_push(at(1_000_000), PUSHED_MAX_BUSY));
     }
 
     #[test]
     fn nobody_is_spared_where_nobody_is_served() {
         let mut pace = Pace::default();
-        pace.client_came(at(1000));
-        assert_eq!(pace.push_blocks(at(1199)), PUSH_BLOCKS_BUSY);
-        pace.push_begins(at(1000), 32);
-        assert!(!pace.may_push(at(1199)));
-        assert!(pace.may_push(at(1200)));
-        assert_eq!(pace.push_blocks(at(1200)), PUSH_BLOCKS);
+        pace.client_came(at(1_000_000));
+        assert_eq!(pace.push_blocks(at(1_199_999)), PUSH_BLOCKS_BUSY);
+        pace.push_begins(at(1_199_999), 1000);
+        assert!(!pace.may_push(at(1_199_999), 0));
+        assert!(pace.may_push(at(1_200_000), u32::MAX));
+        assert_eq!(pace.push_blocks(at(1_200_000)), PUSH_BLOCKS);
     }
 }

@@ -302,6 +302,7 @@ impl Router {
                 cx.links.note_ack(link, ordinal);
                 if let Some(Replicated { bytes, at }) = write {
                     cx.journal.figures.replicate.done(u64::from(bytes), cx.now.since(at));
+                    cx.pace.client_was_served(cx.now, u64::from(bytes));
                 }
             }
             StagedRecord::Left => {}
@@ -401,7 +402,7 @@ impl Router {
         }
         self.settle(cx);
         if cx.pace.next_at.is_some_and(|at| cx.now >= at) {
-            self.backfill.begin_burst(cx);
+            self.backfill.go_on(cx);
             self.settle(cx);
         }
         self.splits.stage(cx);
@@ -490,6 +491,7 @@ impl Router {
         }
         placement::heed(cx, map);
         cx.volumes.map = map.clone();
+        cx.pace.share = map.recovery_share;
         placement::leave_removed(cx, &mut self.deletions);
         self.splits.by_map(cx);
         for group in cx.groups.iter_mut() {

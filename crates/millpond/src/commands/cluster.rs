@@ -7,7 +7,7 @@ use crate::host::settings::Settings;
 use crate::host::token::Token;
 use crate::output;
 use anyhow::{Context, bail};
-use base::{Access, ClusterId, Encryption};
+use base::{Access, ClusterId, Encryption, RecoveryShare};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError};
 use registry::Connect;
@@ -33,6 +33,13 @@ pub enum ClusterCommand {
         #[arg(value_name = "on|off")]
         encryption: Option<Encryption>,
     },
+    /// Set how much of what OSDs do may be recovery while they serve clients; without a share, say what it is
+    #[command(after_help = RECOVERY_HELP)]
+    Recovery {
+        /// In percent
+        #[arg(value_name = "SHARE")]
+        share: Option<RecoveryShare>,
+    },
 }
 
 const ENCRYPTION_HELP: &str = "\
@@ -43,6 +50,16 @@ Examples:
 It concerns what goes between clients and OSDs, and among OSDs; both prove their keys either way. It can be switched while
 everything runs: connections are made anew within seconds, and what was under way on them is done again. What it costs is
 in docs/performance.md. Nodes and clients must all be of a version that knows it.";
+
+const RECOVERY_HELP: &str = "\
+Examples:
+  millpond cluster recovery 40%
+  millpond cluster recovery
+
+It concerns members of placement groups that catch up, and OSDs that are filled, from 1% to 80%; 20% unless it is set. An
+OSD that serves clients copies that share of what it does, and no less than 1 MiB a second for each percent: at 20%, 100 GiB
+of one drive's take 85 minutes at most, and a drive that is filled by many takes as much less. One that serves nobody copies
+as fast as it can, and so does everybody what clients wait for.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -97,6 +114,7 @@ pub fn run(command: &ClusterCommand, path: &Path) -> anyhow::Result<()> {
             })
         }
         ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
+        ClusterCommand::Recovery { share } => set_recovery_share(*share, path),
         ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
     }
 }
@@ -118,6 +136,17 @@ fn switch_encryption(encryption: Option<Encryption>, path: &Path) -> anyhow::Res
         }
         (now, false) => format!("Encryption of the cluster's traffic is {now}."),
     })
+}
+
+fn set_recovery_share(share: Option<RecoveryShare>, path: &Path) -> anyhow::Result<()> {
+    let now = match share {
+        Some(share) => {
+            access::with_cluster(path, async |cluster| Ok(cluster.set_recovery_share(share).await?))?;
+            share
+        }
+        None => access::with_desk(path, async |desk| Ok(desk.map().await?.recovery_share))?,
+    };
+    output::print_line(&format!("The share of recovery is {now} where clients are served."))
 }
 
 fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {

@@ -21,6 +21,7 @@ mod machines;
 mod migrate;
 mod monitoring;
 mod placement;
+mod recovery;
 mod removed_pools;
 mod replace;
 mod replacement;

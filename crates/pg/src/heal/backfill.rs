@@ -100,7 +100,6 @@ impl Backfill {
             }
         }
         // Should whoever held the others back be gone, nothing else sets them going.
-        self.end_burst(cx);
         self.recover_others(cx, u32::MAX);
         let mut under_way: usize = cx.groups.iter().map(|group| group.learners().len()).sum();
         for (_, index, osd) in waiting(cx) {
@@ -230,7 +229,6 @@ impl Backfill {
             ToLearner::Mark => joined.has_mark = true,
             ToLearner::Push { cost } => joined.pushed = joined.pushed.saturating_sub(u32::from(cost)),
         }
-        self.end_burst(cx);
         self.recover_next(cx, index, osd);
         // What this one has on stable media makes room for another group's.
         self.recover_others(cx, index);
@@ -249,7 +247,7 @@ impl Backfill {
     /// Goes on with the learners of other groups, one after the other in turn.
     fn recover_others(&mut self, cx: &mut Context<'_, impl Io>, index: u32) {
         self.learning.retain(|index| !cx.groups[*index].learners().is_empty());
-        if self.learning.is_empty() || !cx.pace.may_push(cx.now) {
+        if self.learning.is_empty() || !self.may_push(cx) {
             return;
         }
         self.learning.sort_unstable_by_key(|other| (*other <= index, *other));
@@ -259,22 +257,20 @@ impl Backfill {
                     self.recover_next(cx, other, osd);
                 }
             }
-            if !cx.pace.may_push(cx.now) {
+            if !self.may_push(cx) {
                 return;
             }
         }
     }
 
-    /// Ends a burst when all of it is on stable media, or nobody waits for it any more.
-    fn end_burst(&mut self, cx: &mut Context<'_, impl Io>) {
+    /// Whether one more push may be started for the sake of having one copy more.
+    fn may_push(&self, cx: &Context<'_, impl Io>) -> bool {
         let learners = self.learning.iter().flat_map(|index| cx.groups[*index].learners());
-        if learners.map(Learner::pushed).sum::<u32>() == 0 {
-            cx.pace.burst_ends(cx.now);
-        }
+        cx.pace.may_push(cx.now, learners.map(Learner::pushed).sum())
     }
 
-    /// The pause between two bursts is over.
-    pub(crate) fn begin_burst(&mut self, cx: &mut Context<'_, impl Io>) {
+    /// The pause behind a push is over.
+    pub(crate) fn go_on(&mut self, cx: &mut Context<'_, impl Io>) {
         cx.pace.pause_ends();
         self.recover_others(cx, u32::MAX);
     }
@@ -282,12 +278,12 @@ impl Backfill {
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
         loop {
-            let group = &mut cx.groups[index];
             // Where too few are in sync for writes, clients wait for nothing but this.
-            let (may_push, push_blocks) = match group.is_writable() {
-                true => (cx.pace.may_push(cx.now), cx.pace.push_blocks(cx.now)),
+            let (may_push, push_blocks) = match cx.groups[index].is_writable() {
+                true => (self.may_push(cx), cx.pace.push_blocks(cx.now)),
                 false => (true, PUSH_BLOCKS),
             };
+            let group = &mut cx.groups[index];
             let (pg, epoch) = (group.pg, group.epoch);
             let Some(learning) = group.learning_mut() else { return };
             let is_cramped = learning.cramped.contains(&osd);
@@ -308,7 +304,7 @@ impl Backfill {
                     let cost = cost_of(block_count);
                     joined.pushed += u32::from(cost);
                     joined.put_back(range.behind(block_count));
-                    cx.pace.push_begins(cx.now, u32::from(cost));
+                    cx.pace.push_begins(cx.now, block_count);
                     let purpose = Purpose::Backfill { learner: osd, session, cost };
                     push(cx, index, purpose, BlockRange { block_count, ..range });
                 }

@@ -116,7 +116,6 @@ fn ordered(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let group = &mut cx.groups[group_index];
     let was_in_flight = operation.state == OperationState::Reading;
     operation.state = OperationState::Replicating;
-    operation.order.at = cx.now;
     operation.order.members_awaited = if is_early { 1 } else { group.config.in_sync.len() as u8 };
     let primary = group.standing.primary_mut().expect("only a primary orders");
     operation.order.sequence = primary.next_sequence;
@@ -192,9 +191,7 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
             primary.cutting.tail_is_cut(operation.range.key.volume, cut);
         }
     }
-    let ordered_at = operation.order.at;
     if let Purpose::Client(asked) = purpose {
-        cx.pace.write_ended(cx.now, cx.now.since(ordered_at));
         // The acknowledgement of a write: every in-sync member has it.
         match is_narrowed {
             false => {

@@ -1,0 +1,68 @@
+//! How fast what is missing is copied beside clients, and that people decide how fast.
+
+use crate::common::nbd::NbdClient;
+use crate::common::pond::Pond;
+use crate::common::random::Random;
+use crate::common::whole::{becomes_whole, goes_on_in, node_of, without};
+use crate::common::{names, wait_until};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use testkit::process::Frozen;
+
+const MIB: u64 = 1 << 20;
+/// MiB that are written while a member is away.
+const MISSED: u64 = 96;
+/// How long recovery has the least share. At a MiB a second from each of two OSDs, most is left then.
+const WATCHED: Duration = Duration::from_secs(8);
+
+/// Bytes a second that OSDs copy, of those that copy any.
+fn rates(pond: &Pond) -> Vec<u64> {
+    let osds = pond.status()["osds"].as_array().cloned().expect("they are listed");
+    osds.iter().filter_map(|osd| osd["recovery_bytes_per_s"].as_u64().filter(|rate| *rate > 0)).collect()
+}
+
+/// Has every OSD serve something all the time, yet little.
+fn ask_for_little(client: &mut NbdClient, is_enough: &AtomicBool) {
+    for index in (0..MISSED / 4).cycle() {
+        if is_enough.load(Ordering::Relaxed) {
+            return;
+        }
+        client.write(index * 4 * MIB, &[7; 4096]).expect("it is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn recovery_beside_clients_is_as_fast_as_its_share_says_and_the_share_can_be_changed_meanwhile() {
+    let pond = Pond::start("512MiB");
+    pond.volume("v", "128MiB");
+    names(&pond.run(&["cluster", "recovery"]), &["20%"]);
+    pond.refused(&["cluster", "recovery", "90%"], &["90%", "from 1% to 80%"]);
+    names(&pond.run(&["cluster", "recovery", "1%"]), &["1%"]);
+    wait_until("status shows it", || pond.status()["cluster"]["recovery_share"] == 1);
+    let door = pond.serve("v");
+    let mut client = door.client();
+    let data = Random::seeded().bytes(MIB as usize);
+    client.write(0, &data).unwrap();
+    let away = goes_on_in(&pond, without(2), || Frozen::new(node_of(&pond, 2)));
+    for index in 0..MISSED {
+        client.write(index * MIB, &data).unwrap();
+    }
+    let is_enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = &mut client;
+        let is_enough = &is_enough;
+        scope.spawn(move || ask_for_little(client, is_enough));
+        drop(away);
+        std::thread::sleep(WATCHED);
+        let rates = rates(&pond);
+        pond.run(&["cluster", "recovery", "80%"]);
+        let began = Instant::now();
+        becomes_whole(&pond);
+        let took = began.elapsed();
+        is_enough.store(true, Ordering::Relaxed);
+        let about_a_mib = MIB / 2..MIB * 3 / 2;
+        assert!(rates.len() == 2 && rates.iter().all(|rate| about_a_mib.contains(rate)), "{rates:?} at 1%");
+        assert!(took < WATCHED, "the rest took {took:?} at 80%");
+    });
+}
