@@ -171,15 +171,21 @@ pub fn check_object(store: &Store, model: &Model, object: usize, media: Media<'_
 }
 
 /// An index may say that a block changed later than it did, but never earlier; and not later than its group has got, but for
-/// what 16 bits a block leave of that. How far a group has got whose log was forgotten nobody knows.
+/// what 16 bits a block leave of that. How far a group has got whose log was forgotten nobody knows, and what is pushed to it
+/// afterwards may have changed later than its new log says.
 fn check_changes(store: &Store, model: &Model, object: usize) -> Result<(), String> {
     let (key, versions) = (&model.keys[object], &model.blocks[object]);
     let last = model.logs[model.pg_of[object]].position().map(|(_, sequence)| sequence);
-    let most = last.map_or(Sequence(u64::MAX), |Sequence(last)| Sequence(last + last / (1 << 15)));
+    let most = |since: Sequence| {
+        last.map_or(Sequence(u64::MAX), |last| {
+            let last = last.max(since).0;
+            Sequence(last + last / (1 << 15))
+        })
+    };
     let mut wrong = None;
     store.for_each_block(key, |block, _, changed: Sequence| {
         let since = versions[usize::from(block)].changed;
-        if changed < since || changed > most {
+        if changed < since || changed > most(since) {
             wrong.get_or_insert((block, changed, since));
         }
     });

@@ -11,24 +11,40 @@ use crate::journal::Journal;
 use base::Instant;
 use std::time::Duration;
 
-/// How long after one renewal of the checkpoint damage brings the next: it writes the whole index.
-const RENEWAL_PAUSE: Duration = Duration::from_secs(600);
+/// How long after one renewal of the checkpoint damage brings the next. It writes the whole index: so each time twice as long.
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+/// After so long without damage the next comes at once, and the one behind it as soon as at first.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// When damage last had the checkpoint renewed, and how much was known then.
 #[derive(Debug, Default)]
 pub(crate) struct Renewals {
     found: u64,
     after: Instant,
+    pause: Duration,
 }
 
 impl Renewals {
-    /// A drive that gave back other bytes than were written may have done so to what only a start reads.
+    /// A drive that gave back other bytes than were written may have done so to what only a start reads. Who overwrites a drive
+    /// is not done with it when the first damage is met, and then what was just written anew is damaged too.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
-        let found = cx.damage.counts.found;
-        if found > self.found && cx.now >= self.after {
-            *self = Renewals { found, after: cx.now + RENEWAL_PAUSE };
+        if self.is_due(cx.damage.counts.found, cx.now) {
+            let found = cx.damage.counts.found;
+            cx.note(format!(
+                "{found} blocks of the drive were damaged: all that a start needs is written anew"
+            ));
             cx.disk.store.renew_checkpoint();
         }
+    }
+
+    fn is_due(&mut self, found: u64, now: Instant) -> bool {
+        let is_due = found > self.found && now >= self.after;
+        if is_due {
+            let is_first = now.since(self.after) >= PAUSE_MAX;
+            self.pause = if is_first { PAUSE_MIN } else { (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX) };
+            (self.found, self.after) = (found, now + self.pause);
+        }
+        is_due
     }
 }
 
@@ -38,4 +54,39 @@ pub(crate) fn renew_superblocks(journal: &mut Journal, disk: &mut Disk, offset: 
         "the superblock at offset {offset} was overwritten or cannot be read; all that a start needs is written anew"
     ));
     disk.store.renew_checkpoint();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When everything was written anew, in seconds, of a drive that is damaged more in each second of `damaged`.
+    fn renewals(damaged: std::ops::Range<u64>, until: u64) -> Vec<u64> {
+        let mut renewals = Renewals::default();
+        let at = |second| Instant::default() + Duration::from_secs(10_000 + second);
+        let found = |second: u64| second.clamp(damaged.start, damaged.end) - damaged.start;
+        (0..until).filter(|second| renewals.is_due(found(*second), at(*second))).collect()
+    }
+
+    #[test]
+    fn what_is_damaged_after_a_renewal_brings_the_next_one_soon_and_ever_later() {
+        // The last one covers all of the damage.
+        assert_eq!(renewals(10..12, 3600), [11, 16]);
+        assert_eq!(renewals(0..100, 3600), [1, 6, 16, 36, 76, 156]);
+        let often = renewals(0..100_000, 100_000);
+        assert!(often.windows(2).all(|pair| pair[1] - pair[0] <= 600) && often.len() < 180, "{often:?}");
+    }
+
+    #[test]
+    fn damage_long_after_other_damage_is_like_the_first() {
+        let mut renewals = Renewals::default();
+        let at = |second| Instant::default() + Duration::from_secs(10_000 + second);
+        let due: Vec<u64> = (1..5000)
+            .filter(|second| {
+                renewals.is_due(if *second < 3000 { (*second).min(50) } else { *second }, at(*second))
+            })
+            .collect();
+        assert_eq!(due[..5], [1, 6, 16, 36, 76]);
+        assert_eq!(due[5..8], [3000, 3005, 3015]);
+    }
 }
