@@ -23,7 +23,7 @@ impl RecoveryShare {
 
 impl Default for RecoveryShare {
     fn default() -> RecoveryShare {
-        RecoveryShare(20)
+        RecoveryShare(10)
     }
 }
 

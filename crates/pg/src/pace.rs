@@ -17,23 +17,28 @@ pub(crate) const PUSH_BLOCKS: u16 = 64;
 /// The same while clients are served: what is behind a push in a queue waits for all of it.
 const PUSH_BLOCKS_BUSY: u16 = 16;
 /// Blocks on their way to learners while clients are served.
-const PUSHED_MAX_BUSY: u32 = 8 * PUSH_BLOCKS_BUSY as u32;
+const PUSHED_MAX_BUSY: u32 = 4 * PUSH_BLOCKS_BUSY as u32;
 /// What an operation costs, whatever its length, in blocks.
 const OPERATION_COST: u32 = 4;
-/// Whole pushes a second, for each percent of the share, that are the least: 1 MiB.
-const LEAST_PER_PERCENT: u32 = (1 << 20) / (PUSH_BLOCKS_BUSY as u32 * BLOCK_BYTES as u32);
+/// Whole pushes a second, for each percent of the share, that are the least: 2 MiB.
+const LEAST_PER_PERCENT: u32 = (2 << 20) / (PUSH_BLOCKS_BUSY as u32 * BLOCK_BYTES as u32);
 /// Clients are served if there was something of theirs to do so shortly before.
 const BUSY_FOR: Duration = Duration::from_millis(200);
 /// What clients get is counted over so long.
 const COUNTED_OVER: Duration = Duration::from_millis(100);
 /// A push that comes so much too late, because others had the processor, is made up for.
-const LATE_MAX: Duration = Duration::from_millis(5);
+const LATE_MAX: Duration = Duration::from_millis(1);
 /// Nobody is held up for longer by pushes that could not wait.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// What an operation costs, in blocks.
 fn cost_of(blocks: u32) -> u32 {
     OPERATION_COST + blocks
+}
+
+/// What a push costs: it is read here and written there.
+fn cost_of_push(blocks: u16) -> u32 {
+    2 * cost_of(blocks.into())
 }
 
 /// See the module's documentation.
@@ -102,8 +107,8 @@ impl Pace {
         self.clients.turn(now);
         let percent = self.share.percent();
         let of_clients = self.clients.per_second * u64::from(percent) / u64::from(100 - percent);
-        let least = u64::from(percent * LEAST_PER_PERCENT * cost_of(PUSH_BLOCKS_BUSY.into()));
-        let takes = u64::from(cost_of(blocks.into())) * NANOSECONDS as u64 / of_clients.max(least);
+        let least = u64::from(percent * LEAST_PER_PERCENT * cost_of_push(PUSH_BLOCKS_BUSY));
+        let takes = u64::from(cost_of_push(blocks)) * NANOSECONDS as u64 / of_clients.max(least);
         let began = self.free_at.max(now - LATE_MAX);
         self.free_at = (began + Duration::from_nanos(takes)).min(now + PAUSE_MAX);
         self.next_at = (self.free_at > now).then_some(self.free_at);
@@ -153,7 +158,7 @@ mod tests {
     fn who_asks_for_little_leaves_the_least_pace_and_that_is_as_documented() {
         for share in [1, 20, 80] {
             let blocks = pushed_beside(share, 100, 64);
-            assert!(is_about(blocks, u32::from(share) * 256), "{blocks} blocks at {share}%");
+            assert!(is_about(blocks, u32::from(share) * 512), "{blocks} blocks at {share}%");
         }
         assert!(
             is_about(pushed_beside(20, 100, 1), 20 * 16 * 4),
@@ -163,11 +168,11 @@ mod tests {
 
     #[test]
     fn beside_busy_clients_recovery_is_its_share_of_all_that_is_done() {
-        // 80,000 operations of five each, and a quarter of that for pushes of twenty.
+        // 80,000 operations of five each, and a quarter of that for pushes of forty.
         let blocks = pushed_beside(20, 80_000, 64);
-        assert!(is_about(blocks, 80_000 * 5 / 4 / 20 * 16), "{blocks} blocks");
+        assert!(is_about(blocks, 80_000 * 5 / 4 / 40 * 16), "{blocks} blocks");
         let blocks = pushed_beside(50, 80_000, 1);
-        assert!(is_about(blocks, 80_000), "{blocks} blocks, of which each costs as much as an operation");
+        assert!(is_about(blocks, 40_000), "{blocks} blocks, of which each is an operation here and one there");
     }
 
     #[test]
