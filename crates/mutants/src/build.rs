@@ -15,6 +15,14 @@ use std::process::{Command, Stdio};
 /// a cluster around them. Those of whole clusters are lives of the simulator here.
 const TESTS: [&str; 5] = ["damage", "figures", "fences", "manager", "sizes"];
 
+/// They link what mutants are made of, and their unit tests come by nothing of it but names and types: the command, the
+/// benchmarks, and this program. They and what they alone depend on take minutes to build.
+const NOT_ASKED: [&str; 3] = ["millpond", "lab", env!("CARGO_PKG_NAME")];
+
+/// After so many attempts, and whenever what the check let pass does not build, all mutants of a function are left out that an
+/// error is about: few are lost so, and none of the attempts that follow is wasted.
+const ATTEMPTS_NARROW: usize = 12;
+
 /// The compiler's errors about what is moved, borrowed, or not there yet.
 const OF_FLOW: [&str; 7] = ["E0381", "E0382", "E0499", "E0502", "E0503", "E0505", "E0506"];
 
@@ -126,7 +134,7 @@ struct Run {
 
 impl Diagnostic {
     /// What it points at, by files.
-    fn blames(&self) -> BTreeMap<PathBuf, Blame> {
+    fn blames(&self, is_wide: bool) -> BTreeMap<PathBuf, Blame> {
         let mut blames = BTreeMap::new();
         self.add_to(&mut blames, true);
         let labels = self.spans.iter().filter_map(|span| span.label.as_deref());
@@ -134,7 +142,7 @@ impl Diagnostic {
             labels.chain([self.message.as_str()]).any(|text| text.contains("()") || text.contains("`else`"));
         let is_of_flow = self.code.as_ref().is_some_and(|code| OF_FLOW.contains(&code.code.as_str()));
         for blame in blames.values_mut() {
-            (blame.lacks_value, blame.is_of_flow) = (lacks_value, is_of_flow);
+            (blame.lacks_value, blame.is_of_flow, blame.is_wide) = (lacks_value, is_of_flow, is_wide);
         }
         blames
     }
@@ -157,9 +165,9 @@ impl Diagnostic {
         self.children.iter().for_each(|child| child.add_to(blames, false));
     }
 
-    /// Which mutants it is about.
-    fn blamed(&self, rewritten: &BTreeMap<PathBuf, Rewritten>) -> BTreeSet<u32> {
-        let blames = self.blames();
+    /// Which mutants it is about, or may be.
+    fn blamed(&self, rewritten: &BTreeMap<PathBuf, Rewritten>, is_wide: bool) -> BTreeSet<u32> {
+        let blames = self.blames(is_wide);
         // Where the error is comes before what it has to do with.
         let (first, rest): (Vec<_>, Vec<_>) = blames.iter().partition(|(_, blame)| !blame.primary.is_empty());
         let of_file = |(path, blame): (&PathBuf, &Blame)| rewritten.get(path).map(|file| file.blamed(blame));
@@ -174,8 +182,7 @@ fn cargo(tree: &Tree, subcommand: &str) -> Command {
     command
 }
 
-/// The crates that link any of those that mutants are made of, and these. This one does, for a list of names, and notices
-/// nothing.
+/// The crates that link any of those that mutants are made of, and these, without those that are not asked.
 fn concerned(tree: &Tree) -> anyhow::Result<BTreeSet<String>> {
     let output = cargo(tree, "metadata").args(["--no-deps", "--format-version", "1"]).output()?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -191,7 +198,7 @@ fn concerned(tree: &Tree) -> anyhow::Result<BTreeSet<String>> {
         let before = concerned.len();
         concerned.extend(found);
         if concerned.len() == before {
-            concerned.remove(env!("CARGO_PKG_NAME"));
+            concerned.retain(|name| !NOT_ASKED.contains(&name.as_str()));
             return Ok(concerned);
         }
     }
@@ -207,7 +214,10 @@ fn run(mut command: Command, packages: &BTreeSet<String>, target: &Path) -> anyh
         .arg("--target-dir")
         .arg(target);
     // What would be bad style is no reason for a mutant not to be built.
-    command.env("RUSTFLAGS", "--cap-lints allow").stdout(Stdio::piped());
+    command
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("RUSTFLAGS", "--cap-lints allow")
+        .stdout(Stdio::piped());
     let mut child = command.spawn().context("cargo cannot be started")?;
     let stdout = child.stdout.take().context("the output of cargo is not there")?;
     let mut run = Run::default();
@@ -248,17 +258,18 @@ fn run(mut command: Command, packages: &BTreeSet<String>, target: &Path) -> anyh
     Ok(run)
 }
 
-/// One attempt: what takes little is tried first.
-fn attempt(tree: &Tree, target: &Path) -> anyhow::Result<Run> {
+/// Whether all of it compiles, which takes seconds to tell.
+fn check(tree: &Tree, target: &Path) -> anyhow::Result<Run> {
     let mut checked: BTreeSet<String> = SCOPE.iter().map(|(name, _)| (*name).to_owned()).collect();
     // With it they are built as it wants them.
     checked.insert("sim".to_owned());
     let mut check = cargo(tree, "check");
     check.args(["--keep-going", "--lib"]);
-    let done = run(check, &checked, target)?;
-    if !done.is_success {
-        return Ok(done);
-    }
+    run(check, &checked, target)
+}
+
+/// Builds all programs, which takes minutes.
+fn make(tree: &Tree, target: &Path) -> anyhow::Result<Run> {
     let mut test = cargo(tree, "test");
     test.args(["--no-run", "--lib", "--bins"]);
     for name in TESTS {
@@ -279,20 +290,34 @@ pub fn build(
     not_viable: &mut BTreeSet<u32>,
     mut note: impl FnMut(&BTreeSet<u32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Programs> {
+    println!("{} mutants could be made", catalogue.mutants.len());
+    let mut attempts = 0;
     loop {
+        attempts += 1;
         let rewritten = tree.write(catalogue, |mutant| !not_viable.contains(&mutant))?;
-        let run = attempt(tree, target)?;
+        let mut run = check(tree, target)?;
+        let is_checked = run.is_success;
+        if is_checked {
+            println!("{} of them do not compile; the others are built", not_viable.len());
+            run = make(tree, target)?;
+        }
         if run.is_success {
             ensure!(run.programs.simulator.is_file(), "the simulator was not built");
             return Ok(run.programs);
         }
+        ensure!(!run.errors.is_empty(), "cargo fails, and above it says why: no code is to blame");
         let before = not_viable.len();
-        not_viable.extend(run.errors.iter().flat_map(|error| error.blamed(&rewritten)));
+        let is_wide = is_checked || attempts > ATTEMPTS_NARROW;
+        not_viable.extend(run.errors.iter().flat_map(|error| error.blamed(&rewritten, is_wide)));
         if not_viable.len() == before {
             let told: Vec<&str> = run.errors.iter().filter_map(|error| error.rendered.as_deref()).collect();
             bail!("this does not compile, whatever mutants are left out:\n{}", told.join("\n"));
         }
-        println!("{} mutants do not compile, and are left out", not_viable.len());
+        println!(
+            "attempt {attempts}: {} errors, {} mutants more do not compile and are left out",
+            run.errors.len(),
+            not_viable.len() - before
+        );
         note(not_viable)?;
     }
 }
@@ -324,9 +349,13 @@ mod tests {
     }
 
     fn blamed_for(source: &str, at: &str, code: &str, message: &str) -> BTreeSet<u32> {
+        blamed_by(source, at, code, message, false)
+    }
+
+    fn blamed_by(source: &str, at: &str, code: &str, message: &str, is_wide: bool) -> BTreeSet<u32> {
         let file = Rewritten::new(source, &find::sites(source).unwrap(), 1, |_| true);
         let error = error(&file.text, at, code, message);
-        error.blamed(&BTreeMap::from([(PathBuf::from("a.rs"), file)]))
+        error.blamed(&BTreeMap::from([(PathBuf::from("a.rs"), file)]), is_wide)
     }
 
     #[test]
@@ -388,5 +417,13 @@ mod tests {
         let source = "fn f(a: u8) -> u8 { let c = a; c + 1 }\nfn g() -> u8 { 2 }";
         assert_eq!(blamed(source, "let c = a", "of no known type"), BTreeSet::from([1, 2, 3, 4]));
         assert_eq!(blamed(source, "fn g", "unknown"), BTreeSet::new());
+    }
+
+    #[test]
+    fn in_the_end_an_error_is_of_the_whole_function_wherever_it_is() {
+        let source = "fn f(a: A, b: A) -> A { a + b }\nfn g() -> u8 { 2 }";
+        let by = |is_wide| blamed_by(source, "(a) - (b)", "E0369", "no implementation for `A - A`", is_wide);
+        assert_eq!(by(false), BTreeSet::from([2]));
+        assert_eq!(by(true), BTreeSet::from([1, 2]));
     }
 }

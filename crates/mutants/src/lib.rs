@@ -10,10 +10,12 @@
 //! - `tree`, `build`: a copy of the repository with that code, and the programs made of it. What does not compile is left out.
 //! - `judge`: what may notice: tests, and lives of the simulator.
 //! - `trial`, `results`: a sample of mutants before the judges, and what became of it.
+//! - `equivalent`: those that a person says nothing can kill.
 //!
 //! [docs/mutations.md](../../../docs/mutations.md) is how to use it.
 
 pub mod build;
+pub mod equivalent;
 pub mod find;
 pub mod judge;
 pub mod results;

@@ -26,6 +26,11 @@ pub enum Verdict {
     Survived,
     /// No judge came by it.
     Unreached,
+    /// A person says that what it does is right as well, so no judge was asked.
+    Equivalent {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A mutant that was judged.
@@ -86,18 +91,18 @@ impl Results {
     /// # Errors
     /// The file system.
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
-        write_whole(path, self)
+        write_whole(path, &(serde_json::to_string_pretty(self)? + "\n"))
     }
 }
 
-/// Writes a value to a file, or leaves what is there.
-pub(crate) fn write_whole(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+/// Writes all of a file, or leaves what is there.
+pub(crate) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("{}: cannot be written", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(cannot)?;
     }
     let beside = path.with_extension("new");
-    fs::write(&beside, serde_json::to_string_pretty(value)? + "\n").with_context(cannot)?;
+    fs::write(&beside, text).with_context(cannot)?;
     fs::rename(&beside, path).with_context(cannot)
 }
 
@@ -135,12 +140,13 @@ impl Summary<'_> {
     }
 
     fn write_row(&self, f: &mut fmt::Formatter, name: &str, is_of: impl Fn(&Judged) -> bool) -> fmt::Result {
-        let (mut killed, mut survived, mut unreached) = (0, 0, 0);
+        let (mut killed, mut survived, mut unreached, mut equivalent) = (0, 0, 0, 0);
         for one in self.judged().filter(|one| is_of(one)) {
             match one.verdict {
                 Verdict::Killed { .. } => killed += 1,
                 Verdict::Survived => survived += 1,
                 Verdict::Unreached => unreached += 1,
+                Verdict::Equivalent { .. } => equivalent += 1,
             }
         }
         let all = killed + survived + unreached;
@@ -149,7 +155,7 @@ impl Summary<'_> {
             if all == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * killed as f64 / all as f64) };
         writeln!(
             f,
-            "{name:<10} {all:>7} {killed:>7} {survived:>9} {unreached:>10} {share:>9}   {:.1} % to {:.1} %",
+            "{name:<10} {all:>7} {killed:>7} {survived:>9} {unreached:>10} {equivalent:>11} {share:>9}   {:.1} % to {:.1} %",
             100.0 * low,
             100.0 * high
         )
@@ -183,10 +189,13 @@ impl Display for Summary<'_> {
         let (drawn, judged) = (self.drawn.len(), self.judged().count());
         writeln!(
             f,
-            "{drawn} drawn by seed {}, {judged} of them judged; {} lives",
+            "{drawn} drawn by seed {}, {judged} of them judged or known as equivalent; {} lives",
             self.seed, self.results.lives
         )?;
-        writeln!(f, "\ncrate       judged  killed  survived  unreached    killed   95 % interval")?;
+        writeln!(
+            f,
+            "\ncrate       judged  killed  survived  unreached  equivalent    killed   95 % interval"
+        )?;
         for (package, _) in SCOPE.iter().filter(|(name, _)| self.packages.iter().any(|one| one == name)) {
             self.write_row(f, package, |one| one.mutant.package == *package)?;
         }
@@ -195,7 +204,9 @@ impl Display for Summary<'_> {
         let mut kills: BTreeMap<&str, usize> = BTreeMap::new();
         for one in self.judged() {
             if let Verdict::Killed { judge, .. } = &one.verdict {
-                *kills.entry(judge).or_default() += 1;
+                // Which test it was, or which seeds, stands with the mutant.
+                let kind = judge.rsplit_once(": ").map_or(judge.as_str(), |(kind, _)| kind);
+                *kills.entry(kind).or_default() += 1;
             }
         }
         writeln!(f, "\nkilled by")?;
@@ -227,6 +238,7 @@ mod tests {
             operator: text("operator"),
             original: text("original"),
             mutated: text("mutated"),
+            occurrence: 0,
         };
         Judged { number, mutant, verdict }
     }
@@ -238,11 +250,12 @@ mod tests {
             seconds: 1.5,
         };
         let all = [
-            judged(1, "pg", killed("pg: unit tests")),
+            judged(1, "pg", killed("pg: unit tests: group::tests::it_serves")),
             judged(2, "pg", Verdict::Survived),
             judged(3, "store", killed("clusters: lives 0 to 24")),
             judged(4, "store", Verdict::Unreached),
             judged(5, "store", Verdict::Survived),
+            judged(6, "pg", Verdict::Equivalent { reason: "a limit that is never reached".to_owned() }),
         ];
         let judged = all.into_iter().map(|one| (one.mutant.key(), one)).collect();
         let viable = BTreeMap::from([("pg".to_owned(), 20), ("store".to_owned(), 30)]);
@@ -281,16 +294,21 @@ mod tests {
         let text = Summary { results: &results, packages: &packages, drawn: &drawn, seed: 9 }.to_string();
         let row = |name: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(name) && line.contains(" to ")).unwrap();
-            line.split_whitespace().take(5).map(str::to_owned).collect()
+            line.split_whitespace().take(6).map(str::to_owned).collect()
         };
-        assert_eq!(row("pg "), ["pg", "2", "1", "1", "0"]);
-        assert_eq!(row("store "), ["store", "2", "1", "0", "1"]);
-        assert_eq!(row("all "), ["all", "4", "2", "1", "1"]);
-        assert!(text.contains("5 drawn by seed 9, 4 of them judged; 7 lives"), "{text}");
+        assert_eq!(row("pg "), ["pg", "2", "1", "1", "0", "1"]);
+        assert_eq!(row("store "), ["store", "2", "1", "0", "1", "0"]);
+        assert_eq!(row("all "), ["all", "4", "2", "1", "1", "1"]);
+        assert!(text.contains(" 50.0 %   15.0 % to 85.0 %"), "2 of 4, without the equivalent one: {text}");
+        assert!(
+            text.contains("6 drawn by seed 9, 5 of them judged or known as equivalent; 7 lives"),
+            "{text}"
+        );
+        assert!(text.contains("1  pg: unit tests\n") && text.contains("1  clusters\n"), "{text}");
         assert!(text.contains(
             "crates/pg/src/a.rs:12:5 in function 2: operator 2 (mutant 2)\n    original 2\n    mutated 2"
         ));
         assert!(text.contains("crates/store/src/a.rs:14:5"));
-        assert!(!text.contains("original 1") && !text.contains("original 5"), "{text}");
+        assert!(!["original 1", "original 5", "original 6"].iter().any(|one| text.contains(one)), "{text}");
     }
 }

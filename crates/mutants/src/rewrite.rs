@@ -41,6 +41,8 @@ pub struct Blame {
     pub lacks_value: bool,
     /// It says that something is not there any more, or borrowed, where execution comes to.
     pub is_of_flow: bool,
+    /// To look more closely took too long: all of a function is to blame.
+    pub is_wide: bool,
 }
 
 /// Whether a mutant is on, in the rewritten code.
@@ -173,6 +175,9 @@ impl Rewritten {
             let Some(body) = function(span) else { return BTreeSet::new() };
             of(self.marks.iter().filter(|mark| within(&mark.whole, &body.whole)).collect())
         };
+        if blame.is_wide {
+            return all().flat_map(in_function).collect();
+        }
         // Execution goes on where it returned, or what took something is left out: between what the error has to do with, or
         // else right behind.
         let going_on = |span: &Range<usize>| -> BTreeSet<u32> {

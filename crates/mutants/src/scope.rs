@@ -58,6 +58,8 @@ pub struct Mutant {
     pub original: String,
     /// What stands there in the mutant.
     pub mutated: String,
+    /// Which of those that are told of in the same words in its file, from 0: lines move, and words stay.
+    pub occurrence: usize,
 }
 
 impl Mutant {
@@ -150,12 +152,18 @@ impl Catalogue {
             find::sites(&text).with_context(|| format!("{}: cannot be understood", file.display()))?;
         let first = self.mutants.len() as u32 + 1;
         let mut begin_there: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut in_same_words: BTreeMap<[String; 4], usize> = BTreeMap::new();
         for site in &sites {
             let before = &text[..site.range.start];
             let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
             for mistake in &site.mistakes {
                 let there = begin_there.entry(site.range.start).or_default();
                 let nth = std::mem::replace(there, *there + 1);
+                let (original, mutated) = (on_a_line(&site.original), on_a_line(&mistake.code));
+                let words =
+                    [site.function.clone(), mistake.operator.clone(), original.clone(), mutated.clone()];
+                let alike = in_same_words.entry(words).or_default();
+                let occurrence = std::mem::replace(alike, *alike + 1);
                 let mutant = Mutant {
                     package: package.to_owned(),
                     file: file.to_owned(),
@@ -163,9 +171,10 @@ impl Catalogue {
                     column: before[line_start..].chars().count() + 1,
                     nth,
                     function: site.function.clone(),
-                    operator: mistake.operator.to_owned(),
-                    original: on_a_line(&site.original),
-                    mutated: on_a_line(&mistake.code),
+                    operator: mistake.operator.clone(),
+                    original,
+                    mutated,
+                    occurrence,
                 };
                 self.mutants.insert(self.mutants.len() as u32 + 1, mutant);
             }

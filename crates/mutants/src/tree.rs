@@ -2,9 +2,10 @@
 //! what was built of them lasts.
 
 use crate::rewrite::Rewritten;
-use crate::scope::Catalogue;
+use crate::scope::{Catalogue, Source};
 use anyhow::{Context, bail, ensure};
 use base::keyed_hash;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -13,6 +14,11 @@ use std::process::Command;
 
 /// What stands in `base` of the copy: the switch.
 const SWITCH: &str = include_str!("switch.rs");
+/// The crate where it stands, and what tells that crate of it.
+const BASE: &str = "crates/base/src";
+const MODULE: &[u8] = b"#[allow(missing_docs)]\npub mod mutant;\n";
+/// This crate. What is changed in it makes no other results, unless other mutants are made.
+const THIS: &str = "crates/mutants";
 
 /// Repository and copy.
 #[derive(Clone, Debug)]
@@ -66,15 +72,19 @@ impl Tree {
         &self.copy
     }
 
-    /// Tells the sources of what is built and what builds it from all others, most likely.
+    /// Tells the sources of what is built, with all mutants in them, from all others, most likely.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let is_source =
-            |path: &Path| ["crates", "Cargo.toml", "Cargo.lock"].iter().any(|begin| path.starts_with(begin));
-        let mut parts: Vec<Vec<u8>> = Vec::new();
+    pub fn fingerprint(&self, catalogue: &Catalogue) -> String {
+        let is_source = |path: &Path| {
+            ["crates", "Cargo.toml", "Cargo.lock"].iter().any(|begin| path.starts_with(begin))
+                && !path.starts_with(THIS)
+        };
+        let rewritten = rewritten(catalogue, |_| true);
+        let mut parts: Vec<Vec<u8>> = vec![SWITCH.as_bytes().to_vec()];
         for (path, content) in self.files.iter().filter(|(path, _)| is_source(path)) {
+            let content = in_copy(path, content, &rewritten);
             parts.push(format!("{}\0{}\0", path.display(), content.len()).into_bytes());
-            parts.push(content.clone());
+            parts.push(content.into_owned());
         }
         format!("{:016x}", keyed_hash(&[0; 16], parts.iter().map(Vec::as_slice)))
     }
@@ -89,28 +99,13 @@ impl Tree {
         catalogue: &Catalogue,
         wanted: impl Fn(u32) -> bool,
     ) -> anyhow::Result<BTreeMap<PathBuf, Rewritten>> {
-        let rewritten: BTreeMap<PathBuf, Rewritten> = catalogue
-            .sources
-            .iter()
-            .map(|source| {
-                (source.file.clone(), Rewritten::new(&source.text, &source.sites, source.first, &wanted))
-            })
-            .collect();
-        let base = Path::new("crates/base/src");
-        let with_switch = |content: &[u8]| [content, b"#[allow(missing_docs)]\npub mod mutant;\n"].concat();
+        let rewritten = rewritten(catalogue, wanted);
         for (path, content) in &self.files {
-            let content = match rewritten.get(path) {
-                Some(rewritten) => rewritten.text.as_bytes().to_vec(),
-                None if *path == base.join("lib.rs") => with_switch(content),
-                None => content.clone(),
-            };
-            self.put(path, &content)?;
+            self.put(path, &in_copy(path, content, &rewritten))?;
         }
-        self.put(&base.join("mutant.rs"), SWITCH.as_bytes())?;
-        self.remove_others(
-            Path::new(""),
-            &self.files.keys().cloned().chain([base.join("mutant.rs")]).collect(),
-        )?;
+        let switch = Path::new(BASE).join("mutant.rs");
+        self.put(&switch, SWITCH.as_bytes())?;
+        self.remove_others(Path::new(""), &self.files.keys().cloned().chain([switch]).collect())?;
         Ok(rewritten)
     }
 
@@ -136,6 +131,21 @@ impl Tree {
             }
         }
         Ok(())
+    }
+}
+
+/// The files that have mutants in the copy, if they have those that are wanted.
+fn rewritten(catalogue: &Catalogue, wanted: impl Fn(u32) -> bool) -> BTreeMap<PathBuf, Rewritten> {
+    let rewrite = |source: &Source| Rewritten::new(&source.text, &source.sites, source.first, &wanted);
+    catalogue.sources.iter().map(|source| (source.file.clone(), rewrite(source))).collect()
+}
+
+/// What a file of the repository is in the copy.
+fn in_copy<'a>(path: &Path, content: &'a [u8], rewritten: &'a BTreeMap<PathBuf, Rewritten>) -> Cow<'a, [u8]> {
+    match rewritten.get(path) {
+        Some(rewritten) => Cow::Borrowed(rewritten.text.as_bytes()),
+        None if path == Path::new(BASE).join("lib.rs") => Cow::Owned([content, MODULE].concat()),
+        None => Cow::Borrowed(content),
     }
 }
 
@@ -171,13 +181,17 @@ mod tests {
 
         let changed_at = |name: &str| fs::metadata(copy.join(name)).unwrap().modified().unwrap();
         let before = changed_at("Cargo.toml");
-        let fingerprint = Tree::read(&root, copy.clone()).unwrap().fingerprint();
+        let fingerprint = || Tree::read(&root, copy.clone()).unwrap().fingerprint(&Catalogue::default());
+        let first = fingerprint();
+        fs::create_dir_all(root.join("crates/mutants/src")).unwrap();
+        fs::write(root.join("crates/mutants/src/judge.rs"), "//! Judges.\n").unwrap();
+        assert_eq!(fingerprint(), first, "what judges makes no other mutants");
         fs::remove_file(root.join("linked.toml")).unwrap();
         fs::write(root.join("crates/base/src/lib.rs"), "//! Base, changed.\n").unwrap();
         write();
         assert!(!copy.join("linked.toml").exists());
         assert!(fs::read_to_string(copy.join("crates/base/src/lib.rs")).unwrap().contains("changed"));
         assert_eq!(changed_at("Cargo.toml"), before);
-        assert_ne!(Tree::read(&root, copy.clone()).unwrap().fingerprint(), fingerprint);
+        assert_ne!(fingerprint(), first);
     }
 }

@@ -1,7 +1,8 @@
 //! A sample of mutants before the judges.
 
 use crate::build::build;
-use crate::judge::{Judge, Mode, Place, judges};
+use crate::equivalent::Equivalents;
+use crate::judge::{Judge, Mode, Place, lives_of, tests_of};
 use crate::results::{Judged, Results, Summary, Verdict, write_whole};
 use crate::scope::Catalogue;
 use crate::tree::Tree;
@@ -13,12 +14,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A judge may take so many times as long as it did without a mutant.
 const TIMES_AS_LONG: f64 = 5.0;
 /// And no less than this: a busy machine is no mutant.
 const LIMIT_MIN: Duration = Duration::from_secs(10);
+/// All judges of a mutant may take so many times as long as they did without, and some time more for those that fail twice.
+const TIMES_ALTOGETHER: f64 = 3.0;
+const ALLOWANCE: Duration = Duration::from_secs(20);
+/// How long a judge takes without a mutant for a person to be told of it by itself, in seconds.
+const LONG_SECONDS: f64 = 2.0;
+/// How often it is told, and kept, how far watching is.
+const KEPT_EVERY: Duration = Duration::from_secs(10);
 
 /// Where is kept what need not be found again.
 const STATE: &str = "state.json";
@@ -57,6 +65,12 @@ struct Watched {
     /// The mutants that it comes by.
     reached: BTreeSet<u32>,
     failure: Option<String>,
+}
+
+impl State {
+    fn save(&self, folder: &Path) -> anyhow::Result<()> {
+        write_whole(&folder.join(STATE), &serde_json::to_string(self)?)
+    }
 }
 
 /// The mutants that are drawn of those that compile, in the order in which they are judged.
@@ -100,57 +114,82 @@ fn for_each<T: Sync>(
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Has each judge run without a mutant, unless that is known: once for its time, and once to see what it comes by.
+/// What a judge does without a mutant: it runs once for its time, and once to see what it comes by.
+fn watched(judge: &Judge, place: &Place) -> anyhow::Result<Watched> {
+    let file = place.output.with_extension("reached");
+    let _ = fs::remove_file(&file);
+    let mut outcome = judge.ask(Mode::Plain, place)?;
+    if outcome.failure.is_none() {
+        outcome.failure = judge.ask(Mode::Watch(&file), place)?.failure;
+    }
+    // Who comes by none writes none.
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let reached: Result<BTreeSet<u32>, _> = text.lines().map(str::parse).collect();
+    let reached = reached.with_context(|| format!("{}: cannot be understood", file.display()))?;
+    Ok(Watched { seconds: outcome.seconds, reached, failure: outcome.failure })
+}
+
+/// Has each judge run without a mutant, unless it is known how it does that well.
 fn watch(judges: &[Judge], state: &Mutex<State>, folder: &Path, workers: usize) -> anyhow::Result<()> {
-    let is_known = |judge: &&Judge| lock(state).watched.contains_key(&judge.name);
+    let is_known =
+        |judge: &Judge| lock(state).watched.get(&judge.name).is_some_and(|watched| watched.failure.is_none());
     let unknown: Vec<&Judge> = judges.iter().filter(|judge| !is_known(judge)).collect();
-    let work = |judge: &&Judge, place: &Place| {
-        let file = place.output.with_extension("reached");
-        let _ = fs::remove_file(&file);
-        let mut outcome = judge.run(Mode::Plain, place)?;
-        if outcome.failure.is_none() {
-            outcome.failure = judge.run(Mode::Watch(&file), place)?.failure;
+    println!("{} of {} judges are to run without a mutant", unknown.len(), judges.len());
+    let (left, kept_at) = (AtomicUsize::new(unknown.len()), Mutex::new(Instant::now()));
+    let work = |judge: &&Judge, place: &Place| -> anyhow::Result<()> {
+        let watched = watched(judge, place)?;
+        let name = &judge.name;
+        match &watched.failure {
+            Some(failure) if judge.is_deterministic => bail!("{name} fails without a mutant: {failure}"),
+            Some(failure) => println!("fails without a mutant, and judges nothing: {name}: {failure}"),
+            None if watched.seconds >= LONG_SECONDS => {
+                println!("{:>6.1} s, {:>5} mutants: {name}", watched.seconds, watched.reached.len());
+            }
+            None => {}
         }
-        // Who comes by none writes none.
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let reached: Result<BTreeSet<u32>, _> = text.lines().map(str::parse).collect();
-        let reached = reached.with_context(|| format!("{}: cannot be understood", file.display()))?;
-        println!(
-            "without a mutant, {:>6.1} s and {:>5} mutants come by: {}",
-            outcome.seconds,
-            reached.len(),
-            judge.name
-        );
-        if let (Some(failure), true) = (&outcome.failure, judge.is_deterministic) {
-            bail!("{} fails without a mutant: {failure}", judge.name);
+        let left = left.fetch_sub(1, Ordering::Relaxed) - 1;
+        let (mut state, mut kept_at) = (lock(state), lock(&kept_at));
+        state.watched.insert(name.clone(), watched);
+        if left == 0 || kept_at.elapsed() >= KEPT_EVERY {
+            println!("{left} judges are left to run without a mutant");
+            state.save(folder)?;
+            *kept_at = Instant::now();
         }
-        let watched = Watched { seconds: outcome.seconds, reached, failure: outcome.failure };
-        let mut state = lock(state);
-        state.watched.insert(judge.name.clone(), watched);
-        write_whole(&folder.join(STATE), &*state)
+        Ok(())
     };
-    for_each(&unknown, workers, work, folder)
+    let done = for_each(&unknown, workers, work, folder);
+    // What was seen before one failed is kept, too.
+    lock(state).save(folder)?;
+    done
+}
+
+/// How long a mutant may take, before judges that take so many seconds without it.
+fn altogether(seconds: f64) -> Duration {
+    Duration::from_secs_f64(TIMES_ALTOGETHER * seconds) + ALLOWANCE
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long a mutant may take before a judge that takes so many seconds without it, if so much is left for all of them.
+fn limit(seconds: f64, left: Duration) -> Duration {
+    LIMIT_MIN.max(Duration::from_secs_f64(TIMES_AS_LONG * seconds)).min(left)
+}
+
 /// What becomes of a mutant before these judges.
 fn verdict(judges: &[(&Judge, &Watched)], mutant: u32, place: &Place) -> anyhow::Result<Verdict> {
-    let mut is_reached = false;
-    for (judge, watched) in judges.iter().filter(|(_, watched)| watched.reached.contains(&mutant)) {
-        is_reached = true;
-        let limit = LIMIT_MIN.max(Duration::from_secs_f64(TIMES_AS_LONG * watched.seconds));
-        let mut outcome = judge.run(Mode::Mutant(mutant, limit), place)?;
-        if outcome.failure.is_some() && !judge.is_deterministic {
-            outcome = judge.run(Mode::Mutant(mutant, limit), place)?;
-        }
+    let come_by: Vec<&(&Judge, &Watched)> =
+        judges.iter().filter(|(_, watched)| watched.reached.contains(&mutant)).collect();
+    let (begin, all) = (Instant::now(), altogether(come_by.iter().map(|(_, watched)| watched.seconds).sum()));
+    for (judge, watched) in &come_by {
+        let limit = limit(watched.seconds, all.saturating_sub(begin.elapsed()));
+        let outcome = judge.ask(Mode::Mutant(mutant, limit), place)?;
         if let Some(evidence) = outcome.failure {
             return Ok(Verdict::Killed { judge: judge.name.clone(), evidence, seconds: outcome.seconds });
         }
     }
-    Ok(if is_reached { Verdict::Survived } else { Verdict::Unreached })
+    Ok(if come_by.is_empty() { Verdict::Unreached } else { Verdict::Survived })
 }
 
 /// How many of the mutants are of each crate.
@@ -176,19 +215,46 @@ fn judge_drawn(
     let (left, results) = (AtomicUsize::new(open.len()), Mutex::new(results));
     let work = |number: &u32, place: &Place| {
         let mutant = catalogue.mutants[number].clone();
+        let begin = Instant::now();
         let verdict = verdict(judges, *number, place)?;
         let words = match &verdict {
-            Verdict::Killed { judge, .. } => format!("killed by {judge}"),
+            Verdict::Killed { judge, evidence, .. } => format!("killed by {judge}: {evidence}"),
             Verdict::Survived => "SURVIVED".to_owned(),
             Verdict::Unreached => "unreached".to_owned(),
+            Verdict::Equivalent { reason } => format!("equivalent: {reason}"),
         };
-        println!("{:>5} left: {}: {words}", left.fetch_sub(1, Ordering::Relaxed) - 1, mutant.key());
+        let left = left.fetch_sub(1, Ordering::Relaxed) - 1;
+        println!(
+            "{left:>5} left, {:>5.1} s: {} (mutant {number}): {words}",
+            begin.elapsed().as_secs_f64(),
+            mutant.key()
+        );
         let mut results = lock(&results);
         results.judged.insert(mutant.key(), Judged { number: *number, mutant, verdict });
         results.save(&options.results)
     };
     for_each(&open, options.workers, work, folder)?;
     Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Notes of those that were drawn which are known as equivalent, and tells where judges know better.
+fn note_equivalents(results: &mut Results, drawn: &[u32], catalogue: &Catalogue, equivalents: &Equivalents) {
+    // The list is a person's to change.
+    results.judged.retain(|_, one| !matches!(one.verdict, Verdict::Equivalent { .. }));
+    for number in drawn {
+        let mutant = &catalogue.mutants[number];
+        let Some(reason) = equivalents.reason(mutant) else { continue };
+        let key = mutant.key();
+        if let Some(Judged { verdict: Verdict::Killed { judge, .. }, .. }) = results.judged.get(&key) {
+            println!("{key}: is listed as equivalent, and was killed by {judge}");
+            continue;
+        }
+        let verdict = Verdict::Equivalent { reason: reason.to_owned() };
+        results.judged.insert(key, Judged { number: *number, mutant: mutant.clone(), verdict });
+    }
+    for one in equivalents.stale(catalogue) {
+        println!("listed as equivalent, and not there any more: {one}");
+    }
 }
 
 /// Builds the mutants of the repository at `root`, has a sample of them judged, and shows what became of it. Whatever was found
@@ -199,7 +265,8 @@ fn judge_drawn(
 pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let folder = root.join("target/mutants");
     let tree = Tree::read(root, folder.join("source"))?;
-    let (catalogue, sources) = (Catalogue::of(root)?, tree.fingerprint());
+    let (catalogue, equivalents) = (Catalogue::of(root)?, Equivalents::read(root)?);
+    let sources = tree.fingerprint(&catalogue);
     let mut results = Results::open(&options.results, &sources, options.lives)?;
     let state = fs::read(folder.join(STATE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let state = state.filter(|state: &State| state.sources == sources);
@@ -210,12 +277,13 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         state.not_viable.clone_from(not_viable);
         // What was watched was of another build.
         state.watched.clear();
-        write_whole(&folder.join(STATE), &state)
+        state.save(&folder)
     })?;
     state.not_viable.clone_from(&not_viable);
     limit_resources()?;
 
-    let judges = judges(&programs, root, options.lives);
+    let mut judges = tests_of(&programs.tests)?;
+    judges.extend(lives_of(&programs, root, options.lives));
     let state = Mutex::new(state);
     watch(&judges, &state, &folder, options.workers)?;
     let watched = state.into_inner().unwrap_or_else(PoisonError::into_inner).watched;
@@ -224,6 +292,12 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         .filter_map(|judge| Some((judge, watched.get(&judge.name)?)))
         .partition(|(_, watched)| watched.failure.is_none());
     sound.sort_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds));
+    let seconds: f64 = sound.iter().map(|(_, watched)| watched.seconds).sum();
+    println!(
+        "{} judges: a mutant that they all come by takes about {seconds:.0} s to survive, and {:.0} s at most",
+        sound.len(),
+        altogether(seconds).as_secs_f64()
+    );
 
     results.viable = by_package(&catalogue, |number| !not_viable.contains(&number));
     results.not_viable = by_package(&catalogue, |number| not_viable.contains(&number));
@@ -231,6 +305,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         unsound.iter().filter_map(|(judge, watched)| Some((judge.name.clone(), watched.failure.clone()?)));
     results.left_out = failures.collect();
     let drawn = drawn(&catalogue, &not_viable, options);
+    note_equivalents(&mut results, &drawn, &catalogue, &equivalents);
     let results = judge_drawn(&drawn, &catalogue, &sound, results, options, &folder)?;
     results.save(&options.results)?;
     let drawn: Vec<String> = drawn.iter().map(|number| catalogue.mutants[number].key()).collect();
@@ -279,6 +354,7 @@ mod tests {
             operator: String::new(),
             original: String::new(),
             mutated: String::new(),
+            occurrence: number as usize,
         };
         Catalogue {
             sources: Vec::new(),
@@ -354,5 +430,48 @@ mod tests {
         assert_eq!(killer(2), "second");
         assert_eq!(killer(3), "Unreached", "nobody comes by it, so nobody is asked");
         assert_eq!(killer(4), "Survived");
+    }
+
+    #[test]
+    fn a_judge_has_some_times_its_own_time_and_no_more_than_is_left_for_all_of_them() {
+        let seconds = Duration::from_secs;
+        assert_eq!(limit(0.01, seconds(300)), seconds(10), "a busy machine is no mutant");
+        assert_eq!(limit(8.0, seconds(300)), seconds(40));
+        assert_eq!(limit(8.0, seconds(7)), seconds(7));
+        assert_eq!(altogether(0.0), seconds(20));
+        assert_eq!(altogether(100.0), seconds(320));
+    }
+
+    #[test]
+    fn one_that_is_listed_as_equivalent_is_not_judged_unless_it_was_killed() {
+        let catalogue = catalogue(3);
+        let root = tempfile::tempdir().unwrap();
+        let entries: Vec<serde_json::Value> = [1_u32, 2]
+            .iter()
+            .map(|number| {
+                let mut entry = serde_json::to_value(&catalogue.mutants[number]).unwrap();
+                entry["reason"] = "it is right as well".into();
+                entry
+            })
+            .collect();
+        fs::create_dir_all(root.path().join("crates/mutants")).unwrap();
+        let text = serde_json::to_string(&entries).unwrap();
+        fs::write(root.path().join("crates/mutants/equivalent.json"), text).unwrap();
+        let equivalents = Equivalents::read(root.path()).unwrap();
+        let verdict = |results: &Results, number: u32| {
+            results.judged.get(&catalogue.mutants[&number].key()).map(|one| one.verdict.clone())
+        };
+        let judged = |number: u32, verdict: Verdict| {
+            let mutant = catalogue.mutants[&number].clone();
+            (mutant.key(), Judged { number, mutant, verdict })
+        };
+        let killed = Verdict::Killed { judge: "it".to_owned(), evidence: "seed 1".to_owned(), seconds: 1.0 };
+        let equivalent = Verdict::Equivalent { reason: "it is right as well".to_owned() };
+        let before = [judged(1, killed.clone()), judged(2, Verdict::Survived), judged(3, equivalent.clone())];
+        let mut results = Results { judged: before.into(), ..Results::default() };
+        note_equivalents(&mut results, &[1, 2, 3], &catalogue, &equivalents);
+        assert_eq!(verdict(&results, 1), Some(killed));
+        assert_eq!(verdict(&results, 2), Some(equivalent));
+        assert_eq!(verdict(&results, 3), None, "it is listed no more, and has to be judged");
     }
 }
