@@ -135,14 +135,21 @@ pub fn run_round(
     Ok(inputs)
 }
 
-/// Runs as many inputs as suffice for what is expected of a target, from a seed that is always the same: for a test.
+/// Runs as many inputs as suffice for what is expected of a target, from seeds that are always the same: for a test. More if
+/// `MILLPOND_FUZZ_INPUTS` says so, for targets that `make fuzz` has not: those beside the code that they feed.
 ///
 /// # Panics
 /// With the first failure, or with what was not reached.
 pub fn prove(target: &Target) {
-    let mut seen = Outcomes::default();
-    if let Err(failure) = run_round(target, 1, target.inputs, &mut seen, |_, _| true) {
-        panic!("{failure}: {:?}", failure.input);
+    let more = std::env::var("MILLPOND_FUZZ_INPUTS").ok();
+    let more: u64 = more.map_or(0, |text| text.parse().expect("MILLPOND_FUZZ_INPUTS is a number"));
+    let (mut seen, mut seed, mut left) = (Outcomes::default(), 1, target.inputs.max(more));
+    while left > 0 {
+        let count = left.min(ROUND_INPUTS);
+        if let Err(failure) = run_round(target, seed, count, &mut seen, |_, _| true) {
+            panic!("{failure}: {:?}", failure.input);
+        }
+        (seed, left) = (seed + 1, left - count);
     }
     println!("{}\n{seen}", target.name);
     let missing = seen.missing(&(target.expected)());

@@ -1,5 +1,8 @@
 //! The drive while a store is opened, which alone may block.
 
+/// What is read at a time of most drives, in bytes.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+
 /// A read, write or flush that failed. The text names the place.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 #[error("{0}")]
@@ -10,6 +13,11 @@ pub struct DeviceError(pub String);
 pub trait Device {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
+    /// How much is read at once where more of it follows: a multiple of 4 KiB, and no less than an object's page has. Memory
+    /// gains nothing by much.
+    fn read_ahead_bytes(&self) -> usize {
+        READ_AHEAD_BYTES
+    }
     /// Fills `into` from `offset`.
     ///
     /// # Errors

@@ -105,34 +105,26 @@ impl ObjectIndex {
             (self.base, self.shift) = (changed.0, 0);
         } else if changed.0 < self.base {
             // As far again below: a run of ever older blocks does not have all ticks counted anew for each.
-            let newest = self.slots.iter().map(|slot| self.sequence_of(slot.tick.get()).0).max();
-            let span = newest.unwrap_or(self.base).saturating_sub(changed.0);
+            let span = self.last_changed().0.saturating_sub(changed.0);
             self.count_from(changed.0.saturating_sub(span), self.shift);
         }
-        loop {
-            if let Ok(tick) = u16::try_from((changed.0 - self.base).div_ceil(1 << self.shift)) {
-                return tick.into();
-            }
-            // Perhaps nothing is as old any more as what ticks are counted from.
-            let oldest = self.slots.iter().map(|slot| slot.tick.get()).min().unwrap_or_default();
-            let base = self.sequence_of(oldest).0.min(changed.0);
-            let shift = if base > self.base { self.shift } else { self.shift + 1 };
-            self.count_from(base, shift);
+        if let Some(tick) = tick(changed.0 - self.base, self.shift) {
+            return tick;
         }
+        // Perhaps nothing is as old any more as what ticks are counted from.
+        let oldest = self.slots.iter().map(|slot| slot.tick.get()).min().unwrap_or_default();
+        let base = self.sequence_of(oldest).0.min(changed.0);
+        self.count_from(base, shift_for(changed.0 - base, self.shift));
+        tick(changed.0 - self.base, self.shift).expect("steps are as large as it takes")
     }
 
     /// Counts ticks from another base, in steps that are no smaller: larger ones if they do not suffice.
-    fn count_from(&mut self, base: u64, mut shift: u8) {
-        let tick = |this: &ObjectIndex, slot: &Slot, shift: u8| {
-            let changed = this.sequence_of(slot.tick.get()).0;
-            u16::try_from(changed.saturating_sub(base).div_ceil(1 << shift)).ok()
-        };
-        while self.slots.iter().any(|slot| tick(self, slot, shift).is_none()) {
-            shift += 1;
-        }
+    fn count_from(&mut self, base: u64, shift: u8) {
+        let shift = shift_for(self.last_changed().0.saturating_sub(base), shift);
         for at in 0..self.slots.len() {
-            let tick = tick(self, &self.slots[at], shift).expect("it was just tried");
-            self.slots[at].tick = tick.into();
+            let changed = self.sequence_of(self.slots[at].tick.get()).0;
+            let tick = tick(changed.saturating_sub(base), shift);
+            self.slots[at].tick = tick.expect("none changed after the newest, which has a tick");
         }
         (self.base, self.shift) = (base, shift);
     }
@@ -210,6 +202,17 @@ impl ObjectIndex {
     fn memory_bytes(&self) -> usize {
         size_of::<ObjectIndex>() + self.slots.capacity() * size_of::<Slot>()
     }
+}
+
+/// How many steps are so many sequences, if a tick counts as far.
+fn tick(sequences: u64, shift: u8) -> Option<U16> {
+    u16::try_from(sequences.div_ceil(1 << shift)).ok().map(U16::new)
+}
+
+/// The smallest steps from `shift` on by which a tick counts so many sequences. They are not tried out on all slots: whoever
+/// pushes a block with a sequence that is far off costs one walk over them.
+fn shift_for(sequences: u64, shift: u8) -> u8 {
+    (shift..).find(|shift| tick(sequences, *shift).is_some()).expect("2^49 times 2^16 is more than there are")
 }
 
 /// All objects.
@@ -470,6 +473,24 @@ mod tests {
                     told - changed <= 40 * most,
                     "case {case}: {told} is far behind {changed} of {oldest}..{newest}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn steps_are_as_large_as_it_takes_and_no_larger() {
+        for far in [65_535_u64, 65_536, 1 << 17, (65_535 << 20) + 1, u64::MAX - 1000] {
+            let mut object = ObjectIndex::default();
+            let blocks = [(0, 1000), (1, 1001), (2, 1000 + far)];
+            for (block, changed) in blocks {
+                object.set(block, entry(1), Sequence(changed));
+            }
+            let suffices = |shift: u8| far.div_ceil(1 << shift) <= u64::from(u16::MAX);
+            let shift = object.shift;
+            assert!(suffices(shift) && (shift == 0 || !suffices(shift - 1)), "{far}: {shift}");
+            for (block, changed) in blocks {
+                let told = object.changed(block).unwrap().0;
+                assert!(told >= changed && told - changed < 1 << shift, "{far}: {told} for {changed}");
             }
         }
     }

@@ -66,11 +66,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log that goes on behind `end` in the mount that `superblock` says. Opening replayed so many blocks of it, with
-    /// clients' records among them or not.
+    /// The log that goes on behind `end` in the mount that `superblock` says, with fingerprints under its secret. Opening
+    /// replayed so many blocks of it, with clients' records among them or not.
     pub(crate) fn new(
         end: LogEnd,
         superblock: &Superblock,
+        fingerprints: Fingerprints,
         segments: &Segments,
         options: &Options,
         replayed_blocks: u64,
@@ -87,7 +88,7 @@ impl Log {
                 mount_begin: (durable + 1).into(),
                 ..BatchHeader::default()
             },
-            fingerprints: Fingerprints::new(&superblock.secret),
+            fingerprints,
             batches_in_flight_max: options.batches_in_flight_max,
             batch_blocks_max: ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each),
             slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES)),

@@ -48,9 +48,6 @@ use base::{
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
-/// Bytes read at a time.
-const WINDOW_BYTES: usize = 1 << 20;
-
 /// Whose OSD a drive holds, or `None` if it holds none.
 ///
 /// # Errors
@@ -83,6 +80,7 @@ impl Store {
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
+        let fingerprints = recovery.fingerprints();
         let Recovery { contents, end, freed_pages, replayed_batches, replayed_blocks, .. } = recovery;
         found.mount = (found.mount.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
@@ -93,7 +91,15 @@ impl Store {
             checkpoint.page_was_replaced(page);
         }
         let replayed_clients = replayed_batches > 0;
-        let log = Log::new(end, &found, &contents.segments, &options, replayed_blocks, replayed_clients);
+        let log = Log::new(
+            end,
+            &found,
+            fingerprints,
+            &contents.segments,
+            &options,
+            replayed_blocks,
+            replayed_clients,
+        );
         Ok(Store {
             identity,
             contents,
@@ -173,7 +179,7 @@ fn impossible(what: &'static str, location: u32) -> OpenError {
 struct Recovery<'a, D> {
     device: &'a mut D,
     superblock: Superblock,
-    /// Made when the first batch is looked at.
+    /// Made once, when they are needed first: the polynomial is sought.
     fingerprints: Option<Fingerprints>,
     sabotage: Option<Sabotage>,
     contents: Contents,
@@ -198,6 +204,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         // A fresh log begins in the first segments.
         let cursors = [0, 1].map(|segment: u32| Cursor { segment: segment.into(), block: 0.into() });
         let end = LogEnd { cursors, next_segment: [2.into(), 3.into()], ..LogEnd::default() };
+        let window_bytes = device.read_ahead_bytes();
         Recovery {
             device,
             superblock,
@@ -211,7 +218,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             end,
             chain: end,
             undecided: VecDeque::new(),
-            windows: [Window::new(WINDOW_BYTES), Window::new(WINDOW_BYTES)],
+            windows: [Window::new(window_bytes), Window::new(window_bytes)],
             probe: Window::new(BLOCK_BYTES),
             freed_pages: Vec::new(),
             replayed_batches: 0,
@@ -324,7 +331,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         for object in order {
             let page = object.page;
             let is_damaged = || damaged("a checkpoint's page", page.location.get());
-            if page.bytes.get() as usize > WINDOW_BYTES {
+            if page.bytes.get() as usize > self.windows[0].buffer.size() {
                 return Err(is_damaged());
             }
             self.count_piece(&page)?;
@@ -442,9 +449,11 @@ impl<'a, D: Device> Recovery<'a, D> {
         let location = self.data_of(found);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
         let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
-        let print =
-            self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret)).of(data);
-        Ok(print == found.header.data_fingerprint.get())
+        Ok(self.fingerprints().of(data) == found.header.data_fingerprint.get())
+    }
+
+    fn fingerprints(&mut self) -> Fingerprints {
+        *self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret))
     }
 
     fn replay_batch(&mut self, found: &Found) -> Result<(), OpenError> {

@@ -3,7 +3,7 @@
 use crate::batch::{Fault, fault, header_of, records};
 use crate::index::{Entry, ObjectIndex};
 use crate::layout::{BATCH_MAGIC, BatchHeader, RecordKind, Secret};
-use base::{BLOCK_BYTES, OBJECT_BLOCKS, Sequence, crc32c};
+use base::{BLOCK_BYTES, Sequence, crc32c};
 use std::mem::offset_of;
 
 /// What a block is that may begin a batch.
@@ -55,22 +55,42 @@ pub fn seal_batch(block: &mut [u8], secret: &Secret) {
     block[..size_of::<u32>()].copy_from_slice(&checksum.to_le_bytes());
 }
 
+/// What came of a change of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChanged {
+    /// It was there before.
+    pub was_there: bool,
+    /// When it changed is known exactly.
+    pub is_exact: bool,
+}
+
 /// Reads an object's page as a start does, and has these blocks change at those sequences. Answers how many blocks the page
-/// had, or `None` if it is refused.
+/// had, or `None` if it is refused; what each change did is told to `changed`.
 ///
 /// # Panics
-/// If the page is written otherwise than it was read, or a block is said to have changed before it did.
-pub fn read_page(bytes: &[u8], changes: impl IntoIterator<Item = (u16, u64)>) -> Option<u16> {
+/// If the page is written otherwise than it was read, or a block is said to have changed before it did; if a block is none
+/// that an object has.
+pub fn read_page(bytes: &[u8], changes: &[(u16, u64)], mut changed: impl FnMut(BlockChanged)) -> Option<u16> {
     let mut object = ObjectIndex::from_page(bytes)?;
-    let mut again = Vec::new();
+    let mut again = Vec::with_capacity(bytes.len());
     object.to_page(&mut again);
     assert!(again == bytes, "a page is written as it was read");
     let block_count = object.block_count();
     for (block, sequence) in changes {
-        let block = block % OBJECT_BLOCKS as u16;
-        object.set(block, Entry { location: 0, crc32c: 0 }, Sequence(sequence));
-        assert!(object.changed(block) >= Some(Sequence(sequence)), "it changed at {sequence}: {object:?}");
-        assert!(object.changed(block) <= Some(object.last_changed()), "no block changed after the last one");
+        let was_there = object.get(*block).is_some();
+        object.set(*block, Entry { location: 0, crc32c: 0 }, Sequence(*sequence));
+        assert!(object.changed(*block) >= Some(Sequence(*sequence)), "it changed at {sequence}: {object:?}");
+        let exact = object.exactly_changed(*block);
+        assert!(exact.is_none_or(|exact| exact.0 == *sequence), "it changed at {sequence}: {object:?}");
+        changed(BlockChanged { was_there, is_exact: exact.is_some() });
+    }
+    // Meanwhile ticks may have been counted anew.
+    let last_changed = Some(object.last_changed());
+    for (at, (block, sequence)) in changes.iter().enumerate() {
+        let is_newest = changes[at + 1..].iter().all(|(later, _)| later != block);
+        let told = object.changed(*block);
+        assert!(!is_newest || told >= Some(Sequence(*sequence)), "it changed at {sequence}: {object:?}");
+        assert!(told <= last_changed, "no block changed after the last one: {object:?}");
     }
     object.to_page(&mut again);
     assert!(ObjectIndex::from_page(&again).is_some(), "what is written can be read");

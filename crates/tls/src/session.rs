@@ -80,6 +80,37 @@ impl Session {
         })
     }
 
+    /// Both ends of a connection without a handshake, which takes a hundred times as long: under keys that everybody knows.
+    ///
+    /// # Panics
+    /// Never: the cipher is one of TLS 1.3.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn pair() -> [Session; 2] {
+        let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_256_GCM_SHA384;
+        let suite = suite.tls13().expect("the cipher is one of TLS 1.3");
+        [(0, 1), (1, 0)].map(|(sealing, opening)| {
+            let mut next_keys = KnownKeys { sealing, opening };
+            let (key, iv) = next_keys.for_sealing();
+            let encrypter = suite.aead_alg.encrypter(key, iv);
+            let (key, iv) = next_keys.for_opening();
+            let decrypter = suite.aead_alg.decrypter(key, iv);
+            Session {
+                algorithm: suite.aead_alg,
+                encrypter,
+                decrypter,
+                sealed: 0,
+                opened: 0,
+                records_per_key: suite.common.confidentiality_limit / 2,
+                next_keys: Box::new(next_keys),
+                incoming: Incoming::default(),
+                idle_records: 0,
+                must_update: false,
+                end: None,
+            }
+        })
+    }
+
     /// Seals no more than so many records under one key. For tests: the cipher's own limit is far away.
     pub fn limit_records_per_key(&mut self, records: u64) {
         self.records_per_key = self.records_per_key.min(records.max(1));
@@ -126,7 +157,12 @@ impl Session {
 
     /// Where received bytes go. Never empty after a [`Self::read`] that had room and answered 0.
     pub fn space(&mut self) -> &mut [u8] {
-        self.incoming.space()
+        self.space_within(usize::MAX)
+    }
+
+    /// The same in no more memory than `bytes`, or one record's; what is beyond is given back when nothing is in it.
+    pub fn space_within(&mut self, bytes: usize) -> &mut [u8] {
+        self.incoming.space(bytes)
     }
 
     /// Says how many bytes were put into [`Self::space`].
@@ -247,6 +283,32 @@ impl<Data: Send> NextKeys for KernelConnection<Data> {
     }
     fn for_opening(&mut self) -> (AeadKey, Iv) {
         next_key(self.update_rx_secret())
+    }
+}
+
+/// Keys that follow from their numbers. Those of the two directions take turns.
+#[cfg(feature = "testing")]
+struct KnownKeys {
+    sealing: u8,
+    opening: u8,
+}
+
+#[cfg(feature = "testing")]
+impl KnownKeys {
+    fn take(number: &mut u8) -> (AeadKey, Iv) {
+        let now = *number;
+        *number = number.wrapping_add(2);
+        (AeadKey::from([now; 32]), Iv::from([now; 12]))
+    }
+}
+
+#[cfg(feature = "testing")]
+impl NextKeys for KnownKeys {
+    fn for_sealing(&mut self) -> (AeadKey, Iv) {
+        KnownKeys::take(&mut self.sealing)
+    }
+    fn for_opening(&mut self) -> (AeadKey, Iv) {
+        KnownKeys::take(&mut self.opening)
     }
 }
 

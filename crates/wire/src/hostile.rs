@@ -47,12 +47,19 @@ pub struct InUse {
 pub struct Forger<'a, R> {
     in_use: &'a InUse,
     random: R,
+    blocks_max: usize,
 }
 
 impl<'a, R: FnMut() -> u64> Forger<'a, R> {
     /// Names what is in use there.
     pub fn new(in_use: &'a InUse, random: R) -> Forger<'a, R> {
-        Forger { in_use, random }
+        Forger { in_use, random, blocks_max: BLOCKS_PER_MESSAGE_MAX }
+    }
+
+    /// Has at most so many blocks of data in a message, or asked for by one; at least one.
+    #[must_use]
+    pub fn with_blocks_max(self, blocks_max: usize) -> Self {
+        Forger { blocks_max: blocks_max.clamp(1, BLOCKS_PER_MESSAGE_MAX), ..self }
     }
 
     /// A whole message of that kind that is parsed as one.
@@ -207,7 +214,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 u32::from(range.block_count) * BLOCK_BYTES as u32,
             )
         } else {
-            let length = 1 + self.below(PAYLOAD_BYTES_MAX as u64);
+            let length_max = PAYLOAD_BYTES_MAX.min(self.blocks_max * BLOCK_BYTES);
+            let length = 1 + self.below(length_max as u64);
             (self.below(OBJECT_BYTES - length + 1) as u32, length as u32)
         };
         let may_repeat = matches!(kind, Kind::Write | Kind::Zero) && self.one_in(4);
@@ -330,8 +338,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
     /// Blocks that a message of that kind may be about.
     fn range(&mut self, kind: Kind) -> BlockRange {
         let count_max = match kind {
-            Kind::Read | Kind::Write => BLOCKS_PER_MESSAGE_MAX - 1,
-            Kind::ReplicateWrite | Kind::PushWrite | Kind::Fetch | Kind::Fetched => BLOCKS_PER_MESSAGE_MAX,
+            Kind::Read | Kind::Write => self.blocks_max.min(BLOCKS_PER_MESSAGE_MAX - 1),
+            Kind::ReplicateWrite | Kind::PushWrite | Kind::Fetch | Kind::Fetched => self.blocks_max,
             Kind::PushLost => 1,
             _ => OBJECT_BLOCKS,
         };
@@ -408,7 +416,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 [&Outcome::done(request, reached, bits.len())[..], &bits].concat()
             }
             _ => {
-                let data_bytes = (1 + self.below(BLOCKS_PER_MESSAGE_MAX as u64) as usize) * BLOCK_BYTES;
+                let data_bytes = (1 + self.below(self.blocks_max as u64) as usize) * BLOCK_BYTES;
                 let body_bytes = data_bytes + data_bytes / BLOCK_BYTES * size_of::<U32>();
                 let header = Outcome::done(request, reached, body_bytes).to_vec();
                 self.with_data(header, 0, data_bytes, 0)
@@ -528,6 +536,19 @@ mod tests {
                         other => panic!("{kind:?}, round {round}: {other:?}"),
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_held_to_few_blocks_has_no_more_in_a_message() {
+        let in_use = in_use();
+        for kind in [Kind::Write, Kind::ReplicateWrite, Kind::PushWrite, Kind::Fetched, Kind::Reply] {
+            let mut forger = Forger::new(&in_use, source(1)).with_blocks_max(2);
+            for _ in 0..300 {
+                let bytes = forger.message(kind);
+                assert!(bytes.len() < 3 * BLOCK_BYTES, "{kind:?}: {} bytes", bytes.len());
+                assert!(matches!(parse(&bytes), Ok(Some((_, size))) if size == bytes.len()), "{kind:?}");
             }
         }
     }

@@ -5,6 +5,7 @@ mod handshake;
 mod keys;
 mod messages;
 mod nbd;
+mod nbd_client;
 mod opening;
 mod osd;
 mod pieces;
@@ -21,7 +22,7 @@ use base::hash::mix;
 const SEALED: u8 = 1;
 
 /// All of them.
-pub static TARGETS: [Target; 12] = [
+pub static TARGETS: [Target; 14] = [
     Target {
         name: "wire",
         about: "messages between clients and OSDs, and among OSDs",
@@ -58,9 +59,19 @@ pub static TARGETS: [Target; 12] = [
         run: handshake::run,
         examples: handshake::examples,
         expected: handshake::expected,
-        inputs: 3000,
+        inputs: 6000,
         bytes_max: 300,
         memory_bytes_max: 4 << 20,
+    },
+    Target {
+        name: "tls_records",
+        about: "encrypted records, changed on their way or sealed by somebody who has the keys",
+        run: handshake::run_records,
+        examples: handshake::examples_of_records,
+        expected: handshake::expected_of_records,
+        inputs: 20_000,
+        bytes_max: 300,
+        memory_bytes_max: 1 << 20,
     },
     Target {
         name: "nbd_server",
@@ -73,8 +84,18 @@ pub static TARGETS: [Target; 12] = [
         memory_bytes_max: 8 << 20,
     },
     Target {
+        name: "nbd_client",
+        about: "what an NBD server says to a client",
+        run: nbd_client::run,
+        examples: nbd_client::examples,
+        expected: nbd_client::expected,
+        inputs: 60_000,
+        bytes_max: 2 << 10,
+        memory_bytes_max: 1 << 20,
+    },
+    Target {
         name: "store_batch",
-        about: "the header of a batch on a drive",
+        about: "the header of a batch on a drive, and its records",
         run: pieces::batch,
         examples: pieces::batches,
         expected: pieces::expected_of_batches,
@@ -89,7 +110,7 @@ pub static TARGETS: [Target; 12] = [
         examples: pieces::pages,
         expected: pieces::expected_of_pages,
         inputs: 60_000,
-        bytes_max: 12 << 10,
+        bytes_max: 2 << 10,
         memory_bytes_max: 128 << 10,
     },
     Target {
@@ -183,6 +204,11 @@ impl<'a> Script<'a> {
         bytes
     }
 
+    /// How many blocks a message that is made up may have: few, and as many as there can be now and then.
+    fn blocks_max(&mut self) -> usize {
+        if self.byte() < 0xf0 { 3 } else { wire::BLOCKS_PER_MESSAGE_MAX }
+    }
+
     /// 64 bits that follow from the next byte and its place.
     fn draw(&mut self) -> u64 {
         self.drawn += 1;
@@ -211,7 +237,8 @@ mod tests {
     }
 
     each_reaches_what_is_expected! {
-        wire osd client handshake nbd_server store_batch checkpoint_page superblock store_open key texts records
+        wire osd client handshake tls_records nbd_server nbd_client store_batch checkpoint_page superblock
+        store_open key texts records
     }
 
     #[test]

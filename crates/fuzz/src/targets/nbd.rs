@@ -144,7 +144,7 @@ fn name_of(closed: &Closed) -> &'static str {
 }
 
 /// The steps that say these bytes.
-fn said(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn said(bytes: &[u8]) -> Vec<u8> {
     let steps = bytes.chunks(STEP_BYTES_MAX).map(|chunk| [&[1, chunk.len() as u8][..], chunk].concat());
     steps.collect::<Vec<_>>().concat()
 }

@@ -4,7 +4,7 @@
 //! The input is a script: who does what. What is in a message follows from the bytes behind that
 //! ([`wire::hostile::Forger`]).
 
-use super::{Script, leaked_name, messages};
+use super::{Script, leaked_name, messages, opening};
 use crate::outcomes::{Outcome, Outcomes};
 use base::map::{ClusterMap, PgConfig};
 use base::{
@@ -106,6 +106,10 @@ impl Memory {
 impl Device for Memory {
     fn bytes(&self) -> u64 {
         DRIVE_BYTES as u64
+    }
+
+    fn read_ahead_bytes(&self) -> usize {
+        opening::READ_AHEAD_BYTES
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -210,7 +214,7 @@ impl Scene {
         let mut drive = Memory::new();
         let map = MAP.clone();
         let identity = Identity { cluster: map.cluster, osd_uuid: map.osds[&ME].uuid, osd: ME };
-        store::format(&mut drive, identity, [3; 16], &options).expect("it is large enough");
+        store::format(&mut drive, identity, opening::SECRET, &options).expect("it is large enough");
         let store = Store::open(&mut drive, &Expected::default(), options).expect("it was just formatted");
         let osd_options = OsdOptions { small_buffers: 8, large_buffers: 6, ..OsdOptions::default() };
         let key = |object| {
@@ -379,7 +383,8 @@ impl Scene {
                     Who::Client if kind % 8 > 0 => OF_CLIENTS[kind % OF_CLIENTS.len()],
                     _ => Kind::ALL[kind % Kind::ALL.len()],
                 };
-                let mut forger = Forger::new(&self.in_use, || script.draw());
+                let blocks_max = script.blocks_max();
+                let mut forger = Forger::new(&self.in_use, || script.draw()).with_blocks_max(blocks_max);
                 match how {
                     4 => forger.twisted(kind),
                     5 => forger.cut_off(kind),

@@ -4,6 +4,7 @@
 use super::{SEALED, Script, leaked_name, opening};
 use crate::outcomes::{Outcome, Outcomes};
 use base::{BLOCK_BYTES, ObjectKey};
+use std::mem::offset_of;
 use std::sync::LazyLock;
 use store::layout::{
     BatchHeader, FORMAT_VERSION, PageHeader, Record, RecordKind, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
@@ -130,7 +131,8 @@ pub(super) fn expected_of_batches() -> Vec<Outcome> {
     impossible.chain(records).chain(others).collect()
 }
 
-/// Behind the first byte stand some changes of an object, and then its page.
+/// Behind the first byte stand some changes of an object, and then its page. Slots that it lacks are made up, so that whole
+/// pages need no long inputs.
 pub(super) fn page(input: &[u8], seen: &mut Outcomes) {
     let Some((choice, bytes)) = input.split_first() else { return };
     let (changes, page) = bytes.split_at(bytes.len().min(CHANGES * CHANGE_BYTES));
@@ -140,54 +142,90 @@ pub(super) fn page(input: &[u8], seen: &mut Outcomes) {
     }
     let mut script = Script::new(changes);
     let changes = (0..changes.len() / CHANGE_BYTES).map(|_| {
-        let block = script.number() as u16;
+        let block = script.number() as u16 % BLOCKS as u16;
         let sequence = script.bytes(size_of::<u64>()).first_chunk().copied().unwrap_or_default();
         (block, u64::from_le_bytes(sequence))
     });
-    match read_page(&page, changes) {
-        None => seen.note("refused", ""),
+    let changes: Vec<(u16, u64)> = changes.collect();
+    let fault = fault_of(&page);
+    let block_count = read_page(&page, &changes, |changed| {
+        seen.note("change", if changed.was_there { "of a block that was there" } else { "of a new block" });
+        seen.note("told", if changed.is_exact { "exactly" } else { "about" });
+    });
+    assert_eq!(block_count.is_none(), fault.is_some(), "{fault:?}");
+    match block_count {
+        None => seen.note("refused", fault.unwrap_or_default()),
         Some(0) => seen.note("page", "of no block"),
         Some(count) if usize::from(count) == BLOCKS => seen.note("page", "of all blocks"),
         Some(_) => seen.note("page", "of some blocks"),
     }
 }
 
+fn slot_count(header: &PageHeader) -> usize {
+    header.bits.iter().map(|word| word.get().count_ones() as usize).sum()
+}
+
+/// What is wrong with a page, if something is.
+fn fault_of(page: &[u8]) -> Option<&'static str> {
+    let Ok((header, slots)) = PageHeader::ref_from_prefix(page) else { return Some("cut off") };
+    let checks = [
+        (slots.len() == SLOT_BYTES * slot_count(header), "size"),
+        (u32::from(header.shift) < u64::BITS, "shift"),
+        (header.reserved == [0; 7], "reserved"),
+    ];
+    checks.iter().find(|(holds, _)| !holds).map(|(_, what)| *what)
+}
+
 /// Has a page as many slots as it says, and zeros where nothing is said.
 fn put_right(page: &mut Vec<u8>) {
     let Ok((header, _)) = PageHeader::mut_from_prefix(page) else { return };
     header.reserved = Default::default();
-    let count: u32 = header.bits.iter().map(|word| word.get().count_ones()).sum();
-    page.resize(size_of::<PageHeader>() + SLOT_BYTES * count as usize, 7);
+    let bytes = size_of::<PageHeader>() + SLOT_BYTES * slot_count(header);
+    page.truncate(bytes);
+    // Their ticks differ.
+    page.extend((page.len()..bytes).map(|at| at as u8));
 }
 
 pub(super) fn pages() -> Vec<Vec<u8>> {
     let page_of = |bits: [u64; BLOCKS / 64], base: u64, shift: u8| {
         let header =
             PageHeader { bits: bits.map(Into::into), base: base.into(), shift, ..PageHeader::default() };
-        let mut page = header.as_bytes().to_vec();
-        put_right(&mut page);
-        page
+        header.as_bytes().to_vec()
     };
     let mut some = [0; BLOCKS / 64];
     (some[0], some[9]) = (0b1011, 1 << 63);
-    let made = [
-        page_of([0; BLOCKS / 64], 0, 0),
-        page_of(some, 1000, 0),
-        page_of(some, 1 << 40, 12),
-        page_of(some, u64::MAX - 5, 48),
-        page_of([u64::MAX; BLOCKS / 64], 7, 0),
-    ];
+    let mut one = [0; BLOCKS / 64];
+    one[9] = 1 << 24;
+    let ticks = [(1000, 0), (1 << 40, 12), (u64::MAX - 5, 48), (0, 1), (1 << 62, 63)];
+    let with_slots = [some, one].into_iter().flat_map(|bits| {
+        ticks.map(|(base, shift)| {
+            let mut page = page_of(bits, base, shift);
+            put_right(&mut page);
+            page
+        })
+    });
+    // One of all blocks among some twenty is enough: it takes ten times as long.
+    let without_slots = [page_of([0; BLOCKS / 64], 0, 0), page_of([u64::MAX; BLOCKS / 64], 7, 0)];
     // Changes of blocks that are there and of others, soon, long before, and long after.
     let changes = [(0u16, 1010u64), (2, 3), (600, u64::MAX >> 1), (639, 1011)];
     let changes =
         changes.map(|(block, sequence)| [&block.to_le_bytes()[..], &sequence.to_le_bytes()].concat());
     let front = [&[SEALED][..], &changes.concat()].concat();
-    made.into_iter().chain(opening::pages()).map(|page| [&front[..], &page].concat()).collect()
+    // One with something where nothing is to be, which is not put right.
+    let mut reserved = page_of(one, 1000, 0);
+    put_right(&mut reserved);
+    reserved[offset_of!(PageHeader, reserved)] = 1;
+    let reserved = [&[0][..], &front[1..], &reserved].concat();
+    let pages = without_slots.into_iter().chain(with_slots).chain(opening::pages());
+    pages.map(|page| [&front[..], &page].concat()).chain([reserved]).collect()
 }
 
 pub(super) fn expected_of_pages() -> Vec<Outcome> {
     let pages = ["of no block", "of some blocks", "of all blocks"].map(|which| ("page", which));
-    pages.into_iter().chain([("refused", "")]).collect()
+    let refused = ["cut off", "size", "shift", "reserved"].map(|why| ("refused", why));
+    let changes = ["of a block that was there", "of a new block"].map(|which| ("change", which));
+    let told = ["exactly", "about"].map(|how| ("told", how));
+    pages.into_iter().chain(refused).chain(changes).chain(told).collect()
 }
 
 /// A drive that has nothing but its superblocks.
@@ -300,10 +338,12 @@ mod tests {
         assert_eq!(outcome(superblock, both).times(("identity", "")), 1);
         let as_it_is = [&[0][..], &both[1..]].concat();
         assert_eq!(outcome(superblock, &as_it_is).times(("refused", "damaged superblocks")), 1);
-        let mut one_bit_more = pages()[1].clone();
+        let mut one_bit_more = pages()[2].clone();
         one_bit_more[1 + CHANGES * CHANGE_BYTES] ^= 4;
         assert_eq!(outcome(page, &one_bit_more).times(("page", "of some blocks")), 1);
         one_bit_more[0] = 0;
-        assert_eq!(outcome(page, &one_bit_more).times(("refused", "")), 1);
+        assert_eq!(outcome(page, &one_bit_more).times(("refused", "size")), 1);
+        let whole = outcome(page, &pages()[1]);
+        assert_eq!(whole.times(("page", "of all blocks")), 1, "{whole}");
     }
 }

@@ -25,6 +25,8 @@ const VOLUME_BYTES: u64 = 64 << 20;
 const STEPS_MAX: usize = 64;
 /// The most bytes of an operation.
 const OPERATION_BYTES_MAX: u64 = 24 << 10;
+/// The most bytes of most operations.
+const SHORT_BYTES_MAX: u64 = 6 << 10;
 /// Requests that the input may answer: older ones are never answered.
 const PENDING_MAX: usize = 32;
 
@@ -207,8 +209,8 @@ fn forged(is_reply: bool, request: &Request, script: &mut Script<'_>) -> Vec<u8>
         ..InUse::default()
     };
     let kind = if is_reply { Kind::Reply } else { Kind::ALL[usize::from(script.byte()) % Kind::ALL.len()] };
-    let is_twisted = script.byte().is_multiple_of(2);
-    let mut forger = Forger::new(&in_use, || script.draw());
+    let (is_twisted, blocks_max) = (script.byte().is_multiple_of(2), script.blocks_max());
+    let mut forger = Forger::new(&in_use, || script.draw()).with_blocks_max(blocks_max);
     if is_twisted { forger.twisted(kind) } else { forger.message(kind) }
 }
 
@@ -223,7 +225,8 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
             0..=3 => {
                 scene.asked += 1;
                 let offset = script.number() * 4093 % (VOLUME_BYTES + 4096);
-                let length = 1 + script.number() % OPERATION_BYTES_MAX;
+                let length_max = if step >> 6 == 3 { OPERATION_BYTES_MAX } else { SHORT_BYTES_MAX };
+                let length = 1 + script.number() % length_max;
                 let what = Submission { volume, token: scene.asked, offset, length };
                 let Scene { client, io, now, .. } = &mut scene;
                 match step % 8 {
@@ -272,7 +275,7 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
         for kind in 0..4 {
             script.extend([kind, number, 3, 0, 16, 5]);
         }
-        script.extend((0..200).map(|_| random.next_u64() as u8));
+        script.extend((0..16 + 8 * number).map(|_| random.next_u64() as u8));
         examples.push(script);
     }
     examples
