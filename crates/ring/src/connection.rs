@@ -111,12 +111,15 @@ impl Connection {
     pub(crate) fn send_done(&mut self, count: usize, released: &mut Vec<Buffer>) {
         match &mut self.encryption {
             None => self.sending.sent(count, released),
-            Some(encryption) => encryption.sent(count),
+            Some(encryption) => encryption.sent(count, released),
         }
     }
 
     pub(crate) fn release_all(&mut self, released: &mut Vec<Buffer>) {
         self.sending.release(released);
         self.queued.release(released);
+        if let Some(encryption) = &mut self.encryption {
+            encryption.release(released);
+        }
     }
 }

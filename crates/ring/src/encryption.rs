@@ -20,16 +20,21 @@ pub(crate) struct Encryption {
     sent_of_first: usize,
     /// Bytes of all records that were not.
     unsent_bytes: usize,
+    /// What they were sealed from: lent until all of them are sent, so that what somebody leaves unread counts as it does in
+    /// plain.
+    sealed_from: Vec<Buffer>,
 }
 
 impl Encryption {
     pub(crate) fn new(session: Session) -> Encryption {
-        Encryption { session, records: VecDeque::new(), sent_of_first: 0, unsent_bytes: 0 }
+        let (records, sealed_from) = (VecDeque::new(), Vec::new());
+        Encryption { session, records, sent_of_first: 0, unsent_bytes: 0, sealed_from }
     }
 
-    /// Where received bytes go; empty while there is something to be read.
-    pub(crate) fn space(&mut self) -> &mut [u8] {
-        self.session.space()
+    /// Where received bytes go; empty while there is something to be read. It is bounded by the inbox, and so with all inboxes
+    /// of whoever shares with this one: twice as large, it brings more than fits there, so that both grow.
+    pub(crate) fn space(&mut self, inbox_bytes: usize) -> &mut [u8] {
+        self.session.space_within(2 * inbox_bytes)
     }
 
     pub(crate) fn received(&mut self, count: usize) {
@@ -61,8 +66,7 @@ impl Encryption {
         self.unsent_bytes
     }
 
-    /// Seals the beginning of what waits in the clear, once everything sealed before was sent. Its buffers are given back
-    /// at once.
+    /// Seals the beginning of what waits in the clear, once everything sealed before was sent.
     pub(crate) fn seal(&mut self, plaintext: &mut Outbox, released: &mut Vec<Buffer>) {
         assert!(self.is_sent(), "records are counted when there are new ones only");
         self.session.answer(&mut self.records);
@@ -82,10 +86,18 @@ impl Encryption {
             if bytes > 0 {
                 self.session.seal(&pieces[..count], &mut self.records);
             }
-            plaintext.sent(bytes, released);
+            plaintext.sent(bytes, &mut self.sealed_from);
             sealed += bytes;
         }
         self.unsent_bytes = self.records.iter().map(Vec::len).sum();
+        if self.is_sent() {
+            self.release(released);
+        }
+    }
+
+    /// Gives back what the records were sealed from.
+    pub(crate) fn release(&mut self, released: &mut Vec<Buffer>) {
+        released.append(&mut self.sealed_from);
     }
 
     /// Seals the word that nothing follows.
@@ -104,8 +116,8 @@ impl Encryption {
         }
     }
 
-    /// Drops the first `count` bytes of the records.
-    pub(crate) fn sent(&mut self, count: usize) {
+    /// Drops the first `count` bytes of the records; buffers go to `released` with the last of them.
+    pub(crate) fn sent(&mut self, count: usize, released: &mut Vec<Buffer>) {
         self.unsent_bytes -= count;
         self.sent_of_first += count;
         while let Some(first) = self.records.front().filter(|first| first.len() <= self.sent_of_first) {
@@ -113,5 +125,8 @@ impl Encryption {
             self.records.pop_front();
         }
         assert!(!self.records.is_empty() || self.sent_of_first == 0, "no more is sent than was asked for");
+        if self.is_sent() {
+            self.release(released);
+        }
     }
 }

@@ -462,7 +462,7 @@ impl Reactor {
                 self.dirty.push(slot);
             }
             match read {
-                Ok(false) => space = encryption.space(),
+                Ok(false) => space = encryption.space(inbox.capacity()),
                 Ok(true) => {
                     let connection = ConnectionId { slot, serial: state.serial };
                     return self.waiting_events.push_back(Event::Received { connection });

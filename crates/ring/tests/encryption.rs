@@ -205,6 +205,32 @@ fn who_does_not_take_what_comes_is_sent_no_more() {
 }
 
 #[test]
+fn what_is_sealed_and_not_taken_stays_lent_as_in_plain() {
+    const BUFFER_BYTES: usize = 256 << 10;
+    const COUNT: usize = 128;
+    let mut reactor = reactor();
+    let (stream, mut peer) = ends();
+    let connection = reactor.adopt(stream).unwrap();
+    let buffer = Buffer::new(BUFFER_BYTES);
+    (0..COUNT).for_each(|_| reactor.send_shared(connection, buffer.clone(), 0..BUFFER_BYTES));
+    let (mut released, mut events) = (0, Vec::new());
+    for _ in 0..50 {
+        reactor.turn(Some(Duration::from_millis(20)), &mut events).unwrap();
+        reactor.take_released(|_| released += 1);
+        let unsent = reactor.unsent_bytes(connection);
+        // What makes a record of it counts too.
+        let is_lent = released * BUFFER_BYTES + unsent <= COUNT * BUFFER_BYTES + 4096;
+        assert!(is_lent, "{released} were given back while {unsent} bytes were not sent");
+    }
+    assert!(released < COUNT, "the kernel takes it without end");
+    let hearing = std::thread::spawn(move || peer.hear(COUNT * BUFFER_BYTES).0.len());
+    turn_until(&mut reactor, |_, event| matches!(event, Event::Drained { .. }).then_some(()));
+    assert_eq!(hearing.join().unwrap(), COUNT * BUFFER_BYTES);
+    reactor.take_released(|_| released += 1);
+    assert_eq!(released, COUNT);
+}
+
+#[test]
 fn a_reserved_connection_sends_what_waited_once_it_is_encrypted() {
     let mut reactor = reactor();
     let (stream, mut peer) = ends();

@@ -26,17 +26,21 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Where the next bytes go: never empty once everything opened was taken and no whole record is left.
-    pub(crate) fn space(&mut self) -> &mut [u8] {
+    /// Where the next bytes go: never empty once everything opened was taken and no whole record is left. The memory is no
+    /// larger than `bytes_max`, or as one record needs it; what is beyond is given back when nothing is in it.
+    pub(crate) fn space(&mut self, bytes_max: usize) -> &mut [u8] {
         if self.opened.is_empty() {
             if self.memory.len() - self.sealed.end < self.memory.len() / 2 || self.sealed.is_empty() {
                 self.memory.copy_within(self.sealed.clone(), 0);
                 self.sealed = 0..self.sealed.len();
             }
             let wanted = if self.was_filled { self.memory.len() * 2 } else { BYTES_MIN };
-            let wanted = wanted.clamp(BYTES_MIN, BYTES_MAX);
+            let bytes_max = bytes_max.clamp(BYTES_MIN, BYTES_MAX);
+            let wanted = wanted.clamp(BYTES_MIN, bytes_max);
             if self.memory.len() < wanted {
                 self.memory.resize(wanted, 0);
+            } else if self.memory.len() > bytes_max && self.sealed.is_empty() {
+                self.memory = vec![0; bytes_max];
             }
             self.was_filled = false;
         }
@@ -85,5 +89,42 @@ impl Incoming {
         into[..count].copy_from_slice(&self.memory[self.opened.start..self.opened.start + count]);
         self.opened.start += count;
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The space is filled with records, which are all taken. Answers how much it was.
+    fn fill_and_take(incoming: &mut Incoming, bytes_max: usize) -> usize {
+        let space = incoming.space(bytes_max);
+        let filled = space.len();
+        for record in space.chunks_exact_mut(1024) {
+            record[..HEADER_BYTES].copy_from_slice(&[APPLICATION_DATA, 3, 3, 3, 251]);
+        }
+        incoming.received(filled);
+        while let Some(body) = incoming.next_record().expect("it is a record") {
+            let bytes = body.len();
+            incoming.opened(bytes, bytes);
+            assert_eq!(incoming.take(&mut [0; 1024]), 1024 - HEADER_BYTES);
+        }
+        assert!(incoming.is_empty());
+        filled
+    }
+
+    #[test]
+    fn memory_grows_while_it_is_filled_and_is_given_back_when_less_is_allowed() {
+        let mut incoming = Incoming::default();
+        let grown = [(); 5].map(|()| fill_and_take(&mut incoming, usize::MAX));
+        assert_eq!(grown, [BYTES_MIN, 2 * BYTES_MIN, 4 * BYTES_MIN, BYTES_MAX, BYTES_MAX]);
+        // The first bytes of a record stay where they are.
+        incoming.space(usize::MAX)[0] = APPLICATION_DATA;
+        incoming.received(1);
+        assert_eq!(incoming.space(0).len(), BYTES_MAX - 1);
+        incoming.sealed = 0..0;
+        assert_eq!(fill_and_take(&mut incoming, 2 * BYTES_MIN), 2 * BYTES_MIN);
+        assert_eq!(fill_and_take(&mut incoming, 2 * BYTES_MIN), 2 * BYTES_MIN);
+        assert_eq!(fill_and_take(&mut incoming, 0), BYTES_MIN);
     }
 }
