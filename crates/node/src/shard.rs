@@ -15,7 +15,7 @@ use base::{
     BLOCK_BYTES, Buffer, Encryption, Epoch, Instant, LinkId, Network, OBJECT_BYTES, OsdId, PgId, Tenant,
 };
 use drive::{Drive, DriveWatch, Finding};
-use pg::{Credential, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
+use pg::{Credential, DamageCounts, GroupSummary, Io, LostBlock, Osd, OsdOptions, ScrubReport};
 use ring::{ConnectionId, Event, FileId, Inbox, Reactor, ReactorOptions, Stream, Waker};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -235,7 +235,7 @@ pub fn run(
         looks: Looks::default(),
         shutdown_limit: None,
         drive_watch,
-        damage_logged: (0, Instant::default()),
+        damage_logged: (DamageCounts::default(), Instant::default()),
         path,
         has_volatile_cache,
         encryption: Encryption::Off,
@@ -272,7 +272,7 @@ struct Shard {
     shutdown_limit: Option<Instant>,
     drive_watch: DriveWatch,
     /// Blocks that did not verify, as of when that was logged last.
-    damage_logged: (u64, Instant),
+    damage_logged: (DamageCounts, Instant),
     path: String,
     has_volatile_cache: bool,
     /// What the newest map says.
@@ -444,12 +444,13 @@ impl Shard {
 
     /// Logs the damage that reads met, in sum: a drive may have very many such blocks.
     fn log_damage(&mut self, now: Instant) {
-        let found = self.osd.view().damage().found;
+        let counts = self.osd.view().damage();
         let (logged, at) = self.damage_logged;
-        if found > logged && now.since(at) >= DAMAGE_LOG_PAUSE {
-            self.damage_logged = (found, now);
-            let mended = self.osd.view().damage().mended;
-            tracing::warn!(osd = %self.osd.id(), path = self.path, found, mended, "blocks whose checksum does not verify were found on the drive since the start");
+        let has_more = counts.found > logged.found && now.since(at) >= DAMAGE_LOG_PAUSE;
+        if has_more || counts.renewals > logged.renewals {
+            self.damage_logged = (counts, now);
+            let DamageCounts { found, mended, renewals } = counts;
+            tracing::warn!(osd = %self.osd.id(), path = self.path, found, mended, renewals, "blocks whose checksum does not verify were found on the drive since the start; what a start needs was written anew as often as there are renewals");
         }
     }
 

@@ -46,6 +46,8 @@ pub struct DamageCounts {
     pub found: u64,
     /// Blocks that were written anew.
     pub mended: u64,
+    /// How often all that a start needs was written anew, lest that be damaged too.
+    pub renewals: u64,
 }
 
 /// A block of which no member has a copy that verifies.

@@ -8,7 +8,6 @@ use crate::common::random::Random;
 use crate::common::whole::{becomes_whole, is_removed, node_of, osd_view};
 use crate::common::{names, path, wait_until};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -45,13 +44,12 @@ fn damaged_blocks(pond: &Pond, osd: u32) -> u64 {
     osd_view(pond, osd).and_then(|view| view["damaged_reads"].as_u64()).unwrap_or(0)
 }
 
-/// How often damage had all written anew that a start needs, as far as that is told.
-fn renewals(pond: &Pond) -> usize {
-    let notes = pond.status()["notes"].as_array().cloned().unwrap_or_default();
-    let is_one = |note: &&Value| {
-        note["note"].as_str().is_some_and(|text| text.contains("blocks of the drive were damaged"))
-    };
-    notes.iter().filter(is_one).count()
+/// How often damage had all written anew that a start needs, by the node's log.
+fn renewals(pond: &Pond, osd: u32) -> u64 {
+    let log = pond.log(&format!("node.{osd}.log"));
+    let told =
+        log.rsplit_once("renewals=").map(|(_, rest)| rest.split(char::is_whitespace).next().unwrap_or(rest));
+    told.map_or(0, |count| count.parse().expect("it is a number"))
 }
 
 /// Waits until the OSD gave its drive up, and says so; its process must not have ended for it.
@@ -143,7 +141,7 @@ fn a_drive_that_is_overwritten_under_a_running_node_is_mended_from_the_others_wh
         for at in (10..written_mib(&drive)).step_by(6) {
             spoil(&drive, at * MIB + 12345, MIB);
         }
-        let before = renewals(pond);
+        let before = renewals(pond, 1);
         // What fio reads may all have been written since.
         old.is_read_back();
         wait_until("damage is met", || damaged_blocks(pond, 1) > 0);
@@ -160,7 +158,7 @@ fn a_drive_that_is_overwritten_under_a_running_node_is_mended_from_the_others_wh
             scrubs.iter().all(|scrub| scrub["deep_ms"].as_u64().is_some() && scrub["state"] == "-")
         });
         // For the first time perhaps before all of the damage was done.
-        wait_until("all that a start needs is written anew, twice", || renewals(pond) >= before + 2);
+        wait_until("all that a start needs is written anew, twice", || renewals(pond, 1) >= before + 2);
         becomes_whole(pond);
         assert_eq!(node_of(pond, 1), process, "its process was started anew");
         // It can be started again, by what was written anew.
