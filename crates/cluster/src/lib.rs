@@ -6,7 +6,7 @@
 //! | key                              | value | lives |
 //! |----------------------------------|-------|-------|
 //! | `millpond/map/cluster`           | the cluster's id | for ever |
-//! | `millpond/map/node/ID`           | [`NodeInfo`](base::map::NodeInfo): its host, and where that stands | for ever |
+//! | `millpond/map/node/ID`           | [`NodeInfo`](base::map::NodeInfo): its host, and where that stands | until the node is removed |
 //! | `millpond/map/osd/ID`            | uuid, node, size, incarnation, admission, device class, reweight, whether its drive is still blank | until the OSD is removed |
 //! | `millpond/map/up/ID`             | where that OSD listens | as long as its node's lease |
 //! | `millpond/map/pool/ID`           | [`PoolInfo`](base::map::PoolInfo) | until removed |

@@ -5,7 +5,7 @@
 //! still, which is another cut.
 
 use super::error::check_name;
-use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, encode, keys};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::VolumeInfo;
 use base::units::ByteSize;
@@ -131,9 +131,9 @@ impl Cluster {
                 .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
             if self.commit(txn).await? {
-                // Nobody attaches it any more; what is left of these is of no use.
-                let holders: Vec<(String, AttachRecord)> = self.read_all(&keys::holders_of(id)).await?;
-                self.perform_all(holders.into_iter().map(|(key, _)| Operation::delete(key))).await?;
+                // Nobody attaches it any more; what is left of these is of no use, whatever it says.
+                let holders = self.registry.range(&keys::holders_of(id)).await?.entries;
+                self.perform_all(holders.into_iter().map(|entry| Operation::delete(entry.key))).await?;
                 return Ok(());
             }
         }
@@ -184,6 +184,17 @@ mod tests {
         assert!(!cluster.cut_is_done(volume, second).await.unwrap(), "it waits for nothing any more");
         cluster.resize_volume("v", 2 * MIB, false).await.unwrap();
         assert_eq!(cluster.map().await.unwrap().volumes[&volume].bytes, 2 * MIB);
+    }
+
+    #[tokio::test]
+    async fn a_volume_is_removed_with_what_is_left_of_those_who_held_it_whatever_that_says() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", MIB).await.unwrap();
+        let holder = keys::holder(volume, ClientId(7));
+        cluster.perform_all([Operation::put(&holder, "no record")]).await.unwrap();
+        cluster.remove_volume("v").await.unwrap();
+        assert!(cluster.map().await.unwrap().volumes[&volume].removed);
+        assert!(cluster.registry.get(&holder).await.unwrap().is_none());
     }
 
     #[tokio::test]

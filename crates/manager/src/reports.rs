@@ -91,26 +91,34 @@ impl Batch {
         self.reports.last_mut().expect("one was pushed if there was none")
     }
 
+    /// How many groups that one may still tell of.
+    fn room(&mut self) -> usize {
+        self.last();
+        GROUPS_PER_REPORT_MAX - self.groups
+    }
+
     /// Adds what is new of an OSD, if anything is.
     fn add(&mut self, osd: OsdId, before: Option<&OsdStatus>, now: &OsdStatus) {
         let without_groups = |status: &OsdStatus| OsdStatus { pgs: BTreeMap::new(), ..status.clone() };
         let known = |pg: &PgId| before.and_then(|before| before.pgs.get(pg));
         let status = Some(without_groups(now)).filter(|new| before.map(without_groups).as_ref() != Some(new));
-        let gone = before.into_iter().flat_map(|before| before.pgs.keys());
-        let gone: Vec<PgId> = gone.filter(|pg| !now.pgs.contains_key(pg)).copied().collect();
+        let known_before = before.into_iter().flat_map(|before| before.pgs.keys());
+        let mut gone = known_before.filter(|pg| !now.pgs.contains_key(pg)).copied().peekable();
         let mut changed = now.pgs.iter().filter(|(pg, status)| known(pg) != Some(status)).peekable();
-        if status.is_none() && gone.is_empty() && changed.peek().is_none() {
+        if status.is_none() && gone.peek().is_none() && changed.peek().is_none() {
             return;
         }
         let anew = before.is_none();
-        let mut report = OsdReport { osd, anew, status, pgs: BTreeMap::new(), pgs_gone: gone };
+        let mut report = OsdReport { osd, anew, status, pgs: BTreeMap::new(), pgs_gone: Vec::new() };
         loop {
-            let some = changed.by_ref().take(GROUPS_PER_REPORT_MAX);
+            let room = self.room();
+            report.pgs_gone = gone.by_ref().take(room).collect();
+            let some = changed.by_ref().take(room - report.pgs_gone.len());
             report.pgs = some.map(|(pg, status)| (*pg, status.clone())).collect();
-            let groups = report.pgs.len();
+            let groups = report.pgs_gone.len() + report.pgs.len();
             self.last().osds.push(report);
             self.groups += groups;
-            if changed.peek().is_none() {
+            if gone.peek().is_none() && changed.peek().is_none() {
                 return;
             }
             report = OsdReport { osd, anew: false, status: None, pgs: BTreeMap::new(), pgs_gone: Vec::new() };
@@ -186,12 +194,23 @@ mod tests {
     fn no_report_is_large() {
         let mut telling = Telling::default();
         let many = GROUPS_PER_REPORT_MAX as u32 * 2 + 1;
-        let reports = telling.news(&BTreeMap::from([(OsdId(0), told(many)), (OsdId(1), told(5))]));
-        let groups: Vec<usize> =
-            reports.iter().map(|report| report.osds.iter().map(|osd| osd.pgs.len()).sum()).collect();
-        assert_eq!(groups, [GROUPS_PER_REPORT_MAX, GROUPS_PER_REPORT_MAX, 6]);
-        let anew: Vec<bool> = reports.iter().flat_map(|report| &report.osds).map(|osd| osd.anew).collect();
-        assert_eq!(anew, [true, false, false, true]);
+        let groups = |reports: &[Report]| -> Vec<usize> {
+            let of = |osd: &OsdReport| osd.pgs.len() + osd.pgs_gone.len();
+            reports.iter().map(|report| report.osds.iter().map(of).sum()).collect()
+        };
+        let anew = |reports: &[Report]| {
+            reports.iter().flat_map(|report| &report.osds).map(|osd| osd.anew).collect::<Vec<bool>>()
+        };
+        // Those of one OSD fill up what those of another left.
+        let reports = telling.news(&BTreeMap::from([(OsdId(0), told(5)), (OsdId(1), told(many))]));
+        assert_eq!(groups(&reports), [GROUPS_PER_REPORT_MAX, GROUPS_PER_REPORT_MAX, 6]);
+        assert_eq!(anew(&reports), [true, true, false, false]);
+        // So do those that are gone.
+        let mut fewer = told(1);
+        change(&mut fewer, |status| status.pgs.get_mut(&pg(0)).unwrap().objects = 7);
+        let reports = telling.news(&BTreeMap::from([(OsdId(0), told(5)), (OsdId(1), fewer)]));
+        assert_eq!(groups(&reports), [GROUPS_PER_REPORT_MAX, GROUPS_PER_REPORT_MAX, 1]);
+        assert_eq!(anew(&reports), [false; 3]);
         let osds = (0..OSDS_PER_REPORT_MAX as u32 + 1).map(|osd| (OsdId(osd), told(0))).collect();
         assert_eq!(Telling::default().news(&osds).len(), 2);
     }

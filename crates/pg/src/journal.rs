@@ -72,6 +72,7 @@ milestones! {
     LostUncertain = "mend: lost, unless who is away has it",
     ScrubDamaged = "scrub: damage",
     ScrubDiffers = "scrub: members differ",
+    CutSearched = "cut: all objects are searched",
     CutBlocks = "cut: whole blocks",
     CutTail = "cut: a part of a block",
     CutSettled = "cut: nothing is left beyond the ends",

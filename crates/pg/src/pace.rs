@@ -161,7 +161,7 @@ mod tests {
             assert!(is_about(blocks, u32::from(share) * 512), "{blocks} blocks at {share}%");
         }
         assert!(
-            is_about(pushed_beside(20, 100, 1), 20 * 16 * 4),
+            is_about(pushed_beside(20, 100, 1), 20 * 32 * 4),
             "a single block costs a quarter of a whole push"
         );
     }
@@ -172,7 +172,10 @@ mod tests {
         let blocks = pushed_beside(20, 80_000, 64);
         assert!(is_about(blocks, 80_000 * 5 / 4 / 40 * 16), "{blocks} blocks");
         let blocks = pushed_beside(50, 80_000, 1);
-        assert!(is_about(blocks, 40_000), "{blocks} blocks, of which each is an operation here and one there");
+        assert!(
+            is_about(blocks, 40_000),
+            "{blocks} blocks, of which each is an operation here and one there"
+        );
     }
 
     #[test]

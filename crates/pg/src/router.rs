@@ -483,6 +483,7 @@ impl Router {
         }
         cx.presence.leases.start(cx.now);
         end_links_of_replaced(cx, map);
+        heed_addresses(cx, map);
         self.deletions.are_due |= cx.volumes.heed(map);
         for link in std::mem::take(&mut cx.volumes.contradicted) {
             let reason = "it told of an attach that the map does not bear out";
@@ -508,6 +509,13 @@ impl Router {
         cx.turn.next_tick = cx.now;
         self.settle(cx);
     }
+}
+
+/// Whom a newer map shows at another address may be dialled at once, however short ago its link ended.
+fn heed_addresses(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
+    let address = |map: &ClusterMap, osd: &OsdId| map.osds.get(osd).and_then(|info| info.address);
+    let known = &cx.volumes.map;
+    cx.links.redial_after.retain(|osd, _| address(known, osd) == address(map, osd));
 }
 
 /// An OSD whose drive was replaced is another one by the same number: what came from the one before counts no more.

@@ -18,6 +18,7 @@ use base::{
     Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Found, Kind, Lease, LogState, Message, Query, ReplicateAck, Status, Version};
@@ -55,6 +56,8 @@ pub(crate) struct Surroundings {
     /// All that was sent on each link and not looked at yet.
     pub(crate) to: BTreeMap<LinkId, Vec<u8>>,
     pub(crate) closed: Vec<LinkId>,
+    /// Where it was to be connected to, in vain.
+    pub(crate) dialled: Vec<SocketAddr>,
     pub(crate) disk: Vec<u8>,
     pub(crate) bad: Option<u64>,
     pub(crate) drive: Vec<(u64, Option<Buffer>, Result<(), String>)>,
@@ -68,7 +71,8 @@ pub(crate) struct Surroundings {
 }
 
 impl Network for Surroundings {
-    fn connect(&mut self, _: std::net::SocketAddr) -> Option<LinkId> {
+    fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
+        self.dialled.push(address);
         None
     }
     fn send(&mut self, link: LinkId, bytes: &[u8]) {

@@ -280,6 +280,8 @@ impl Cleaner {
                 let first = (run.location - data_start) as usize * BLOCK_BYTES;
                 let data = &data[first..first + usize::from(run.block_count) * BLOCK_BYTES];
                 push_run(&mut batch, run, (&header, &header_block), data);
+                // What did not fit is found once more.
+                self.damaged_blocks += u64::from(run.is_damaged);
             }
             self.scratch_runs = runs;
             self.header = header_block;
@@ -333,7 +335,6 @@ impl Cleaner {
                 }
                 let bytes = &data[(data_index - done) as usize * BLOCK_BYTES..][..BLOCK_BYTES];
                 let is_damaged = crc32c(bytes) != view.tail[usize::from(number)].get();
-                self.damaged_blocks += u64::from(is_damaged);
                 match runs.last_mut() {
                     Some(run)
                         if !is_damaged

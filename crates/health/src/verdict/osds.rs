@@ -126,7 +126,7 @@ pub(super) fn out(osd: &OsdView, pgs: &[PgView], problems: &mut Vec<Problem>) {
 }
 
 /// An OSD that is on its way to being full. Its limits are shares of the space that it can append to
-/// (`blocks_max` in `crates/store/src/store.rs`): 88 % for clients' writes, which is what it reports as usable, and 90 %
+/// (`blocks_max` in `crates/store/src/space.rs`): 88 % for clients' writes, which is what it reports as usable, and 90 %
 /// for what it lacks as a learner, which is 102 % of the usable. What the index takes counts too, so that it is full
 /// a little before its figures say so.
 fn filled(osd: &OsdView) -> Option<Problem> {

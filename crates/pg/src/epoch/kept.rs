@@ -1,8 +1,9 @@
 //! Queries that came before the map that names their sender.
 //!
 //! Who claimed an epoch asks its members at once, and to those the map comes on a way of its own. So what is asked by an epoch
-//! that the map does not show yet is neither obeyed nor refused: it is kept for as long as its link lasts, and looked at again
-//! with the next map. Of a group the newest of each sender counts, for whoever asks by one epoch has given up those before it.
+//! that the map does not show yet is neither obeyed nor refused: it is kept, and looked at again with the next map. What a link
+//! brought that has ended counts no more then, and makes room before if none is left. Of a group the newest of each sender
+//! counts, for whoever asks by one epoch has given up those before it.
 
 use crate::links::Links;
 use base::{LinkId, PgId};
@@ -18,13 +19,17 @@ const KEPT_ALL_MAX: usize = 16 * KEPT_MAX;
 #[derive(Debug, Default)]
 pub(crate) struct KeptQueries {
     by_link: BTreeMap<LinkId, BTreeMap<PgId, Query>>,
+    /// How many there are in all.
+    count: usize,
 }
 
 impl KeptQueries {
     /// Keeps a query. False if too many are, or a newer one is.
     pub(super) fn keep(&mut self, links: &Links, link: LinkId, query: Query) -> bool {
-        self.by_link.retain(|link, _| links.get(*link).is_some());
-        let in_all: usize = self.by_link.values().map(BTreeMap::len).sum();
+        if self.count >= KEPT_ALL_MAX {
+            self.by_link.retain(|link, _| links.get(*link).is_some());
+            self.count = self.by_link.values().map(BTreeMap::len).sum();
+        }
         let of_link = self.by_link.entry(link).or_default();
         if let Some(known) = of_link.get_mut(&query.pg) {
             let is_newer = query.epoch >= known.epoch;
@@ -33,16 +38,17 @@ impl KeptQueries {
             }
             return is_newer;
         }
-        let is_room = of_link.len() < KEPT_MAX && in_all < KEPT_ALL_MAX;
+        let is_room = of_link.len() < KEPT_MAX && self.count < KEPT_ALL_MAX;
         if is_room {
             of_link.insert(query.pg, query);
+            self.count += 1;
         }
         is_room
     }
 
     /// All that are kept, in the order of links and groups; none is from here on.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (LinkId, Query)> + use<> {
-        let by_link = std::mem::take(&mut self.by_link);
+        let by_link = std::mem::take(self).by_link;
         by_link.into_iter().flat_map(|(link, queries)| queries.into_values().map(move |query| (link, query)))
     }
 
@@ -55,8 +61,8 @@ impl KeptQueries {
         for queries in self.by_link.values() {
             (most, in_all) = (queries.len().max(most), in_all + queries.len());
         }
-        if most > KEPT_MAX || in_all > KEPT_ALL_MAX {
-            return Err(format!("{in_all} queries are kept, {most} of one link"));
+        if most > KEPT_MAX || in_all > KEPT_ALL_MAX || in_all != self.count {
+            return Err(format!("{in_all} queries are kept ({} counted), {most} of one link", self.count));
         }
         Ok(())
     }
@@ -64,7 +70,7 @@ impl KeptQueries {
     /// How many are kept.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.by_link.values().map(BTreeMap::len).sum()
+        self.count
     }
 }
 

@@ -21,10 +21,30 @@ pub(crate) struct Cutting {
     pub(crate) through: CutId,
     /// Nothing is left of what the newest map asks for.
     pub(crate) is_settled: bool,
+    /// When the objects were last searched, no block lay beyond an end, and what was under way reached beyond the ends of these
+    /// cuts. `None` if that is not so: they are to be searched.
+    clear_but_for: Option<Vec<CutId>>,
     tails: BTreeMap<VolumeId, Tail>,
 }
 
 impl Cutting {
+    /// A newer map may ask for more.
+    pub(crate) fn is_asked_anew(&mut self) {
+        (self.is_settled, self.clear_but_for) = (false, None);
+    }
+
+    /// Whether a search of the objects may find what the last one did not: something has ended since that reached beyond an
+    /// end. `reached` are the cuts of whose ends that is so now.
+    pub(crate) fn is_to_be_searched(&self, reached: &[CutId]) -> bool {
+        self.clear_but_for.as_ref().is_none_or(|before| before.iter().any(|cut| !reached.contains(cut)))
+    }
+
+    /// The objects were searched. If no block lay beyond an end, these are the cuts behind whose ends something reached that
+    /// was under way.
+    pub(crate) fn was_searched(&mut self, clear_but_for: Option<Vec<CutId>>) {
+        self.clear_but_for = clear_but_for;
+    }
+
     /// Whether all members have the last block of a volume as that cut wants it.
     pub(crate) fn has_cut_tail(&self, volume: VolumeId, cut: CutId) -> bool {
         self.tails.get(&volume).is_some_and(|tail| tail.cut == cut && tail.is_cut)
@@ -50,6 +70,21 @@ impl Cutting {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_search_that_found_nothing_counts_until_what_reached_beyond_an_end_has_ended() {
+        let mut cutting = Cutting::default();
+        assert!(cutting.is_to_be_searched(&[]));
+        cutting.was_searched(None);
+        assert!(cutting.is_to_be_searched(&[]), "it found something, which is gone by now");
+        cutting.was_searched(Some(vec![CutId(3), CutId(5)]));
+        assert!(!cutting.is_to_be_searched(&[CutId(5), CutId(4), CutId(3)]));
+        assert!(cutting.is_to_be_searched(&[CutId(5)]));
+        cutting.was_searched(Some(Vec::new()));
+        assert!(!cutting.is_to_be_searched(&[]) && !cutting.is_to_be_searched(&[CutId(3)]));
+        cutting.is_asked_anew();
+        assert!(cutting.is_to_be_searched(&[]));
+    }
 
     #[test]
     fn the_end_of_another_cut_is_another_one() {

@@ -170,7 +170,8 @@ pub(crate) struct Links {
     /// Clients draw their ids, and know nothing of those of others.
     clients: Map<(Tenant, ClientId), LinkId>,
     pub(crate) tenants: Tenants,
-    redial_after: BTreeMap<OsdId, Instant>,
+    /// Those whose link ended a moment ago.
+    pub(crate) redial_after: BTreeMap<OsdId, Instant>,
     /// Links on which an acknowledgement is due.
     to_ack: Vec<LinkId>,
     /// Links of which something was put aside.

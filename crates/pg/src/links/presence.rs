@@ -189,7 +189,10 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Pair, REPLICA};
     use base::map::OsdInfo;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
 
     const OTHER: OsdId = OsdId(1);
 
@@ -233,6 +236,24 @@ mod tests {
         let address = is_up.then_some(([127, 0, 0, 1], 7000).into());
         map.osds.insert(OTHER, OsdInfo { address, ..OsdInfo::default() });
         map
+    }
+
+    #[test]
+    fn who_has_another_address_is_dialled_at_once_however_short_ago_its_link_ended() {
+        let mut pair = Pair::new();
+        let (now, link) = (pair.alone.now, pair.link);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        let map = ClusterMap::clone(&pair.alone.osd.shared.volumes.map);
+        let same = map.osds[&REPLICA].address;
+        let other: SocketAddr = ([127, 0, 0, 2], 7001).into();
+        for (address, dialled) in [(same, vec![]), (Some(other), vec![other])] {
+            let mut map = map.clone();
+            map.revision += 1;
+            map.osds.get_mut(&REPLICA).expect("it is there").address = address;
+            pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
+            pair.alone.osd.end_turn(now, &mut pair.alone.io);
+            assert_eq!(pair.alone.io.dialled, dialled, "{address:?}");
+        }
     }
 
     #[test]

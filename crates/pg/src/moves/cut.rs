@@ -7,6 +7,12 @@
 //! number ([`Cutting::through`]); when all groups of the pool have, the manager takes it off the volume
 //! (`manager::decide::cuts`).
 //!
+//! To find what is left, all objects of the store are searched: once for all groups whose turn it is, and of a group not again
+//! before that can find something else. What it found is cut first, and when all of that has ended it is searched again. One
+//! that found nothing counts for as long as the epoch and the map by which it was made, for nothing is added afterwards but by
+//! what reached beyond an end then; it is repeated when that has ended. The blocks in which volumes end, which may be damaged
+//! for a long time, are looked at without it.
+//!
 //! # Why nothing comes back
 //! - *What is reported is so on all members in sync*: nothing is left in the primary's index, and nothing is under way in the
 //!   group or waits there that reaches beyond an end. What was ordered is committed then: it leaves the line no sooner.
@@ -95,37 +101,62 @@ impl Cuts {
 
     /// Finds what is left in the groups that this OSD leads, and notes what is done.
     fn look(&mut self, cx: &mut Context<'_, impl Io>) {
-        // Of which cuts something is left, by group.
+        // Of which cuts something is left, by group; and the groups that are to be searched.
         let mut left: BTreeMap<u32, Vec<CutId>> = BTreeMap::new();
+        let mut to_search = Vec::new();
         for index in cx.groups.indices() {
-            if may_cut(cx, index) && cutting(cx, index).is_some_and(|cutting| !cutting.is_settled) {
-                self.is_under_way = true;
-                // What was begun ends first: what it was for is looked at when it has.
-                if !cuts_in_line(cx, &cx.groups[index]) {
-                    left.insert(index, Vec::new());
-                }
+            let Some(cutting) = cutting(cx, index).filter(|cutting| !cutting.is_settled) else { continue };
+            if !may_cut(cx, index) {
+                continue;
             }
-        }
-        if left.is_empty() {
-            return;
+            self.is_under_way = true;
+            // What was begun ends first: what it was for is looked at when it has.
+            if cuts_in_line(cx, &cx.groups[index]) {
+                continue;
+            }
+            let reached: Vec<CutId> = cuts_reached(cx, &cx.groups[index]).collect();
+            if cutting.is_to_be_searched(&reached) {
+                to_search.push(index);
+            }
+            left.insert(index, reached);
         }
         if cx.breaks(Sabotage::KeepBeyondEnd) {
-            return left.into_iter().for_each(|(index, left)| note_left(cx, index, &left));
+            return left.into_keys().for_each(|index| note_left(cx, index, &[]));
         }
+        if !to_search.is_empty() {
+            self.search(cx, &to_search, &mut left);
+        }
+        for (index, mut left) in left {
+            self.look_at_tails(cx, index, &mut left);
+            note_left(cx, index, &left);
+        }
+    }
+
+    /// Finds the whole blocks that are left in these groups, among all objects of the store.
+    fn search(
+        &mut self,
+        cx: &mut Context<'_, impl Io>,
+        groups: &[u32],
+        left: &mut BTreeMap<u32, Vec<CutId>>,
+    ) {
+        cx.pass(Milestone::CutSearched);
+        let mut found: BTreeMap<u32, Vec<CutId>> = groups.iter().map(|index| (*index, Vec::new())).collect();
         for key in cx.disk.store.objects() {
             let Some(shrunk) = cx.volumes.shrunk.get(&key.volume) else { continue };
-            let found = cx.groups.find(key.pg).and_then(|index| left.get_mut(&index));
+            let found = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index));
             let (Some(found), Some(range)) = (found, blocks_beyond(key, shrunk.end)) else { continue };
             if holds_some(cx, &range) {
                 self.queue.push_back((Excess::Blocks(range), shrunk.cut));
                 found.push(shrunk.cut);
             }
         }
-        for (index, found) in &mut left {
-            found.extend(cuts_reached(cx, &cx.groups[*index]));
-            self.look_at_tails(cx, *index, found);
+        for (index, mut found) in found {
+            let left = left.entry(index).or_default();
+            if let Some(primary) = cx.groups[index].standing.primary_mut() {
+                primary.cutting.was_searched(found.is_empty().then(|| left.clone()));
+            }
+            left.append(&mut found);
         }
-        left.into_iter().for_each(|(index, left)| note_left(cx, index, &left));
     }
 
     /// Finds the blocks of a group in which volumes end.
@@ -163,7 +194,7 @@ pub(crate) fn heed(cx: &mut Context<'_, impl Io>) {
         let asks = cx.volumes.shrunk.values().any(|shrunk| shrunk.pool == group.pg.pool);
         let Some(primary) = group.standing.primary_mut() else { continue };
         match asks {
-            true => primary.cutting.is_settled = false,
+            true => primary.cutting.is_asked_anew(),
             false => primary.cutting = Cutting::default(),
         }
     }
@@ -333,6 +364,12 @@ mod tests {
         let mut blocks = Vec::new();
         alone.osd.store().for_each_block(&key(object), |block, checksum, _| blocks.push((block, checksum)));
         blocks
+    }
+
+    /// How often all objects were searched.
+    fn searches(alone: &Alone) -> u64 {
+        let mut passed = alone.osd.shared.journal.milestones();
+        passed.find(|(name, _)| *name == "cut: all objects are searched").map_or(0, |(_, times)| times)
     }
 
     /// What the primary of the one group reports.
@@ -514,11 +551,36 @@ mod tests {
         assert_eq!((through(&alone), held(&alone, 3).len()), (CutId(0), 1));
         let tried = alone.osd.view().damage().found;
         assert!((1..10).contains(&tried), "{tried} times");
+        assert_eq!(searches(&alone), 1, "no objects are searched for it");
         // It can be read again; or the volume is made smaller by that block.
         alone.io.bad = None;
         alone.run();
         alone.run();
         assert_eq!((through(&alone), held(&alone, 3)), (CutId(1), vec![(10, block_of(10, 1))]));
+    }
+
+    #[test]
+    fn objects_are_searched_again_only_when_something_ended_that_may_have_left_more() {
+        let mut alone = Alone::new();
+        let data = [7; BLOCK_BYTES];
+        let id = alone.with(|_, cx| {
+            let range = BlockRange::one(key(3), 10);
+            let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, 0, range);
+            cx.operations.live(id).checksums.push(crc32c(&data).into());
+            cx.hold(id);
+            id
+        });
+        hears_of(&mut alone, 3 * OBJECT_BYTES, Some(CutId(1)));
+        alone.run();
+        assert!(alone.osd.view().is_cutting());
+        assert_eq!((searches(&alone), through(&alone)), (1, CutId(0)));
+        alone.with(|_, cx| assert!(order::write(cx, id, &data)));
+        alone.run();
+        // Once for what it left, and once more when that was cut.
+        assert_eq!((searches(&alone), through(&alone), held(&alone, 3)), (3, CutId(1), vec![]));
+        assert!(!alone.osd.view().is_cutting());
+        alone.run();
+        assert_eq!(searches(&alone), 3);
     }
 
     #[test]
