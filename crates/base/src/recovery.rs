@@ -12,7 +12,7 @@ pub struct RecoveryShare(u8);
 
 impl RecoveryShare {
     /// The least and the most that can be set.
-    pub const BOUNDS: (u8, u8) = (1, 80);
+    const BOUNDS: (u8, u8) = (1, 80);
 
     /// It, in percent.
     #[must_use]

@@ -72,7 +72,8 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn set_encryption(&self, encryption: Encryption) -> Result<bool> {
-        self.set_value(keys::ENCRYPTION, encryption, "whether connections are encrypted").await
+        let what = "whether connections are encrypted";
+        self.change_value(keys::ENCRYPTION, what, |set| *set = encryption).await
     }
 
     /// A node's key, if it has one.

@@ -46,16 +46,7 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or settings that cannot be read.
     pub async fn change_settings(&self, change: impl Fn(&mut Settings)) -> Result<()> {
-        for _ in 0..ATTEMPTS_MAX {
-            let read: Read<Settings> = self.read(keys::SETTINGS).await?;
-            let before = read.value.unwrap_or_default();
-            let mut settings = before;
-            change(&mut settings);
-            if settings == before || self.commit(read.replaced_by(&settings)).await? {
-                return Ok(());
-            }
-        }
-        Err(ClusterError::Contended { what: "the cluster's settings".to_owned() })
+        self.change_value(keys::SETTINGS, "the cluster's settings", change).await.map(drop)
     }
 
     /// Sets how much of what OSDs do may be recovery while they serve clients. Says whether that is a change.
@@ -63,17 +54,20 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn set_recovery_share(&self, share: RecoveryShare) -> Result<bool> {
-        self.set_value(keys::RECOVERY_SHARE, share, "the share of recovery").await
+        self.change_value(keys::RECOVERY_SHARE, "the share of recovery", |set| *set = share).await
     }
 
-    /// Sets one value of the map. Says whether that is a change.
-    pub(crate) async fn set_value<T>(&self, key: &str, value: T, what: &str) -> Result<bool>
+    /// Changes a value that is as if it were the default where nobody has set it. Says whether that is a change.
+    pub(crate) async fn change_value<T>(&self, key: &str, what: &str, change: impl Fn(&mut T)) -> Result<bool>
     where
         T: Copy + Default + PartialEq + Serialize + DeserializeOwned,
     {
         for _ in 0..ATTEMPTS_MAX {
             let read: Read<T> = self.read(key).await?;
-            if read.value.unwrap_or_default() == value {
+            let before = read.value.unwrap_or_default();
+            let mut value = before;
+            change(&mut value);
+            if value == before {
                 return Ok(false);
             }
             if self.commit(read.replaced_by(&value)).await? {

@@ -22,6 +22,14 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
+    /// What one input comes to.
+    #[cfg(test)]
+    pub(crate) fn of(run: fn(&[u8], &mut Outcomes), input: &[u8]) -> Outcomes {
+        let mut seen = Outcomes::default();
+        run(input, &mut seen);
+        seen
+    }
+
     /// An input came to that.
     pub fn note(&mut self, what: &'static str, which: &'static str) {
         let count = self.counts.entry((what, which)).or_default();

@@ -71,7 +71,7 @@ impl Equivalents {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const FILE: &str = "crates/pg/src/a.rs";
@@ -92,7 +92,8 @@ mod tests {
         }
     }
 
-    fn list(root: &Path, entries: &[(Mutant, &str)]) -> anyhow::Result<Equivalents> {
+    /// What is read of a list of these, each with its reason, in a repository at `root`.
+    pub(crate) fn listed(root: &Path, entries: &[(Mutant, &str)]) -> anyhow::Result<Equivalents> {
         let entry = |(mutant, reason): &(Mutant, &str)| {
             let mut entry = serde_json::to_value(mutant).unwrap();
             entry["reason"] = (*reason).into();
@@ -108,7 +109,7 @@ mod tests {
     fn one_that_is_listed_is_known_by_its_words_wherever_it_stands() {
         let root = tempfile::tempdir().unwrap();
         let entries = [(mutant(1, "a < b", 1), "b is never reached"), (mutant(2, "gone", 0), "no more")];
-        let list = list(root.path(), &entries).unwrap();
+        let list = listed(root.path(), &entries).unwrap();
         assert_eq!(list.reason(&mutant(90, "a < b", 1)), Some("b is never reached"));
         assert_eq!(list.reason(&mutant(1, "a < b", 0)), None, "another in the same words");
         assert_eq!(list.reason(&mutant(1, "a < c", 1)), None);
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn who_gives_no_reason_lists_none() {
         let root = tempfile::tempdir().unwrap();
-        assert!(list(root.path(), &[(mutant(1, "a < b", 0), " ")]).is_err());
+        assert!(listed(root.path(), &[(mutant(1, "a < b", 0), " ")]).is_err());
         assert!(Equivalents::read(&root.path().join("elsewhere")).is_err(), "there is no list");
     }
 

@@ -341,6 +341,7 @@ pub fn list(root: &Path, packages: &[String]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::equivalent::tests::listed;
     use crate::scope::Mutant;
 
     fn catalogue(mutants: u32) -> Catalogue {
@@ -446,18 +447,8 @@ mod tests {
     fn one_that_is_listed_as_equivalent_is_not_judged_unless_it_was_killed() {
         let catalogue = catalogue(3);
         let root = tempfile::tempdir().unwrap();
-        let entries: Vec<serde_json::Value> = [1_u32, 2]
-            .iter()
-            .map(|number| {
-                let mut entry = serde_json::to_value(&catalogue.mutants[number]).unwrap();
-                entry["reason"] = "it is right as well".into();
-                entry
-            })
-            .collect();
-        fs::create_dir_all(root.path().join("crates/mutants")).unwrap();
-        let text = serde_json::to_string(&entries).unwrap();
-        fs::write(root.path().join("crates/mutants/equivalent.json"), text).unwrap();
-        let equivalents = Equivalents::read(root.path()).unwrap();
+        let entries = [1, 2].map(|number| (catalogue.mutants[&number].clone(), "it is right as well"));
+        let equivalents = listed(root.path(), &entries).unwrap();
         let verdict = |results: &Results, number: u32| {
             results.judged.get(&catalogue.mutants[&number].key()).map(|one| one.verdict.clone())
         };

@@ -44,8 +44,6 @@ fn cost_of_push(blocks: u16) -> u32 {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// The part of what this OSD does that may be recovery.
-    pub(crate) share: RecoveryShare,
     /// When the pushes so far have had their time.
     free_at: Instant,
     /// When the next push may be started; `None` if nothing waits for that.
@@ -102,10 +100,10 @@ impl Pace {
         if self.is_busy(now) { PUSH_BLOCKS_BUSY } else { PUSH_BLOCKS }
     }
 
-    /// A push of so many blocks is started.
-    pub(crate) fn push_begins(&mut self, now: Instant, blocks: u16) {
+    /// A push of so many blocks is started, where recovery has that share.
+    pub(crate) fn push_begins(&mut self, now: Instant, blocks: u16, share: RecoveryShare) {
         self.clients.turn(now);
-        let percent = self.share.percent();
+        let percent = share.percent();
         let of_clients = self.clients.per_second * u64::from(percent) / u64::from(100 - percent);
         let least = u64::from(percent * LEAST_PER_PERCENT * cost_of_push(PUSH_BLOCKS_BUSY));
         let takes = u64::from(cost_of_push(blocks)) * NANOSECONDS as u64 / of_clients.max(least);
@@ -130,7 +128,8 @@ mod tests {
 
     /// Blocks a second that are pushed, in pushes of `blocks`, while clients get so many operations of a block each a second.
     fn pushed_beside(share: u8, operations: u64, blocks: u16) -> u32 {
-        let mut pace = Pace { share: RecoveryShare::try_from(share).expect("it is one"), ..Pace::default() };
+        let share = RecoveryShare::try_from(share).expect("it is one");
+        let mut pace = Pace::default();
         let mut pushed = 0;
         for tick in 0..110_000 {
             let now = at(1_000_000 + 10 * tick);
@@ -140,7 +139,7 @@ mod tests {
             }
             if pace.next_at.is_none_or(|next| now >= next) && pace.may_push(now, 0) {
                 pace.pause_ends();
-                pace.push_begins(now, blocks.min(pace.push_blocks(now)));
+                pace.push_begins(now, blocks.min(pace.push_blocks(now)), share);
                 // Once it is known what clients get.
                 if tick >= 10_000 {
                     pushed += u32::from(blocks.min(PUSH_BLOCKS_BUSY));
@@ -183,7 +182,7 @@ mod tests {
         let mut pace = Pace::default();
         pace.client_came(at(1_000_000));
         for _ in 0..10_000 {
-            pace.push_begins(at(1_000_000), PUSH_BLOCKS);
+            pace.push_begins(at(1_000_000), PUSH_BLOCKS, RecoveryShare::default());
         }
         assert!(!pace.may_push(at(1_099_999), 0));
         assert!(pace.may_push(at(1_100_000), 0));
@@ -202,7 +201,7 @@ mod tests {
         let mut pace = Pace::default();
         pace.client_came(at(1_000_000));
         assert_eq!(pace.push_blocks(at(1_199_999)), PUSH_BLOCKS_BUSY);
-        pace.push_begins(at(1_199_999), 1000);
+        pace.push_begins(at(1_199_999), 1000, RecoveryShare::default());
         assert!(!pace.may_push(at(1_199_999), 0));
         assert!(pace.may_push(at(1_200_000), u32::MAX));
         assert_eq!(pace.push_blocks(at(1_200_000)), PUSH_BLOCKS);

@@ -492,7 +492,6 @@ impl Router {
         }
         placement::heed(cx, map);
         cx.volumes.map = map.clone();
-        cx.pace.share = map.recovery_share;
         placement::leave_removed(cx, &mut self.deletions);
         self.splits.by_map(cx);
         for group in cx.groups.iter_mut() {

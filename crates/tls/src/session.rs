@@ -10,6 +10,7 @@ use rustls::crypto::cipher::{
 use rustls::kernel::KernelConnection;
 use rustls::{
     AlertDescription, ConnectionTrafficSecrets, ContentType, Error, ExtractedSecrets, ProtocolVersion,
+    Tls13CipherSuite,
 };
 use std::collections::VecDeque;
 
@@ -57,27 +58,33 @@ impl Session {
     ) -> Result<Session, Error> {
         let not_tls13 = || Error::General("the handshake was not one of TLS 1.3".to_owned());
         let suite = keys.negotiated_cipher_suite().tls13().ok_or_else(not_tls13)?;
-        let algorithm = suite.aead_alg;
         let (sealed, secret) = secrets.tx;
-        let (key, iv) = key_of(secret)?;
-        let encrypter = algorithm.encrypter(key, iv);
+        let sealing = key_of(secret)?;
         let (opened, secret) = secrets.rx;
-        let (key, iv) = key_of(secret)?;
-        let decrypter = algorithm.decrypter(key, iv);
-        Ok(Session {
-            algorithm,
-            encrypter,
-            decrypter,
-            sealed,
-            opened,
+        let opening = key_of(secret)?;
+        Ok(Session { sealed, opened, ..Session::with(suite, [sealing, opening], Box::new(keys)) })
+    }
+
+    /// One with the first keys for sealing and for opening, and with those that follow.
+    fn with(
+        suite: &'static Tls13CipherSuite,
+        [sealing, opening]: [(AeadKey, Iv); 2],
+        next_keys: Box<dyn NextKeys>,
+    ) -> Session {
+        Session {
+            algorithm: suite.aead_alg,
+            encrypter: suite.aead_alg.encrypter(sealing.0, sealing.1),
+            decrypter: suite.aead_alg.decrypter(opening.0, opening.1),
+            sealed: 0,
+            opened: 0,
             // Well before the limit, which is where an attacker's odds stop being negligible.
             records_per_key: suite.common.confidentiality_limit / 2,
-            next_keys: Box::new(keys),
+            next_keys,
             incoming: Incoming::default(),
             idle_records: 0,
             must_update: false,
             end: None,
-        })
+        }
     }
 
     /// Both ends of a connection without a handshake, which takes a hundred times as long: under keys that everybody knows.
@@ -91,23 +98,8 @@ impl Session {
         let suite = suite.tls13().expect("the cipher is one of TLS 1.3");
         [(0, 1), (1, 0)].map(|(sealing, opening)| {
             let mut next_keys = KnownKeys { sealing, opening };
-            let (key, iv) = next_keys.for_sealing();
-            let encrypter = suite.aead_alg.encrypter(key, iv);
-            let (key, iv) = next_keys.for_opening();
-            let decrypter = suite.aead_alg.decrypter(key, iv);
-            Session {
-                algorithm: suite.aead_alg,
-                encrypter,
-                decrypter,
-                sealed: 0,
-                opened: 0,
-                records_per_key: suite.common.confidentiality_limit / 2,
-                next_keys: Box::new(next_keys),
-                incoming: Incoming::default(),
-                idle_records: 0,
-                must_update: false,
-                end: None,
-            }
+            let keys = [next_keys.for_sealing(), next_keys.for_opening()];
+            Session::with(suite, keys, Box::new(next_keys))
         })
     }
 

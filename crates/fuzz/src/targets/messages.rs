@@ -198,11 +198,7 @@ mod tests {
         let input = &examples()[0];
         let mut spoilt = input.clone();
         spoilt[1] ^= 0xff;
-        let outcome = |input: &[u8]| {
-            let mut seen = Outcomes::default();
-            run(input, &mut seen);
-            seen
-        };
+        let outcome = |input: &[u8]| Outcomes::of(run, input);
         let hello = ("message", "Hello");
         assert_eq!((outcome(input).times(hello), outcome(&spoilt).times(hello)), (1, 1));
         spoilt[0] = 0;

@@ -301,12 +301,6 @@ pub(super) fn expected() -> Vec<Outcome> {
 mod tests {
     use super::*;
 
-    fn outcomes(input: &[u8]) -> Outcomes {
-        let mut seen = Outcomes::default();
-        run(input, &mut seen);
-        seen
-    }
-
     #[test]
     fn a_read_is_answered_in_chunks_or_in_one_go() {
         // A read of 100 bytes; then its first half, its second, as the last chunk; or all of it.
@@ -314,7 +308,7 @@ mod tests {
         let in_chunks = [&[0, 0][..], &read, &[5, 0, 2, 2], &[5, 0, 2 | 8, 0]].concat();
         let at_once = [&[1, 0][..], &read, &[5, 0, 0, 0]].concat();
         for (input, how, times) in [(in_chunks, "structured", 2), (at_once, "simple", 1)] {
-            let seen = outcomes(&input);
+            let seen = Outcomes::of(run, &input);
             assert_eq!(seen.times(("connected", how)), 1, "{seen}");
             assert_eq!((seen.times(("read", "data")), seen.times(("ended", "done"))), (times, 1), "{seen}");
             assert_eq!(seen.times(("open", "ready")), 1, "{seen}");

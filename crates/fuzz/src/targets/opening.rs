@@ -764,12 +764,6 @@ pub(super) fn expected() -> Vec<Outcome> {
 mod tests {
     use super::*;
 
-    fn outcomes(input: &[u8]) -> Outcomes {
-        let mut seen = Outcomes::default();
-        run(input, &mut seen);
-        seen
-    }
-
     #[test]
     fn drives_have_what_there_is_to_edit_and_open_as_they_are() {
         let kinds = |image: &Image| {
@@ -784,7 +778,7 @@ mod tests {
         assert!(kinds(&IMAGES[0]).len() >= 8, "{:?}", kinds(&IMAGES[0]));
         assert!(IMAGES[0].pages.is_empty() && IMAGES[1].pages.len() > 4 && IMAGES[2].pages.len() > 4);
         for image in 0..3u8 {
-            let seen = outcomes(&[SEALED | image << IMAGE_SHIFT]);
+            let seen = Outcomes::of(run, &[SEALED | image << IMAGE_SHIFT]);
             assert_eq!(seen.times(("opened", "consistent")), 1, "{image}: {seen}");
         }
     }
@@ -800,7 +794,7 @@ mod tests {
             (5, 0, 7, ("damaged", "a checkpoint's page")),
         ] {
             let edit = [&[place, index, field, 1][..], &1u64.to_le_bytes()].concat();
-            let with = |choice: u8| outcomes(&[&[choice | 1 << IMAGE_SHIFT][..], &edit].concat());
+            let with = |choice: u8| Outcomes::of(run, &[&[choice | 1 << IMAGE_SHIFT][..], &edit].concat());
             let (right, wrong) = (with(SEALED | PRINTED), with(0));
             assert_eq!(right.times(("opened", "consistent")), 1, "{place} {field}: {right}");
             assert_eq!(wrong.times(told_as), 1, "{place} {field}: {wrong}");

@@ -321,29 +321,24 @@ pub(super) fn expected_of_superblocks() -> Vec<Outcome> {
 mod tests {
     use super::*;
 
-    fn outcome(run: fn(&[u8], &mut Outcomes), input: &[u8]) -> Outcomes {
-        let mut seen = Outcomes::default();
-        run(input, &mut seen);
-        seen
-    }
-
     #[test]
     fn what_is_put_right_is_taken_by_those_who_read_it() {
         for (kind, header) in KINDS.iter().map(|(kind, _)| (*kind, header_with(&[*kind]))) {
-            let [right, wrong] = [SEALED, 0].map(|choice| outcome(batch, &[&[choice][..], &header].concat()));
+            let [right, wrong] =
+                [SEALED, 0].map(|choice| Outcomes::of(batch, &[&[choice][..], &header].concat()));
             assert_eq!(right.times(("record", name_of(kind))), 1, "{kind:?}: {right}");
             assert_eq!(wrong.times(("foreign", "")), 1);
         }
         let both = &superblocks()[0];
-        assert_eq!(outcome(superblock, both).times(("identity", "")), 1);
+        assert_eq!(Outcomes::of(superblock, both).times(("identity", "")), 1);
         let as_it_is = [&[0][..], &both[1..]].concat();
-        assert_eq!(outcome(superblock, &as_it_is).times(("refused", "damaged superblocks")), 1);
+        assert_eq!(Outcomes::of(superblock, &as_it_is).times(("refused", "damaged superblocks")), 1);
         let mut one_bit_more = pages()[2].clone();
         one_bit_more[1 + CHANGES * CHANGE_BYTES] ^= 4;
-        assert_eq!(outcome(page, &one_bit_more).times(("page", "of some blocks")), 1);
+        assert_eq!(Outcomes::of(page, &one_bit_more).times(("page", "of some blocks")), 1);
         one_bit_more[0] = 0;
-        assert_eq!(outcome(page, &one_bit_more).times(("refused", "size")), 1);
-        let whole = outcome(page, &pages()[1]);
+        assert_eq!(Outcomes::of(page, &one_bit_more).times(("refused", "size")), 1);
+        let whole = Outcomes::of(page, &pages()[1]);
         assert_eq!(whole.times(("page", "of all blocks")), 1, "{whole}");
     }
 }

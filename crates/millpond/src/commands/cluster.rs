@@ -59,7 +59,7 @@ Examples:
 It concerns members of placement groups that catch up, and OSDs that are filled, from 1% to 80%; 10% unless it is set. An
 OSD that serves clients copies that share of what it does, and no less than 2 MiB a second for each percent: at 10%, 100 GiB
 of one drive's take 85 minutes at most, and a drive that is filled by many takes as much less. One that serves nobody copies
-as fast as it can, and so does everybody what clients wait for.";
+as fast as it can. So does any for a group that takes no writes until then: clients wait for nothing else.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:

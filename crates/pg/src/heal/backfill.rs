@@ -304,7 +304,7 @@ impl Backfill {
                     let cost = cost_of(block_count);
                     joined.pushed += u32::from(cost);
                     joined.put_back(range.behind(block_count));
-                    cx.pace.push_begins(cx.now, block_count);
+                    cx.pace.push_begins(cx.now, block_count, cx.volumes.map.recovery_share);
                     let purpose = Purpose::Backfill { learner: osd, session, cost };
                     push(cx, index, purpose, BlockRange { block_count, ..range });
                 }
