@@ -1,10 +1,14 @@
 //! The command as a new user meets it: help, wrong calls, wrong devices, directories without a cluster.
 
+use crate::common::site::Site;
 use crate::common::{OnDrop, Process, attempt, command, millpond, names, path, wait_until};
+use serde_json::Value;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use testkit::prerequisites::not_tested;
+use testkit::Etcd;
+use testkit::prerequisites::{installed, not_tested};
 
 /// Runs it, expects that exit code, and gives what it wrote to stderr.
 #[track_caller]
@@ -337,6 +341,41 @@ fn a_later_up_refuses_flags_that_contradict_the_cluster() {
         arguments.extend(*flags);
         names(&refused(2, &arguments), &[flags[0], expected, "leave"]);
     }
+}
+
+/// Whether the one OSD is reached at all of these addresses, and others are told the first.
+fn is_reached_at(site: &Site, addresses: &[&str]) -> bool {
+    let (_, status, _) = site.attempt(&["status", "--json"]);
+    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    let told = status["osds"][0]["address"].as_str().and_then(|address| address.rsplit_once(':'));
+    told.is_some_and(|(first, port)| {
+        let is_reached = |address: &&str| TcpStream::connect(format!("{address}:{port}")).is_ok();
+        first == addresses[0] && addresses.iter().all(is_reached)
+    })
+}
+
+#[test]
+fn a_node_that_joins_is_reached_at_every_address_that_it_was_given_and_so_it_is_when_it_starts_again() {
+    let test = "a node is reached at every address that it was given";
+    if !installed(test, &["etcd", "pkill"]) {
+        return;
+    }
+    if Path::new("/run/systemd/system").exists() && nix::unistd::geteuid().is_root() {
+        return not_tested(test, "systemd would run its node as that of this machine");
+    }
+    let (site, etcd) = (Site::new("h"), Etcd::start(1, &[]));
+    let _ends = OnDrop(|| site.kill_everything());
+    let drive = sparse(site.scratch(), "drive", 512 << 20);
+    site.run(&["cluster", "init", "--registry", &etcd.url()]);
+    let token = site.run(&["cluster", "token"]);
+    let join = ["node", "join", token.trim(), "--device", path(&drive), "--listen"];
+    let again = [&join[..], &["127.0.0.2", "--listen", "127.0.0.2"]].concat();
+    site.refused(&again, &["127.0.0.2 is given twice"]);
+    site.run(&[&join[..], &["127.0.0.2", "--listen", "127.0.0.1"]].concat());
+    wait_until("it is reached at both", || is_reached_at(&site, &["127.0.0.2", "127.0.0.1"]));
+    site.run(&["node", "stop"]);
+    site.run(&["node", "start"]);
+    wait_until("it is reached at both again", || is_reached_at(&site, &["127.0.0.2", "127.0.0.1"]));
 }
 
 #[test]
