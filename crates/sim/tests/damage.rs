@@ -9,11 +9,25 @@ use sim::lookalike;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
-use store::layout::{BATCH_MAGIC, BatchHeader, FORMAT_VERSION};
-use store::{Device, Expected, OpenError, Options, Secret, Store};
-use zerocopy::IntoBytes;
+use store::layout::{
+    BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
+    Superblock,
+};
+use store::{Device, Expected, OpenError, Options, RecordKind, Secret, Store};
+use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
+/// First blocks and numbers of blocks that no object has, some with a sum that is little in 16 bits.
+const BEYOND_AN_OBJECT: [(u16, u16); 8] = [
+    (0, 1025),
+    (1, 1024),
+    (200, 900),
+    (1024, 1),
+    (u16::MAX, 1),
+    (u16::MAX, 2),
+    (1, u16::MAX),
+    (u16::MAX, u16::MAX),
+];
 
 fn options() -> Options {
     Options {
@@ -42,6 +56,20 @@ fn location(store: &Store, block: u16) -> Option<u32> {
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     store.lookup(&Machine::key(0), block, 1, &mut extents, &mut checksums);
     extents[0].location.map(|location| location.0)
+}
+
+fn offset_of(block: u32) -> u64 {
+    u64::from(block) * BLOCK_BYTES as u64
+}
+
+/// Changes a block that begins with the checksum of what follows.
+fn rewrite(drive: &mut SimDrive, offset: u64, change: impl FnOnce(&mut [u8])) {
+    let mut block = vec![0; BLOCK_BYTES];
+    drive.read(offset, &mut block).unwrap();
+    change(&mut block);
+    let checksum = crc32c(&block[4..]);
+    block[..4].copy_from_slice(&checksum.to_le_bytes());
+    drive.write(offset, &block).unwrap();
 }
 
 fn open_error(drive: SimDrive) -> OpenError {
@@ -80,13 +108,9 @@ fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
     for (version, advice) in [(older, "use the older program"), (newer, "use the newer program")] {
         let mut drive = machine(1).shut_down();
         for copy in [0, SECOND_SUPERBLOCK] {
-            let offset = u64::from(copy) * BLOCK_BYTES as u64;
-            let mut block = vec![0; BLOCK_BYTES];
-            drive.read(offset, &mut block).unwrap();
-            block[12..16].copy_from_slice(&version.to_le_bytes());
-            let checksum = crc32c(&block[4..]);
-            block[..4].copy_from_slice(&checksum.to_le_bytes());
-            drive.write(offset, &block).unwrap();
+            rewrite(&mut drive, offset_of(copy), |block| {
+                block[12..16].copy_from_slice(&version.to_le_bytes());
+            });
         }
         let error = open_error(drive).to_string();
         assert!(error.contains(&format!("version {version}")) && error.contains(advice), "{error}");
@@ -96,17 +120,75 @@ fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
 #[test]
 fn a_record_of_an_unknown_kind_is_an_error_that_names_its_place_and_what_to_do() {
     let machine = machine(20);
-    let header = u64::from(location(&machine.store, 10).unwrap() - 1) * BLOCK_BYTES as u64;
+    let header = offset_of(location(&machine.store, 10).unwrap() - 1);
     let mut drive = machine.drive;
-    let mut block = vec![0; BLOCK_BYTES];
-    drive.read(header, &mut block).unwrap();
-    block[size_of::<BatchHeader>()] = 99;
-    let checksum = crc32c(&block[4..]);
-    block[..4].copy_from_slice(&checksum.to_le_bytes());
-    drive.write(header, &block).unwrap();
+    rewrite(&mut drive, header, |block| block[size_of::<BatchHeader>()] = 99);
     let error = open_error(drive).to_string();
     for part in [&format!("offset {header}"), "kind 99", "use the newer program"] {
         assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn a_record_of_blocks_that_no_object_has_is_an_error_that_names_the_batch() {
+    let machine = machine(20);
+    let header = offset_of(location(&machine.store, 10).unwrap() - 1);
+    let open = |kind: RecordKind, (first_block, block_count): (u16, u16)| {
+        let mut drive = machine.drive.copy();
+        rewrite(&mut drive, header, |block| {
+            let (record, _) = Record::mut_from_prefix(&mut block[size_of::<BatchHeader>()..]).unwrap();
+            record.kind = kind as u8;
+            (record.first_block, record.block_count) = (first_block.into(), block_count.into());
+        });
+        Machine::open(drive, &options()).map(drop).map_err(|(_, error)| error)
+    };
+    open(RecordKind::Write, (1022, 2)).expect("they are an object's last");
+    for kind in (1..).map_while(RecordKind::from_number) {
+        for blocks in BEYOND_AN_OBJECT {
+            let Err(OpenError::Impossible { what, offset }) = open(kind, blocks) else {
+                panic!("{kind:?} of {blocks:?} is no error, or another");
+            };
+            let record_bytes = size_of::<Record>() + 4 * kind.tail_words(blocks.1);
+            let expected = match size_of::<BatchHeader>() + record_bytes > BLOCK_BYTES {
+                true => "the number of records of the batch",
+                false => "a record of the batch",
+            };
+            assert_eq!((what, offset), (expected, header), "{kind:?} of {blocks:?}");
+        }
+    }
+}
+
+#[test]
+fn an_entry_of_a_groups_log_about_blocks_that_no_object_has_is_an_error_that_names_the_checkpoint() {
+    let shut_down = machine(20).shut_down();
+    let mut block = vec![0; BLOCK_BYTES];
+    shut_down.copy().read(0, &mut block).unwrap();
+    let superblock = Superblock::read_from_bytes(&block).unwrap();
+    let [root] = superblock.pieces() else { panic!("a small root is in one piece") };
+    let root_offset = offset_of(root.location.get());
+    // Behind the one object and the one group.
+    let entry_at = size_of::<RootHeader>() + size_of::<RootObject>() + size_of::<RootGroup>();
+    let open = |(first_block, block_count): (u16, u16)| {
+        let (mut drive, mut block) = (shut_down.copy(), vec![0; BLOCK_BYTES]);
+        drive.read(root_offset, &mut block).unwrap();
+        let (entry, _) = RootEntry::mut_from_prefix(&mut block[entry_at..]).unwrap();
+        assert_eq!((entry.sequence.get(), entry.first_block.get(), entry.block_count.get()), (1, 0, 2));
+        (entry.first_block, entry.block_count) = (first_block.into(), block_count.into());
+        drive.write(root_offset, &block).unwrap();
+        let checksum = crc32c(&block[..root.bytes.get() as usize]);
+        for copy in [0, SECOND_SUPERBLOCK] {
+            rewrite(&mut drive, offset_of(copy), |block| {
+                Superblock::mut_from_bytes(block).unwrap().root[0].crc32c = checksum.into();
+            });
+        }
+        Machine::open(drive, &options()).map(drop).map_err(|(_, error)| error)
+    };
+    open((1022, 2)).expect("they are an object's last");
+    for blocks in BEYOND_AN_OBJECT {
+        let Err(OpenError::Impossible { what, offset }) = open(blocks) else {
+            panic!("an entry of {blocks:?} is no error, or another");
+        };
+        assert_eq!((what, offset), ("a group in the root of the checkpoint", root_offset), "{blocks:?}");
     }
 }
 
