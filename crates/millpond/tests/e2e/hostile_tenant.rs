@@ -58,6 +58,8 @@ const VOLUME_SIZE: &str = "128MiB";
 const IMPATIENCE: Duration = Duration::from_millis(100);
 /// What clients ask.
 const REQUESTS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Zero, Kind::Allocated];
+/// An OSD logs no more often that it refuses connections.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// How long it floods on one connection.
 const FLOOD: Duration = Duration::from_millis(200);
 
@@ -610,6 +612,17 @@ fn percentile(took: &mut [Duration], percent: usize) -> Duration {
     *took.get(took.len() * percent / 100).expect("something was measured")
 }
 
+/// Asserts that of all connections that the OSDs refused few lines tell, in the time since they were started.
+fn assert_logged_in_sum(pond: &Pond, started: Instant) {
+    for node in 0..3 {
+        let log = pond.log(&format!("node.{node}.log"));
+        let tells = |line: &&str| line.contains("node::shard: ") && line.contains("refused");
+        let lines = log.lines().filter(tells).count() as u64;
+        let most = 1 + started.elapsed().as_secs() / LOG_PAUSE.as_secs();
+        assert!((1..=most).contains(&lines), "node.{node} tells of it in {lines} lines, {most} at most");
+    }
+}
+
 /// Waits while neighbours work; the client that is measured must go on.
 fn pass<T>(time: Duration, watch: &mut Watch, good: &ScopedJoinHandle<'_, T>) {
     let end = Instant::now() + time;
@@ -696,6 +709,7 @@ fn who_does_what_he_can_with_the_key_of_one_pool_harms_no_other() {
     let is_long = time >= LONG;
     let connections = if is_long { CONNECTIONS_LONG } else { CONNECTIONS };
     let mut random = Random::seeded();
+    let started = Instant::now();
     let scene = Scene::new();
     // After the cluster was started, which raises its own.
     let (_, limit) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -796,6 +810,7 @@ fn who_does_what_he_can_with_the_key_of_one_pool_harms_no_other() {
     eprintln!("the most memory of the nodes' processes: {memory:?} MiB");
     assert!(watch.memory_max.iter().all(|bytes| *bytes <= MEMORY_MAX), "{memory:?} MiB");
     assert_eq!(scene.pond.up_pid(), up, "the process that keeps the nodes running ended");
+    assert_logged_in_sum(&scene.pond, started);
     assert!(acts.values().all(|count| *count > 0), "something was never done: {acts:?}");
     assert!(served > 0, "an honest neighbour is served");
     assert!(!is_long || too_many > 0, "one key has as many connections as it likes");
