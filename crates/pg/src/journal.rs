@@ -76,6 +76,7 @@ milestones! {
     CutBlocks = "cut: whole blocks",
     CutTail = "cut: a part of a block",
     CutSettled = "cut: nothing is left beyond the ends",
+    DeletionSearched = "deletion: all objects are searched",
     LeftGroup = "placement: deletes what it held",
     LeftGroupReturns = "placement: is a member again before it deleted everything",
     PoolForgotten = "placement: nothing is left of a removed pool",

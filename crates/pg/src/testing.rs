@@ -256,6 +256,12 @@ impl Alone {
     pub(crate) fn holds(&self, key: ObjectKey) -> bool {
         self.osd.shared.disk.store.objects().any(|held| held == key)
     }
+
+    /// How often a milestone of that name was passed.
+    pub(crate) fn passed(&self, milestone: &str) -> u64 {
+        let mut passed = self.osd.shared.journal.milestones();
+        passed.find(|(name, _)| *name == milestone).map_or(0, |(_, times)| times)
+    }
 }
 
 /// The OSD with a replica, which a test speaks for: OSD 1, in sync with it in the one group that it leads.

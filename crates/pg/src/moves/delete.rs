@@ -3,6 +3,10 @@
 //! What a removed volume held is deleted by the primary, as ordinary ordered zeroings. Of a group that this OSD left it
 //! deletes its own copy alone; before the first block goes, its log says that it does not tell any more what it has. When nothing
 //! of a removed pool is there any more, the logs of its groups go too: no number of a pool is ever used again.
+//!
+//! To find it, all objects of the store are searched, when a map or a group that is left asks for it. What cannot go at this
+//! moment, as where another OSD leads the group, is tried again and again without that: the objects are searched once more only
+//! when some of what was found has gone.
 
 use crate::broken::Sabotage;
 use crate::context::Context;
@@ -25,21 +29,28 @@ const AT_ONCE: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
     pub(crate) queue: VecDeque<ObjectKey>,
-    /// There may be more to delete than what is in the queue.
+    /// What was in the queue and could not go: it is tried again when all that was in it has been.
+    waiting: VecDeque<ObjectKey>,
+    /// There may be more to delete than what was found.
     pub(crate) are_due: bool,
 }
 
 impl Deletions {
     /// Whether nothing is to be deleted.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.are_due
+        self.queue.is_empty() && self.waiting.is_empty() && !self.are_due
     }
 
-    /// Looks for what is to be deleted, when all that was found before is.
+    /// Looks for what is to be deleted, when all that was found before was tried.
     pub(crate) fn look(&mut self, cx: &mut Context<'_, impl Io>) {
-        if !self.are_due || !self.queue.is_empty() {
+        if !self.queue.is_empty() {
             return;
         }
+        if !self.are_due {
+            return std::mem::swap(&mut self.queue, &mut self.waiting);
+        }
+        cx.pass(Milestone::DeletionSearched);
+        self.waiting.clear();
         let is_due = |key: &ObjectKey| {
             let has_left = cx.groups.find(key.pg).is_some_and(|index| cx.groups[index].has_left());
             cx.volumes.is_removed(key.volume) || has_left
@@ -48,45 +59,57 @@ impl Deletions {
         let is_forgotten = forget_removed(cx);
         // What was pushed here just before may not be among the objects yet.
         let may_come = |group: &Group| group.staged_count > 0 && group.has_left();
-        self.are_due = !self.queue.is_empty() || cx.groups.iter().any(may_come) || !is_forgotten;
+        self.are_due = cx.groups.iter().any(may_come) || !is_forgotten;
     }
 
     /// Deletes objects a few at a time.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
         for _ in 0..AT_ONCE {
             let Some(key) = self.queue.pop_front() else { return };
-            let Some(group) = cx.groups.find(key.pg) else { continue };
-            if !cx.groups[group].holds(&key) {
-                // It went to the other half since, and is looked for there.
-                self.are_due = true;
-                continue;
-            }
-            let is_done = match cx.groups[group].has_left() {
-                true => !matches!(delete_left(cx, group, key), Err(StageError::Busy)),
-                // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
-                false => !cx.volumes.is_removed(key.volume) || delete_everywhere(cx, group, key),
-            };
-            if !is_done {
-                return self.queue.push_front(key);
+            match delete(cx, key) {
+                Ok(true) => self.are_due = true,
+                Err(StageError::Busy) => return self.queue.push_front(key),
+                Ok(false) | Err(_) => self.waiting.push_back(key),
             }
         }
     }
 }
 
-/// Deletes an object of a removed volume at all members, if this OSD leads its group and nothing is under way on it; else it
-/// is found again later. `false` when the store has no room right now.
-fn delete_everywhere(cx: &mut Context<'_, impl Io>, group: u32, key: ObjectKey) -> bool {
+/// Deletes an object. `false` if that cannot be at this moment.
+///
+/// # Errors
+/// When the store does not take it.
+fn delete(cx: &mut Context<'_, impl Io>, key: ObjectKey) -> Result<bool, StageError> {
+    let Some(group) = cx.groups.find(key.pg) else { return Ok(false) };
+    if cx.disk.store.block_count(&key) == 0 || !cx.groups[group].holds(&key) {
+        // It is gone, or went to the other half and is looked for there.
+        return Ok(true);
+    }
+    match cx.groups[group].has_left() {
+        true => delete_left(cx, group, key).map(|()| true),
+        // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
+        false if !cx.volumes.is_removed(key.volume) => Ok(true),
+        false => delete_everywhere(cx, group, key),
+    }
+}
+
+/// Deletes an object of a removed volume at all members. `false` if this OSD does not lead its group, or something is under way
+/// on it.
+///
+/// # Errors
+/// [`StageError::Busy`] when there is no room for it right now.
+fn delete_everywhere(cx: &mut Context<'_, impl Io>, group: u32, key: ObjectKey) -> Result<bool, StageError> {
     let range = BlockRange::whole(key);
     let state = &cx.groups[group];
     if !state.is_active() || !state.is_writable() || cx.must_wait(group, &range) {
-        return true;
+        return Ok(false);
     }
     let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, group, range);
-    let is_ordered = order::zero(cx, id);
-    if !is_ordered {
+    if !order::zero(cx, id) {
         cx.operations.remove(id);
+        return Err(StageError::Busy);
     }
-    is_ordered
+    Ok(true)
 }
 
 /// Deletes an object of a group that this OSD left.
@@ -167,6 +190,35 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.run();
         assert!(!alone.holds(key));
+    }
+
+    #[test]
+    fn objects_are_not_searched_again_for_what_cannot_go_until_something_changed() {
+        let mut alone = Alone::new();
+        let [busy, free] = [3, 4].map(|object| ObjectKey { pg: PG, volume: VOLUME, object });
+        [busy, free].into_iter().for_each(|key| alone.write(key));
+        let id = alone.with(|_, cx| {
+            let range = BlockRange::one(busy, 0);
+            let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+            cx.hold(id);
+            id
+        });
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.run();
+        let searches = |alone: &Alone| alone.passed("deletion: all objects are searched");
+        let before = searches(&alone);
+        // For the map, and when the one that could go had gone.
+        assert!((2..=3).contains(&before), "{before}");
+        alone.run();
+        assert_eq!((searches(&alone), alone.holds(busy), alone.holds(free)), (before, true, false));
+        assert!(!alone.osd.router.deletions.is_idle());
+        alone.with(|_, cx| assert!(order::zero(cx, id)));
+        alone.run();
+        assert_eq!((searches(&alone), alone.holds(busy)), (before + 1, false));
+        assert!(alone.osd.router.deletions.is_idle());
     }
 
     /// The map without its pool, and what belongs to that.
