@@ -58,7 +58,7 @@ const VOLUME_SIZE: &str = "128MiB";
 const IMPATIENCE: Duration = Duration::from_millis(100);
 /// What clients ask.
 const REQUESTS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Zero, Kind::Allocated];
-/// An OSD logs no more often that it refuses connections.
+/// How often an OSD logs that it refuses connections, at most.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// How long it floods on one connection.
 const FLOOD: Duration = Duration::from_millis(200);

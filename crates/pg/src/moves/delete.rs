@@ -75,14 +75,17 @@ impl Deletions {
     }
 }
 
-/// Deletes an object. `false` if that cannot be at this moment.
+/// Deletes an object, if it is there. `false` if that cannot be at this moment.
 ///
 /// # Errors
 /// When the store does not take it.
 fn delete(cx: &mut Context<'_, impl Io>, key: ObjectKey) -> Result<bool, StageError> {
+    if cx.disk.store.block_count(&key) == 0 {
+        return Ok(true);
+    }
     let Some(group) = cx.groups.find(key.pg) else { return Ok(false) };
-    if cx.disk.store.block_count(&key) == 0 || !cx.groups[group].holds(&key) {
-        // It is gone, or went to the other half and is looked for there.
+    if !cx.groups[group].holds(&key) {
+        // It went to the other half since, and is looked for there.
         return Ok(true);
     }
     match cx.groups[group].has_left() {
