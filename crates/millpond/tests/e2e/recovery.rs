@@ -5,7 +5,7 @@ use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::whole::{becomes_whole, goes_on_in, node_of, without};
 use crate::common::{names, wait_until};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,21 +17,19 @@ const MISSED: u64 = 96;
 /// How long recovery has the least share. At 2 MiB a second from each of two OSDs, most is left then.
 const WATCHED: Duration = Duration::from_secs(8);
 
-/// The most bytes a second that each OSD shows to copy within [`WATCHED`], of those that copy any.
-fn highest_rates(pond: &Pond) -> BTreeMap<u64, u64> {
+/// The bytes a second that each OSD shows to copy within [`WATCHED`], of those that copy any.
+fn rates(pond: &Pond) -> BTreeMap<u64, BTreeSet<u64>> {
     let began = Instant::now();
-    let mut highest = BTreeMap::new();
+    let mut rates = BTreeMap::<_, BTreeSet<_>>::new();
     while began.elapsed() < WATCHED {
         for osd in pond.status()["osds"].as_array().expect("they are listed") {
-            let rate = osd["recovery_bytes_per_s"].as_u64().unwrap_or(0);
-            if rate > 0 {
-                let of_osd = highest.entry(osd["osd"].as_u64().expect("it has a number")).or_insert(0);
-                *of_osd = rate.max(*of_osd);
+            if let Some(rate) = osd["recovery_bytes_per_s"].as_u64().filter(|rate| *rate > 0) {
+                rates.entry(osd["osd"].as_u64().expect("it has a number")).or_default().insert(rate);
             }
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    highest
+    rates
 }
 
 /// Has every OSD serve something all the time, yet little.
@@ -67,14 +65,18 @@ fn recovery_beside_clients_is_as_fast_as_its_share_says_and_the_share_can_be_cha
         move || ask_for_little(client, &is_enough)
     });
     drop(away);
-    let rates = highest_rates(&pond);
+    let rates = rates(&pond);
+    let left = pond.status()["recovery"]["bytes_left"].as_u64().expect("it is told");
     pond.run(&["cluster", "recovery", "80%"]);
     let began = Instant::now();
     becomes_whole(&pond);
     let took = began.elapsed();
     is_enough.store(true, Ordering::Relaxed);
     asking.join().expect("its writes succeed");
-    let expected = MIB..3 * MIB;
-    assert!(rates.len() == 2 && rates.values().all(|rate| expected.contains(rate)), "{rates:?} at 1%");
+    // In some seconds it is as said: until clients come again, which may take a moment when a member is back, nobody is spared,
+    // and at the end there is little left.
+    let is_as_said = |rates: &BTreeSet<u64>| rates.range(MIB..3 * MIB).next().is_some();
+    assert!(rates.len() == 2 && rates.values().all(is_as_said), "{rates:?} at 1%");
+    assert!(left > 0, "all was copied within {WATCHED:?} at 1%");
     assert!(took < WATCHED, "the rest took {took:?} at 80%");
 }
