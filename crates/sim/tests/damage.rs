@@ -62,13 +62,18 @@ fn offset_of(block: u32) -> u64 {
     u64::from(block) * BLOCK_BYTES as u64
 }
 
+/// Puts the checksum of what follows at a block's begin.
+fn seal(block: &mut [u8]) {
+    let checksum = crc32c(&block[4..]);
+    block[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
 /// Changes a block that begins with the checksum of what follows.
 fn rewrite(drive: &mut SimDrive, offset: u64, change: impl FnOnce(&mut [u8])) {
     let mut block = vec![0; BLOCK_BYTES];
     drive.read(offset, &mut block).unwrap();
     change(&mut block);
-    let checksum = crc32c(&block[4..]);
-    block[..4].copy_from_slice(&checksum.to_le_bytes());
+    seal(&mut block);
     drive.write(offset, &block).unwrap();
 }
 
@@ -353,8 +358,7 @@ fn written_around(secret: Secret) -> SimDrive {
     };
     let mut block = [0; BLOCK_BYTES];
     block[..size_of::<BatchHeader>()].copy_from_slice(header.as_bytes());
-    let checksum = crc32c(&block[4..]);
-    block[..4].copy_from_slice(&checksum.to_le_bytes());
+    seal(&mut block);
     let drive = SimDrive::new(LOG_OFFSET_BYTES + (2 << 20), true, Random::new(1));
     let mut machine = Machine::format_with(drive, secret, &options());
     for write in 0..1500 {
@@ -390,7 +394,7 @@ fn a_batch_is_not_taken_for_whole_because_what_lay_there_before_has_its_checksum
         machine.settle();
         machine.write(0, 50, &block(2)).unwrap();
         machine.settle();
-        let place_on_drive = u64::from(location(&machine.store, 50).unwrap()) * BLOCK_BYTES as u64;
+        let place_on_drive = offset_of(location(&machine.store, 50).unwrap());
         let mut drive = machine.drive;
         // Nothing was ever written there, or an older version in an earlier use of the segment.
         let before = if crc32c.is_some() { [0; BLOCK_BYTES] } else { block(1) };
@@ -398,7 +402,7 @@ fn a_batch_is_not_taken_for_whole_because_what_lay_there_before_has_its_checksum
         let machine = Machine::open(drive, &options()).map_err(|(_, error)| error).unwrap();
         let shown = location(&machine.store, 50).unwrap();
         let is_first = *machine.drive.block(shown) == block(1);
-        let says_first = u64::from(shown) * BLOCK_BYTES as u64 != place_on_drive;
+        let says_first = offset_of(shown) != place_on_drive;
         assert!(
             is_first && says_first,
             "the second write is taken for durable, and what is read is not what it wrote"

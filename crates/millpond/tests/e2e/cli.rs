@@ -2,7 +2,6 @@
 
 use crate::common::site::Site;
 use crate::common::{OnDrop, Process, attempt, command, millpond, names, path, wait_until};
-use serde_json::Value;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -345,8 +344,7 @@ fn a_later_up_refuses_flags_that_contradict_the_cluster() {
 
 /// Whether the one OSD is reached at all of these addresses, and others are told the first.
 fn is_reached_at(site: &Site, addresses: &[&str]) -> bool {
-    let (_, status, _) = site.attempt(&["status", "--json"]);
-    let status: Value = serde_json::from_str(&status).unwrap_or_default();
+    let status = site.try_status();
     let told = status["osds"][0]["address"].as_str().and_then(|address| address.rsplit_once(':'));
     told.is_some_and(|(first, port)| {
         let is_reached = |address: &&str| TcpStream::connect(format!("{address}:{port}")).is_ok();

@@ -193,9 +193,7 @@ impl Hosts {
 
     /// The verdict on the cluster; nothing while it cannot be had.
     pub fn health(&self) -> String {
-        let (_, status, _) = self.attempt(&["status", "--json"]);
-        let status: Value = serde_json::from_str(&status).unwrap_or_default();
-        status["health"]["level"].as_str().unwrap_or_default().to_owned()
+        self.try_status()["health"]["level"].as_str().unwrap_or_default().to_owned()
     }
 
     /// `node ls --json`.

@@ -88,6 +88,12 @@ impl Site {
         self.json(&["status"])
     }
 
+    /// The same; nothing while it cannot be had.
+    pub fn try_status(&self) -> Value {
+        let (_, status, _) = self.attempt(&["status", "--json"]);
+        serde_json::from_str(&status).unwrap_or_default()
+    }
+
     /// Waits until every placement group is active.
     #[track_caller]
     pub fn becomes_active(&self) {
