@@ -2,6 +2,8 @@
 
 use crate::{Epoch, ObjectKey, Sequence, VolumeId};
 
+/// Bit of an origin, with [`REPAIR`]: it brought what all members in sync had there, once more.
+pub const MEND: u64 = 1 << 61;
 /// Bit of an origin: it made members agree, and changed nothing that a client could tell.
 pub const REPAIR: u64 = 1 << 62;
 /// Bit of an origin: the write of that name was replaced by what was there before.
@@ -10,7 +12,7 @@ pub const UNDONE: u64 = 1 << 63;
 /// What its client calls a write, the same in every attempt: the other bits of an origin. 0 if it has no name.
 #[must_use]
 pub const fn name_of(origin: u64) -> u64 {
-    origin & (REPAIR - 1)
+    origin & (MEND - 1)
 }
 
 /// One write in a group's log: what it changed, not to what.
@@ -28,7 +30,8 @@ pub struct LogEntry {
     pub first_block: u16,
     /// How many; 0 for a mark.
     pub block_count: u16,
-    /// What the write comes from: the name that its client gave it ([`name_of`]), with [`REPAIR`] and [`UNDONE`].
+    /// What the write comes from: the name that its client gave it ([`name_of`]), with [`MEND`], [`REPAIR`]
+    /// and [`UNDONE`].
     pub origin: u64,
 }
 
@@ -43,6 +46,12 @@ impl LogEntry {
     #[must_use]
     pub fn is_repair(&self) -> bool {
         !self.is_mark() && self.origin & REPAIR != 0
+    }
+
+    /// Whether it brought what was there before, in place of a copy that was damaged.
+    #[must_use]
+    pub fn is_mend(&self) -> bool {
+        !self.is_mark() && self.origin & MEND != 0
     }
 
     /// The first block behind it.

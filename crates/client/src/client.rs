@@ -580,7 +580,7 @@ impl Client {
             attempts: 0,
             damaged: 0,
             trouble: Trouble::None,
-            origin: (mix(self.id.0.wrapping_add(self.pieces_made)) >> 2).max(1),
+            origin: (mix(self.id.0.wrapping_add(self.pieces_made)) >> 3).max(1),
             since: None,
             is_first: false,
             generation: Generation(0),

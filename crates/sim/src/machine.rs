@@ -4,7 +4,8 @@
 use crate::drive::SimDrive;
 use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
 use store::{
-    Action, Expected, Identity, OpenError, Options, Role, Secret, StageError, Staged, Store, WriteRecord,
+    Action, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError, Staged, Store,
+    WriteRecord,
 };
 use zerocopy::little_endian::U32;
 
@@ -188,6 +189,25 @@ impl Machine {
         self.stage(|store| store.stage_zero(&record))
     }
 
+    /// Stages a mark of this place in the group's order, or the join of a member that begins to lag.
+    ///
+    /// # Errors
+    /// As the store's `stage_mark`, except that busy is waited out.
+    pub fn mark(&mut self, kind: RecordKind, sequence: u64) -> Result<(), StageError> {
+        let (pg, token) = (Machine::key(0).pg, self.next_token);
+        self.stage(|store| store.stage_mark(kind, pg, 1, Epoch(1), Sequence(sequence), token))
+    }
+
+    /// Stages an entry of the group's log about a block whose content comes by other records.
+    ///
+    /// # Errors
+    /// As the store's `stage_entry`, except that busy is waited out.
+    pub fn entry(&mut self, object: u32, block: u16, sequence: u64) -> Result<(), StageError> {
+        let record = self.record(object, block, 1, Role::Replica);
+        let record = WriteRecord { sequence: Sequence(sequence), ..record };
+        self.stage(|store| store.stage_entry(&record))
+    }
+
     fn record(&self, object: u32, first_block: u16, block_count: u16, role: Role) -> WriteRecord {
         WriteRecord {
             key: Machine::key(object),
@@ -199,6 +219,17 @@ impl Machine {
             token: self.next_token,
             role,
         }
+    }
+
+    /// Ends the turn, and completes one operation of the drive. `false` when none is in flight.
+    pub fn step(&mut self) -> bool {
+        let mut actions = Vec::new();
+        self.store.flush(&mut actions);
+        self.perform(&mut actions);
+        let Some(completion) = self.drive.complete_any() else { return false };
+        completion.tell(&mut self.store, Ok(()), &mut actions);
+        self.perform(&mut actions);
+        true
     }
 
     /// Ends the turn, and completes everything until nothing is left to do.

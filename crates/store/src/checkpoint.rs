@@ -225,7 +225,7 @@ impl Checkpoint {
         if turn.log.open_cold().is_some() && !self.seal(turn) {
             return;
         }
-        self.make_root(turn.contents);
+        self.make_root(turn.contents, turn.log.durable.sequence.get());
         self.root_done = 0;
         self.root_pieces.clear();
         self.phase = Phase::Root;
@@ -307,8 +307,10 @@ impl Checkpoint {
         true
     }
 
-    fn make_root(&mut self, contents: &Contents) {
+    /// Makes the root of what is durable now, which is more than the checkpoint covers: up to the batch `durable`.
+    fn make_root(&mut self, contents: &Contents, durable: u64) {
         let end = self.end.expect("a checkpoint under way has an end");
+        let batches_ahead = (durable - end.sequence.get()) as u32;
         let mut bytes = std::mem::take(&mut self.root);
         bytes.clear();
         // The header says how many objects follow, which one walk through the index tells at its end.
@@ -343,7 +345,7 @@ impl Checkpoint {
                 reached_object: reached_object.into(),
                 doubt_count: (log.doubts.len() as u32).into(),
                 held_count: (log.held.len() as u32).into(),
-                reserved: 0.into(),
+                batches_ahead: batches_ahead.into(),
             };
             bytes.extend_from_slice(group.as_bytes());
             for entry in log.entries.iter().chain(&log.doubts) {

@@ -424,8 +424,8 @@ pub struct RootGroup {
     pub doubt_count: U32,
     /// What it had of the group's order when it last had it of everything up to an object, as [`RootHeld`], behind those.
     pub held_count: U32,
-    /// Zeros.
-    pub reserved: U32,
+    /// How many batches behind [`RootHeader::end`] were durable when the root was made: the log tells of them already.
+    pub batches_ahead: U32,
 }
 const _: () = assert!(size_of::<RootGroup>() == 56);
 

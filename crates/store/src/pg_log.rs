@@ -2,7 +2,7 @@
 
 use crate::batch::RecordView;
 use crate::layout::RecordKind;
-use base::hash::Map;
+use base::hash::{Map, Set};
 use base::{Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use std::collections::VecDeque;
 
@@ -22,6 +22,15 @@ pub(crate) const HELD_MAX: usize = 64;
 pub(crate) struct Held {
     pub(crate) object: (VolumeId, u32),
     pub(crate) through: Sequence,
+}
+
+/// A write by which a block has what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastWrite {
+    /// Its place in the group's order.
+    pub sequence: Sequence,
+    /// The epoch in which it was ordered, if the group's log tells of it.
+    pub epoch: Option<Epoch>,
 }
 
 /// Whether both repair the same write.
@@ -115,12 +124,15 @@ impl PgLog {
 pub(crate) struct PgLogs {
     pub(crate) groups: Map<PgId, PgLog>,
     entries_max: usize,
+    /// During a replay: groups whose logs tell already of what is replayed. They are left as they are: a member that joins
+    /// notes what its log told until then, and that must not be what was in it only later.
+    pub(crate) ahead: Set<PgId>,
 }
 
 impl PgLogs {
     pub(crate) fn new(entries_max: usize) -> PgLogs {
         assert!((1..=PG_LOG_ENTRIES).contains(&entries_max), "no log of {entries_max} entries can be kept");
-        PgLogs { groups: Map::default(), entries_max }
+        PgLogs { groups: Map::default(), entries_max, ahead: Set::default() }
     }
 
     pub(crate) fn in_flight_max(&self) -> u64 {
@@ -144,25 +156,50 @@ impl PgLogs {
             (entry.volume, entry.object) == (key.volume, key.object) && entry.covers(block)
         };
         let beyond = log.entries.iter().filter(|entry| entry.sequence > through).chain(&log.doubts);
-        if beyond.filter(is_of).count() > 0 { Sequence(0) } else { through }
+        // A mend brings what was there, whatever becomes of it.
+        let mut changes = beyond.filter(is_of).filter(|entry| !entry.is_mend());
+        if changes.next().is_some() { Sequence(0) } else { through }
     }
 
-    /// The epoch of the entry of that sequence about a block, as the log or what it was before tells, if they tell of one alone.
-    pub(crate) fn epoch_of(&self, key: &ObjectKey, block: u16, sequence: Sequence) -> Option<Epoch> {
-        let log = self.groups.get(&key.pg)?;
-        let is_it = |entry: &&LogEntry| {
-            entry.sequence == sequence
-                && (entry.volume, entry.object) == (key.volume, key.object)
-                && entry.covers(block)
+    /// See [`Store::writes_of`](crate::Store::writes_of); `last` is the sequence of the block's last change.
+    pub(crate) fn writes_of(&self, key: &ObjectKey, block: u16, last: Sequence) -> Vec<LastWrite> {
+        let none = PgLog::default();
+        let log = self.groups.get(&key.pg).unwrap_or(&none);
+        let is_of = |entry: &&LogEntry| {
+            (entry.volume, entry.object) == (key.volume, key.object) && entry.covers(block)
         };
-        let mut epochs = log.entries.iter().chain(&log.doubts).filter(is_it).map(|entry| entry.epoch);
-        let first = epochs.next()?;
-        epochs.all(|other| other == first).then_some(first)
+        let told = || log.entries.iter().chain(&log.doubts).filter(is_of);
+        let mut writes = Vec::new();
+        let mut next = Some(last);
+        while let Some(sequence) = next {
+            let mut same = told().filter(|entry| entry.sequence == sequence);
+            // Mends of blocks that follow each other are one entry.
+            let merged = || told().filter(|entry| entry.is_mend() && entry.sequence > sequence);
+            let first = same.next().or_else(|| merged().min_by_key(|entry| entry.sequence));
+            // The log and what it was before may tell of two that got the same sequence.
+            let entry = first.filter(|entry| same.all(|other| other.epoch == entry.epoch));
+            writes.push(LastWrite { sequence, epoch: entry.map(|entry| entry.epoch) });
+            let Some(mend) = entry.filter(|entry| entry.is_mend()) else { break };
+            let before = || told().filter(|entry| entry.sequence < sequence);
+            // What came in a later epoch the mend knew nothing of.
+            let is_one_history = before().all(|entry| entry.epoch <= mend.epoch);
+            next = before().map(|entry| entry.sequence).max().filter(|_| is_one_history);
+            if next.is_none() && !log.entries.contains(mend) {
+                // It brought what this member had before it began to lag: how far that goes it is sure of.
+                writes.pop();
+            }
+        }
+        writes
+    }
+
+    /// A group's log, which may be a new one; `None` if it is ahead.
+    fn log_to_change(&mut self, pg: PgId) -> Option<&mut PgLog> {
+        (!self.ahead.contains(&pg)).then(|| self.groups.entry(pg).or_default())
     }
 
     /// A member that is catching up has everything of the objects up to this one.
     pub(crate) fn reached(&mut self, pg: PgId, object: (VolumeId, u32)) {
-        let log = self.groups.entry(pg).or_default();
+        let Some(log) = self.log_to_change(pg) else { return };
         if log.is_incomplete {
             log.reached = log.reached.max(Some(object));
         }
@@ -171,7 +208,8 @@ impl PgLogs {
     /// Notes a write. What only makes members agree must not drive out what they have to agree about: of marks the last is
     /// kept, and repairs of one write are one entry as far as they follow each other, in place of earlier attempts.
     pub(crate) fn push(&mut self, pg: PgId, mut entry: LogEntry) {
-        let log = self.groups.entry(pg).or_default();
+        let entries_max = self.entries_max;
+        let Some(log) = self.log_to_change(pg) else { return };
         // Replay goes over entries that the checkpoint may hold already.
         if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
             return;
@@ -188,7 +226,7 @@ impl PgLogs {
             log.entries.retain(|earlier| !supersedes(&entry, earlier));
         }
         // A checkpoint may hold more of them, made when more were kept.
-        while log.entries.len() >= self.entries_max {
+        while log.entries.len() >= entries_max {
             log.begins = log.entries.pop_front().map_or(log.begins, |dropped| dropped.sequence.next());
         }
         log.entries.push_back(entry);
@@ -197,8 +235,12 @@ impl PgLogs {
     /// A log begins anew: what the member had before says nothing any more.
     pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
         let in_flight_max = self.in_flight_max();
-        let log = self.groups.entry(pg).or_default();
+        let Some(log) = self.log_to_change(pg) else { return };
         log.note_held(in_flight_max);
+        if entry.sequence == Sequence(0) {
+            // It leaves the group, and deletes what it has.
+            (log.held, log.doubts) = (Vec::new(), Vec::new());
+        }
         log.entries.clear();
         log.begins = entry.sequence.next();
         log.started = log.begins;
@@ -208,7 +250,7 @@ impl PgLogs {
 
     /// An epoch began in which the member is in sync.
     pub(crate) fn completed(&mut self, pg: PgId) {
-        let log = self.groups.entry(pg).or_default();
+        let Some(log) = self.log_to_change(pg) else { return };
         log.is_incomplete = false;
         (log.reached, log.held, log.doubts) = (None, Vec::new(), Vec::new());
     }
@@ -235,7 +277,7 @@ impl PgLogs {
     /// The logs of all groups of a pool go. All at once: of groups that were split from each other a start never finds some
     /// without the others.
     pub(crate) fn forget(&mut self, pool: PoolId) {
-        self.groups.retain(|pg, _| pg.pool != pool);
+        self.groups.retain(|pg, _| pg.pool != pool || self.ahead.contains(pg));
     }
 
     /// What an object is called now that a record names: since that was written, its group may have been split, and the
@@ -273,7 +315,7 @@ impl PgLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::log_entry::REPAIR;
+    use base::log_entry::{MEND, REPAIR};
 
     #[test]
     fn an_object_is_found_under_its_present_name_by_each_earlier_one() {
@@ -459,6 +501,85 @@ mod tests {
         logs.completed(GROUP);
         assert_eq!(through(&logs, 3), 56);
         assert!(logs.groups[&GROUP].doubts.is_empty());
+    }
+
+    #[test]
+    fn who_left_its_group_is_sure_of_nothing_that_it_deletes() {
+        let mut logs = PgLogs::new(16);
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        logs.restart(GROUP, mark(0));
+        assert_eq!((through(&logs, 0), logs.held_through(&key(0), 0)), (0, Sequence(0)));
+        logs.restart(GROUP, mark(200));
+        assert_eq!(through(&logs, 0), 0);
+        assert!(logs.groups[&GROUP].doubts.is_empty());
+    }
+
+    #[test]
+    fn a_replay_leaves_logs_alone_that_are_ahead_of_it() {
+        let mut logs = PgLogs::new(16);
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        logs.restart(GROUP, mark(500));
+        (501..=600).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        logs.ahead.insert(GROUP);
+        let other = PgId { index: 1, ..GROUP };
+        for pg in [GROUP, other] {
+            logs.completed(pg);
+            logs.restart(pg, mark(500));
+            logs.reached(pg, (VolumeId(1), 7));
+            logs.push(pg, write(601, 0, 0));
+        }
+        assert_eq!(through(&logs, 0), 96);
+        assert_eq!(logs.position(GROUP), Some((Epoch(1), Sequence(600))));
+        assert_eq!(
+            logs.position(other),
+            Some((Epoch(1), Sequence(601))),
+            "of this one the root told nothing"
+        );
+        logs.forget(GROUP.pool);
+        assert!(logs.groups.contains_key(&GROUP) && !logs.groups.contains_key(&other));
+    }
+
+    /// A mend of blocks that follow each other, one after the other.
+    fn mends(logs: &mut PgLogs, epoch: u32, sequences: std::ops::RangeInclusive<u64>, first_block: u16) {
+        for (block, sequence) in (first_block..).zip(sequences) {
+            let mend = write(sequence, 3, block);
+            logs.push(GROUP, LogEntry { epoch: Epoch(epoch), origin: REPAIR | MEND, ..mend });
+        }
+    }
+
+    #[test]
+    fn a_block_that_was_mended_has_what_the_write_before_the_mend_brought() {
+        let mut logs = PgLogs::new(16);
+        let writes_of = |logs: &PgLogs, block, last| {
+            let writes = logs.writes_of(&key(3), block, Sequence(last));
+            writes
+                .iter()
+                .map(|write| (write.sequence.0, write.epoch.map(|epoch| epoch.0)))
+                .collect::<Vec<_>>()
+        };
+        (5..=8).for_each(|sequence| logs.push(GROUP, write(sequence, 3, sequence as u16)));
+        logs.push(GROUP, write(9, 3, 7));
+        mends(&mut logs, 2, 10..=13, 6);
+        assert_eq!(logs.groups[&GROUP].entries.len(), 6, "they are one entry");
+        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2)), (8, Some(1))]);
+        assert_eq!(writes_of(&logs, 7, 11), [(11, Some(2)), (9, Some(1))], "the newest before it");
+        assert_eq!(writes_of(&logs, 9, 13), [(13, Some(2))], "nothing tells what that was");
+        assert_eq!(writes_of(&logs, 5, 5), [(5, Some(1))]);
+        assert_eq!(writes_of(&logs, 4, 3), [(3, None)]);
+        // It lags: the mend may have come to nothing, and changed nothing.
+        logs.restart(GROUP, mark(30));
+        assert_eq!([8, 9].map(|block| logs.held_through(&key(3), block).0), [0, 5]);
+        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2)), (8, Some(1))]);
+        assert_eq!(writes_of(&logs, 9, 13), [], "what it is sure of tells of it");
+        // While it lags, another comes.
+        mends(&mut logs, 3, 40..=40, 9);
+        assert_eq!(writes_of(&logs, 9, 40), [(40, Some(3))]);
+        mends(&mut logs, 3, 41..=41, 20);
+        assert_eq!(writes_of(&logs, 20, 41), [(41, Some(3))]);
+        // What a later epoch brought was before no mend of an earlier one.
+        let later = LogEntry { epoch: Epoch(4), ..write(11, 3, 8) };
+        logs.groups.entry(GROUP).or_default().doubts.push(later);
+        assert_eq!(writes_of(&logs, 8, 12), []);
     }
 
     #[test]

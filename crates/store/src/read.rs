@@ -3,6 +3,7 @@
 use crate::actions::{Extent, Identity, Location, Role, Statistics};
 use crate::index::ObjectIndex;
 use crate::layout::Superblock;
+use crate::pg_log::LastWrite;
 use crate::space::Space;
 use crate::store::Store;
 use crate::superblock;
@@ -92,11 +93,13 @@ impl Store {
         self.contents.index.get(key)?.changed(block)
     }
 
-    /// The last change of a block that is there, if it is known exactly: its sequence, and its epoch if a log tells of that.
+    /// The writes by which a block has what it has, the newest first: its last change, and if that mended what was there
+    /// before, the one before, as far as the group's log tells. Empty if it is not known exactly, or the block is not there.
     #[must_use]
-    pub fn last_write(&self, key: &ObjectKey, block: u16) -> Option<(Sequence, Option<Epoch>)> {
-        let sequence = self.contents.index.get(key)?.exactly_changed(block)?;
-        Some((sequence, self.contents.logs.epoch_of(key, block, sequence)))
+    pub fn writes_of(&self, key: &ObjectKey, block: u16) -> Vec<LastWrite> {
+        let object = self.contents.index.get(key);
+        let last = object.and_then(|object| object.exactly_changed(block));
+        last.map_or_else(Vec::new, |last| self.contents.logs.writes_of(key, block, last))
     }
 
     /// The last change of any block of an object, which may be told later than it is.

@@ -191,6 +191,8 @@ struct Recovery<'a, D> {
     windows: [Window; STREAMS],
     probe: Window,
     freed_pages: Vec<Piece>,
+    /// The last batch of which the groups' logs in the root tell already.
+    logs_through: u64,
     replayed_batches: u64,
     replayed_blocks: u64,
 }
@@ -221,6 +223,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             windows: [Window::new(window_bytes), Window::new(window_bytes)],
             probe: Window::new(BLOCK_BYTES),
             freed_pages: Vec::new(),
+            logs_through: 0,
             replayed_batches: 0,
             replayed_blocks: 0,
         }
@@ -308,7 +311,11 @@ impl<'a, D: Device> Recovery<'a, D> {
             for entry in entries {
                 self.contents.logs.push(pg, entry.into());
             }
+            let through = header.end.sequence.get().saturating_add(group.batches_ahead.get().into());
+            self.logs_through = self.logs_through.max(through);
         }
+        // All are of the same moment.
+        self.contents.logs.ahead = self.contents.logs.groups.keys().copied().collect();
         Ok(())
     }
 
@@ -389,6 +396,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             }
             self.replay_batch(&found)?;
         }
+        self.contents.logs.ahead.clear();
         self.search_for_lost_batches(durable_through)
     }
 
@@ -458,6 +466,9 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     fn replay_batch(&mut self, found: &Found) -> Result<(), OpenError> {
         let data_location = self.data_of(found);
+        if found.header.sequence.get() > self.logs_through {
+            self.contents.logs.ahead.clear();
+        }
         let mut has_clients = false;
         for view in records(&found.block, &found.header) {
             has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);

@@ -5,7 +5,7 @@
 //! [`Forger::garbage`] are what no honest sender says at all.
 
 use crate::*;
-use base::log_entry::{REPAIR, UNDONE};
+use base::log_entry::{MEND, REPAIR, UNDONE};
 use base::{
     BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LogEntry, OBJECT_BLOCKS, OBJECT_BYTES,
     ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
@@ -301,6 +301,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
         match self.below(8) {
             0 => name | REPAIR,
             1 => name | UNDONE,
+            2 => name | REPAIR | MEND,
             _ => name,
         }
     }

@@ -20,10 +20,10 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{MendReason, Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
-use base::log_entry::REPAIR;
+use base::log_entry::{MEND, REPAIR};
 use base::{BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, OsdId, Sequence, crc32c};
 use std::time::Duration;
-use store::Store;
+use store::{LastWrite, Store};
 use wire::{Fetched, Found, Inquiry, Status};
 use zerocopy::little_endian::U32;
 
@@ -244,7 +244,8 @@ impl Mends {
 
 /// Whether what a member has in the one block of an operation is what this OSD's index is about, should its checksum be the
 /// same: checksums alone do not tell. It says up to which sequence it surely has the group's order there; or which change was
-/// the last there, if it may have come to nothing.
+/// the last there, if it may have come to nothing. What mends were ordered since changed nothing: a copy that one of them made
+/// sound counts as what it was made from, should the mend itself have come to nothing here.
 fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, found: &Found) -> bool {
     let (Some(operation), Some(osd)) = (cx.operations.get(id), cx.links.osd_at(link)) else { return false };
     let BlockRange { key, first_block, .. } = operation.range;
@@ -257,12 +258,16 @@ fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, found: &
         return true;
     }
     match found.written_in {
-        None => store.changed(&key, first_block).is_some_and(|changed| changed <= found.through),
-        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach.
-        Some(theirs) => store.last_write(&key, first_block).is_some_and(|(sequence, own)| {
-            let is_known = theirs != Epoch(0);
-            sequence == found.through && own.is_none_or(|own| own == theirs || !is_known)
-        }),
+        None => {
+            let last = store.changed(&key, first_block).into_iter();
+            let mended = store.writes_of(&key, first_block).into_iter().map(|write| write.sequence);
+            last.chain(mended).any(|sequence| sequence <= found.through)
+        }
+        // Another epoch may have given the sequence again. Where the logs do not reach, nobody knows.
+        Some(theirs) => {
+            let write = LastWrite { sequence: found.through, epoch: Some(theirs) };
+            theirs != Epoch(0) && store.writes_of(&key, first_block).contains(&write)
+        }
     }
 }
 
@@ -271,7 +276,9 @@ fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
     match operation.purpose {
-        Purpose::Mend(_) => operation.attempt.origin = REPAIR,
+        // Another's content, which most members have, is news to this one.
+        Purpose::Mend(MendReason::Outvoted(_)) => operation.attempt.origin = REPAIR,
+        Purpose::Mend(_) => operation.attempt.origin = REPAIR | MEND,
         Purpose::Adoption(osd) => {
             operation.purpose = Purpose::Repair;
             repair::adopted(cx, id, osd);
@@ -379,9 +386,9 @@ fn found(store: &Store, inquiry: &Inquiry, status: Status) -> Found {
     let BlockRange { key, first_block, block_count } = inquiry.range;
     let through = inquiry.range.blocks().map(|block| store.held_through(&key, block)).min();
     let surely = Found { inquiry: *inquiry, status, through: through.unwrap_or_default(), written_in: None };
-    match store.last_write(&key, first_block) {
-        Some((sequence, epoch)) if block_count == 1 && sequence > surely.through => {
-            Found { through: sequence, written_in: Some(epoch.unwrap_or_default()), ..surely }
+    match store.writes_of(&key, first_block).last() {
+        Some(LastWrite { sequence, epoch }) if block_count == 1 && *sequence > surely.through => {
+            Found { through: *sequence, written_in: Some(epoch.unwrap_or_default()), ..surely }
         }
         _ => surely,
     }
@@ -419,7 +426,8 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::Pair;
+    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::ObjectKey;
     use wire::Kind;
 
     /// A pair whose primary has one block, on a place of its drive that gives back something else.
@@ -475,6 +483,48 @@ mod tests {
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn a_copy_counts_by_the_write_that_brought_it_and_not_by_mends_of_it() {
+        let mut alone = Alone::new();
+        let range = BlockRange::one(ObjectKey { pg: PG, volume: VOLUME, object: 3 }, 10);
+        let place = |alone: &Alone| {
+            let write = alone.osd.store().writes_of(&range.key, 10)[0];
+            (write.sequence, write.epoch)
+        };
+        alone.order(range.key, 10, 1, 7);
+        let written = place(&alone);
+        let counts = |alone: &mut Alone, (through, written_in): (Sequence, Option<Epoch>)| {
+            let inquiry = Inquiry { request: 1, range, epoch: Epoch(9) };
+            let found = Found { inquiry, status: Status::Ok, through, written_in };
+            let other = alone.connect(OsdId(2));
+            alone.with(|_, cx| {
+                let purpose = Purpose::Mend(MendReason::Damaged);
+                let id = cx.operations.add_for(OperationKind::Mend, purpose, 0, range);
+                let is_current = is_current(cx, id, other, &found);
+                cx.forget(id);
+                is_current
+            })
+        };
+        assert!(counts(&mut alone, written));
+        alone.order(range.key, 10, 1, REPAIR | MEND);
+        let mended = place(&alone);
+        assert!(mended.0 > written.0);
+        // What this one tells of its copy, to a primary at which the mend came to nothing.
+        let inquiry = Inquiry { request: 1, range, epoch: Epoch(9) };
+        let told = found(alone.osd.store(), &inquiry, Status::Ok);
+        assert_eq!((told.through, told.written_in), written);
+        // What it takes from one that has the mend, that has not, and that is sure of what was before.
+        assert!(counts(&mut alone, mended) && counts(&mut alone, written));
+        assert!(counts(&mut alone, (written.0, None)));
+        // Of another epoch, of one that is not known, and from before.
+        assert!(!counts(&mut alone, (written.0, Some(Epoch(77)))));
+        assert!(!counts(&mut alone, (written.0, Some(Epoch(0)))));
+        assert!(!counts(&mut alone, (Sequence(written.0.0 - 1), None)));
+        // A write is no mend.
+        alone.order(range.key, 10, 1, 8);
+        assert!(!counts(&mut alone, mended) && !counts(&mut alone, written));
     }
 
     #[test]

@@ -1,0 +1,69 @@
+//! What a member that begins to lag is sure of, over every restart.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use base::{BLOCK_BYTES, Sequence};
+use sim::drive::SimDrive;
+use sim::machine::Machine;
+use sim::plan::LOG_OFFSET_BYTES;
+use sim::random::Random;
+use store::{Options, RecordKind};
+
+/// More than the pages of one batch.
+const OBJECTS: u32 = 400;
+const WRITES: u64 = 100;
+
+/// A store whose group has the writes 1 to 100, of one block and of an object after the other, and a checkpoint of it.
+fn options() -> Options {
+    Options { pg_log_entries: 16, segment_bytes: Some(1 << 20), ..Options::default() }
+}
+
+fn machine() -> Machine {
+    let drive = SimDrive::new(LOG_OFFSET_BYTES + (32 << 20), true, Random::new(1));
+    let mut machine = Machine::format(drive, &options());
+    for object in 0..OBJECTS {
+        machine.forge(Machine::key(object), 0, Some(&[object as u8; BLOCK_BYTES])).unwrap();
+        machine.settle();
+    }
+    for write in 1..=WRITES {
+        machine.entry(write as u32, 0, write).unwrap();
+        machine.settle();
+    }
+    machine
+}
+
+#[test]
+fn a_member_that_begins_to_lag_while_a_checkpoint_is_written_is_sure_of_no_more_after_a_restart() {
+    let begun = machine();
+    let mut cut = 0;
+    loop {
+        let mut machine = Machine::open(begun.drive.copy(), &options()).unwrap();
+        machine.store.renew_checkpoint();
+        machine.step();
+        // It is in sync still, then it lags, and goes on with the stream of writes.
+        machine.mark(RecordKind::Mark, WRITES + 1).unwrap();
+        let mut sequences = 500..=600;
+        let mut is_at_rest = false;
+        for _ in 0..cut {
+            for sequence in sequences.by_ref().take(10) {
+                match sequence {
+                    500 => machine.mark(RecordKind::Join, sequence).unwrap(),
+                    _ => machine.entry(7, 0, sequence).unwrap(),
+                }
+            }
+            is_at_rest = !machine.step() && sequences.is_empty();
+        }
+        let mut drive = machine.drive;
+        drive.kill();
+        drive.power_on();
+        let again = Machine::open(drive, &options()).unwrap();
+        for object in [1, 7, 99, 399] {
+            let through = again.store.object_held_through(&Machine::key(object));
+            assert!(through <= Sequence(WRITES - 4), "object {object}: {through:?} after {cut} steps");
+        }
+        if is_at_rest {
+            return assert!(cut > 20, "only {cut} steps");
+        }
+        cut += 1;
+    }
+}
