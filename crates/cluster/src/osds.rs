@@ -49,8 +49,11 @@ impl Cluster {
     /// The id of the OSD formatted as `uuid`, a new one the first time. Notes where it is now, its size, and the class
     /// of drive that it was found to be on.
     ///
+    /// It is for a drive that is to become a new OSD. What was one before may have been replaced or removed since, and would
+    /// become another: of that [`Self::note_osd`] is asked.
+    ///
     /// # Errors
-    /// Those of the registry.
+    /// Those of the registry; of one that is there already, those of [`Self::note_osd`].
     pub async fn register_osd(
         &self,
         uuid: OsdUuid,
@@ -60,44 +63,57 @@ impl Cluster {
     ) -> Result<OsdId> {
         for _ in 0..ATTEMPTS_MAX {
             let known: Read<OsdId> = self.read(&keys::uuid(uuid)).await?;
-            let (id, txn) = match known.value {
-                Some(id) => {
-                    let record: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
-                    let before = record.value.as_ref().ok_or(ClusterError::NoSuchOsd { osd: id })?;
-                    let now = OsdRecord { node, bytes, found_class: class, ..before.clone() };
-                    if now == *before {
-                        return Ok(id);
-                    }
-                    (id, record.replaced_by(&now))
-                }
-                None => {
-                    let next: Read<u64> = self.read(keys::NEXT_OSD).await?;
-                    let (number, used) = next.take_u32(0, "id of an OSD")?;
-                    let id = OsdId(number);
-                    let record = OsdRecord {
-                        uuid,
-                        node,
-                        bytes,
-                        incarnation: 0,
-                        admission: Admission::In,
-                        found_class: class,
-                        given_class: None,
-                        reweight: Reweight::FULL,
-                        is_new: true,
-                    };
-                    let txn = known
-                        .replaced_by(&id)
-                        .when(next.unchanged())
-                        .then(used)
-                        .then(Operation::put(keys::osd(id), encode(&record)));
-                    (id, txn)
-                }
+            if let Some(id) = known.value {
+                self.note_osd(id, uuid, node, bytes, class).await?;
+                return Ok(id);
+            }
+            let next: Read<u64> = self.read(keys::NEXT_OSD).await?;
+            let (number, used) = next.take_u32(0, "id of an OSD")?;
+            let id = OsdId(number);
+            let record = OsdRecord {
+                uuid,
+                node,
+                bytes,
+                incarnation: 0,
+                admission: Admission::In,
+                found_class: class,
+                given_class: None,
+                reweight: Reweight::FULL,
+                is_new: true,
             };
+            let txn = known
+                .replaced_by(&id)
+                .when(next.unchanged())
+                .then(used)
+                .then(Operation::put(keys::osd(id), encode(&record)));
             if self.commit(txn).await? {
                 return Ok(id);
             }
         }
         Err(ClusterError::Contended { what: format!("the list of OSDs, for {uuid},") })
+    }
+
+    /// Notes where an OSD is now that is formatted as `uuid`, its size, and the class of drive that it was found to be on.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchOsd`], [`ClusterError::OsdReplaced`] if its number belongs to another drive by now; those of the
+    /// registry.
+    pub async fn note_osd(
+        &self,
+        id: OsdId,
+        uuid: OsdUuid,
+        node: NodeId,
+        bytes: u64,
+        class: DeviceClass,
+    ) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (read, before) = self.osd_record_as(id, uuid).await?;
+            let now = OsdRecord { node, bytes, found_class: class, ..before.clone() };
+            if now == before || self.commit(read.replaced_by(&now)).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: id.to_string() })
     }
 
     /// The OSD that was formatted as `uuid`. None if there never was one, or it was removed.
@@ -163,18 +179,23 @@ impl Cluster {
         Err(ClusterError::Contended { what: id.to_string() })
     }
 
-    /// Notes where the drive of an OSD is, so that it is known while the OSD is down.
+    /// Notes where the drive of an OSD is that is formatted as `uuid`, so that it is known while the OSD is down.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchOsd`]; those of the registry.
-    pub async fn note_drive(&self, id: OsdId, path: &str) -> Result<()> {
-        let read: Read<String> = self.read(&keys::drive(id)).await?;
-        if read.value.as_deref() == Some(path) {
-            return Ok(());
+    /// Those of [`Self::note_osd`].
+    pub async fn note_drive(&self, id: OsdId, uuid: OsdUuid, path: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (record, _) = self.osd_record_as(id, uuid).await?;
+            let read: Read<String> = self.read(&keys::drive(id)).await?;
+            if read.value.as_deref() == Some(path) {
+                return Ok(());
+            }
+            let txn = Txn::new().when(record.unchanged()).then(Operation::put(&read.key, encode(&path)));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
         }
-        let txn =
-            Txn::new().when(Compare::Exists(keys::osd(id))).then(Operation::put(&read.key, encode(&path)));
-        if self.commit(txn).await? { Ok(()) } else { Err(ClusterError::NoSuchOsd { osd: id }) }
+        Err(ClusterError::Contended { what: id.to_string() })
     }
 
     /// Where the drive of each OSD was when it was started last.
@@ -299,6 +320,15 @@ impl Cluster {
     pub(super) async fn osd_record(&self, id: OsdId) -> Result<(Read<OsdRecord>, OsdRecord)> {
         let read: Read<OsdRecord> = self.read(&keys::osd(id)).await?;
         let record = read.value.clone().ok_or(ClusterError::NoSuchOsd { osd: id })?;
+        Ok((read, record))
+    }
+
+    /// The same, if the OSD is formatted as `uuid`.
+    async fn osd_record_as(&self, id: OsdId, uuid: OsdUuid) -> Result<(Read<OsdRecord>, OsdRecord)> {
+        let (read, record) = self.osd_record(id).await?;
+        if record.uuid != uuid {
+            return Err(ClusterError::OsdReplaced { osd: id });
+        }
         Ok((read, record))
     }
 }

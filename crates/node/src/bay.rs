@@ -6,7 +6,8 @@
 //! - One that gave its drive up lets go of it, and is not tried again by itself.
 //! - Either is tried at once when the cluster gives its number to another drive (`millpond osd replace`), which may be in this
 //!   very bay.
-//! - A bay whose OSD was removed, or is in another bay by now, is over.
+//! - A bay whose OSD was removed, or is in another bay by now, is over. A blank drive in it becomes no other OSD: whoever put it
+//!   there meant it for the one that was.
 
 use crate::error::NodeError;
 use crate::listeners::{ListenError, Listeners};
@@ -16,7 +17,7 @@ use crate::shard::{self, Command, Report, ShardConfig, ToShard};
 use crate::switchboard::Switchboard;
 use api::board::Board;
 use auth::Identity;
-use base::map::ClusterMap;
+use base::map::{ClusterMap, DeviceClass};
 use base::status::OsdStatus;
 use base::{ClusterId, NodeId, OsdId, OsdUuid};
 use cluster::{Cluster, ClusterError, ScrubWishes, SlotOsd};
@@ -151,7 +152,7 @@ pub(crate) async fn start_all(
     for path in paths {
         let bay = Bay::new(around.clone(), path.clone());
         match bay.known().await? {
-            Some(known) => drop(starting.spawn(start_in_turn(vec![(bay, Some(known))]))),
+            Some(SlotOsd { osd, .. }) => drop(starting.spawn(start_in_turn(vec![(bay, Some(osd))]))),
             None => unknown.push((bay, None)),
         }
     }
@@ -163,10 +164,10 @@ pub(crate) async fn start_all(
     Ok(started)
 }
 
-async fn start_in_turn(bays: Vec<(Bay, Option<SlotOsd>)>) -> Vec<Started> {
+async fn start_in_turn(bays: Vec<(Bay, Option<OsdId>)>) -> Vec<Started> {
     let mut started = Vec::with_capacity(bays.len());
-    for (bay, known) in bays {
-        let outcome = bay.start_as(known).await;
+    for (bay, before) in bays {
+        let outcome = bay.start(before).await;
         started.push((bay, outcome));
     }
     started
@@ -227,7 +228,7 @@ impl Bay {
                     self.untell(&vacancy);
                     return Ok(end);
                 }
-                None => match self.start().await {
+                None => match self.start(vacancy.slot.map(|(osd, _)| osd)).await {
                     // What is wrong has nothing to do with the drive, and passes: the registry may be away.
                     Err(trouble) if !trouble.is_of_drive() => {
                         tracing::warn!(
@@ -319,52 +320,79 @@ impl Bay {
         self.around.cluster.osd_at(self.around.node, &self.path.display().to_string()).await
     }
 
-    /// As [`Self::start_as`] what the cluster knows of it now.
-    async fn start(&self) -> Result<OsdControl, Vacancy> {
-        self.start_as(self.known().await.map_err(Vacancy::of_nobody)?).await
-    }
-
-    /// Opens the drive, learns or makes its identity, and starts its shard.
-    async fn start_as(&self, known: Option<SlotOsd>) -> Result<OsdControl, Vacancy> {
-        let Surroundings { node, cluster, volatile_cache, .. } = &*self.around;
-        let shown = self.path.display().to_string();
+    /// Opens the drive, learns or makes its identity, and starts its shard. No new OSD is made where another was known to
+    /// belong `before`.
+    async fn start(&self, before: Option<OsdId>) -> Result<OsdControl, Vacancy> {
+        let Surroundings { cluster, volatile_cache, .. } = &*self.around;
         let cluster_id = cluster.id().await.map_err(Vacancy::of_nobody)?;
+        let opened = open(self.path.clone(), *volatile_cache).await;
+        // Only now: the drive may have been waited for while its OSD was replaced once more, or put on another.
+        let known = self.known().await.map_err(Vacancy::of_nobody)?;
         let refused = |error: NodeError| {
             let slot = known.map(|slot| (slot.osd, slot.uuid));
             Vacancy { slot, why: Why::Refused(Box::new(error)) }
         };
-        let (drive, found) = open(self.path.clone(), *volatile_cache).await.map_err(refused)?;
+        let (drive, found) = opened.map_err(refused)?;
         let (bytes, class) = (drive.bytes(), drive.class);
-        let (uuid, is_to_be_formatted, bytes_noted) = match (found, known) {
+        let (owner, bytes_noted) = match (found, known) {
             (Some(found), _) => {
                 let osd = self.check(&found, cluster_id).await.map_err(refused)?;
                 // What a drive that was cut short has now is not what its OSD shall hold.
                 let noted = cluster.bytes_of(osd).await.map_err(Vacancy::of_nobody)?;
-                (found.osd_uuid, false, noted.unwrap_or(bytes))
+                (Some((osd, found.osd_uuid)), noted.unwrap_or(bytes))
             }
-            (None, Some(SlotOsd { uuid, is_new: true, .. })) => (uuid, true, bytes),
+            (None, Some(SlotOsd { osd, uuid, is_new: true })) => (Some((osd, uuid)), bytes),
             // A drive that was emptied by mistake, or is not the one that this path meant before, is no new OSD.
             (None, Some(SlotOsd { osd, .. })) => {
                 return Err(refused(NodeError::Emptied { path: self.path.clone(), osd }));
             }
-            (None, None) => (OsdUuid(uuid::Uuid::new_v4()), true, bytes),
+            (None, None) => match before {
+                Some(osd) => return Err(refused(NodeError::Left { path: self.path.clone(), osd })),
+                None => (None, bytes),
+            },
         };
-        let registered = cluster.register_osd(uuid, *node, bytes_noted, class).await;
-        let id = registered.map_err(Vacancy::of_nobody)?;
-        // Before it is formatted: what never came up is formatted by whoever starts it next.
-        cluster.note_drive(id, &shown).await.map_err(Vacancy::of_nobody)?;
+        let (id, uuid) = self.note(owner, bytes_noted, class).await.map_err(refused)?;
+        let refused =
+            |error: NodeError| Vacancy { slot: Some((id, uuid)), why: Why::Refused(Box::new(error)) };
         let identity = store::Identity { cluster: cluster_id, osd_uuid: uuid, osd: id };
-        let running = self.run(drive, identity, is_to_be_formatted).await;
-        let osd = running
-            .map_err(|error| Vacancy { slot: Some((id, uuid)), why: Why::Refused(Box::new(error)) })?;
+        let osd = self.run(drive, identity, found.is_none()).await.map_err(refused)?;
         if bytes != bytes_noted
-            && let Err(error) = cluster.register_osd(uuid, *node, bytes, class).await
+            && let Err(error) = self.note(Some((id, uuid)), bytes, class).await
         {
             osd.shard.tell(Command::Shutdown).await;
             let _ = osd.ended.await;
-            return Err(Vacancy::of_nobody(error));
+            return Err(refused(error));
         }
         Ok(osd)
+    }
+
+    /// Notes in the cluster whose drive it is, where, and how it is; a new OSD's if it is nobody's. Before it is formatted: what
+    /// never came up is formatted by whoever starts it next.
+    async fn note(
+        &self,
+        owner: Option<(OsdId, OsdUuid)>,
+        bytes: u64,
+        class: DeviceClass,
+    ) -> Result<(OsdId, OsdUuid), NodeError> {
+        let Surroundings { node, cluster, .. } = &*self.around;
+        let (id, uuid) = match owner {
+            Some(owner) => owner,
+            None => {
+                let uuid = OsdUuid(uuid::Uuid::new_v4());
+                (cluster.register_osd(uuid, *node, bytes, class).await?, uuid)
+            }
+        };
+        let noted = async {
+            cluster.note_osd(id, uuid, *node, bytes, class).await?;
+            cluster.note_drive(id, uuid, &self.path.display().to_string()).await
+        };
+        match noted.await {
+            Ok(()) => Ok((id, uuid)),
+            Err(ClusterError::OsdReplaced { osd } | ClusterError::NoSuchOsd { osd }) => {
+                Err(NodeError::Left { path: self.path.clone(), osd })
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether what a drive holds is an OSD of this cluster, and which.
@@ -471,7 +499,7 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::{DeviceClass, OsdInfo};
+    use base::map::OsdInfo;
     use cluster::Replacement;
     use registry::Txn;
     use registry_embedded::EmbeddedRegistry;
@@ -549,12 +577,28 @@ mod tests {
 
         /// Starts the bay; what it ends with.
         fn tend(&self) -> tokio::task::JoinHandle<Result<End, NodeError>> {
-            let bay = Bay::new(self.around.clone(), self.path());
-            let stop = self.stop.subscribe();
+            let (around, paths, stop) = (self.around.clone(), [self.path()], self.stop.subscribe());
             tokio::spawn(async move {
-                let started = bay.start().await;
+                let (bay, started) = start_all(&around, &paths).await?.remove(0);
                 bay.tend(started, stop).await
             })
+        }
+
+        /// Has the OSD made and run once, until it is asked to stop.
+        async fn has_run(&self, osd: OsdId) {
+            self.put_blank(256 << 20);
+            let tended = self.tend();
+            self.sees("it is up", |map| is_up(map, osd)).await;
+            self.stop.send_replace(true);
+            assert!(matches!(tended.await.unwrap(), Ok(End::Asked)));
+            self.stop.send_replace(false);
+        }
+
+        /// Has the drive, as `millpond osd replace` has it.
+        fn hold(&self) -> File {
+            let held = File::open(self.path()).unwrap();
+            held.lock().unwrap();
+            held
         }
 
         async fn sees(&self, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
@@ -582,6 +626,10 @@ mod tests {
 
     fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
         map.osds.get(&osd).is_some_and(|info| info.address.is_some())
+    }
+
+    fn osds(map: &ClusterMap) -> Vec<OsdId> {
+        map.osds.keys().copied().collect()
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -638,12 +686,7 @@ mod tests {
     async fn an_osd_that_is_not_started_says_why_and_starts_as_soon_as_its_number_is_given_to_the_drive() {
         let scene = Scene::new().await;
         let (cluster, osd) = (&scene.around.cluster, OsdId(0));
-        scene.put_blank(256 << 20);
-        let first = scene.tend();
-        scene.sees("it is up", |map| is_up(map, osd)).await;
-        scene.stop.send_replace(true);
-        assert!(matches!(first.await.unwrap(), Ok(End::Asked)));
-        scene.stop.send_replace(false);
+        scene.has_run(osd).await;
 
         // Another drive, a larger one, is where its own was.
         std::fs::remove_file(scene.path()).unwrap();
@@ -698,6 +741,61 @@ mod tests {
         assert!(matches!(ended, Ok(End::Removed)));
         assert!(!is_up(&cluster.map().await.unwrap(), osd));
         assert!(scene.around.board.statuses().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_blank_drive_becomes_no_other_osd_where_one_was_that_is_put_on_another() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        scene.has_run(osd).await;
+        scene.put_blank(256 << 20);
+        let tended = scene.tend();
+        scene.is_told(osd, "is blank, but osd.0 was on it").await;
+        replace(cluster, osd, &scene.scratch.path().join("elsewhere"), 256 << 20).await;
+        let ended = tokio::time::timeout(PATIENCE, tended).await.expect("its bay is over").unwrap();
+        assert!(matches!(ended, Ok(End::Removed)));
+        assert_eq!(osds(&cluster.map().await.unwrap()), [osd]);
+        assert!(scene.around.board.statuses().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_blank_drive_becomes_no_other_osd_when_its_own_is_put_on_another_while_it_is_waited_for() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        scene.has_run(osd).await;
+        scene.put_blank(256 << 20);
+        let held = scene.hold();
+        let bay = Bay::new(scene.around.clone(), scene.path());
+        let before = bay.known().await.unwrap().map(|slot| slot.osd);
+        assert_eq!(before, Some(osd));
+        let starting = tokio::spawn(start_in_turn(vec![(bay, before)]));
+        replace(cluster, osd, &scene.scratch.path().join("elsewhere"), 256 << 20).await;
+        drop(held);
+        let (_, started) = starting.await.unwrap().remove(0);
+        let vacancy = started.err().expect("nothing is started");
+        assert!(vacancy.is_of_drive() && !vacancy.is_known(), "it is left alone");
+        assert!(vacancy.reason().contains("belonged to osd.0, which was put on another drive"));
+        assert_eq!(osds(&cluster.map().await.unwrap()), [osd]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_osd_that_is_replaced_again_while_its_drive_is_waited_for_becomes_no_second_one() {
+        let scene = Scene::new().await;
+        let (cluster, osd) = (&scene.around.cluster, OsdId(0));
+        scene.has_run(osd).await;
+        scene.put_blank(256 << 20);
+        replace(cluster, osd, &scene.path(), 256 << 20).await;
+        let held = scene.hold();
+        let tended = scene.tend();
+        // It waits for the drive then. Were it later, it would see what it is to see anyway.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        replace(cluster, osd, &scene.path(), 256 << 20).await;
+        let second = cluster.map().await.unwrap().osds[&osd].uuid;
+        drop(held);
+        scene.sees("it is up so", |map| is_up(map, osd) && map.osds[&osd].uuid == second).await;
+        assert_eq!(osds(&cluster.map().await.unwrap()), [osd]);
+        scene.stop.send_replace(true);
+        assert!(matches!(tended.await.unwrap(), Ok(End::Asked)));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

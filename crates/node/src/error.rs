@@ -66,6 +66,17 @@ pub enum NodeError {
         /// What was on it.
         osd: OsdId,
     },
+    /// A drive whose OSD went elsewhere while it was started here.
+    #[error(
+        "{path}: belonged to {osd}, which was put on another drive or removed meanwhile; to have another OSD made on it, start \
+         its node again, or `millpond osd add --device {path}` if that does not know the drive any more"
+    )]
+    Left {
+        /// The drive.
+        path: PathBuf,
+        /// Whose it was.
+        osd: OsdId,
+    },
     /// A key that is not the node's.
     #[error(
         "the key {key} is not that of {node} in cluster {cluster}, so nobody would speak to it; put the key back that the \
@@ -125,7 +136,8 @@ impl NodeError {
             | NodeError::OtherCluster { .. }
             | NodeError::Removed { .. }
             | NodeError::Replaced { .. }
-            | NodeError::Emptied { .. } => true,
+            | NodeError::Emptied { .. }
+            | NodeError::Left { .. } => true,
             NodeError::Stranger { .. }
             | NodeError::Cluster(_)
             | NodeError::Registry(_)

@@ -133,7 +133,7 @@ async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     cluster.register_osd(uuid(4), NodeId(3), 8 * GIB, DeviceClass::Ssd).await.unwrap();
     let (lease, osd) = (lease(&cluster).await, OsdId(2));
     cluster.osd_up(osd, address(7002), lease).await.unwrap();
-    cluster.note_drive(osd, "/dev/nvme2n1").await.unwrap();
+    cluster.note_drive(osd, uuid(3), "/dev/nvme2n1").await.unwrap();
     assert_eq!(cluster.drives().await.unwrap()[&osd], "/dev/nvme2n1");
     let removed = || cluster.remove_osd(osd, Txn::new());
     assert!(matches!(removed().await, Err(ClusterError::OsdIn { .. })));
@@ -158,7 +158,8 @@ async fn an_osd_is_removed_once_nothing_needs_it_and_leaves_nothing() {
     assert!(matches!(removed().await, Err(ClusterError::NoSuchOsd { .. })));
     assert_eq!(cluster.osd_of(uuid(3)).await.unwrap(), None);
     assert_eq!(cluster.osd_of(uuid(4)).await.unwrap(), Some(OsdId(3)));
-    assert!(matches!(cluster.note_drive(osd, "/dev/x").await, Err(ClusterError::NoSuchOsd { .. })));
+    let late = cluster.note_drive(osd, uuid(3), "/dev/x").await;
+    assert!(matches!(late, Err(ClusterError::NoSuchOsd { .. })));
 
     // A primary that did not hear of it yet wants to take it in.
     let mut late = PgConfig { epoch: Epoch(4), ..config };

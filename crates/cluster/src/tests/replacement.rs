@@ -143,3 +143,39 @@ async fn groups_that_are_lost_begin_anew_only_where_that_is_said_and_nobody_else
     assert!(cluster.change_pg(pg, Epoch(3), without).await.unwrap());
     assert!(cluster.replace_osd(OSD, &blank(9), &alone, Txn::new()).await.unwrap());
 }
+
+#[tokio::test]
+async fn what_was_formatted_before_is_noted_nowhere_and_becomes_no_other_osd() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    let note = async |number| {
+        let noted = cluster.note_osd(OSD, uuid(number), NodeId(1), GIB, DeviceClass::Hdd).await;
+        noted.and(cluster.note_drive(OSD, uuid(number), "/dev/before").await)
+    };
+    assert!(replace(&cluster, 9).await.unwrap());
+    let before = cluster.map().await.unwrap();
+    assert!(matches!(note(3).await, Err(ClusterError::OsdReplaced { osd: OSD })));
+    let late = cluster.note_drive(OSD, uuid(3), "/dev/before").await;
+    assert!(matches!(late, Err(ClusterError::OsdReplaced { osd: OSD })));
+    assert_eq!(cluster.drives().await.unwrap()[&OSD], "/dev/blank9", "its node looks for it there");
+    assert_eq!(cluster.map().await.unwrap().osds, before.osds);
+    // One that comes in between is seen, whichever of the two is written.
+    for (key, next) in [(keys::osd(OSD), 10), (keys::drive(OSD), 11)] {
+        let was = cluster.map().await.unwrap().osds[&OSD].uuid;
+        let (slow, paused, go) = Paused::before(&cluster, &key);
+        let noting = tokio::spawn(async move {
+            slow.note_osd(OSD, was, NodeId(1), GIB, DeviceClass::Hdd).await?;
+            slow.note_drive(OSD, was, "/dev/before").await
+        });
+        paused.await.unwrap();
+        assert!(replace(&cluster, next).await.unwrap());
+        go.send(()).unwrap();
+        let late = noting.await.unwrap();
+        assert!(matches!(late, Err(ClusterError::OsdReplaced { osd: OSD })), "{late:?}");
+        assert_eq!(cluster.map().await.unwrap().osds[&OSD].uuid, uuid(next));
+        assert_eq!(cluster.drives().await.unwrap()[&OSD], format!("/dev/blank{next}"));
+    }
+    note(11).await.unwrap();
+    assert_eq!(cluster.map().await.unwrap().osds[&OSD].node, NodeId(1));
+    assert_eq!(cluster.drives().await.unwrap()[&OSD], "/dev/before");
+}

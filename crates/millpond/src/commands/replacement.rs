@@ -164,7 +164,7 @@ impl Work<'_> {
                 return up.map(Done::Nothing).ok_or(error);
             }
         };
-        self.name_in_settings(&runner, &new, old.as_deref(), &drives)?;
+        self.name_in_settings(&runner, &new, old.as_deref(), &drives).await?;
         let runs = match &runner {
             Runner::Up(_) => "millpond up --detach",
             Runner::Node => "millpond node start",
@@ -264,6 +264,24 @@ impl Work<'_> {
         map: &ClusterMap,
         drives: &BTreeMap<OsdId, String>,
     ) -> anyhow::Result<()> {
+        let is_same = |path: &Path| path == new || same_file(path, new);
+        match self.other_at(runner, map, drives, is_same)? {
+            None => Ok(()),
+            Some(other) => bail!(
+                "{}: is where the drive of {other} is, or was when that was started last; name another with --drive",
+                new.display()
+            ),
+        }
+    }
+
+    /// The other OSD of this machine whose drive was at such a path when it was started last.
+    fn other_at(
+        &self,
+        runner: &Runner,
+        map: &ClusterMap,
+        drives: &BTreeMap<OsdId, String>,
+        is_such: impl Fn(&Path) -> bool,
+    ) -> anyhow::Result<Option<OsdId>> {
         let osd = self.arguments.osd;
         let node = info_of(map, osd)?.node;
         // Other machines have paths of their own.
@@ -273,15 +291,21 @@ impl Work<'_> {
                 Runner::Node => info.node == node,
             })
         };
-        let is_same = |path: &str| Path::new(path) == new || same_file(Path::new(path), new);
-        let other = drives.iter().find(|(other, path)| **other != osd && is_here(other) && is_same(path));
-        match other {
-            None => Ok(()),
-            Some((other, _)) => bail!(
-                "{}: is where the drive of {other} is, or was when that was started last; name another with --drive",
-                new.display()
-            ),
-        }
+        let mut there = drives.iter().filter(|(_, path)| is_such(Path::new(path)));
+        Ok(there.find(|(other, _)| **other != osd && is_here(other)).map(|(other, _)| *other))
+    }
+
+    /// Whether another OSD of this machine needs the path of the drive, too: the names of drives shift.
+    async fn is_shared(&self, runner: &Runner, path: &Path) -> anyhow::Result<bool> {
+        let (map, drives) = (self.cluster.map().await?, self.cluster.drives().await?);
+        let other = self.other_at(runner, &map, &drives, |noted| noted == path)?;
+        Ok(other.is_some() || self.is_anothers(path, info_of(&map, self.arguments.osd)?).await)
+    }
+
+    /// Whether what is at a path is the drive of another OSD of this cluster, whoever uses it.
+    async fn is_anothers(&self, path: &Path, info: &OsdInfo) -> bool {
+        let Ok(mut drive) = Drive::open(path, Use::ReadOnly) else { return false };
+        matches!(self.content_of(&mut drive, info).await, Ok(Content::Needed(_)))
     }
 
     /// Makes the file anew that served as the drive, if it was one of the cluster's own and is gone.
@@ -295,7 +319,7 @@ impl Work<'_> {
     }
 
     /// Takes the drive, which must hold nothing that anybody misses, and the one that the OSD was on, if it is still there: so
-    /// no process is left that runs it.
+    /// no process is left that runs it. Another OSD's that is there by now is left to that.
     async fn hold(&self, new: &Path, old: Option<&Path>, info: &OsdInfo) -> anyhow::Result<Held> {
         let osd = self.arguments.osd;
         let is_own_place = old == Some(new);
@@ -331,6 +355,7 @@ impl Work<'_> {
         }
         let old = match old.filter(|old| *old != new && !same_file(old, new)) {
             None => None,
+            Some(old) if self.is_anothers(old, info).await => None,
             Some(old) => match Drive::open(old, Use::Alone) {
                 Ok(old) => Some(old),
                 Err(DriveError::InUse(_)) => bail!(
@@ -500,7 +525,7 @@ impl Work<'_> {
         new: &Path,
         old: Option<&Path>,
     ) -> anyhow::Result<Txn> {
-        let Runner::Up(own) = runner else { return Ok(Txn::new()) };
+        let Runner::Up(_) = runner else { return Ok(Txn::new()) };
         let stored = Stored::require(self.cluster.registry().as_ref()).await?;
         let known = stored.configuration.drives(self.directory);
         match known.iter().find(|drive| drive.path == new) {
@@ -511,16 +536,10 @@ impl Work<'_> {
             None => {}
         }
         let mut configuration = stored.configuration.clone();
-        if let Some(old) = old {
-            // A path that means another OSD's drive by now is still needed.
-            let (map, drives) = (self.cluster.map().await?, self.cluster.drives().await?);
-            let is_shared = drives.iter().any(|(other, path)| {
-                let is_here = map.osds.get(other).is_some_and(|info| own.contains(&info.node));
-                *other != self.arguments.osd && is_here && Path::new(path) == old
-            });
-            if !is_shared {
-                configuration.forget(old, self.directory);
-            }
+        if let Some(old) = old
+            && !self.is_shared(runner, old).await?
+        {
+            configuration.forget(old, self.directory);
         }
         configuration.add(node.0, new, self.directory)?;
         stored.replaced_by(&configuration)
@@ -528,7 +547,7 @@ impl Work<'_> {
 
     /// Names the drive in the settings of a host that joined, instead of the one before. Only now: a blank drive that is named
     /// there and no OSD's becomes another OSD.
-    fn name_in_settings(
+    async fn name_in_settings(
         &self,
         runner: &Runner,
         new: &Path,
@@ -544,9 +563,13 @@ impl Work<'_> {
         // Where this broke off just before this, the registry has forgotten the one before: it is no OSD's, and gone.
         let is_left_over =
             |device: &Path| !device.exists() && !drives.values().any(|path| Path::new(path) == device);
-        let is_before = |device: &Path| match old {
-            Some(old) if old != new => device == old,
-            _ => is_left_over(device),
+        let before = match old {
+            Some(old) if old != new && !self.is_shared(runner, old).await? => Some(old),
+            _ => None,
+        };
+        let is_before = |device: &Path| match before {
+            Some(before) => device == before,
+            None => is_left_over(device),
         };
         match devices.iter_mut().find(|device| is_before(device)) {
             Some(device) => *device = new.to_owned(),
@@ -709,9 +732,138 @@ fn so_many(groups: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::PoolInfo;
+    use base::ClusterId;
+    use base::map::{DeviceClass, PoolInfo};
+    use registry::MemoryRegistry;
+    use registry_remote::Desk;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
 
     const OSD: OsdId = OsdId(0);
+    const OTHER: OsdId = OsdId(1);
+    const NODE: NodeId = NodeId(7);
+    const CLUSTER: ClusterId = ClusterId(uuid::Uuid::from_u128(1));
+
+    fn uuid_of(osd: OsdId) -> OsdUuid {
+        OsdUuid(uuid::Uuid::from_u128(u128::from(osd.0) + 1))
+    }
+
+    /// A host that has joined, whose OSDs are down.
+    struct Scene {
+        _scratch: tempfile::TempDir,
+        directory: Directory,
+        settings: Settings,
+        cluster: Cluster,
+        inquiry: Inquiry,
+        arguments: ReplaceArguments,
+    }
+
+    impl Scene {
+        async fn new() -> Scene {
+            // Where a file can be read and written directly.
+            let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let directory = Directory::new(scratch.path()).unwrap();
+            let cluster = Cluster::new(Arc::new(MemoryRegistry::new()));
+            cluster.create(CLUSTER).await.unwrap();
+            for osd in [OSD, OTHER] {
+                let uuid = uuid_of(osd);
+                cluster.register_osd(uuid, NODE, OSD_BYTES_MIN, DeviceClass::Ssd).await.unwrap();
+            }
+            Scene {
+                settings: Settings::load(&directory).unwrap(),
+                inquiry: Inquiry::new(Desk::of(cluster.clone()), &directory),
+                arguments: ReplaceArguments {
+                    osd: OSD,
+                    drive: None,
+                    erase: false,
+                    lose_last_copy_of: Vec::new(),
+                    json: false,
+                },
+                _scratch: scratch,
+                directory,
+                cluster,
+            }
+        }
+
+        fn work(&self) -> Work<'_> {
+            let Scene { cluster, inquiry, arguments, directory, settings, .. } = self;
+            Work { cluster, inquiry, arguments, directory, settings }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+
+        /// A drive, blank or formatted as that of an OSD.
+        fn drive(&self, name: &str, osd: Option<OsdId>) -> PathBuf {
+            let path = self.path(name);
+            std::fs::File::create_new(&path).unwrap().set_len(OSD_BYTES_MIN).unwrap();
+            if let Some(osd) = osd {
+                let mut drive = Drive::open(&path, Use::Alone).unwrap();
+                let identity = store::Identity { cluster: CLUSTER, osd_uuid: uuid_of(osd), osd };
+                store::format(&mut drive, identity, [1; 16], &store::Options::default()).unwrap();
+            }
+            path
+        }
+
+        async fn hold(&self, new: &Path, old: &Path) -> anyhow::Result<Held> {
+            let map = self.cluster.map().await?;
+            self.work().hold(new, Some(old), info_of(&map, OSD)?).await
+        }
+
+        async fn started_at(&self, osd: OsdId, path: &Path) {
+            self.cluster.note_drive(osd, uuid_of(osd), &path.display().to_string()).await.unwrap();
+        }
+
+        /// What the settings name once a drive has taken the place of another.
+        async fn named_after(&self, devices: &[&Path], old: &Path, new: &Path) -> Vec<PathBuf> {
+            let mut settings = Settings::load(&self.directory).unwrap();
+            settings.set_devices(&devices.iter().map(|device| device.to_path_buf()).collect::<Vec<_>>());
+            settings.store().unwrap();
+            let drives = self.cluster.drives().await.unwrap();
+            self.work().name_in_settings(&Runner::Node, new, Some(old), &drives).await.unwrap();
+            Settings::load(&self.directory).unwrap().devices()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_drive_of_another_osd_where_the_one_before_was_is_left_to_that() {
+        let scene = Scene::new().await;
+        let (new, shifted) = (scene.drive("new", None), scene.drive("shifted", Some(OTHER)));
+        // Whether that OSD runs or not.
+        let running = Drive::open(&shifted, Use::Alone).unwrap();
+        assert!(scene.hold(&new, &shifted).await.unwrap()._old.is_none());
+        drop(running);
+        assert!(scene.hold(&new, &shifted).await.unwrap()._old.is_none());
+        // Its own, blank ones, and what nobody can read are held.
+        let (own, blank, unknown) =
+            (scene.drive("own", Some(OSD)), scene.drive("blank", None), scene.drive("unknown", None));
+        let file = std::fs::OpenOptions::new().write(true).open(&unknown).unwrap();
+        file.write_all_at(&[7; 4096], 4096).unwrap();
+        for before in [&own, &blank, &unknown] {
+            assert!(scene.hold(&new, before).await.unwrap()._old.is_some(), "{}", before.display());
+        }
+        let running = Drive::open(&own, Use::Alone).unwrap();
+        let refusal = scene.hold(&new, &own).await.err().expect("somebody runs it").to_string();
+        assert!(refusal.contains("a process still runs osd.0 there"), "{refusal}");
+        drop(running);
+    }
+
+    #[tokio::test]
+    async fn a_path_that_another_osd_needs_stays_named_in_the_settings() {
+        let scene = Scene::new().await;
+        let (new, before, gone) = (scene.path("new"), scene.path("before"), scene.path("gone"));
+        let named = async || scene.named_after(&[&gone, &before], &before, &new).await;
+        scene.started_at(OSD, &before).await;
+        scene.started_at(OTHER, &gone).await;
+        assert_eq!(named().await, [gone.clone(), new.clone()], "nobody else's");
+        // The other's is there since the last start, or was there then.
+        scene.drive("before", Some(OTHER));
+        assert_eq!(named().await, [gone.clone(), before.clone(), new.clone()]);
+        std::fs::remove_file(&before).unwrap();
+        scene.started_at(OTHER, &before).await;
+        assert_eq!(named().await, [new.clone(), before.clone()], "what is gone is nobody's");
+    }
 
     fn pg(index: u32) -> PgId {
         PgId { pool: PoolId(1), index }

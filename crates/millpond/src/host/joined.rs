@@ -17,8 +17,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often the settings are looked at for drives that were added.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the settings are looked at for drives that were added, or are named no more: at least once before a process that
+/// has ended is started again.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the node of this machine until someone wishes it to stop.
 pub fn run(directory: &Directory) -> anyhow::Result<()> {
@@ -69,12 +70,12 @@ impl Host {
                         true => output::notice(&format!("{} has ended: it has no OSD any more", ended.name)),
                         false => output::warning(&ended.message),
                     }
-                    if self.supervisor.is_over() {
-                        bail!("no process of {} is left, so it stops", self.node);
-                    }
                 }
                 _ = look.tick() => self.follow_or_warn(),
                 () = stop.wait() => return Ok(()),
+            }
+            if self.started > 0 && self.supervisor.is_over() {
+                bail!("no process of {} is left, so it stops", self.node);
             }
         }
     }
@@ -93,9 +94,14 @@ impl Host {
         for process in &mut self.processes {
             let count = process.drives.len();
             process.drives.retain(|drive| wanted.contains(drive));
-            if (1..count).contains(&process.drives.len()) {
-                let arguments = arguments(&self.directory, self.node, &process.drives, settings);
-                self.supervisor.change(&process.name, arguments);
+            match process.drives.len() {
+                // On a blank one that is no OSD's any more it would make another.
+                0 if count > 0 => self.supervisor.start_no_more(&process.name),
+                left if left < count => {
+                    let arguments = arguments(&self.directory, self.node, &process.drives, settings);
+                    self.supervisor.change(&process.name, arguments);
+                }
+                _ => {}
             }
         }
         let is_new = |drive: &PathBuf| !self.processes.iter().any(|process| process.drives.contains(drive));
@@ -153,4 +159,29 @@ fn arguments(directory: &Directory, node: NodeId, drives: &[PathBuf], settings: 
         arguments.extend(["--osd".into(), drive.into()]);
     }
     arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_has_ended_is_started_again_only_for_drives_that_are_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::new(scratch.path()).unwrap();
+        let says = |text: &str| {
+            std::fs::write(directory.settings_file(), text).unwrap();
+            Settings::load(&directory).unwrap()
+        };
+        let supervisor = Supervisor::new(true).unwrap();
+        let (node, processes) = (NodeId(1), Vec::new());
+        let mut host = Host { supervisor, directory: directory.clone(), node, processes, started: 0 };
+        host.follow(&says("[node]\ndevices = [\"a\", \"b\"]\n")).unwrap();
+        // The program of a test runs no node.
+        assert!(host.supervisor.supervise().await.restarts);
+        host.follow(&says("[node]\ndevices = [\"b\"]\n")).unwrap();
+        assert!(!host.supervisor.is_over(), "one is left to it");
+        host.follow(&says("[node]\n")).unwrap();
+        assert!(host.supervisor.is_over());
+    }
 }

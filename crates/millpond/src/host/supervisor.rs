@@ -138,13 +138,21 @@ impl Supervisor {
 
     /// Ends a child for good.
     pub fn retire(&mut self, name: &str) {
+        self.start_no_more(name);
+        for child in self.children.iter().filter(|child| child.plan.name == name) {
+            if let State::Running { orders, .. } = &child.state {
+                // A task that is gone has already reported the exit.
+                let _ = orders.try_send(Signal::SIGTERM);
+            }
+        }
+    }
+
+    /// Has a child not started again once it has ended by itself.
+    pub fn start_no_more(&mut self, name: &str) {
         for child in self.children.iter_mut().filter(|child| child.plan.name == name) {
             child.is_retired = true;
-            match &child.state {
-                // A task that is gone has already reported the exit.
-                State::Running { orders, .. } => drop(orders.try_send(Signal::SIGTERM)),
-                State::Pausing { .. } => child.state = State::Over,
-                State::Over => {}
+            if let State::Pausing { .. } = child.state {
+                child.state = State::Over;
             }
         }
     }
@@ -486,6 +494,21 @@ mod tests {
         assert_eq!(supervisor.children.last().unwrap().plan.arguments.len(), 0);
         supervisor.retire("child");
         assert!(supervisor.is_over());
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_not_to_be_started_again_runs_on_until_it_ends_by_itself() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (log, gate) = (scratch.path().join("log"), scratch.path().join("gate"));
+        let mut supervisor = shell(true);
+        let script = format!("while [ ! -e {} ]; do sleep 0.05; done", gate.display());
+        supervisor.start(plan(&log, &script)).unwrap();
+        supervisor.start_no_more("child");
+        let runs_on = tokio::time::timeout(Duration::from_millis(300), supervisor.supervise()).await;
+        assert!(runs_on.is_err(), "{runs_on:?}");
+        File::create(&gate).unwrap();
+        let ended = supervisor.supervise().await;
+        assert!(ended.is_retired && !ended.restarts && supervisor.is_over(), "{}", ended.message);
     }
 
     #[tokio::test]

@@ -81,7 +81,7 @@ impl Fleet {
             let mut osds = Vec::new();
             for _ in 0..size.osds_per_node {
                 let uuid = OsdUuid(uuid::Uuid::new_v4());
-                osds.push(cluster.register_osd(uuid, id, DRIVE_BYTES, CLASS).await?);
+                osds.push((cluster.register_osd(uuid, id, DRIVE_BYTES, CLASS).await?, uuid));
             }
             nodes.push((id, Identity::new(&key), osds));
         }
@@ -90,13 +90,13 @@ impl Fleet {
         let places = Arc::new(Semaphore::new(CONCURRENT));
         for (id, identity, osds) in nodes {
             let mut announcing = JoinSet::new();
-            for osd in osds {
+            for (osd, uuid) in osds {
                 let (cluster, places) = (cluster.clone(), places.clone());
                 announcing.spawn(async move {
                     let _place = places.acquire_owned().await?;
                     let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
                     cluster.osd_up(osd, address_of(osd), lease).await?;
-                    cluster.note_drive(osd, &format!("/dev/simulated{}", osd.0)).await?;
+                    cluster.note_drive(osd, uuid, &format!("/dev/simulated{}", osd.0)).await?;
                     anyhow::Ok((osd, lease))
                 });
             }
