@@ -7,6 +7,7 @@ use sim::random::Random;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The most inputs of a round. Rounds know nothing of each other: so each is run again by its own seed alone.
@@ -57,6 +58,31 @@ impl fmt::Display for Failure {
         let Failure { target, seed, number, input, reason } = self;
         let bytes = input.len();
         write!(formatter, "{target}: {reason}, with input {number} of seed {seed}, which has {bytes} bytes")
+    }
+}
+
+/// Rounds that several take, one after the other each: what they come to is the same whoever runs which.
+#[derive(Debug)]
+pub struct Rounds {
+    first_seed: u64,
+    inputs: Option<u64>,
+    /// How many were taken.
+    taken: AtomicU64,
+}
+
+impl Rounds {
+    /// Rounds from that seed on, of so many inputs together, or without an end.
+    #[must_use]
+    pub fn new(first_seed: u64, inputs: Option<u64>) -> Rounds {
+        Rounds { first_seed, inputs, taken: AtomicU64::new(0) }
+    }
+
+    /// The next round's seed, and how many inputs it has. `None` when there are no more.
+    pub fn take(&self) -> Option<(u64, u64)> {
+        let number = self.taken.fetch_add(1, Ordering::Relaxed);
+        let before = number.saturating_mul(ROUND_INPUTS);
+        let left = self.inputs.map_or(ROUND_INPUTS, |inputs| inputs.saturating_sub(before));
+        (left > 0).then(|| (self.first_seed.wrapping_add(number), left.min(ROUND_INPUTS)))
     }
 }
 
@@ -300,6 +326,37 @@ mod tests {
         let (found, seen) = run(&target, 1, ROUND_INPUTS);
         assert_eq!(found.unwrap(), ROUND_INPUTS);
         assert_eq!(seen.missing(&[("steps", "one"), ("steps", "two"), ("steps", "three")]), []);
+    }
+
+    #[test]
+    fn so_many_inputs_are_run_in_all_and_come_to_the_same_however_many_run_them() {
+        const INPUTS: u64 = 2 * ROUND_INPUTS + 100;
+        let quiet = Target { run: as_it_is, ..PLANTED };
+        let run_by = |workers: usize| {
+            let rounds = Rounds::new(7, Some(INPUTS));
+            let work = || {
+                let (mut inputs, mut seen) = (0, Outcomes::default());
+                while let Some((seed, count)) = rounds.take() {
+                    inputs += run_round(&quiet, seed, count, &mut seen, |_, _| true).unwrap();
+                }
+                (inputs, seen)
+            };
+            std::thread::scope(|scope| {
+                let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+                let (mut inputs, mut seen) = (0, Outcomes::default());
+                for worker in running {
+                    let (more, of_one) = worker.join().unwrap();
+                    inputs += more;
+                    seen.add(&of_one);
+                }
+                (inputs, seen.to_string())
+            })
+        };
+        let alone = run_by(1);
+        assert_eq!(alone.0, INPUTS);
+        assert_eq!(run_by(3), alone);
+        let endless = Rounds::new(u64::MAX, None);
+        assert_eq!([endless.take(), endless.take()], [u64::MAX, 0].map(|seed| Some((seed, ROUND_INPUTS))));
     }
 
     #[test]

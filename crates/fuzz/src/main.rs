@@ -1,14 +1,14 @@
 //! `make fuzz`: runs targets for a while or for so many inputs, and shows what they reached.
 
 use clap::Parser;
-use fuzz::driver::{ROUND_INPUTS, TIME_LIMIT, input_of, run_input, run_round};
+use fuzz::driver::{ROUND_INPUTS, Rounds, TIME_LIMIT, input_of, run_input, run_round};
 use fuzz::targets::{TARGETS, find};
 use fuzz::{Failure, Outcomes, Target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[global_allocator]
@@ -46,15 +46,28 @@ struct Arguments {
     files: Vec<PathBuf>,
 }
 
-/// Which input is being run: so that one that does not end is found.
-#[derive(Default)]
+/// The number of an input that is none.
+const NONE: u64 = u64::MAX;
+
+/// Which inputs are being run: so that one that does not end is found.
 struct Progress {
     target: AtomicUsize,
+    workers: Vec<Worker>,
+}
+
+/// One of those that run rounds at the same time.
+struct Worker {
     seed: AtomicU64,
-    /// The next one's number.
+    /// The number of its input, or [`NONE`].
     number: AtomicU64,
-    /// Counts all.
-    inputs: AtomicU64,
+}
+
+impl Progress {
+    fn new(workers: usize) -> Progress {
+        let idle = || Worker { seed: AtomicU64::new(0), number: AtomicU64::new(NONE) };
+        let workers = std::iter::repeat_with(idle).take(workers).collect();
+        Progress { target: AtomicUsize::new(0), workers }
+    }
 }
 
 fn main() -> ExitCode {
@@ -87,7 +100,12 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     if !arguments.files.is_empty() {
         return arguments.files.iter().try_for_each(|file| run_file(targets[0], file));
     }
-    let progress = Arc::new(Progress::default());
+    let workers = match arguments.careful {
+        // There is one file for what was run last.
+        true => 1,
+        false => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let progress = Arc::new(Progress::new(workers));
     let (watched, directory) = (progress.clone(), arguments.directory.clone());
     std::thread::spawn(move || watch(&watched, &directory));
     let mut left = targets.len() as u32;
@@ -115,7 +133,53 @@ fn run_file(target: &Target, file: &Path) -> Result<(), String> {
     result.map_err(|reason| format!("{}: {reason}", file.display()))
 }
 
-/// Runs one round after the other.
+/// What those share who run rounds of a target.
+struct Run<'a> {
+    target: &'static Target,
+    arguments: &'a Arguments,
+    until: Option<Instant>,
+    rounds: Rounds,
+    has_failed: AtomicBool,
+}
+
+impl Run<'_> {
+    fn goes_on(&self) -> bool {
+        !self.has_failed.load(Ordering::Relaxed) && self.until.is_none_or(|until| Instant::now() < until)
+    }
+
+    /// Where stands which round a worker is in.
+    fn round_file(&self, worker: usize) -> PathBuf {
+        file_of(&self.arguments.directory, self.target, &format!("{worker}.round"))
+    }
+
+    /// Runs one round after the other. Answers how many inputs that were, and what they came to.
+    fn work(&self, number: usize, worker: &Worker) -> Result<(u64, Outcomes), String> {
+        let Run { target, arguments: Arguments { directory, careful, .. }, .. } = self;
+        let (round_file, input_file) = (self.round_file(number), file_of(directory, target, "input"));
+        let (mut inputs, mut seen) = (0, Outcomes::default());
+        while self.goes_on()
+            && let Some((seed, count)) = self.rounds.take()
+        {
+            fs::write(&round_file, seed.to_string()).map_err(|error| error.to_string())?;
+            worker.seed.store(seed, Ordering::Relaxed);
+            let before = |number: u64, input: &[u8]| {
+                worker.number.store(number, Ordering::Relaxed);
+                if *careful && let Err(error) = fs::write(&input_file, input) {
+                    eprintln!("{}: {error}", input_file.display());
+                }
+                self.goes_on()
+            };
+            let ran = run_round(target, seed, count, &mut seen, before);
+            worker.number.store(NONE, Ordering::Relaxed);
+            self.has_failed.fetch_or(ran.is_err(), Ordering::Relaxed);
+            fs::remove_file(&round_file).map_err(|error| error.to_string())?;
+            inputs += ran.map_err(|failure| keep(directory, &failure))?;
+        }
+        Ok((inputs, seen))
+    }
+}
+
+/// Has all workers run rounds.
 fn run_target(
     target: &'static Target,
     arguments: &Arguments,
@@ -123,40 +187,32 @@ fn run_target(
     progress: &Progress,
 ) -> Result<(), String> {
     let wanted = arguments.inputs.or(if until.is_some() { None } else { Some(target.inputs) });
-    let (directory, began) = (&arguments.directory, Instant::now());
-    let (round_file, input_file) = (file_of(directory, target, "round"), file_of(directory, target, "input"));
-    if let Ok(before) = fs::read_to_string(&round_file) {
+    let (rounds, has_failed) = (Rounds::new(arguments.seed, wanted), AtomicBool::new(false));
+    let run = Run { target, arguments, until, rounds, has_failed };
+    let left_behind = (0..progress.workers.len()).map(|worker| fs::read_to_string(run.round_file(worker)));
+    for before in left_behind.flatten() {
         println!(
             "{}: the last run ended in the midst of the round of seed {before}; `make fuzz TARGET={} SEED={before} \
              INPUTS={ROUND_INPUTS} CAREFUL=1` writes what it was told last to {}",
             target.name,
             target.name,
-            input_file.display()
+            file_of(&arguments.directory, target, "input").display()
         );
     }
     let place = TARGETS.iter().position(|one| one.name == target.name).expect("it is one of them");
     progress.target.store(place, Ordering::Relaxed);
-    let mut seen = Outcomes::default();
-    let (mut inputs, mut seed) = (0, arguments.seed);
-    let goes_on = || until.is_none_or(|until| Instant::now() < until);
-    while wanted.is_none_or(|wanted| inputs < wanted) && goes_on() {
-        let count = wanted.map_or(ROUND_INPUTS, |wanted| ROUND_INPUTS.min(wanted - inputs));
-        fs::write(&round_file, seed.to_string()).map_err(|error| error.to_string())?;
-        progress.seed.store(seed, Ordering::Relaxed);
-        let before = |number: u64, input: &[u8]| {
-            progress.number.store(number, Ordering::Relaxed);
-            progress.inputs.fetch_add(1, Ordering::Relaxed);
-            if arguments.careful
-                && let Err(error) = fs::write(&input_file, input)
-            {
-                eprintln!("{}: {error}", input_file.display());
-            }
-            goes_on()
-        };
-        let ran = run_round(target, seed, count, &mut seen, before);
-        fs::remove_file(&round_file).map_err(|error| error.to_string())?;
-        inputs += ran.map_err(|failure| keep(directory, &failure))?;
-        seed = seed.wrapping_add(1);
+    let (mut inputs, mut seen, began) = (0, Outcomes::default(), Instant::now());
+    let run = &run;
+    let results: Vec<Result<(u64, Outcomes), String>> = std::thread::scope(|scope| {
+        let workers = progress.workers.iter().enumerate();
+        let running: Vec<_> =
+            workers.map(|(number, worker)| scope.spawn(move || run.work(number, worker))).collect();
+        running.into_iter().map(|worker| worker.join().expect("what a target does is caught")).collect()
+    });
+    for result in results {
+        let (more, of_one) = result?;
+        inputs += more;
+        seen.add(&of_one);
     }
     let took = began.elapsed();
     let rate = inputs as f64 / took.as_secs_f64().max(1e-3);
@@ -198,23 +254,24 @@ fn keep(directory: &Path, failure: &Failure) -> String {
 
 /// Ends the process when an input takes too long. It is made again from its seed, for whoever has it does not let go.
 fn watch(progress: &Progress, directory: &Path) {
-    let (mut last, mut since) = (0, Instant::now());
+    let mut seen = vec![((0, NONE), Instant::now()); progress.workers.len()];
     loop {
         std::thread::sleep(Duration::from_secs(1));
-        let inputs = progress.inputs.load(Ordering::Relaxed);
-        if inputs != last || inputs == 0 {
-            (last, since) = (inputs, Instant::now());
+        for (worker, (last, since)) in progress.workers.iter().zip(&mut seen) {
+            let (seed, number) = (worker.seed.load(Ordering::Relaxed), worker.number.load(Ordering::Relaxed));
+            if (seed, number) != *last || number == NONE {
+                (*last, *since) = ((seed, number), Instant::now());
+            }
+            if since.elapsed() <= 2 * TIME_LIMIT {
+                continue;
+            }
+            let target = &TARGETS[progress.target.load(Ordering::Relaxed)];
+            eprintln!("{}: input {number} of seed {seed} does not end", target.name);
+            if let Ok(input) = input_of(target, seed, number) {
+                let (target, reason) = (target.name, "it does not end".to_owned());
+                eprintln!("{}", keep(directory, &Failure { target, seed, number, input, reason }));
+            }
+            std::process::exit(1);
         }
-        if since.elapsed() <= 2 * TIME_LIMIT {
-            continue;
-        }
-        let target = &TARGETS[progress.target.load(Ordering::Relaxed)];
-        let (seed, number) = (progress.seed.load(Ordering::Relaxed), progress.number.load(Ordering::Relaxed));
-        eprintln!("{}: input {number} of seed {seed} does not end", target.name);
-        if let Ok(input) = input_of(target, seed, number) {
-            let (target, reason) = (target.name, "it does not end".to_owned());
-            eprintln!("{}", keep(directory, &Failure { target, seed, number, input, reason }));
-        }
-        std::process::exit(1);
     }
 }

@@ -55,6 +55,13 @@ impl Outcomes {
         self.counts.get(&outcome).map_or(0, |count| count.times)
     }
 
+    /// Counts what another one saw, too.
+    pub fn add(&mut self, other: &Outcomes) {
+        for (outcome, count) in &other.counts {
+            self.counts.entry(*outcome).or_default().times += count.times;
+        }
+    }
+
     /// Those of `expected` that were never seen.
     #[must_use]
     pub fn missing(&self, expected: &[Outcome]) -> Vec<Outcome> {

@@ -5,7 +5,7 @@ use crate::rewrite::{Blame, Rewritten};
 use crate::scope::{Catalogue, SCOPE};
 use crate::tree::Tree;
 use anyhow::{Context, bail, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,9 @@ const TESTS: [&str; 5] = ["damage", "figures", "fences", "manager", "sizes"];
 /// benchmarks, and this program. They and what they alone depend on take minutes to build.
 const NOT_ASKED: [&str; 3] = ["millpond", "lab", env!("CARGO_PKG_NAME")];
 
-/// After so many attempts, and whenever what the check let pass does not build, all mutants of a function are left out that an
-/// error is about: few are lost so, and none of the attempts that follow is wasted.
+/// After so many attempts at a crate, and whenever what the check let pass does not build, all mutants of a function are left out
+/// that an error is about: few are lost so, and none of the attempts that follow is wasted. Of a crate, for the errors of one
+/// are seen only when those that it depends on have none any more.
 const ATTEMPTS_NARROW: usize = 12;
 
 /// The compiler's errors about what is moved, borrowed, or not there yet.
@@ -40,6 +41,36 @@ pub struct TestProgram {
     pub directory: PathBuf,
 }
 
+/// Mutants that are not built.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// They do not compile, as far as the compiler's errors tell.
+    pub not_viable: BTreeSet<u32>,
+    /// They stand in a function with some of those, and were left out with them: perhaps they would compile.
+    pub beside: BTreeSet<u32>,
+}
+
+impl LeftOut {
+    /// Whether a mutant is among them.
+    #[must_use]
+    pub fn has(&self, mutant: u32) -> bool {
+        self.not_viable.contains(&mutant) || self.beside.contains(&mutant)
+    }
+
+    fn count(&self) -> usize {
+        self.not_viable.len() + self.beside.len()
+    }
+
+    /// Leaves out what an error is about, and with `is_wide` all else of its functions.
+    fn add(&mut self, error: &Diagnostic, rewritten: &BTreeMap<PathBuf, Rewritten>, is_wide: bool) {
+        self.not_viable.extend(error.blamed(rewritten, false));
+        if is_wide {
+            self.beside.extend(error.blamed(rewritten, true));
+        }
+        self.beside.retain(|mutant| !self.not_viable.contains(mutant));
+    }
+}
+
 /// All that was built.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
@@ -54,6 +85,7 @@ pub struct Programs {
 #[serde(tag = "reason", rename_all = "kebab-case")]
 enum Line {
     CompilerMessage {
+        target: Target,
         message: Diagnostic,
     },
     CompilerArtifact {
@@ -128,7 +160,8 @@ struct Dependency {
 #[derive(Default)]
 struct Run {
     is_success: bool,
-    errors: Vec<Diagnostic>,
+    /// By the crates in which they are.
+    errors: BTreeMap<String, Vec<Diagnostic>>,
     programs: Programs,
 }
 
@@ -226,8 +259,8 @@ fn run(mut command: Command, packages: &BTreeSet<String>, target: &Path) -> anyh
         match serde_json::from_str(&line)
             .with_context(|| format!("cargo says what is not understood: {line}"))?
         {
-            Line::CompilerMessage { message } if message.level.starts_with("error") => {
-                run.errors.push(message)
+            Line::CompilerMessage { target, message } if message.level.starts_with("error") => {
+                run.errors.entry(target.name).or_default().push(message);
             }
             Line::CompilerArtifact { manifest_path, target, profile, executable: Some(program) } => {
                 let directory = manifest_path.parent().unwrap_or(Path::new("/")).to_owned();
@@ -278,8 +311,8 @@ fn make(tree: &Tree, target: &Path) -> anyhow::Result<Run> {
     run(test, &concerned(tree)?, target)
 }
 
-/// Builds everything in `target`. Adds to those that are `not_viable`, and tells `note` each time that it did, so that
-/// another run need not find them again.
+/// Builds everything in `target`. Adds to those that are `left_out`, and tells `note` each time that it did, so that another
+/// run need not find them again.
 ///
 /// # Errors
 /// Something is not built, and no mutant is the cause as far as can be seen.
@@ -287,18 +320,17 @@ pub fn build(
     tree: &Tree,
     catalogue: &Catalogue,
     target: &Path,
-    not_viable: &mut BTreeSet<u32>,
-    mut note: impl FnMut(&BTreeSet<u32>) -> anyhow::Result<()>,
+    left_out: &mut LeftOut,
+    mut note: impl FnMut(&LeftOut) -> anyhow::Result<()>,
 ) -> anyhow::Result<Programs> {
     println!("{} mutants could be made", catalogue.mutants.len());
-    let mut attempts = 0;
+    let mut attempts: BTreeMap<String, usize> = BTreeMap::new();
     loop {
-        attempts += 1;
-        let rewritten = tree.write(catalogue, |mutant| !not_viable.contains(&mutant))?;
+        let rewritten = tree.write(catalogue, |mutant| !left_out.has(mutant))?;
         let mut run = check(tree, target)?;
         let is_checked = run.is_success;
         if is_checked {
-            println!("{} of them do not compile; the others are built", not_viable.len());
+            println!("{} of them are left out; the others are built", left_out.count());
             run = make(tree, target)?;
         }
         if run.is_success {
@@ -306,19 +338,24 @@ pub fn build(
             return Ok(run.programs);
         }
         ensure!(!run.errors.is_empty(), "cargo fails, and above it says why: no code is to blame");
-        let before = not_viable.len();
-        let is_wide = is_checked || attempts > ATTEMPTS_NARROW;
-        not_viable.extend(run.errors.iter().flat_map(|error| error.blamed(&rewritten, is_wide)));
-        if not_viable.len() == before {
-            let told: Vec<&str> = run.errors.iter().filter_map(|error| error.rendered.as_deref()).collect();
+        let before = left_out.count();
+        for (name, errors) in &run.errors {
+            let attempts = attempts.entry(name.clone()).or_default();
+            *attempts += 1;
+            let (before, is_wide) = (left_out.count(), is_checked || *attempts > ATTEMPTS_NARROW);
+            errors.iter().for_each(|error| left_out.add(error, &rewritten, is_wide));
+            println!(
+                "{name}, attempt {attempts}: {} errors, {} mutants more are left out",
+                errors.len(),
+                left_out.count() - before
+            );
+        }
+        if left_out.count() == before {
+            let told = run.errors.values().flatten().filter_map(|error| error.rendered.as_deref());
+            let told: Vec<&str> = told.collect();
             bail!("this does not compile, whatever mutants are left out:\n{}", told.join("\n"));
         }
-        println!(
-            "attempt {attempts}: {} errors, {} mutants more do not compile and are left out",
-            run.errors.len(),
-            not_viable.len() - before
-        );
-        note(not_viable)?;
+        note(left_out)?;
     }
 }
 
@@ -333,14 +370,14 @@ mod tests {
         let begin = text.find(at).unwrap();
         let end = begin + at.len();
         let json = format!(
-            r#"{{"reason":"compiler-message","message":{{"message":"{message}","level":"error","children":[],"rendered":null,
+            r#"{{"reason":"compiler-message","target":{{"kind":["lib"],"name":"a"}},"message":{{"message":"{message}","level":"error","children":[],"rendered":null,
             "code":{{"code":"{code}","explanation":null}},
             "spans":[{{"file_name":"a.rs","byte_start":{begin},"byte_end":{end},"is_primary":true,"label":null,
             "expansion":null}}]}}}}"#
         );
         match serde_json::from_str(&json).unwrap() {
-            Line::CompilerMessage { message } => message,
-            _ => panic!("it is a message"),
+            Line::CompilerMessage { target, message } if target.name == "a" => message,
+            _ => panic!("it is a message of that crate"),
         }
     }
 
@@ -425,5 +462,22 @@ mod tests {
         let by = |is_wide| blamed_by(source, "(a) - (b)", "E0369", "no implementation for `A - A`", is_wide);
         assert_eq!(by(false), BTreeSet::from([2]));
         assert_eq!(by(true), BTreeSet::from([1, 2]));
+    }
+
+    #[test]
+    fn what_is_left_out_beside_an_error_is_not_said_not_to_compile() {
+        let source = "fn f(a: A, b: A) -> A { a + b }";
+        let file = Rewritten::new(source, &find::sites(source).unwrap(), 1, |_| true);
+        let message = "no implementation for `A - A`";
+        let error_at = |at| error(&file.text, at, "E0369", message);
+        let (sum, body) = (error_at("(a) - (b)"), error_at("Default::default()"));
+        let files = BTreeMap::from([(PathBuf::from("a.rs"), file)]);
+        let mut left_out = LeftOut::default();
+        left_out.add(&sum, &files, true);
+        let (not_viable, beside) = (BTreeSet::from([2]), BTreeSet::from([1]));
+        assert_eq!(left_out, LeftOut { not_viable, beside });
+        assert!(left_out.has(1) && left_out.has(2) && !left_out.has(3));
+        left_out.add(&body, &files, true);
+        assert_eq!(left_out, LeftOut { not_viable: BTreeSet::from([1, 2]), beside: BTreeSet::new() });
     }
 }

@@ -10,6 +10,7 @@ use crate::switch::{MUTANT, REACHED};
 use anyhow::{Context, bail, ensure};
 use sim::cluster::Scenario;
 use std::fs::{self, File};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,6 +27,9 @@ const LIVES_A_SCRIPTED: u64 = 20;
 
 /// Tests end within this without a mutant, and rounds of lives, watched or not.
 const PLAIN_LIMIT: Duration = Duration::from_secs(600);
+
+/// So much of what one says is looked at: who says the same again and again says more than there is room for.
+const SAID_BYTES_MAX: u64 = 4 << 20;
 
 /// One that may notice.
 #[derive(Clone, Debug)]
@@ -190,7 +194,9 @@ impl Judge {
         let took = begin.elapsed();
         // What cannot be removed, such as what is mounted there, is in nobody's way.
         let _ = fs::remove_dir_all(&place.scratch);
-        let said = String::from_utf8_lossy(&fs::read(&place.output)?).into_owned();
+        let mut said = Vec::new();
+        File::open(&place.output)?.take(SAID_BYTES_MAX).read_to_end(&mut said)?;
+        let said = String::from_utf8_lossy(&said);
         // These are of `timeout` itself.
         if matches!(status.code(), Some(125..=127)) {
             bail!("{}: cannot be run: {}", self.name, said.trim());

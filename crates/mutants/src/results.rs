@@ -22,6 +22,18 @@ pub enum Verdict {
         /// How long it took, those before it not counted, in seconds.
         seconds: f64,
     },
+    /// A judge did not end with it, and did without it right after.
+    TimedOut {
+        /// Which.
+        judge: String,
+        /// How long it was waited for, in seconds.
+        seconds: f64,
+    },
+    /// Nothing can be said: what a judge did with it, it did without it too. It is to be judged again.
+    Undecided {
+        /// Why.
+        reason: String,
+    },
     /// Judges came by it, and none noticed.
     Survived,
     /// No judge came by it.
@@ -31,6 +43,23 @@ pub enum Verdict {
         /// Why.
         reason: String,
     },
+}
+
+impl Verdict {
+    /// Whether it need not be judged again.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Verdict::Undecided { .. })
+    }
+
+    /// What a person is to know of it beside the mutant.
+    fn remark(&self) -> String {
+        match self {
+            Verdict::TimedOut { judge, seconds } => format!(": {seconds:.0} s of {judge}"),
+            Verdict::Undecided { reason } => format!(": {reason}"),
+            _ => String::new(),
+        }
+    }
 }
 
 /// A mutant that was judged.
@@ -56,6 +85,8 @@ pub struct Results {
     pub viable: BTreeMap<String, usize>,
     /// How many do not.
     pub not_viable: BTreeMap<String, usize>,
+    /// How many were left out with these, and would compile perhaps.
+    pub beside: BTreeMap<String, usize>,
     /// Judges that fail without a mutant, and how: they judge nothing.
     pub left_out: BTreeMap<String, String>,
     /// Those that were judged, by [`Mutant::key`].
@@ -140,36 +171,47 @@ impl Summary<'_> {
     }
 
     fn write_row(&self, f: &mut fmt::Formatter, name: &str, is_of: impl Fn(&Judged) -> bool) -> fmt::Result {
-        let (mut killed, mut survived, mut unreached, mut equivalent) = (0, 0, 0, 0);
+        let (mut killed, mut timed_out, mut survived, mut unreached) = (0, 0, 0, 0);
+        let (mut undecided, mut equivalent) = (0, 0);
         for one in self.judged().filter(|one| is_of(one)) {
             match one.verdict {
                 Verdict::Killed { .. } => killed += 1,
+                Verdict::TimedOut { .. } => timed_out += 1,
                 Verdict::Survived => survived += 1,
                 Verdict::Unreached => unreached += 1,
+                Verdict::Undecided { .. } => undecided += 1,
                 Verdict::Equivalent { .. } => equivalent += 1,
             }
         }
-        let all = killed + survived + unreached;
-        let (low, high) = interval(killed, all);
+        let caught = killed + timed_out;
+        let all = caught + survived + unreached;
+        let (low, high) = interval(caught, all);
         let share =
-            if all == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * killed as f64 / all as f64) };
+            if all == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * caught as f64 / all as f64) };
         writeln!(
             f,
-            "{name:<10} {all:>7} {killed:>7} {survived:>9} {unreached:>10} {equivalent:>11} {share:>9}   {:.1} % to {:.1} %",
+            "{name:<10} {all:>7} {killed:>7} {timed_out:>7} {survived:>9} {unreached:>10} {undecided:>10} \
+             {equivalent:>11} {share:>9}   {:.1} % to {:.1} %",
             100.0 * low,
             100.0 * high
         )
     }
 
-    fn write_list(&self, f: &mut fmt::Formatter, title: &str, verdict: &Verdict) -> fmt::Result {
-        let mut of: Vec<&Judged> = self.judged().filter(|one| one.verdict == *verdict).collect();
+    fn write_list(
+        &self,
+        f: &mut fmt::Formatter,
+        title: &str,
+        is_meant: impl Fn(&Verdict) -> bool,
+    ) -> fmt::Result {
+        let mut of: Vec<&Judged> = self.judged().filter(|one| is_meant(&one.verdict)).collect();
         of.sort_by_key(|one| (&one.mutant.file, one.mutant.line, one.mutant.column));
         if !of.is_empty() {
             writeln!(f, "\n{title}")?;
         }
-        for Judged { number, mutant, .. } in of {
+        for Judged { number, mutant, verdict } in of {
             let Mutant { file, line, column, function, operator, original, mutated, .. } = mutant;
-            writeln!(f, "{}:{line}:{column} in {function}: {operator} (mutant {number})", file.display())?;
+            let (file, remark) = (file.display(), verdict.remark());
+            writeln!(f, "{file}:{line}:{column} in {function}: {operator} (mutant {number}){remark}")?;
             writeln!(f, "    {original}")?;
             if !mutated.is_empty() {
                 writeln!(f, "    {mutated}")?;
@@ -183,10 +225,15 @@ impl Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for package in self.packages {
             let of = |numbers: &BTreeMap<String, usize>| numbers.get(package).copied().unwrap_or(0);
-            let (viable, not_viable) = (of(&self.results.viable), of(&self.results.not_viable));
-            writeln!(f, "{package}: {viable} viable mutants; {not_viable} more do not compile")?;
+            let Results { viable, not_viable, beside, .. } = self.results;
+            let (viable, not_viable, beside) = (of(viable), of(not_viable), of(beside));
+            writeln!(
+                f,
+                "{package}: {viable} viable mutants; {not_viable} more do not compile, {beside} were left out with these"
+            )?;
         }
-        let (drawn, judged) = (self.drawn.len(), self.judged().count());
+        let judged = self.judged().filter(|one| one.verdict.is_final()).count();
+        let drawn = self.drawn.len();
         writeln!(
             f,
             "{drawn} drawn by seed {}, {judged} of them judged or known as equivalent; {} lives",
@@ -194,7 +241,7 @@ impl Display for Summary<'_> {
         )?;
         writeln!(
             f,
-            "\ncrate       judged  killed  survived  unreached  equivalent    killed   95 % interval"
+            "\ncrate       judged  killed  no end  survived  unreached  undecided  equivalent    caught   95 % interval"
         )?;
         for (package, _) in SCOPE.iter().filter(|(name, _)| self.packages.iter().any(|one| one == name)) {
             self.write_row(f, package, |one| one.mutant.package == *package)?;
@@ -213,8 +260,10 @@ impl Display for Summary<'_> {
         for (judge, number) in kills {
             writeln!(f, "{number:>7}  {judge}")?;
         }
-        self.write_list(f, "survivors", &Verdict::Survived)?;
-        self.write_list(f, "unreached", &Verdict::Unreached)?;
+        self.write_list(f, "survivors", |verdict| *verdict == Verdict::Survived)?;
+        self.write_list(f, "unreached", |verdict| *verdict == Verdict::Unreached)?;
+        self.write_list(f, "no end", |verdict| matches!(verdict, Verdict::TimedOut { .. }))?;
+        self.write_list(f, "undecided: to be judged again", |verdict| !verdict.is_final())?;
         for (judge, why) in &self.results.left_out {
             writeln!(f, "\n{judge}: fails without a mutant, and judges nothing: {why}")?;
         }
@@ -256,10 +305,13 @@ mod tests {
             judged(4, "store", Verdict::Unreached),
             judged(5, "store", Verdict::Survived),
             judged(6, "pg", Verdict::Equivalent { reason: "a limit that is never reached".to_owned() }),
+            judged(7, "pg", Verdict::TimedOut { judge: "clusters: lives 0 to 24".to_owned(), seconds: 40.0 }),
+            judged(8, "pg", Verdict::Undecided { reason: "the machine was slow".to_owned() }),
         ];
         let judged = all.into_iter().map(|one| (one.mutant.key(), one)).collect();
         let viable = BTreeMap::from([("pg".to_owned(), 20), ("store".to_owned(), 30)]);
-        Results { sources: "abc".to_owned(), lives: 7, viable, judged, ..Results::default() }
+        let beside = BTreeMap::from([("pg".to_owned(), 3)]);
+        Results { sources: "abc".to_owned(), lives: 7, viable, beside, judged, ..Results::default() }
     }
 
     #[test]
@@ -294,16 +346,21 @@ mod tests {
         let text = Summary { results: &results, packages: &packages, drawn: &drawn, seed: 9 }.to_string();
         let row = |name: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.starts_with(name) && line.contains(" to ")).unwrap();
-            line.split_whitespace().take(6).map(str::to_owned).collect()
+            line.split_whitespace().take(8).map(str::to_owned).collect()
         };
-        assert_eq!(row("pg "), ["pg", "2", "1", "1", "0", "1"]);
-        assert_eq!(row("store "), ["store", "2", "1", "0", "1", "0"]);
-        assert_eq!(row("all "), ["all", "4", "2", "1", "1", "1"]);
-        assert!(text.contains(" 50.0 %   15.0 % to 85.0 %"), "2 of 4, without the equivalent one: {text}");
+        // Judged, killed, without an end, survived, unreached, undecided, equivalent.
+        assert_eq!(row("pg "), ["pg", "3", "1", "1", "1", "0", "1", "1"]);
+        assert_eq!(row("store "), ["store", "2", "1", "0", "0", "1", "0", "0"]);
+        assert_eq!(row("all "), ["all", "5", "2", "1", "1", "1", "1", "1"]);
+        assert!(text.contains(" 60.0 %   23.1 % to 88.2 %"), "3 of 5 that are decided: {text}");
         assert!(
-            text.contains("6 drawn by seed 9, 5 of them judged or known as equivalent; 7 lives"),
+            text.contains("8 drawn by seed 9, 6 of them judged or known as equivalent; 7 lives"),
             "{text}"
         );
+        let viable = "pg: 20 viable mutants; 0 more do not compile, 3 were left out with these\n";
+        assert!(text.contains(viable), "{text}");
+        assert!(text.contains("(mutant 7): 40 s of clusters: lives 0 to 24\n"), "{text}");
+        assert!(text.contains("(mutant 8): the machine was slow\n"), "{text}");
         assert!(text.contains("1  pg: unit tests\n") && text.contains("1  clusters\n"), "{text}");
         assert!(text.contains(
             "crates/pg/src/a.rs:12:5 in function 2: operator 2 (mutant 2)\n    original 2\n    mutated 2"

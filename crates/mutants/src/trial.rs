@@ -1,10 +1,10 @@
 //! A sample of mutants before the judges.
 
-use crate::build::build;
+use crate::build::{LeftOut, build};
 use crate::equivalent::Equivalents;
 use crate::judge::{Judge, Mode, Place, lives_of, tests_of};
 use crate::results::{Judged, Results, Summary, Verdict, write_whole};
-use crate::scope::Catalogue;
+use crate::scope::{Catalogue, Mutant};
 use crate::tree::Tree;
 use anyhow::{Context, bail, ensure};
 use base::keyed_hash;
@@ -18,8 +18,12 @@ use std::time::{Duration, Instant};
 
 /// A judge may take so many times as long as it did without a mutant.
 const TIMES_AS_LONG: f64 = 5.0;
-/// And no less than this: a busy machine is no mutant.
+/// And no less than this.
 const LIMIT_MIN: Duration = Duration::from_secs(10);
+/// Who had so many times as long as a run without a mutant takes right after, had time enough: a busy machine is no mutant.
+const TIMES_ENOUGH: f64 = TIMES_AS_LONG / 2.0;
+/// So often a judge that does not end is asked, each time for as long as is due by what a run without a mutant took last.
+const ASKED_MAX: usize = 2;
 /// All judges of a mutant may take so many times as long as they did without, and some time more for those that fail twice.
 const TIMES_ALTOGETHER: f64 = 3.0;
 const ALLOWANCE: Duration = Duration::from_secs(20);
@@ -52,8 +56,8 @@ pub struct Options {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     sources: String,
-    /// Mutants that do not compile.
-    not_viable: BTreeSet<u32>,
+    /// Mutants that were not built.
+    left_out: LeftOut,
     /// What judges do without a mutant.
     watched: BTreeMap<String, Watched>,
 }
@@ -74,12 +78,13 @@ impl State {
 }
 
 /// The mutants that are drawn of those that compile, in the order in which they are judged.
-fn drawn(catalogue: &Catalogue, not_viable: &BTreeSet<u32>, options: &Options) -> Vec<u32> {
+fn drawn(catalogue: &Catalogue, left_out: &LeftOut, options: &Options) -> Vec<u32> {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&options.seed.to_le_bytes());
-    let viable = catalogue.mutants.iter().filter(|(number, mutant)| {
-        !not_viable.contains(number) && options.packages.contains(&mutant.package)
-    });
+    let is_meant = |(number, mutant): &(&u32, &Mutant)| {
+        !left_out.has(**number) && options.packages.contains(&mutant.package)
+    };
+    let viable = catalogue.mutants.iter().filter(is_meant);
     let mut lots: Vec<(u64, u32)> =
         viable.map(|(number, mutant)| (keyed_hash(&key, [mutant.key().as_bytes()]), *number)).collect();
     lots.sort_unstable();
@@ -172,9 +177,47 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a mutant may take before a judge that takes so many seconds without it, if so much is left for all of them.
-fn limit(seconds: f64, left: Duration) -> Duration {
-    LIMIT_MIN.max(Duration::from_secs_f64(TIMES_AS_LONG * seconds)).min(left)
+/// How long a mutant may take before a judge that takes so many seconds without it.
+fn limit(seconds: f64) -> Duration {
+    LIMIT_MIN.max(Duration::from_secs_f64(TIMES_AS_LONG * seconds))
+}
+
+/// Whether a judge that takes so many seconds without a mutant notices this one. A test that fails may do so by other causes,
+/// and who does not end may be slow with the machine: so it runs without a mutant right after, and what that does too is no
+/// mutant's doing.
+fn noticed(
+    judge: &Judge,
+    mut seconds: f64,
+    mutant: u32,
+    limit: impl Fn(f64) -> Duration,
+    place: &Place,
+) -> anyhow::Result<Option<Verdict>> {
+    let name = &judge.name;
+    for _ in 0..ASKED_MAX {
+        let limit = limit(seconds);
+        let outcome = judge.ask(Mode::Mutant(mutant, limit), place)?;
+        let Some(evidence) = outcome.failure else { return Ok(None) };
+        let is_certain = judge.is_deterministic && !outcome.was_ended;
+        let plain = if is_certain { None } else { Some(judge.ask(Mode::Plain, place)?) };
+        if let Some(failure) = plain.as_ref().and_then(|plain| plain.failure.as_ref()) {
+            let reason = format!("{name} failed without a mutant too: {failure}");
+            return Ok(Some(Verdict::Undecided { reason }));
+        }
+        match plain {
+            Some(plain) if outcome.was_ended => {
+                if TIMES_ENOUGH * plain.seconds <= limit.as_secs_f64() {
+                    return Ok(Some(Verdict::TimedOut { judge: name.clone(), seconds: outcome.seconds }));
+                }
+                seconds = plain.seconds.max(seconds);
+            }
+            _ => {
+                let (judge, seconds) = (name.clone(), outcome.seconds);
+                return Ok(Some(Verdict::Killed { judge, evidence, seconds }));
+            }
+        }
+    }
+    let reason = format!("{name} did not end, and took {seconds:.0} s without it: the machine was slow");
+    Ok(Some(Verdict::Undecided { reason }))
 }
 
 /// What becomes of a mutant before these judges.
@@ -182,14 +225,23 @@ fn verdict(judges: &[(&Judge, &Watched)], mutant: u32, place: &Place) -> anyhow:
     let come_by: Vec<&(&Judge, &Watched)> =
         judges.iter().filter(|(_, watched)| watched.reached.contains(&mutant)).collect();
     let (begin, all) = (Instant::now(), altogether(come_by.iter().map(|(_, watched)| watched.seconds).sum()));
+    let mut undecided = None;
     for (judge, watched) in &come_by {
-        let limit = limit(watched.seconds, all.saturating_sub(begin.elapsed()));
-        let outcome = judge.ask(Mode::Mutant(mutant, limit), place)?;
-        if let Some(evidence) = outcome.failure {
-            return Ok(Verdict::Killed { judge: judge.name.clone(), evidence, seconds: outcome.seconds });
+        if begin.elapsed() >= all {
+            let reason = format!("all judges together took more than {:.0} s", all.as_secs_f64());
+            undecided.get_or_insert(Verdict::Undecided { reason });
+            break;
+        }
+        match noticed(judge, watched.seconds, mutant, limit, place)? {
+            None => {}
+            // Another one may tell.
+            Some(unclear @ Verdict::Undecided { .. }) => {
+                undecided.get_or_insert(unclear);
+            }
+            Some(verdict) => return Ok(verdict),
         }
     }
-    Ok(if come_by.is_empty() { Verdict::Unreached } else { Verdict::Survived })
+    Ok(undecided.unwrap_or(if come_by.is_empty() { Verdict::Unreached } else { Verdict::Survived }))
 }
 
 /// How many of the mutants are of each crate.
@@ -210,7 +262,10 @@ fn judge_drawn(
     options: &Options,
     folder: &Path,
 ) -> anyhow::Result<Results> {
-    let is_open = |number: &u32| !results.judged.contains_key(&catalogue.mutants[number].key());
+    let is_open = |number: &u32| {
+        let known = results.judged.get(&catalogue.mutants[number].key());
+        known.is_none_or(|one| !one.verdict.is_final())
+    };
     let open: Vec<u32> = drawn.iter().copied().filter(is_open).collect();
     let (left, results) = (AtomicUsize::new(open.len()), Mutex::new(results));
     let work = |number: &u32, place: &Place| {
@@ -219,6 +274,8 @@ fn judge_drawn(
         let verdict = verdict(judges, *number, place)?;
         let words = match &verdict {
             Verdict::Killed { judge, evidence, .. } => format!("killed by {judge}: {evidence}"),
+            Verdict::TimedOut { judge, seconds } => format!("no end within {seconds:.0} s: {judge}"),
+            Verdict::Undecided { reason } => format!("undecided: {reason}"),
             Verdict::Survived => "SURVIVED".to_owned(),
             Verdict::Unreached => "unreached".to_owned(),
             Verdict::Equivalent { reason } => format!("equivalent: {reason}"),
@@ -245,7 +302,8 @@ fn note_equivalents(results: &mut Results, drawn: &[u32], catalogue: &Catalogue,
         let mutant = &catalogue.mutants[number];
         let Some(reason) = equivalents.reason(mutant) else { continue };
         let key = mutant.key();
-        if let Some(Judged { verdict: Verdict::Killed { judge, .. }, .. }) = results.judged.get(&key) {
+        let known = results.judged.get(&key).map(|one| &one.verdict);
+        if let Some(Verdict::Killed { judge, .. } | Verdict::TimedOut { judge, .. }) = known {
             println!("{key}: is listed as equivalent, and was killed by {judge}");
             continue;
         }
@@ -272,14 +330,14 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let state = state.filter(|state: &State| state.sources == sources);
     let mut state = state.unwrap_or_else(|| State { sources, ..State::default() });
 
-    let mut not_viable = std::mem::take(&mut state.not_viable);
-    let programs = build(&tree, &catalogue, &folder.join("build"), &mut not_viable, |not_viable| {
-        state.not_viable.clone_from(not_viable);
+    let mut left_out = std::mem::take(&mut state.left_out);
+    let programs = build(&tree, &catalogue, &folder.join("build"), &mut left_out, |left_out| {
+        state.left_out.clone_from(left_out);
         // What was watched was of another build.
         state.watched.clear();
         state.save(&folder)
     })?;
-    state.not_viable.clone_from(&not_viable);
+    state.left_out.clone_from(&left_out);
     limit_resources()?;
 
     let mut judges = tests_of(&programs.tests)?;
@@ -299,12 +357,13 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         altogether(seconds).as_secs_f64()
     );
 
-    results.viable = by_package(&catalogue, |number| !not_viable.contains(&number));
-    results.not_viable = by_package(&catalogue, |number| not_viable.contains(&number));
+    results.viable = by_package(&catalogue, |number| !left_out.has(number));
+    results.not_viable = by_package(&catalogue, |number| left_out.not_viable.contains(&number));
+    results.beside = by_package(&catalogue, |number| left_out.beside.contains(&number));
     let failures =
         unsound.iter().filter_map(|(judge, watched)| Some((judge.name.clone(), watched.failure.clone()?)));
     results.left_out = failures.collect();
-    let drawn = drawn(&catalogue, &not_viable, options);
+    let drawn = drawn(&catalogue, &left_out, options);
     note_equivalents(&mut results, &drawn, &catalogue, &equivalents);
     let results = judge_drawn(&drawn, &catalogue, &sound, results, options, &folder)?;
     results.save(&options.results)?;
@@ -342,7 +401,6 @@ pub fn list(root: &Path, packages: &[String]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::equivalent::tests::listed;
-    use crate::scope::Mutant;
 
     fn catalogue(mutants: u32) -> Catalogue {
         let mutant = |number: u32| Mutant {
@@ -370,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_seed_draws_the_same_and_a_larger_sample_goes_on_with_a_smaller_one() {
-        let (catalogue, none) = (catalogue(1000), BTreeSet::new());
+        let (catalogue, none) = (catalogue(1000), LeftOut::default());
         let draw = |seed, sample| drawn(&catalogue, &none, &options(seed, sample, &["pg", "store"]));
         assert_eq!(draw(1, 50), draw(1, 50));
         assert_eq!(draw(1, 50), draw(1, 100)[..50]);
@@ -382,12 +440,12 @@ mod tests {
     }
 
     #[test]
-    fn only_what_compiles_is_drawn_and_only_of_the_crates_that_are_named() {
+    fn only_what_is_built_is_drawn_and_only_of_the_crates_that_are_named() {
         let catalogue = catalogue(20);
-        let not_viable = BTreeSet::from([2, 4, 6]);
+        let left_out = LeftOut { not_viable: [2, 4, 6].into(), beside: [8].into() };
         let drawn: BTreeSet<u32> =
-            drawn(&catalogue, &not_viable, &options(1, 100, &["pg"])).into_iter().collect();
-        assert_eq!(drawn, BTreeSet::from([8, 10, 12, 14, 16, 18, 20]));
+            drawn(&catalogue, &left_out, &options(1, 100, &["pg"])).into_iter().collect();
+        assert_eq!(drawn, BTreeSet::from([10, 12, 14, 16, 18, 20]));
     }
 
     #[test]
@@ -434,13 +492,56 @@ mod tests {
     }
 
     #[test]
-    fn a_judge_has_some_times_its_own_time_and_no_more_than_is_left_for_all_of_them() {
+    fn a_judge_has_some_times_its_own_time_and_so_have_all_together() {
         let seconds = Duration::from_secs;
-        assert_eq!(limit(0.01, seconds(300)), seconds(10), "a busy machine is no mutant");
-        assert_eq!(limit(8.0, seconds(300)), seconds(40));
-        assert_eq!(limit(8.0, seconds(7)), seconds(7));
+        assert_eq!(limit(0.01), seconds(10), "what is short takes longer by chance");
+        assert_eq!(limit(8.0), seconds(40));
         assert_eq!(altogether(0.0), seconds(20));
         assert_eq!(altogether(100.0), seconds(320));
+    }
+
+    /// What comes of asking a shell that takes no time, where each is given these seconds and so many times as long as it is
+    /// known to take.
+    fn asked(script: &str, is_deterministic: bool, seconds: f64, times: f64) -> Option<Verdict> {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = Place { scratch: scratch.path().join("scratch"), output: scratch.path().join("output") };
+        let mut judge = Judge::of_shell("it", script);
+        judge.is_deterministic = is_deterministic;
+        let limit = |known: f64| Duration::from_secs_f64(seconds + times * known);
+        noticed(&judge, 0.0, 7, limit, &place).unwrap()
+    }
+
+    #[test]
+    fn no_end_is_a_mutants_doing_only_if_there_is_one_without_it() {
+        let hangs = asked("test -z \"$MILLPOND_MUTANT\" || sleep 600", true, 2.0, 0.0);
+        assert!(matches!(&hangs, Some(Verdict::TimedOut { judge, .. }) if judge == "it"), "{hangs:?}");
+        // The machine is slow, with a mutant and without.
+        assert_eq!(asked("sleep 1.5", true, 1.0, 5.0), None, "by what it takes now it is given more");
+        let slow = asked("sleep 1.5", true, 1.0, 0.0);
+        assert!(matches!(&slow, Some(Verdict::Undecided { reason }) if reason.contains("slow")), "{slow:?}");
+    }
+
+    #[test]
+    fn a_test_that_fails_without_a_mutant_too_says_nothing_of_it() {
+        let always = asked("echo seed 3; exit 1", false, 9.0, 0.0);
+        let with_it = asked("test -z \"$MILLPOND_MUTANT\" || { echo seed 3; exit 1; }", false, 9.0, 0.0);
+        let is_open = matches!(&always, Some(Verdict::Undecided { reason }) if reason.contains("seed 3"));
+        assert!(is_open, "{always:?}");
+        let is_killed = matches!(&with_it, Some(Verdict::Killed { evidence, .. }) if evidence == "seed 3");
+        assert!(is_killed, "{with_it:?}");
+    }
+
+    #[test]
+    fn who_tells_nothing_leaves_it_to_the_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = Place { scratch: scratch.path().join("scratch"), output: scratch.path().join("output") };
+        let (mut unsound, sound) = (judge("first", "*"), judge("second", "1"));
+        unsound.is_deterministic = false;
+        let reached = Watched { reached: [1, 2].into(), ..Watched::default() };
+        let judges = [(&unsound, &reached), (&sound, &reached)];
+        let of = |mutant| verdict(&judges, mutant, &place).unwrap();
+        assert!(matches!(of(1), Verdict::Killed { judge, .. } if judge == "second"));
+        assert!(matches!(of(2), Verdict::Undecided { .. }) && !of(2).is_final());
     }
 
     #[test]

@@ -34,8 +34,9 @@ use crate::device::{Device, DeviceError};
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex};
 use crate::layout::{
-    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, RecordKind,
-    RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, SUPERBLOCK_OFFSETS, Superblock,
+    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, NO_SEGMENT, Piece,
+    RecordKind, RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, SUPERBLOCK_OFFSETS,
+    Superblock,
 };
 use crate::log::Log;
 use crate::pg_log::{DOUBTS_MAX, HELD_MAX, Held, PG_LOG_ENTRIES, PgLog, PgLogs};
@@ -397,7 +398,28 @@ impl<'a, D: Device> Recovery<'a, D> {
             self.replay_batch(&found)?;
         }
         self.contents.logs.ahead.clear();
-        self.search_for_lost_batches(durable_through)
+        self.search_for_lost_batches(durable_through)?;
+        if !self.can_go_on() {
+            let location = self.contents.segments.location_of(self.end.cursors[0]);
+            return Err(impossible("a segment in which the log goes on", location));
+        }
+        Ok(())
+    }
+
+    /// Whether the log can go on where it says: no two streams in one segment, and nothing that is needed in one that is to be
+    /// written next.
+    fn can_go_on(&self) -> bool {
+        let (segments, end) = (&self.contents.segments, &self.end);
+        let is_unused = |number: &u32| {
+            let segment = &segments.all[*number as usize];
+            segment.live == 0 && segment.pages == 0 && segment.last_sequence <= segments.covers
+        };
+        let next = end.next_segment.iter().map(|segment| segment.get());
+        let mut written: Vec<u32> = next.filter(|segment| *segment != NO_SEGMENT).collect();
+        let are_unused = written.iter().all(is_unused);
+        written.extend(end.cursors.iter().map(|cursor| cursor.segment.get()));
+        written.sort_unstable();
+        are_unused && written.windows(2).all(|pair| pair[0] != pair[1])
     }
 
     /// The next batch of the chain, wherever it is.

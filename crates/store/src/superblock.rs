@@ -124,6 +124,11 @@ pub(crate) fn fault(superblock: &Superblock, options: &Options) -> Option<&'stat
         (device_bytes.contains(&superblock.device_bytes.get()), "the size of the drive in the superblock"),
         (counts.iter().all(|count| count.get() <= COUNT_MAX), "a count in the superblock"),
         (superblock.root_pieces.get() as usize <= ROOT_PIECES_MAX, "the number of pieces in the superblock"),
+        // What a checkpoint covers is overwritten.
+        (
+            superblock.root_pieces.get() > 0 || superblock.covers.get() == 0,
+            "a checkpoint without a root in the superblock",
+        ),
     ];
     checks.iter().find(|(holds, _)| !holds).map(|(_, what)| *what)
 }

@@ -19,6 +19,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The longest reply to an option, and the longest chunk without data, in bytes.
 const REPLY_BYTES_MAX: usize = 16 << 10;
+/// The most parts of a read, with gaps between them, that came before the rest.
+const PARTS_MAX: usize = 32;
 
 /// What the server said of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,8 @@ struct Pending {
     length: u64,
     /// Bytes of a read that did not come yet.
     missing: u64,
+    /// Where those stand in the export that came in chunks: parts that do not touch, in order.
+    came: Vec<Range<u64>>,
     failure: Option<Failure>,
 }
 
@@ -283,6 +287,8 @@ impl Client {
         let missing = if reads { u64::from(length) } else { 0 };
         let generation = pending.generation.wrapping_add(1);
         let length_bytes = u64::from(length);
+        let mut came = std::mem::take(&mut pending.came);
+        came.clear();
         *pending = Pending {
             token,
             generation,
@@ -291,6 +297,7 @@ impl Client {
             offset,
             length: length_bytes,
             missing,
+            came,
             failure: None,
         };
         let cookie = u64::from(generation) << 32 | slot as u64;
@@ -503,10 +510,22 @@ impl Client {
 impl Pending {
     /// Counts data of a read, which lie within what was asked for and come once.
     fn arrive(&mut self, offset: u64, length: u64) -> Result<(), ClientError> {
-        let within = offset >= self.offset
-            && offset.checked_add(length).is_some_and(|end| end <= self.offset + self.length);
-        if !within || length == 0 || length > self.missing {
+        let is_asked = |end: &u64| offset >= self.offset && *end <= self.offset + self.length && length > 0;
+        let Some(end) = offset.checked_add(length).filter(is_asked) else {
             return Err(broken(format!("{length} bytes at {offset} came, which were not asked for")));
+        };
+        let first = self.came.partition_point(|part| part.end < offset);
+        let touched = self.came[first..].iter().take_while(|part| part.start <= end).count();
+        let touched = first..first + touched;
+        let parts = &self.came[touched.clone()];
+        if parts.iter().any(|part| part.start < end && offset < part.end) {
+            return Err(broken(format!("of {length} bytes at {offset} some came twice")));
+        }
+        let start = parts.first().map_or(offset, |part| part.start.min(offset));
+        let end = parts.last().map_or(end, |part| part.end.max(end));
+        self.came.splice(touched, std::iter::once(start..end));
+        if self.came.len() > PARTS_MAX {
+            return Err(broken(format!("a read came in more than {PARTS_MAX} parts with gaps between them")));
         }
         self.missing -= length;
         Ok(())

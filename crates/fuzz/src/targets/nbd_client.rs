@@ -1,5 +1,6 @@
 //! Whatever an NBD server could say to a client, in parts, while that asks for one thing and another. What the client hands out
-//! was asked for and comes once, and each request ends once.
+//! was asked for and comes once, and each request ends once. A read that works brought every byte, and while the server said
+//! nothing but what its export holds, it brought that.
 //!
 //! The input is a script: a byte that chooses what comes next, then what that needs.
 
@@ -14,6 +15,8 @@ use doors::nbd::protocol::{
 };
 use doors::nbd::{Client, ClientError, ClientEvent};
 use sim::random::Random;
+use std::ops::Range;
+use std::sync::LazyLock;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The most requests that are not answered.
@@ -26,7 +29,7 @@ const INBOX_BYTES: usize = 17 << 10;
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 
 /// What the reasons say for which a server is found to break the protocol, each in its words.
-const BROKEN: [&str; 15] = [
+const BROKEN: [&str; 17] = [
     "is no reply to an option",
     "structured replies were answered",
     ", not asked for",
@@ -41,8 +44,25 @@ const BROKEN: [&str; 15] = [
     "which was not sent",
     "makes no sense here",
     "which were not asked for",
+    "some came twice",
+    "with gaps between them",
     "never came",
 ];
+
+/// What a server says until the export is given: to a client that does not ask for structured replies, and to one that does;
+/// both without agreeing, and agreeing.
+static DOORS: LazyLock<[[Vec<u8>; 2]; 2]> =
+    LazyLock::new(|| [false, true].map(|asks| [false, true].map(|agrees| front_door(asks, agrees))));
+
+thread_local! {
+    /// What is written: it is sent, and nothing else.
+    static WRITTEN: Buffer = Buffer::new(LENGTH_MAX as usize);
+}
+
+/// What the export holds there. Nothing in it is a zero.
+fn held(range: Range<u64>) -> impl Iterator<Item = u8> {
+    range.map(|offset| (offset % 251) as u8 + 1)
+}
 
 /// A request that was sent and not answered to its end.
 struct Asked {
@@ -53,13 +73,30 @@ struct Asked {
     length: u64,
     /// Bytes of a read that did not come yet.
     missing: u64,
+    /// What came of a read.
+    brought: Vec<Option<u8>>,
 }
 
 impl Asked {
-    fn came(&mut self, offset: u64, length: u64) {
-        assert!(self.reads && length > 0 && length <= self.missing, "what was not read before comes once");
+    fn came(&mut self, offset: u64, bytes: impl ExactSizeIterator<Item = u8>) {
+        let length = bytes.len() as u64;
+        assert!(self.reads && length > 0, "something of a read comes");
         assert!(offset >= self.offset && offset + length <= self.offset + self.length, "it was asked for");
+        for (place, byte) in self.brought[(offset - self.offset) as usize..].iter_mut().zip(bytes) {
+            assert!(place.replace(byte).is_none(), "what was not read before comes once");
+        }
         self.missing -= length;
+    }
+
+    /// It is said to have worked, by a server that said what the export holds and nothing else, or that cannot be told of.
+    fn worked(&self, is_told: bool, seen: &mut Outcomes) {
+        for (place, held) in self.brought.iter().zip(held(self.offset..self.offset + self.length)) {
+            let byte = place.expect("a read that works brings all");
+            assert!(!is_told || byte == 0 || byte == held, "a read brings what the server said");
+        }
+        if is_told && !self.brought.is_empty() {
+            seen.note("brought", if self.brought.contains(&Some(0)) { "zeros" } else { "data" });
+        }
     }
 }
 
@@ -69,22 +106,24 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     let mut client = Client::new("a", is_structured);
     let (mut inbox, mut sent): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
     let (mut events, mut asked, mut tokens) = (Vec::new(), Vec::<Asked>::new(), 0);
+    let mut is_told = true;
     while let Some(step) = script.step() {
         match step % 8 {
             // The front door.
-            0 => inbox.extend(front_door(is_structured, step & 8 == 0)),
+            0 => inbox.extend_from_slice(&DOORS[usize::from(is_structured)][usize::from(step & 8 == 0)]),
             // Bytes as they are.
             1 | 2 => {
                 let count = usize::from(script.byte());
                 inbox.extend_from_slice(script.bytes(count));
+                is_told = false;
             }
             3 | 4 if client.is_ready() && asked.len() < REQUESTS_MAX => {
                 tokens += 1;
-                asked.push(ask(&mut client, tokens, step, &mut script));
+                asked.push(ask(&mut client, tokens, step, &mut script, &mut sent));
             }
             _ if !asked.is_empty() => {
                 let index = usize::from(script.byte()) % asked.len();
-                inbox.extend(answer(&asked[index], &mut script));
+                is_told &= answer(&asked[index], &mut script, &mut inbox);
             }
             _ => {}
         }
@@ -92,7 +131,7 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
         sent.clear();
         let consumed = client.handle_bytes(&inbox, &mut events, &mut sent);
         for event in &events {
-            check(event, consumed, &mut asked, seen);
+            check(event, &inbox[..consumed], &mut asked, is_told, seen);
         }
         inbox.drain(..consumed);
         if let Some(closed) = client.closed() {
@@ -106,48 +145,51 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
 }
 
 /// Asks for something.
-fn ask(client: &mut Client, token: u64, step: u8, script: &mut Script<'_>) -> Asked {
+fn ask(client: &mut Client, token: u64, step: u8, script: &mut Script<'_>, sent: &mut Vec<u8>) -> Asked {
     let (offset, length) = (8 * script.number(), script.number() % LENGTH_MAX);
     let (length_asked, is_flagged) = (length as u32, step & 0x80 != 0);
-    let mut sent = Vec::new();
+    sent.clear();
     match step >> 3 & 7 {
-        0..=3 => client.read(token, offset, length_asked, &mut sent),
+        0..=3 => client.read(token, offset, length_asked, sent),
         4 => {
-            let buffer = Buffer::new(LENGTH_MAX as usize);
-            client.write(token, offset, buffer, 0..length as usize, is_flagged, &mut sent);
+            let buffer = WRITTEN.with(Buffer::clone);
+            client.write(token, offset, buffer, 0..length as usize, is_flagged, sent);
         }
-        5 => client.write_zeroes(token, offset, length_asked, is_flagged, &mut sent),
-        6 => client.trim(token, offset, length_asked, &mut sent),
-        _ => client.flush(token, &mut sent),
+        5 => client.write_zeroes(token, offset, length_asked, is_flagged, sent),
+        6 => client.trim(token, offset, length_asked, sent),
+        _ => client.flush(token, sent),
     }
-    let (header, _) = RequestHeader::read_from_prefix(&sent).expect("a request begins with its header");
+    let (header, _) = RequestHeader::read_from_prefix(sent).expect("a request begins with its header");
     let reads = header.command.get() == command::READ;
     let missing = if reads { length } else { 0 };
-    Asked { token, cookie: header.cookie.get(), reads, offset, length, missing }
+    let brought = vec![None; missing as usize];
+    Asked { token, cookie: header.cookie.get(), reads, offset, length, missing, brought }
 }
 
-/// Takes note of what the client hands out.
-fn check(event: &ClientEvent, consumed: usize, asked: &mut Vec<Asked>, seen: &mut Outcomes) {
+/// Takes note of what the client hands out of the bytes that it consumed.
+fn check(event: &ClientEvent, consumed: &[u8], asked: &mut Vec<Asked>, is_told: bool, seen: &mut Outcomes) {
     let place = |token: &u64| asked.iter().position(|one| one.token == *token);
     match event {
         ClientEvent::Connected(info) => {
             seen.note("connected", if info.structured { "structured" } else { "simple" });
         }
         ClientEvent::Data { token, offset, data } => {
-            assert!(data.end <= consumed, "data are consumed as they are handed out");
+            let bytes = consumed.get(data.clone()).expect("data are consumed as they are handed out");
             let at = place(token).expect("data are of what was asked for");
-            asked[at].came(*offset, data.len() as u64);
+            asked[at].came(*offset, bytes.iter().copied());
             seen.note("read", "data");
         }
         ClientEvent::Hole { token, offset, length } => {
             let at = place(token).expect("zeros are of what was asked for");
-            asked[at].came(*offset, *length);
+            asked[at].came(*offset, std::iter::repeat_n(0, *length as usize));
             seen.note("read", "hole");
         }
         ClientEvent::Done { token, result } => {
             let at = place(token).expect("what ends was asked for");
             let ended = asked.swap_remove(at);
-            assert!(result.is_err() || ended.missing == 0, "a read that works brings all");
+            if result.is_ok() {
+                ended.worked(is_told, seen);
+            }
             seen.note("ended", if result.is_ok() { "done" } else { "failed" });
         }
     }
@@ -195,8 +237,8 @@ fn front_door(asks: bool, agrees: bool) -> Vec<u8> {
     [GREETING, &asked, &given.concat()].concat()
 }
 
-/// What a server could answer, or nearly.
-fn answer(asked: &Asked, script: &mut Script<'_>) -> Vec<u8> {
+/// Has a server say what it could answer, or nearly. False if that may be something else than what its export holds.
+fn answer(asked: &Asked, script: &mut Script<'_>, said: &mut Vec<u8>) -> bool {
     let (how, detail) = (script.byte(), script.byte());
     // Seldom one of a request that nobody sent.
     let cookie = if how >= 0xf0 { asked.cookie ^ 1 << (detail % 64) } else { asked.cookie };
@@ -206,51 +248,77 @@ fn answer(asked: &Asked, script: &mut Script<'_>) -> Vec<u8> {
         2 => (begin, asked.missing / 2),
         _ => (begin + script.number() % 16, script.number() % LENGTH_MAX),
     };
-    let simple = |error: u32, data: &[u8]| {
+    let simple = |said: &mut Vec<u8>, error: u32| {
         let reply =
             SimpleReply { magic: SIMPLE_REPLY_MAGIC.into(), error: error.into(), cookie: cookie.into() };
-        [reply.as_bytes(), data].concat()
+        said.extend_from_slice(reply.as_bytes());
     };
-    let in_chunk = |kind: u16, payload: &[u8]| {
-        let header = ChunkHeader {
-            magic: CHUNK_MAGIC.into(),
-            flags: u16::from(how & 8 != 0).into(),
-            kind: kind.into(),
-            cookie: cookie.into(),
-            length: (payload.len() as u32).into(),
-        };
-        [header.as_bytes(), payload].concat()
+    let in_chunk = |said: &mut Vec<u8>, kind: u16, parts: &[&[u8]]| {
+        push_chunk(said, how & 8 != 0, kind, cookie, parts);
     };
     match how % 8 {
-        0 if asked.reads => simple(0, &vec![detail; asked.length as usize]),
-        0 => simple(0, &[]),
-        1 => simple(1 + u32::from(detail), &[]),
+        0 => {
+            simple(said, 0);
+            if asked.reads {
+                said.extend(held(asked.offset..asked.offset + asked.length));
+            }
+        }
+        1 => simple(said, 1 + u32::from(detail)),
         2 | 3 => {
-            let data = vec![detail; length as usize];
-            in_chunk(chunk::OFFSET_DATA, &[&offset.to_be_bytes()[..], &data].concat())
+            let mut data = [0; LENGTH_MAX as usize];
+            data.iter_mut().zip(held(offset..offset + length)).for_each(|(place, byte)| *place = byte);
+            in_chunk(said, chunk::OFFSET_DATA, &[&offset.to_be_bytes(), &data[..length as usize]]);
         }
         4 => {
             let length = length as u32;
-            in_chunk(chunk::OFFSET_HOLE, &[&offset.to_be_bytes()[..], &length.to_be_bytes()].concat())
+            in_chunk(said, chunk::OFFSET_HOLE, &[&offset.to_be_bytes(), &length.to_be_bytes()]);
         }
-        5 => in_chunk(chunk::NONE, &[]),
+        5 => in_chunk(said, chunk::NONE, &[]),
         6 => {
             let message = script.bytes(usize::from(detail % 16));
-            let code = u32::from(detail).to_be_bytes();
-            let front = [&code[..], &(message.len() as u16).to_be_bytes(), message].concat();
+            let (code, bytes) = (u32::from(detail).to_be_bytes(), (message.len() as u16).to_be_bytes());
             match detail & 0x80 {
-                0 => in_chunk(chunk::ERROR, &front),
-                _ => in_chunk(chunk::ERROR_OFFSET, &[&front[..], &offset.to_be_bytes()].concat()),
+                0 => in_chunk(said, chunk::ERROR, &[&code, &bytes, message]),
+                _ => {
+                    let offset = offset.to_be_bytes();
+                    in_chunk(said, chunk::ERROR_OFFSET, &[&code, &bytes, message, &offset]);
+                }
             }
         }
-        _ => in_chunk(script.number() as u16, script.bytes(usize::from(detail % 32))),
+        _ => {
+            let (kind, payload) = (script.number() as u16, script.bytes(usize::from(detail % 32)));
+            in_chunk(said, kind, &[payload]);
+            return false;
+        }
     }
+    how < 0xf0
+}
+
+/// A chunk, which is the last of its reply or not.
+fn push_chunk(said: &mut Vec<u8>, is_last: bool, kind: u16, cookie: u64, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let header = ChunkHeader {
+        magic: CHUNK_MAGIC.into(),
+        flags: u16::from(is_last).into(),
+        kind: kind.into(),
+        cookie: cookie.into(),
+        length: (length as u32).into(),
+    };
+    said.extend_from_slice(header.as_bytes());
+    parts.iter().for_each(|part| said.extend_from_slice(part));
 }
 
 /// A server that says this to a client that asks for structured replies or not.
 fn of_server(is_structured: bool, bytes: &[u8]) -> Vec<u8> {
     [vec![u8::from(!is_structured)], said(bytes)].concat()
 }
+
+/// A read of 100 bytes; then its first half, its second, as the last chunk.
+const READ_IN_CHUNKS: &[u8] = &[0, 0, 3, 0, 0, 100, 0, 5, 0, 2, 2, 5, 0, 2 | 8, 0];
+/// The same, answered by all of it.
+const READ_AT_ONCE: &[u8] = &[1, 0, 3, 0, 0, 100, 0, 5, 0, 0, 0];
+/// The same, answered by its first half, and a hole.
+const READ_WITH_A_HOLE: &[u8] = &[0, 0, 3, 0, 0, 100, 0, 5, 0, 2, 2, 5, 0, 4 | 8, 0];
 
 pub(super) fn examples() -> Vec<Vec<u8>> {
     let mut examples = vec![
@@ -276,6 +344,13 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
     let oddly = reply_to_option(option::STRUCTURED_REPLY, option_reply::INFO, b"");
     let unasked = reply_to_option(option::LIST, option_reply::ACK, b"");
     examples.extend([oddly, unasked].map(|reply| of_server(true, &[GREETING, &reply].concat())));
+    examples.extend([READ_IN_CHUNKS, READ_AT_ONCE, READ_WITH_A_HOLE].map(<[u8]>::to_vec));
+    // Every other byte of a read.
+    let mut parts = Vec::new();
+    for number in 0..40u64 {
+        push_chunk(&mut parts, false, chunk::OFFSET_DATA, 1 << 32, &[&(2 * number).to_be_bytes(), &[7]]);
+    }
+    examples.push([&[0, 0][..], &[3, 0, 0, 200, 0], &said(&parts)].concat());
     // Requests and answers in any order.
     let mut random = Random::new(1);
     for number in 0..24u8 {
@@ -290,11 +365,13 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
 pub(super) fn expected() -> Vec<Outcome> {
     let connected = ["structured", "simple"].map(|how| ("connected", how));
     let read = ["data", "hole"].map(|what| ("read", what));
+    let brought = ["data", "zeros"].map(|what| ("brought", what));
     let ended = ["done", "failed"].map(|how| ("ended", how));
     let closed = ["not NBD", "too old", "refused"].map(|why| ("closed", why));
     let open = ["negotiates", "ready"].map(|how| ("open", how));
     let broken = BROKEN.map(|words| ("broken", words));
-    connected.into_iter().chain(read).chain(ended).chain(closed).chain(open).chain(broken).collect()
+    let served = connected.into_iter().chain(read).chain(brought).chain(ended);
+    served.chain(closed).chain(open).chain(broken).collect()
 }
 
 #[cfg(test)]
@@ -303,15 +380,15 @@ mod tests {
 
     #[test]
     fn a_read_is_answered_in_chunks_or_in_one_go() {
-        // A read of 100 bytes; then its first half, its second, as the last chunk; or all of it.
-        let read = [3, 0, 0, 100, 0];
-        let in_chunks = [&[0, 0][..], &read, &[5, 0, 2, 2], &[5, 0, 2 | 8, 0]].concat();
-        let at_once = [&[1, 0][..], &read, &[5, 0, 0, 0]].concat();
-        for (input, how, times) in [(in_chunks, "structured", 2), (at_once, "simple", 1)] {
-            let seen = Outcomes::of(run, &input);
+        for (input, how, chunks, brought) in [
+            (READ_IN_CHUNKS, "structured", 2, "data"),
+            (READ_AT_ONCE, "simple", 1, "data"),
+            (READ_WITH_A_HOLE, "structured", 1, "zeros"),
+        ] {
+            let seen = Outcomes::of(run, input);
             assert_eq!(seen.times(("connected", how)), 1, "{seen}");
-            assert_eq!((seen.times(("read", "data")), seen.times(("ended", "done"))), (times, 1), "{seen}");
-            assert_eq!(seen.times(("open", "ready")), 1, "{seen}");
+            assert_eq!((seen.times(("read", "data")), seen.times(("ended", "done"))), (chunks, 1), "{seen}");
+            assert_eq!((seen.times(("open", "ready")), seen.times(("brought", brought))), (1, 1), "{seen}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Opening a store on a whole small drive, of which some fields say something else. However that ends, it ends: with a store,
-//! or with an error that says what is wrong and where.
+//! or with an error that says what is wrong and where. A store that is in order takes writes, and has them, opened again too.
 //!
 //! An input is a list of edits of a drive that a store wrote: which structure, which field of it, and what it says. Then all
 //! checksums and fingerprints are put right, those that point to what was edited too, for nothing behind them would be looked
@@ -20,7 +20,9 @@ use store::layout::{
     RootObject, SEGMENTS_OFFSET, SUPERBLOCK_OFFSETS, Secret, Superblock,
 };
 use store::testing::{BatchRead, read_batch, seal_batch};
-use store::{Action, Device, DeviceError, Expected, Identity, OpenError, Options, Role, Store, WriteRecord};
+use store::{
+    Action, Device, DeviceError, Expected, Identity, OpenError, Options, Role, StageError, Store, WriteRecord,
+};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -42,6 +44,8 @@ const IMAGE_SHIFT: u8 = 4;
 const LOOKED_UP: u16 = 64;
 /// Rounds after which a store that is left alone must have come to rest.
 const ROUNDS_MAX: u32 = 1000;
+/// What is written to a store that opened: blocks that no object here has.
+const WRITTEN: (u16, u16) = (700, 2);
 
 /// A field: where it lies in its structure, and how many bytes it has.
 type Field = (usize, usize);
@@ -153,6 +157,9 @@ const PAGE: &[Field] = &[
 const FIELDS_MAX: u8 = 13;
 const _: () = assert!(RECORD.len() <= FIELDS_MAX as usize && SUPERBLOCK.len() <= FIELDS_MAX as usize);
 
+/// How a store is that counts what it has.
+const CONSISTENT: &str = "consistent";
+
 /// What fields are often set to, beside what the input says.
 const NUMBERS: [u64; 12] = [0, 1, 2, 3, 15, 16, 23, 24, 1023, 1024, u32::MAX as u64, u64::MAX];
 
@@ -207,17 +214,21 @@ impl Device for Memory {
 }
 
 /// A store at work on a drive that does everything at once.
-struct Machine {
-    drive: Memory,
+struct Machine<D> {
+    drive: D,
     store: Store,
     tokens: u64,
     is_shut_down: bool,
 }
 
-impl Machine {
-    fn open(mut drive: Memory) -> Machine {
-        let store = Store::open(&mut drive, &Expected::default(), options()).expect("a store wrote it");
+impl<D: Device> Machine<D> {
+    fn new(drive: D, store: Store) -> Machine<D> {
         Machine { drive, store, tokens: 0, is_shut_down: false }
+    }
+
+    fn open(mut drive: D) -> Machine<D> {
+        let store = Store::open(&mut drive, &Expected::default(), options()).expect("a store wrote it");
+        Machine::new(drive, store)
     }
 
     fn token(&mut self) -> u64 {
@@ -267,11 +278,37 @@ impl Machine {
     }
 
     fn write(&mut self, key: ObjectKey, sequence: u64, first_block: u16, block_count: u16) {
+        self.try_write(key, sequence, (first_block, block_count)).expect("there is room");
+    }
+
+    fn try_write(
+        &mut self,
+        key: ObjectKey,
+        sequence: u64,
+        (first_block, block_count): (u16, u16),
+    ) -> Result<(), StageError> {
         let (data, checksums) = content(sequence, block_count);
         let checksums: Vec<U32> = checksums.into_iter().map(U32::new).collect();
         let record = self.record(key, sequence, first_block, block_count);
-        self.store.stage_write(&record, &checksums, &data).expect("there is room");
+        self.store.stage_write(&record, &checksums, &data)?;
         self.settle();
+        Ok(())
+    }
+
+    /// What was written with that sequence is there, by the index and on the drive.
+    fn reads_back(&mut self, key: &ObjectKey, sequence: u64, (first_block, block_count): (u16, u16)) {
+        let (data, checksums) = content(sequence, block_count);
+        let (mut extents, mut told, mut read) = (Vec::new(), Vec::new(), Vec::new());
+        self.store.lookup(key, first_block, block_count, &mut extents, &mut told);
+        assert_eq!(told, checksums, "{key} was written with sequence {sequence}");
+        for extent in extents {
+            let location = extent.location.expect("what was written lies somewhere");
+            let mut part = vec![0; usize::from(extent.block_count) * BLOCK_BYTES];
+            let offset = u64::from(location.0) * BLOCK_BYTES as u64;
+            self.drive.read(offset, &mut part).expect("what was written can be read");
+            read.extend(part);
+        }
+        assert!(read == data, "{key} was written with sequence {sequence}, and overwritten");
     }
 
     fn mark(&mut self, kind: RecordKind, pg: PgId, sequence: u64) {
@@ -318,7 +355,7 @@ impl Machine {
         self.settle();
     }
 
-    fn shut_down(mut self) -> Memory {
+    fn shut_down(mut self) -> D {
         let mut actions = Vec::new();
         self.store.begin_shutdown(&mut actions);
         while !actions.is_empty() {
@@ -678,8 +715,15 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
             drive.block_mut(offset as usize / BLOCK_BYTES)[0] ^= 1;
         }
     }
-    match Store::open(&mut drive, &Expected::default(), options()) {
-        Ok(store) => seen.note("opened", look_at(&store)),
+    let opened = Store::open(&mut drive, &Expected::default(), options());
+    match opened {
+        Ok(store) => {
+            let state = look_at(&store);
+            seen.note("opened", state);
+            if state == CONSISTENT && can_go_on(&drive) {
+                works(Machine::new(drive, store), seen);
+            }
+        }
         Err(error) => {
             assert!(!error.to_string().is_empty());
             let (what, why) = name_of(&error);
@@ -706,7 +750,53 @@ fn look_at(store: &Store) -> &'static str {
     }
     let statistics = store.statistics();
     assert!(statistics.usable_bytes <= statistics.device_bytes);
-    if store.verify().is_ok() { "consistent" } else { "not consistent" }
+    if store.verify().is_ok() { CONSISTENT } else { "not consistent" }
+}
+
+/// Whether a drive of which a store is in order is one that a store can write to: all of it can be read, it is laid out as it
+/// was, and nobody who knew its secret wrote batches of the very opening that just began, or has openings counted anew.
+fn can_go_on(drive: &Edited) -> bool {
+    let of = |block: &[u8]| Superblock::read_from_bytes(block).expect("a superblock is a block");
+    let (before, now) = (of(&drive.image.bytes[..BLOCK_BYTES]), of(drive.block(0)));
+    let is_foretold = |(_, block): &(usize, Box<[u8; BLOCK_BYTES]>)| {
+        let (header, _) = BatchHeader::read_from_prefix(&block[..]).expect("a block has room for a header");
+        header.mount.get() >= now.mount.get() && read_batch(&block[..], &SECRET) != BatchRead::Foreign
+    };
+    drive.bad.is_none()
+        && now.segment_bytes == before.segment_bytes
+        && now.mount.get() == before.mount.get() + 1
+        && !drive.blocks.iter().any(is_foretold)
+}
+
+/// Writes to a store, an object that it has and a new one, and looks whether it has them, and still when it is opened again.
+fn works(mut machine: Machine<Edited>, seen: &mut Outcomes) {
+    let known = machine.store.objects().min();
+    let pg = PgId { pool: PoolId(77), index: 0 };
+    let new = ObjectKey { pg, volume: VolumeId(77), object: 0 };
+    let mut written = Vec::new();
+    for key in known.into_iter().chain([new]) {
+        let last = machine.store.pg_position(key.pg).map_or(Sequence(0), |(_, last)| last);
+        let sequence = last.next().0;
+        match machine.try_write(key, sequence, WRITTEN) {
+            Ok(()) => written.push((key, sequence)),
+            Err(StageError::Full) => seen.note("not written", "full"),
+            Err(StageError::Busy) => seen.note("not written", "busy"),
+            Err(StageError::Failed(reason)) => panic!("nothing fails here: {reason}"),
+        }
+    }
+    for (key, sequence) in &written {
+        machine.reads_back(key, *sequence, WRITTEN);
+        seen.note("written", "and read back");
+    }
+    let mut drive = machine.drive;
+    match Store::open(&mut drive, &Expected::default(), options()) {
+        Ok(store) => {
+            let mut machine = Machine::new(drive, store);
+            written.iter().for_each(|(key, sequence)| machine.reads_back(key, *sequence, WRITTEN));
+            seen.note("opened again", "with what was written");
+        }
+        Err(error) => seen.note("not opened again", name_of(&error).1),
+    }
 }
 
 /// Each drive as it is, and with one edit of everything that can be edited, which is set to a few numbers.
@@ -725,6 +815,10 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
         // The parts of a root are many.
         examples.extend((0..24).map(|index| edited(1, 4, index, field, 11)));
     }
+    // The last batch, whichever that is, tells where the log goes on.
+    let batches = (0..3).flat_map(|image| (0..32).map(move |index| (image, index)));
+    let with_next = batches.flat_map(|(image, index)| [3, 4].map(|field| edited(image, 1, index, field, 0)));
+    examples.extend(with_next);
     examples
 }
 
@@ -753,11 +847,14 @@ pub(super) fn expected() -> Vec<Outcome> {
         "a group in the root of the checkpoint",
         "a record of the batch",
         "a segment that is announced by the batch",
+        "a segment in which the log goes on",
     ];
     let refused = refused.into_iter().map(|why| ("refused", why));
     let damaged = damaged.into_iter().map(|what| ("damaged", what));
     let impossible = impossible.into_iter().map(|what| ("impossible", what));
-    refused.chain(damaged).chain(impossible).chain([("opened", "consistent")]).collect()
+    let opened =
+        [("opened", CONSISTENT), ("written", "and read back"), ("opened again", "with what was written")];
+    refused.chain(damaged).chain(impossible).chain(opened).collect()
 }
 
 #[cfg(test)]
@@ -779,8 +876,40 @@ mod tests {
         assert!(IMAGES[0].pages.is_empty() && IMAGES[1].pages.len() > 4 && IMAGES[2].pages.len() > 4);
         for image in 0..3u8 {
             let seen = Outcomes::of(run, &[SEALED | image << IMAGE_SHIFT]);
-            assert_eq!(seen.times(("opened", "consistent")), 1, "{image}: {seen}");
+            assert_eq!(seen.times(("opened", CONSISTENT)), 1, "{image}: {seen}");
+            assert_eq!(seen.times(("written", "and read back")), 2, "{image}: {seen}");
+            assert_eq!(seen.times(("opened again", "with what was written")), 1, "{image}: {seen}");
         }
+    }
+
+    #[test]
+    fn a_log_that_goes_on_in_a_segment_in_which_it_stands_is_refused() {
+        for number in 0..3u8 {
+            let image = &IMAGES[usize::from(number)];
+            let sequence = |block: usize| {
+                let header = BatchHeader::read_from_prefix(&image.bytes[block * BLOCK_BYTES..]);
+                header.unwrap().0.sequence.get()
+            };
+            let batches = image.batches.iter().enumerate();
+            let (index, (block, ..)) = batches.max_by_key(|(_, (block, ..))| sequence(*block)).unwrap();
+            let segment = (*block as u64 * BLOCK_BYTES as u64 - SEGMENTS_OFFSET) / u64::from(SEGMENT_BYTES);
+            // Either stream's next segment.
+            for field in [3, 4] {
+                let choice = SEALED | PRINTED | number << IMAGE_SHIFT;
+                let edit = [&[choice, 1, index as u8, field, 0][..], &segment.to_le_bytes()].concat();
+                let seen = Outcomes::of(run, &edit);
+                let refused = seen.times(("impossible", "a segment in which the log goes on"));
+                assert_eq!(refused, 1, "{number} {field}: {seen}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_without_a_root_is_refused() {
+        let edit = [&[SEALED | PRINTED | 1 << IMAGE_SHIFT, 0, 0, 6, 0][..], &[0; 8]].concat();
+        let seen = Outcomes::of(run, &edit);
+        let refused = seen.times(("impossible", "a checkpoint without a root in the superblock"));
+        assert_eq!(refused, 1, "{seen}");
     }
 
     #[test]
@@ -796,7 +925,7 @@ mod tests {
             let edit = [&[place, index, field, 1][..], &1u64.to_le_bytes()].concat();
             let with = |choice: u8| Outcomes::of(run, &[&[choice | 1 << IMAGE_SHIFT][..], &edit].concat());
             let (right, wrong) = (with(SEALED | PRINTED), with(0));
-            assert_eq!(right.times(("opened", "consistent")), 1, "{place} {field}: {right}");
+            assert_eq!(right.times(("opened", CONSISTENT)), 1, "{place} {field}: {right}");
             assert_eq!(wrong.times(told_as), 1, "{place} {field}: {wrong}");
         }
     }

@@ -1,25 +1,28 @@
 //! An OSD that is told anything by a client with a key, by another OSD, by one that has no say, and by somebody who does not
-//! greet. It answers or ends a connection, and what it holds stays in order.
+//! greet. It answers or ends a connection, and what it holds stays in order. Whoever comes afterwards and means well is served:
+//! a client, and the other OSDs.
 //!
 //! The input is a script: who does what. What is in a message follows from the bytes behind that
-//! ([`wire::hostile::Forger`]).
+//! ([`wire::hostile::Forger`]); the OSD that leads says what it should now and then, or few of its messages would be taken.
 
 use super::{Script, leaked_name, messages, opening};
 use crate::outcomes::{Outcome, Outcomes};
 use base::map::{ClusterMap, PgConfig};
 use base::{
-    Access, BLOCK_BYTES, Buffer, ClientId, Epoch, Generation, Instant, LinkId, Network, ObjectKey, OsdId,
-    Permission, PgId, PoolId, Principal, PublicKey, Sequence, VolumeId,
+    Access, BLOCK_BYTES, BlockRange, Buffer, ClientId, Epoch, Generation, Instant, LinkId, Network,
+    ObjectKey, OsdId, Permission, PgId, PoolId, Principal, PublicKey, Sequence, VolumeId,
 };
 use pg::{Credential, Io, LinkError, Osd, OsdOptions};
 use sim::random::Random;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use store::{Device, DeviceError, Expected, Identity, Options, Store};
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
-use wire::{Hello, Kind, Message, Role, Status, VERSIONS};
+use wire::{
+    Activate, Hello, Kind, LEASE_MS_MAX, Lease, Message, Query, Replicate, Request, Role, Status, VERSIONS,
+};
 
 const ME: OsdId = OsdId(0);
 const CLIENT: ClientId = ClientId(9);
@@ -49,6 +52,18 @@ enum Who {
 const GONE: LinkId = LinkId(0);
 /// A client; the primary of a group of which this OSD is a member; an OSD that is member of nothing; and a stranger.
 const PEERS: [Who; 4] = [Who::Client, Who::Osd(OsdId(1)), Who::Osd(OsdId(2)), Who::Stranger];
+/// The client, the OSD that leads a group, and the other one, among them.
+const A_CLIENT: usize = 0;
+const LEADER: usize = 1;
+const OTHER: usize = 2;
+
+/// What an OSD asks of those that are to be sure of it: nobody takes its place meanwhile.
+const LEASE: Lease = Lease { ttl_ms: LEASE_MS_MAX, stamp: 5, granted_ttl_ms: 0, granted_stamp: 0 };
+
+/// As what is counted what the OSD says while the input goes on, and with what status it answers clients.
+const BY_INPUT: [&str; 2] = ["sent", "answered"];
+/// The same of what it says to those who mean well.
+const BY_RIGHT: [&str; 2] = ["served", "served with"];
 
 /// One group that this OSD leads alone, and one that OSD 1 leads with it.
 static MAP: LazyLock<ClusterMap> = LazyLock::new(|| {
@@ -125,6 +140,18 @@ impl Device for Memory {
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
+}
+
+/// An object of the volume.
+fn key_of(object: u32) -> ObjectKey {
+    let pg = PgId::of_object(POOL, 2, VOLUME, object);
+    ObjectKey { pg, volume: VOLUME, object }
+}
+
+/// The first object of the volume in that group.
+fn key_in(index: u32) -> ObjectKey {
+    let mut keys = (0..).map(key_of);
+    keys.find(|key| key.pg.index == index).expect("each group has objects")
 }
 
 /// What became of a drive's operation: its token, its buffer if it has one, and whether it succeeded.
@@ -204,6 +231,12 @@ struct Scene {
     in_use: InUse,
     peers: [Peer; PEERS.len()],
     links: u64,
+    /// As what is counted what the OSD says: see [`BY_INPUT`].
+    counted_as: [&'static str; 2],
+    /// Which kinds of messages were sent to whom.
+    heard: BTreeSet<(LinkId, &'static str)>,
+    /// What the OSD that leads the other group goes on with in its order, by what it was told last.
+    next: Sequence,
 }
 
 impl Scene {
@@ -217,12 +250,8 @@ impl Scene {
         store::format(&mut drive, identity, opening::SECRET, &options).expect("it is large enough");
         let store = Store::open(&mut drive, &Expected::default(), options).expect("it was just formatted");
         let osd_options = OsdOptions { small_buffers: 8, large_buffers: 6, ..OsdOptions::default() };
-        let key = |object| {
-            let pg = PgId::of_object(POOL, 2, VOLUME, object);
-            ObjectKey { pg, volume: VOLUME, object }
-        };
         let in_use = InUse {
-            keys: (0..4).map(key).collect(),
+            keys: (0..4).map(key_of).collect(),
             epochs: map.pgs.values().map(|config| config.epoch).collect(),
             generations: vec![Generation(1)],
             sequences: (0..4).map(Sequence).collect(),
@@ -247,6 +276,9 @@ impl Scene {
             in_use,
             peers: PEERS.map(|who| Peer { who, link: GONE, inbox: Vec::new() }),
             links: 0,
+            counted_as: BY_RIGHT,
+            heard: BTreeSet::new(),
+            next: Sequence(1),
         };
         scene.take_map();
         for _ in 0..40 {
@@ -293,12 +325,17 @@ impl Scene {
 
     /// What the OSD said.
     fn hear(&mut self, seen: &mut Outcomes) {
-        for bytes in std::mem::take(&mut self.io.sent).into_values() {
+        let [sent, answered] = self.counted_as;
+        for (link, bytes) in std::mem::take(&mut self.io.sent) {
             let mut rest = &bytes[..];
             while let Ok(Some((message, size))) = wire::parse(rest) {
-                seen.note("sent", messages::name_of_message(rest));
-                if let Message::Reply(reply) = message {
-                    seen.note("answered", name_of_status(reply.head.status));
+                let name = messages::name_of_message(rest);
+                seen.note(sent, name);
+                self.heard.insert((link, name));
+                match message {
+                    Message::Reply(reply) => seen.note(answered, name_of_status(reply.head.status)),
+                    Message::Position(position) => self.next = position.head.last_sequence.next(),
+                    _ => {}
                 }
                 rest = &rest[size..];
             }
@@ -370,6 +407,83 @@ impl Scene {
         self.osd.handle_closed(self.now, link, reason, &mut self.io);
     }
 
+    /// The OSD that leads the other group says what it should: it asks for a lease, and where this one stands, begins its epoch
+    /// behind that, and orders zeroings.
+    fn lead(&mut self, what: u8, seen: &mut Outcomes) {
+        let key = key_in(1);
+        let (pg, epoch) = (key.pg, MAP.pgs[&key.pg].epoch);
+        let sequence = self.next;
+        let said = match what % 4 {
+            0 => LEASE.encode().to_vec(),
+            1 => Query { pg, modulus: 2, epoch }.encode().to_vec(),
+            2 => Activate { pg, epoch, mark: sequence, join: None }.encode().to_vec(),
+            _ => {
+                let range = BlockRange { key, first_block: 0, block_count: 1 };
+                Replicate { range, epoch, sequence, origin: 5 }.encode(Kind::ReplicateZero).to_vec()
+            }
+        };
+        if what % 4 > 1 {
+            self.next = sequence.next();
+        }
+        self.say(LEADER, &said, seen);
+    }
+
+    /// The group that the other OSD leads serves, with this one in it.
+    fn follow(&mut self, seen: &mut Outcomes) {
+        for what in 0..4 {
+            self.lead(what, seen);
+            (0..6).for_each(|_| self.pass(Duration::from_millis(20), seen));
+        }
+    }
+
+    /// What somebody says is answered by a message of that kind.
+    fn answers(&mut self, peer: usize, said: &[u8], kind: &'static str, seen: &mut Outcomes) {
+        self.heard.clear();
+        self.say(peer, said, seen);
+        for _ in 0..40 {
+            self.pass(Duration::from_millis(50), seen);
+            if self.heard.contains(&(self.peers[peer].link, kind)) {
+                return;
+            }
+        }
+        panic!("peer {peer} got no {kind}, but {:?}", self.heard);
+    }
+
+    /// Whatever was said before: a client and other OSDs that come anew, and say what they should, are answered.
+    fn serves(&mut self, seen: &mut Outcomes) {
+        self.counted_as = BY_RIGHT;
+        for peer in 0..PEERS.len() {
+            if self.peers[peer].link != GONE {
+                self.let_go(peer, "it ends");
+            }
+        }
+        self.pass(Duration::from_millis(20), seen);
+        let lease = LEASE.encode();
+        [LEADER, OTHER].into_iter().for_each(|peer| self.answers(peer, &lease, "Lease", seen));
+        self.heard.clear();
+        self.follow(seen);
+        let link = self.peers[LEADER].link;
+        for kind in ["Position", "ReplicateAck"] {
+            assert!(self.heard.contains(&(link, kind)), "who leads got no {kind}, but {:?}", self.heard);
+        }
+        let is_refused = self.heard.contains(&(link, "ReplicateRefused"));
+        assert!(!is_refused, "who leads is obeyed: {:?}", self.heard);
+        let led = key_in(0);
+        let request = Request {
+            request: 1,
+            key: led,
+            offset: 0,
+            length: BLOCK_BYTES as u32,
+            epoch: self.map.pgs[&led.pg].epoch,
+            generation: Generation(1),
+            origin: 1,
+            since: None,
+        };
+        for kind in [Kind::Zero, Kind::Read] {
+            self.answers(A_CLIENT, &request.encode(kind), "Reply", seen);
+        }
+    }
+
     fn step(&mut self, step: u8, script: &mut Script<'_>, seen: &mut Outcomes) {
         let peer = usize::from(step >> 4) % PEERS.len();
         let forged = match step % 16 {
@@ -377,6 +491,7 @@ impl Scene {
             1 => return self.pass(Duration::from_secs(1), seen),
             2 => return self.let_go(peer, "it ends"),
             3 => script.bytes(GARBAGE_BYTES_MAX).to_vec(),
+            15 if peer == LEADER => return self.lead(script.byte(), seen),
             how => {
                 let kind = usize::from(script.byte());
                 let kind = match self.peers[peer].who {
@@ -412,6 +527,10 @@ fn name_of_error(error: &LinkError) -> &'static str {
 pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     let mut script = Script::new(input);
     let mut scene = Scene::new(seen);
+    if script.byte().is_multiple_of(2) {
+        scene.follow(seen);
+    }
+    scene.counted_as = BY_INPUT;
     for _ in 0..STEPS_MAX {
         let Some(step) = script.step() else { break };
         scene.step(step, &mut script, seen);
@@ -419,6 +538,7 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     for _ in 0..10 {
         scene.pass(Duration::from_millis(100), seen);
     }
+    scene.serves(seen);
     if let Err(difference) = scene.osd.store().verify() {
         panic!("its store is not in order: {difference}");
     }
@@ -431,7 +551,8 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn expected() -> Vec<Outcome> {
-    let sent = ["Welcome", "Reply"].map(|kind| ("sent", kind));
+    let kinds = ["Welcome", "Reply", "Position", "ReplicateAck", "ReplicateRefused", "Lease", "Fetched"];
+    let sent = kinds.map(|kind| ("sent", kind));
     let answered = ["Ok", "StaleEpoch", "NotPrimary", "Forbidden"].map(|status| ("answered", status));
     let links = ["no message", "out of turn", "other OSD"].map(|why| ("link", why));
     sent.into_iter().chain(answered).chain(links).collect()
@@ -445,24 +566,18 @@ mod tests {
     fn a_client_that_asks_as_it_should_is_served() {
         let mut seen = Outcomes::default();
         let mut scene = Scene::new(&mut seen);
-        let led = scene.in_use.keys.iter().copied().find(|key| key.pg.index == 0).unwrap();
-        let request = wire::Request {
-            request: 1,
-            key: led,
-            offset: 0,
-            length: BLOCK_BYTES as u32,
-            epoch: scene.map.pgs[&led.pg].epoch,
-            generation: Generation(1),
-            origin: 1,
-            since: None,
-        };
-        for kind in [Kind::Zero, Kind::Read] {
-            scene.say(0, &request.encode(kind), &mut seen);
-            for _ in 0..6 {
-                scene.pass(Duration::from_millis(20), &mut seen);
-            }
-        }
-        assert_eq!(seen.times(("answered", "Ok")), 2, "{seen}");
-        assert!(seen.times(("sent", "Welcome")) >= 3, "{seen}");
+        scene.serves(&mut seen);
+        assert_eq!(seen.times(("served with", "Ok")), 2, "{seen}");
+        assert!(seen.times(("served", "Welcome")) >= 6, "{seen}");
+    }
+
+    #[test]
+    #[should_panic(expected = "peer 2 got no Position")]
+    fn who_is_not_answered_is_noticed() {
+        let mut seen = Outcomes::default();
+        let pg = key_in(1).pg;
+        // It does not lead the group.
+        let query = Query { pg, modulus: 2, epoch: MAP.pgs[&pg].epoch }.encode();
+        Scene::new(&mut seen).answers(OTHER, &query, "Position", &mut seen);
     }
 }

@@ -140,15 +140,14 @@ pub(super) fn page(input: &[u8], seen: &mut Outcomes) {
     if choice & SEALED != 0 {
         put_right(&mut page);
     }
-    let mut script = Script::new(changes);
-    let changes = (0..changes.len() / CHANGE_BYTES).map(|_| {
+    let (mut script, count) = (Script::new(changes), changes.len() / CHANGE_BYTES);
+    let changes: [(u16, u64); CHANGES] = std::array::from_fn(|_| {
         let block = script.number() as u16 % BLOCKS as u16;
         let sequence = script.bytes(size_of::<u64>()).first_chunk().copied().unwrap_or_default();
         (block, u64::from_le_bytes(sequence))
     });
-    let changes: Vec<(u16, u64)> = changes.collect();
     let fault = fault_of(&page);
-    let block_count = read_page(&page, &changes, |changed| {
+    let block_count = read_page(&page, &changes[..count], |changed| {
         seen.note("change", if changed.was_there { "of a block that was there" } else { "of a new block" });
         seen.note("told", if changed.is_exact { "exactly" } else { "about" });
     });

@@ -1,4 +1,5 @@
-//! A client that is answered anything by an OSD. What it was asked to do ends once, or goes on.
+//! A client that is answered anything by an OSD. What it was asked to do ends once, or goes on; and as long as each request is
+//! answered as one of its own, a read brings what was answered.
 //!
 //! The input is a script: what is asked of the client, and what it is answered: as an OSD would, or with something else.
 
@@ -12,6 +13,7 @@ use base::{
 };
 use client::{Client, ClientError, Holding, LinkError, Submission};
 use sim::random::Random;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -29,6 +31,13 @@ const OPERATION_BYTES_MAX: u64 = 24 << 10;
 const SHORT_BYTES_MAX: u64 = 6 << 10;
 /// Requests that the input may answer: older ones are never answered.
 const PENDING_MAX: usize = 32;
+/// What a buffer is full of before something is read to it: no zero, and nothing that any block is full of.
+const STALE: u8 = 0xee;
+
+/// What a block of the volume is full of, if an OSD says that it is there.
+fn held(block: u64) -> u8 {
+    (block % 199) as u8 + 1
+}
 
 static MAP: LazyLock<Arc<ClusterMap>> = LazyLock::new(|| {
     let text = r#"{
@@ -86,13 +95,18 @@ struct Scene {
     /// Operations that were asked for, and those that ended.
     asked: u64,
     ended: u64,
+    /// What is read, by tokens: the range.
+    reads: BTreeMap<u64, (u64, u64)>,
+    /// Nothing was answered yet that belongs to another request, or to none.
+    is_told: bool,
 }
 
 impl Scene {
     fn new() -> Scene {
         let client = Client::new(ClientId(9), MAP.clone());
         let (io, now) = (Surroundings::default(), Instant::default());
-        Scene { client, io, now, pending: Vec::new(), asked: 0, ended: 0 }
+        let (pending, reads) = (Vec::new(), BTreeMap::new());
+        Scene { client, io, now, pending, asked: 0, ended: 0, reads, is_told: true }
     }
 
     fn link(&self) -> LinkId {
@@ -135,14 +149,35 @@ impl Scene {
     fn count(&mut self, seen: &mut Outcomes) {
         while let Some(completion) = self.client.poll_completion() {
             self.ended += 1;
+            let read = self.reads.remove(&completion.token);
             match completion.outcome {
-                client::Outcome::Done => seen.note("ended", "done"),
+                client::Outcome::Done => {
+                    if let Some(range) = read.filter(|_| self.is_told) {
+                        let buffer = completion.buffer.expect("a read gives its buffer back");
+                        seen.note("brought", brought(range, &buffer));
+                    }
+                    seen.note("ended", "done");
+                }
                 client::Outcome::Allocated(_) => seen.note("ended", "allocated"),
                 client::Outcome::Failed(error) => seen.note("failed", name_of_error(&error)),
             }
         }
         assert_eq!(self.client.operations_in_flight() as u64, self.asked - self.ended);
     }
+}
+
+/// Looks at what a read of a range brought.
+fn brought((offset, length): (u64, u64), buffer: &Buffer) -> &'static str {
+    let (mut at, mut rest, mut is_held) = (offset, &buffer.bytes()[..length as usize], false);
+    while let Some(byte) = rest.first().copied() {
+        let (block, within) = (at / BLOCK_BYTES as u64, at as usize % BLOCK_BYTES);
+        let (part, behind) = rest.split_at(rest.len().min(BLOCK_BYTES - within));
+        assert!(byte == 0 || byte == held(block), "{byte} is not what was answered for block {block}");
+        assert!(part.iter().all(|one| *one == byte), "block {block} is not what was answered");
+        is_held |= byte != 0;
+        (at, rest) = (at + part.len() as u64, behind);
+    }
+    if is_held { "data" } else { "zeros" }
 }
 
 fn name_of_error(error: &ClientError) -> &'static str {
@@ -160,16 +195,28 @@ fn name_of_error(error: &ClientError) -> &'static str {
 }
 
 /// What an OSD could answer a request with, or what none would.
-fn answer(kind: Kind, request: &Request, script: &mut Script<'_>, seen: &mut Outcomes) -> Vec<u8> {
+fn answer(
+    kind: Kind,
+    request: &Request,
+    script: &mut Script<'_>,
+    is_told: &mut bool,
+    seen: &mut Outcomes,
+) -> Vec<u8> {
     let (how, details) = (script.byte(), script.byte());
     let number = if how & 0x80 != 0 { request.request ^ u64::from(details) } else { request.request };
+    *is_told &= number == request.request;
     let reached = Sequence(script.number());
     match how % 8 {
         0 => wire::Outcome::zeros(number, reached).to_vec(),
         1 | 2 if kind == Kind::Read => {
             // So many blocks as were asked for, or a few others; with their checksums, or with others.
-            let count = if how % 8 == 1 { request.blocks().1 } else { u16::from(details) % 9 };
-            let data = vec![details; usize::from(count) * BLOCK_BYTES];
+            let (first, asked) = request.blocks();
+            let count = if how % 8 == 1 { asked } else { u16::from(details) % 9 };
+            let first = u64::from(request.key.object) * OBJECT_BLOCKS as u64 + u64::from(first);
+            let mut data = Vec::with_capacity(usize::from(count) * BLOCK_BYTES);
+            for block in first..first + u64::from(count) {
+                data.resize(data.len() + BLOCK_BYTES, held(block));
+            }
             let spoils = u32::from(how & 0x40 != 0);
             let checksums = data.chunks(BLOCK_BYTES).flat_map(|block| (crc32c(block) ^ spoils).to_le_bytes());
             let checksums: Vec<u8> = checksums.collect();
@@ -193,7 +240,10 @@ fn answer(kind: Kind, request: &Request, script: &mut Script<'_>, seen: &mut Out
             };
             wire::Outcome::refused(number, status, details).to_vec()
         }
-        _ => forged(how & 0x40 != 0, request, script),
+        _ => {
+            *is_told = false;
+            forged(how & 0x40 != 0, request, script)
+        }
     }
 }
 
@@ -228,9 +278,14 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
                 let length_max = if step >> 6 == 3 { OPERATION_BYTES_MAX } else { SHORT_BYTES_MAX };
                 let length = 1 + script.number() % length_max;
                 let what = Submission { volume, token: scene.asked, offset, length };
-                let Scene { client, io, now, .. } = &mut scene;
+                let Scene { client, io, now, reads, .. } = &mut scene;
                 match step % 8 {
-                    0 => client.submit_read(*now, what, Buffer::new(length as usize), io),
+                    0 => {
+                        let mut buffer = Buffer::new(length as usize);
+                        buffer.bytes_mut().expect("nobody else holds it").fill(STALE);
+                        reads.insert(what.token, (offset, length));
+                        client.submit_read(*now, what, buffer, io);
+                    }
                     1 => client.submit_write(*now, what, Buffer::new(length as usize), io),
                     2 => client.submit_zero(*now, what, io),
                     _ => client.submit_allocated(*now, what, io),
@@ -253,7 +308,7 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
             7 if !scene.pending.is_empty() => {
                 let index = usize::from(step >> 3) % scene.pending.len();
                 let (kind, request) = scene.pending.swap_remove(index);
-                let bytes = answer(kind, &request, &mut script, seen);
+                let bytes = answer(kind, &request, &mut script, &mut scene.is_told, seen);
                 if let Ok(Some(_)) = wire::parse(&bytes) {
                     seen.note("said", messages::name_of_message(&bytes));
                 }
@@ -266,9 +321,12 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     }
 }
 
+/// A read of two blocks that are not whole, answered by data, or by zeros.
+const READ: [&[u8]; 2] = [&[0, 0, 3, 0, 0, 16, 5, 7, 1, 0], &[0, 0, 3, 0, 0, 16, 5, 7, 0, 0]];
+
 pub(super) fn examples() -> Vec<Vec<u8>> {
     let mut random = Random::new(1);
-    let mut examples = Vec::new();
+    let mut examples = READ.map(<[u8]>::to_vec).to_vec();
     for number in 0..24 {
         // Connected with something to do, and then whatever comes.
         let mut script = vec![number % 2];
@@ -283,8 +341,30 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
 
 pub(super) fn expected() -> Vec<Outcome> {
     let ended = ["done", "allocated"].map(|how| ("ended", how));
+    let brought = ["data", "zeros"].map(|what| ("brought", what));
     let failed =
         ["out of range", "damaged", "no space", "forbidden", "device failed"].map(|why| ("failed", why));
     let links = ["no message", "refused", "not for clients"].map(|why| ("link", why));
-    ended.into_iter().chain(failed).chain(links).collect()
+    ended.into_iter().chain(brought).chain(failed).chain(links).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_read_brought_is_what_was_answered() {
+        for (input, brought) in READ.into_iter().zip(["data", "zeros"]) {
+            let seen = Outcomes::of(run, input);
+            assert_eq!((seen.times(("ended", "done")), seen.times(("brought", brought))), (1, 1), "{seen}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not what was answered for block 0")]
+    fn what_was_in_the_buffer_before_is_not_what_was_answered() {
+        let mut buffer = Buffer::new(BLOCK_BYTES);
+        buffer.bytes_mut().unwrap().fill(STALE);
+        brought((0, 100), &buffer);
+    }
 }

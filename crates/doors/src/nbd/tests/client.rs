@@ -85,8 +85,37 @@ fn replies_that_make_no_sense_end_the_connection() {
             broken_by(true, &data_chunk(true, COOKIE, offset, &vec![0; length])).contains("not asked for")
         );
     }
-    let twice = [data_chunk(false, COOKIE, 100, &[0; 8]), data_chunk(true, COOKIE, 100, &[0; 8])].concat();
-    assert!(broken_by(true, &twice).contains("not asked for"));
+}
+
+#[test]
+fn every_byte_of_a_read_comes_once_in_whatever_order() {
+    let read_in = |parts: &[(u64, usize)]| {
+        let chunks = parts.iter().enumerate().map(|(number, (offset, length))| {
+            data_chunk(number + 1 == parts.len(), COOKIE, *offset, &vec![7; *length])
+        });
+        let mut client = reading(true);
+        let (events, _) = meet(&mut client, &chunks.collect::<Vec<_>>().concat());
+        let is_done = events.last() == Some(&ClientEvent::Done { token: 77, result: Ok(()) });
+        (is_done, client.closed().map(ClientError::to_string).unwrap_or_default())
+    };
+    for whole in [&[(100, 10)][..], &[(100, 5), (105, 5)], &[(106, 4), (100, 2), (104, 2), (102, 2)]] {
+        assert_eq!(read_in(whole), (true, String::new()), "{whole:?}");
+    }
+    // As many bytes as were asked for, but not all of them.
+    for twice in [&[(100, 5), (100, 5)][..], &[(104, 4), (102, 3), (100, 3)], &[(100, 8), (100, 8)]] {
+        let (is_done, reason) = read_in(twice);
+        assert!(!is_done && reason.contains("some came twice"), "{twice:?}: {reason}");
+    }
+}
+
+#[test]
+fn a_read_does_not_come_in_any_number_of_parts() {
+    let mut client = reading(true);
+    client.read(78, 1000, 200, &mut Vec::new());
+    let every_other = (0..40).map(|number| data_chunk(false, COOKIE + 1, 1000 + 2 * number, &[7]));
+    meet(&mut client, &every_other.collect::<Vec<_>>().concat());
+    let reason = client.closed().unwrap().to_string();
+    assert!(reason.contains("more than 32 parts with gaps between them"), "{reason}");
 }
 
 #[test]
