@@ -81,6 +81,12 @@ pub(crate) struct Turn {
     pub(crate) blocked: Vec<u32>,
     /// The newest at the end.
     pub(crate) tasks: Vec<Task>,
+    /// How much was begun of what waited ([`crate::request::queue`]).
+    pub(crate) work: usize,
+    /// Something was left although it could be done, for it is the turn of others.
+    pub(crate) goes_on: bool,
+    /// For that the next turn is to be at once.
+    pub(crate) next_is_due: bool,
     /// Nothing new is begun.
     pub(crate) is_shutting_down: bool,
     pub(crate) is_shut_down: bool,
@@ -242,6 +248,11 @@ impl<I: Io> Context<'_, I> {
     /// Ends an operation without a word.
     pub(crate) fn forget(&mut self, id: OperationId) {
         let operation = self.operations.live(id);
+        if let Purpose::Peer { link, .. } = operation.purpose
+            && let Some(peer) = self.links.osd_mut(link)
+        {
+            peer.inquiries.read_ended();
+        }
         if let Some(payload) = operation.payload.take_held() {
             self.disk.put(payload);
         }

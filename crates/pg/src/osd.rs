@@ -14,6 +14,7 @@ use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::links::access::Credential;
 use crate::links::backlog::Backlog;
+use crate::links::inquiries;
 use crate::links::lease::Leases;
 use crate::links::presence::Presence;
 use crate::links::{LinkError, Links, OsdLink, Peer};
@@ -171,7 +172,7 @@ impl Osd {
     #[must_use]
     pub fn next_timeout(&self) -> Instant {
         // What was looked up at the end of a turn leaves with the next.
-        if self.router.reads.is_owing() {
+        if self.router.reads.is_owing() || self.shared.turn.next_is_due {
             return self.now;
         }
         let due = [self.router.scrubs.next_at, self.shared.pace.next_at];
@@ -255,8 +256,8 @@ impl Osd {
         epoch::link_ended(&mut cx, link, reason);
     }
 
-    /// Bytes came, or some that came before are presented again. Handles whole messages from the front, of a client no more
-    /// than some hundred.
+    /// Bytes came, or some that came before are presented again. Handles whole messages from the front, no more than some
+    /// hundred; then it is others' turn.
     ///
     /// # Errors
     /// When the link is of no use any more: tell the peer with [`wire::Refused`] and close it.
@@ -307,7 +308,9 @@ impl Osd {
     /// The end of a turn: batches go to the drive, acknowledgements to the primaries.
     pub fn end_turn(&mut self, now: Instant, io: &mut impl Io) {
         let (router, mut cx) = self.at(now, io);
+        let was_left = std::mem::take(&mut cx.turn.goes_on);
         router.end_turn(&mut cx);
+        cx.turn.next_is_due = was_left | std::mem::take(&mut cx.turn.goes_on);
         // There may be room now for what there was none for.
         for link in std::mem::take(&mut cx.links.with_aside) {
             match take_up(router, &mut cx, link) {
@@ -390,21 +393,27 @@ fn handle_messages(
 ) -> Result<Progress, LinkError> {
     let mut has_aside = take_up(router, cx, link)?;
     let mut was_in_the_way = is_in_the_way(cx, link);
-    let (mut consumed, mut count) = (0, 0);
+    let is_behind = inquiries::is_behind(cx.links, link, cx.io.unsent_bytes(link));
+    let (mut consumed, mut work) = (0, 0);
     loop {
-        if matches!(cx.links.get(link), Some(Peer::Client(_))) {
-            if count >= queue::CLIENT_MESSAGES_MAX {
-                return Ok(Progress { consumed, is_stalled: consumed < bytes.len() });
-            }
-            if !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link)) {
-                cx.links.tenants.note_held_back(link, cx.now);
-                return Ok(Progress { consumed, is_stalled: true });
-            }
-            count += 1;
+        if work >= queue::WORK_MAX {
+            let is_stalled = consumed < bytes.len();
+            cx.turn.goes_on |= is_stalled;
+            return Ok(Progress { consumed, is_stalled });
+        }
+        if matches!(cx.links.get(link), Some(Peer::Client(_)))
+            && !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link))
+        {
+            cx.links.tenants.note_held_back(link, cx.now);
+            return Ok(Progress { consumed, is_stalled: true });
         }
         let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
             return Ok(Progress { consumed, is_stalled: false });
         };
+        if is_behind {
+            inquiries::count(cx.links, link)?;
+        }
+        work += queue::work_of(&message);
         let mut handled = Handled::Stalled;
         if !has_aside || is_lease_let_by(cx, link, &message) {
             let answer = router.message(cx, link, message);
@@ -436,7 +445,11 @@ fn take_up(router: &mut Router, cx: &mut Context<'_, impl Io>, link: LinkId) -> 
     let Some(peer) = cx.links.osd_mut(link) else { return Ok(false) };
     let Backlog::Aside(aside) = &mut peer.backlog else { return Ok(false) };
     let mut aside = std::mem::take(aside);
-    while let Some((message, size)) = wire::parse(aside.left())? {
+    let mut work = 0;
+    while work < queue::WORK_MAX
+        && let Some((message, size)) = wire::parse(aside.left())?
+    {
+        work += queue::work_of(&message);
         let handled = router.message(cx, link, message);
         router.settle(cx);
         if handled? == Handled::Stalled {

@@ -17,6 +17,7 @@ use crate::hello;
 use crate::io::{Io, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_WRITE};
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
+use crate::links::inquiries::{self, Asks};
 use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::cut::{self, Cuts};
 use crate::moves::delete::Deletions;
@@ -26,7 +27,7 @@ use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
 use crate::replication::replica::{self, Content};
 use crate::request::read::{self, Reads};
-use crate::request::{admit, edges, write};
+use crate::request::{admit, edges, queue, write};
 use base::map::ClusterMap;
 use base::{Buffer, LinkId, OsdId};
 use std::sync::Arc;
@@ -175,23 +176,69 @@ impl Router {
                 }
             }
             Message::Serves(group) => replica::epoch_serves(cx, link, group),
-            Message::ListObjects(wanted) => held::list_objects(cx, link, &wanted),
+            Message::ListObjects(wanted) => self.inquire(cx, link, Asks::Objects(wanted)),
             Message::Objects(objects) => {
                 if !self.scrubs.handle_objects(cx, osd, &objects) {
                     self.backfill.handle_objects(cx, osd, &objects);
                 }
             }
-            Message::ListBlocks(wanted) => held::list_blocks(cx, link, wanted),
+            Message::ListBlocks(wanted) => self.inquire(cx, link, Asks::Blocks(wanted)),
             Message::Blocks(blocks) => self.backfill.handle_blocks(cx, osd, &blocks),
-            Message::Fetch(inquiry) => mend::handle_fetch(cx, link, &inquiry),
+            Message::Fetch(inquiry) => self.inquire(cx, link, Asks::Content(inquiry)),
             Message::Fetched(fetched) => self.mends.handle_fetched(cx, link, &fetched),
-            Message::Check(check) => self.scrubs.handle_check(cx, link, &check),
+            Message::Check(check) => self.inquire(cx, link, Asks::Check(check)),
             Message::Checked(checked) => {
                 self.scrubs.was_answered(cx, osd, checked.inquiry.request, checked.findings);
             }
             _ => return Err(LinkError::OutOfTurn("an OSD sent a message of clients")),
         }
         Ok(Handled::Done)
+    }
+
+    // What other OSDs ask.
+
+    /// Answers what an OSD asks, or has it wait until that one has taken some of what it was sent.
+    fn inquire(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, asks: Asks) {
+        let unread_bytes = cx.io.unsent_bytes(link);
+        if cx.links.osd_mut(link).is_some_and(|peer| peer.inquiries.takes(unread_bytes)) {
+            return self.answer(cx, link, asks);
+        }
+        inquiries::wait(cx.links, link, asks);
+    }
+
+    fn answer(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, asks: Asks) {
+        match asks {
+            Asks::Position(query) => query::handle_query(cx, &mut self.kept, link, &query),
+            Asks::Objects(wanted) => held::list_objects(cx, link, &wanted),
+            Asks::Blocks(wanted) => held::list_blocks(cx, link, wanted),
+            Asks::Content(inquiry) => mend::handle_fetch(cx, link, &inquiry),
+            Asks::Check(check) => self.scrubs.handle_check(cx, link, &check),
+        }
+    }
+
+    /// Answers what waited of what other OSDs ask, as far as they have taken what they were sent.
+    fn answer_waiting(&mut self, cx: &mut Context<'_, impl Io>) {
+        for link in std::mem::take(&mut cx.links.with_inquiries) {
+            let mut work = 0;
+            loop {
+                let unread_bytes = cx.io.unsent_bytes(link);
+                let Some(peer) = cx.links.osd_mut(link).filter(|peer| peer.inquiries.are_waiting()) else {
+                    break;
+                };
+                let is_left = peer.inquiries.has_room(unread_bytes) && work >= queue::WORK_MAX;
+                cx.turn.goes_on |= is_left;
+                let next = if is_left { None } else { peer.inquiries.next(unread_bytes) };
+                let Some(asks) = next else {
+                    if !cx.links.with_inquiries.contains(&link) {
+                        cx.links.with_inquiries.push(link);
+                    }
+                    break;
+                };
+                work += queue::work_to_answer(&asks);
+                self.answer(cx, link, asks);
+                self.settle(cx);
+            }
+        }
     }
 
     /// A replica has everything up to a message on stable media.
@@ -341,12 +388,22 @@ impl Router {
         self.carry_out(cx, 0);
     }
 
-    /// Starts whatever of a group's waiting operations can start.
+    /// Starts whatever of a group's waiting operations can start, as far as it is their turn.
     fn start_waiting(&mut self, cx: &mut Context<'_, impl Io>, group: u32) {
         let floor = cx.turn.tasks.len();
         let mut may_read = true;
-        while let Some(id) = cx.groups[group].line.next_ready(may_read) {
-            let is_read = cx.operations.live(id).kind == OperationKind::Read;
+        loop {
+            if cx.turn.work >= queue::WORK_MAX {
+                if cx.groups[group].line.has_ready() {
+                    cx.turn.look_again(group);
+                    cx.turn.goes_on = true;
+                }
+                return;
+            }
+            let Some(id) = cx.groups[group].line.next_ready(may_read) else { return };
+            let operation = cx.operations.live(id);
+            let is_read = operation.kind == OperationKind::Read;
+            cx.turn.work += queue::work_to_start(operation);
             let is_started = admit::is_answered(cx, id) || self.start(cx, id);
             let waits_still = !cx.groups[group].line.was_tried(id, is_started);
             if waits_still {
@@ -382,14 +439,19 @@ impl Router {
     pub(crate) fn end_turn(&mut self, cx: &mut Context<'_, impl Io>) {
         // Looked up before the clock was read: what is looked up from here on waits for the next turn.
         self.reads.send_deferred(cx);
+        self.answer_waiting(cx);
         // Whoever is still blocked is noted anew, in the other vector.
         let scratch = std::mem::take(&mut self.scratch);
         let mut blocked = std::mem::replace(&mut cx.turn.blocked, scratch);
+        // Each the same part, for one group may have more than a turn takes.
+        let part = (queue::WORK_MAX / blocked.len().max(1)).max(1);
         for group in blocked.drain(..) {
+            cx.turn.work = queue::WORK_MAX - part;
             self.start_waiting(cx, group);
             repair::next(cx, group);
             self.settle(cx);
         }
+        cx.turn.work = 0;
         self.scratch = blocked;
         if cx.now >= cx.turn.next_tick {
             cx.turn.next_tick = cx.now + TICK;

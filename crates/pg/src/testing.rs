@@ -68,6 +68,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_deaf: bool,
     /// What was so sent.
     pub(crate) unsent: Vec<Buffer>,
+    /// How many bytes whoever is there leaves unread.
+    pub(crate) unread: BTreeMap<LinkId, usize>,
 }
 
 impl Network for Surroundings {
@@ -85,8 +87,8 @@ impl Network for Surroundings {
             self.unsent.push(buffer);
         }
     }
-    fn unsent_bytes(&self, _: LinkId) -> usize {
-        0
+    fn unsent_bytes(&self, link: LinkId) -> usize {
+        self.unread.get(&link).copied().unwrap_or(0)
     }
     fn close(&mut self, link: LinkId, _: &str) {
         self.closed.push(link);

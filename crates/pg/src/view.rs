@@ -6,7 +6,7 @@
 
 use crate::context::{Me, Shared};
 use crate::group::Group;
-use crate::links::{Peer, backlog};
+use crate::links::{Peer, backlog, inquiries};
 use crate::report::{DamageCounts, GroupSummary};
 use crate::request::queue;
 use crate::router::Router;
@@ -123,7 +123,7 @@ impl<'a> View<'a> {
     }
 
     /// Checks that what waits here for whoever is connected is within the bounds that are promised for it: requests in line,
-    /// what other OSDs sent and cannot be handled, fences.
+    /// what other OSDs sent and cannot be handled, what they ask, fences.
     ///
     /// # Errors
     /// What is beyond.
@@ -131,6 +131,7 @@ impl<'a> View<'a> {
     pub fn check_bounds(self) -> Result<(), String> {
         queue::check_bounds(&self.shared.disk, &self.shared.operations)?;
         backlog::check_bounds(&self.shared.links)?;
+        inquiries::check_bounds(&self.shared.links)?;
         self.router.kept.check_bounds()?;
         self.router.fences.check_bounds()
     }

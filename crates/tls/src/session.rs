@@ -16,6 +16,10 @@ use std::collections::VecDeque;
 
 /// Records without data that may follow each other. More keep this side busy with nothing.
 const IDLE_RECORDS_MAX: u32 = 32;
+/// Records that are opened by one [`Session::read`] at most. Of the largest size a fourth of that has come when there is no more
+/// room. Whoever sends tiny ones has others wait for so many of them.
+const RECORDS_PER_READ_MAX: u32 = 64;
+const _: () = assert!(RECORDS_PER_READ_MAX > IDLE_RECORDS_MAX, "a read that ends for that gave something");
 /// A key update that asks for none in return (RFC 8446, section 4.6.3), and one that does.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 const KEY_UPDATE_REQUESTED: [u8; 5] = [24, 0, 0, 1, 1];
@@ -171,17 +175,19 @@ impl Session {
         self.incoming.is_empty()
     }
 
-    /// Moves plaintext into `into`, and answers how many bytes. 0 says, if there was room, that more must be received.
+    /// Moves plaintext into `into`, and answers how many bytes: of no more than some dozens of records, so that there may be
+    /// more. 0 says, if there was room, that more must be received.
     ///
     /// # Errors
     /// Once everything that verified before has been read: why nothing more comes.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, End> {
-        let mut count = 0;
+        let (mut count, mut records) = (0, 0);
         loop {
             count += self.incoming.take(&mut into[count..]);
-            if count == into.len() || self.end.is_some() {
+            if count == into.len() || records == RECORDS_PER_READ_MAX || self.end.is_some() {
                 break;
             }
+            records += 1;
             match self.open_next() {
                 Ok(true) => {}
                 Ok(false) => break,

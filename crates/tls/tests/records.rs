@@ -85,6 +85,24 @@ fn records_are_read_whatever_pieces_they_come_in() {
 }
 
 #[test]
+fn of_tiny_records_some_are_opened_at_a_time_and_none_is_left() {
+    let (mut near, mut far) = sessions();
+    let pieces: Vec<&[u8]> = [b"x".as_slice(), b""].repeat(300);
+    let sent = seal(&mut near, &pieces);
+    assert_eq!(receive(&mut far, &sent), sent.len());
+    let (mut into, mut reads) = ([0; 4096], Vec::new());
+    loop {
+        match far.read(&mut into).unwrap() {
+            0 => break,
+            count => reads.push(count),
+        }
+    }
+    assert!(reads.iter().all(|count| *count <= 64), "{reads:?}");
+    assert_eq!(reads.iter().sum::<usize>(), 300);
+    assert!(far.is_drained());
+}
+
+#[test]
 fn pieces_become_one_record_and_nothing_of_them_is_seen_in_it() {
     let (mut near, mut far) = sessions();
     let mut records = VecDeque::new();

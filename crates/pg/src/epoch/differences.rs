@@ -4,7 +4,7 @@
 
 use crate::group::position::{Difference, MemberPosition, range_of};
 use base::log_entry::{REPAIR, UNDONE, name_of};
-use base::{BlockRange, Epoch, LogEntry, ObjectKey, OsdId, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -123,15 +123,13 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
     if name == 0 {
         return vec![difference];
     }
-    let words: Vec<&[LogEntry]> = words
-        .iter()
-        .map(|words| words.get(&(key.volume, key.object, name)).map_or(&[][..], Vec::as_slice))
-        .collect();
+    let of_member = |words: &Words| {
+        let entries = words.get(&(key.volume, key.object, name)).map_or(&[][..], Vec::as_slice);
+        newest_words(entries.iter().rev().copied(), &range, |entry| (entry.sequence, entry.epoch))
+    };
+    let words: Vec<Vec<Option<(Sequence, Epoch)>>> = words.iter().map(of_member).collect();
     let differ = |block: u16| {
-        let mut newest = words.iter().map(|words| {
-            let entry = words.iter().rev().find(|entry| entry.covers(block));
-            entry.map(|entry| (entry.sequence, entry.epoch))
-        });
+        let mut newest = words.iter().map(|words| words[usize::from(block - range.first_block)]);
         let first = newest.next().flatten();
         first.is_none() || newest.any(|other| other != first)
     };
@@ -143,23 +141,52 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
     .collect()
 }
 
-/// What a group's log, oldest entry first, says of the write that its client calls `name`: its entries, the newest first.
-/// Nothing of that write is in flight.
-pub(crate) fn entries_of(
+/// Whether a group's log, oldest entry first, says that the write that its client calls `name` was done, of each block of a
+/// range, if it says anything of it. Members agree on a write run by run, and whoever leads may change in between: so each
+/// block has its own answer. Nothing of that write is in flight.
+pub(crate) fn was_done(
     log: impl DoubleEndedIterator<Item = LogEntry>,
-    key: &ObjectKey,
+    range: &BlockRange,
     name: u64,
-) -> Vec<LogEntry> {
-    match name {
-        0 => Vec::new(),
-        _ => log.rev().filter(|entry| entry.is_of(key, name)).collect(),
-    }
+) -> Vec<Option<bool>> {
+    let of_write = log.rev().filter(|entry| name != 0 && entry.is_of(&range.key, name));
+    newest_words(of_write, range, |entry| entry.origin & UNDONE == 0)
 }
 
-/// Whether the write of these entries was done in a block, if they say anything of it. Members agree on a write run by run,
-/// and whoever leads may change in between: so this is asked of each block.
-pub(crate) fn was_done(entries: &[LogEntry], block: u16) -> Option<bool> {
-    entries.iter().find(|entry| entry.covers(block)).map(|entry| entry.origin & UNDONE == 0)
+/// What entries, the newest first, say of each block of a range: of those that cover it the newest has the word. One name may be
+/// that of a whole log of writes of a whole object: so entries are gone through once, and none is looked at for a block of which
+/// a newer one told.
+fn newest_words<T: Copy>(
+    entries: impl Iterator<Item = LogEntry>,
+    range: &BlockRange,
+    word: impl Fn(&LogEntry) -> T,
+) -> Vec<Option<T>> {
+    let count = usize::from(range.block_count);
+    let mut words = vec![None; count];
+    // From each block on, one before the first of which nothing was said yet, or that one; it gets closer by being asked.
+    let mut untold: Vec<usize> = (0..=count).collect();
+    let first_untold = |untold: &mut [usize], from: usize| {
+        let mut at = from;
+        while untold[at] != at {
+            untold[at] = untold[untold[at]];
+            at = untold[at];
+        }
+        at
+    };
+    for entry in entries {
+        if first_untold(&mut untold, 0) == count {
+            break;
+        }
+        let first = usize::from(entry.first_block).saturating_sub(range.first_block.into());
+        let end = usize::from(entry.end()).saturating_sub(range.first_block.into()).min(count);
+        let mut at = first_untold(&mut untold, first.min(count));
+        while at < end {
+            words[at] = Some(word(&entry));
+            untold[at] = at + 1;
+            at = first_untold(&mut untold, at + 1);
+        }
+    }
+    words
 }
 
 /// Of which blocks a member's log says that a write was done, in runs: `(block, block count, was_done)`.
@@ -168,8 +195,8 @@ fn done_runs(
     range: &BlockRange,
     name: u64,
 ) -> Vec<(u16, u16, bool)> {
-    let entries = entries_of(log, &range.key, name);
-    runs_alike(range.blocks(), |block| was_done(&entries, block) == Some(true))
+    let was_done = was_done(log, range, name);
+    runs_alike(range.blocks(), |block| was_done[usize::from(block - range.first_block)] == Some(true))
 }
 
 /// Blocks in runs of which the same is true: `(block, block count, what)`.
@@ -188,7 +215,7 @@ pub(crate) fn runs_alike<T: PartialEq>(blocks: Range<u16>, what: impl Fn(u16) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::PoolId;
+    use base::{ObjectKey, PoolId};
 
     fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
         LogEntry {
@@ -299,6 +326,41 @@ mod tests {
         assert_eq!(told(&[write], 0), [(10, REPAIR)], "a write without a name is never told undone");
         // What was told before counts no more: another member's content is told by that one's log.
         assert_eq!(told(&[write], 7 | REPAIR | UNDONE), [(10, 7 | REPAIR)]);
+    }
+
+    #[test]
+    fn what_a_log_says_of_a_write_is_found_in_one_walk_however_many_entries_have_its_name() {
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let whole = BlockRange::whole(key);
+        let last = whole.block_count - 1;
+        // All but the last block, of which only the oldest entry tells; and the first blocks only.
+        let wide = |sequence: u64| LogEntry { origin: 7, block_count: last, ..entry(1, sequence, 0) };
+        let narrow = |sequence: u64| LogEntry { origin: 7, ..entry(1, sequence, sequence as u16 % 8) };
+        let oldest = LogEntry { origin: 7, ..entry(1, 0, last) };
+        for of_name in [&wide as &dyn Fn(u64) -> LogEntry, &narrow] {
+            let log: Vec<LogEntry> = std::iter::once(oldest).chain((1..=1024).map(of_name)).collect();
+            let (looked_at, told) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let newest_first = log.iter().rev().copied().inspect(|_| looked_at.set(looked_at.get() + 1));
+            let words = newest_words(newest_first, &whole, |entry| {
+                told.set(told.get() + 1);
+                entry.sequence
+            });
+            assert!(looked_at.get() <= log.len() && told.get() <= usize::from(whole.block_count));
+            let is_newest = |block: u16| {
+                let newest = log.iter().rev().find(|entry| entry.covers(block));
+                words[usize::from(block)] == newest.map(|entry| entry.sequence)
+            };
+            assert!(whole.blocks().all(is_newest));
+        }
+        // Of a part of the object, and of entries that begin before it and end behind it.
+        let part = BlockRange { first_block: 4, block_count: 4, key };
+        let entries = [(2, 3), (6, 9), (5, 1), (9, 1), (0, 1), (0, 0)];
+        let log = entries.map(|(block, block_count): (u16, u16)| LogEntry {
+            block_count,
+            ..entry(1, block.into(), block)
+        });
+        let words = newest_words(log.iter().rev().copied(), &part, |entry| entry.sequence.0);
+        assert_eq!(words, [Some(2), Some(5), Some(6), Some(6)]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::group::role::{Change, Phase, Repairing};
 use crate::group::{LogTail, PendingQuery};
 use crate::io::Io;
 use crate::journal::Milestone;
+use crate::links::inquiries::{self, Asks};
 use base::log_entry::UNDONE;
 use base::{Epoch, LinkId, OsdId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
@@ -83,7 +84,8 @@ fn obey(cx: &mut Context<'_, impl Io>, index: u32, link: LinkId, leader: OsdId, 
     answer_pending(cx, index);
 }
 
-/// Answers a query once nothing staged before it is on its way to the drive: only then is the log complete.
+/// Answers a query once nothing staged before it is on its way to the drive: only then is the log complete. Where its sender
+/// takes no more answers at the moment, it waits with what else that one asks, and comes again.
 pub(crate) fn answer_pending(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &mut cx.groups[index];
     if group.staged_count > 0 {
@@ -92,6 +94,11 @@ pub(crate) fn answer_pending(cx: &mut Context<'_, impl Io>, index: u32) {
     let Some(PendingQuery { link, epoch }) = group.query.take() else { return };
     if epoch != group.epoch {
         return;
+    }
+    let query = Query { pg: group.pg, modulus: group.modulus, epoch };
+    let unread_bytes = cx.io.unsent_bytes(link);
+    if cx.links.osd_mut(link).is_some_and(|peer| !peer.inquiries.has_room(unread_bytes)) {
+        return inquiries::wait(cx.links, link, Asks::Position(query));
     }
     let state = log_state(cx, index);
     cx.io.send(link, &state.encode(cx.disk.store.pg_log(state.pg)));

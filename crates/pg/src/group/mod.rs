@@ -38,6 +38,8 @@ pub(crate) struct Pauses {
     /// When it was handed over last, and before when it is not again.
     pub(crate) handed_over_at: Option<Instant>,
     pub(crate) hand_over_after: Instant,
+    /// A member left too much unread when it was sent a write last: clients' wait until it has taken some of it.
+    pub(crate) is_member_behind: bool,
 }
 
 /// A query that waits until nothing is staged any more: only then is the log's end known.

@@ -32,6 +32,7 @@ use crate::group::position::MemberPosition;
 use crate::group::role::Change;
 use crate::io::Io;
 use crate::journal::Milestone;
+use crate::links::inquiries::UNREAD_BYTES_MAX;
 use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::pace::PUSH_BLOCKS;
@@ -57,7 +58,8 @@ const PUSH_PARTS_MAX: usize = 16;
 const REACHED_EVERY: usize = 64;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
-/// Replicated messages that a learner may leave unacknowledged before it is given up for now.
+/// Replicated messages that a learner may leave unacknowledged before it is given up for now; as it is when it leaves more than
+/// [`UNREAD_BYTES_MAX`] unread.
 const LEARNER_LAG_MAX: usize = 16_384;
 /// How long a learner may take to answer before it is given up for now.
 const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -89,7 +91,11 @@ impl Backfill {
                 learner.is_owing() && cx.now.since(learner.heard_at) >= LEARNER_SILENCE_MAX
             };
             let mut lags = |learner: &Learner| match cx.links.osd_mut(learner.link) {
-                Some(peer) => peer.outstanding.len() > LEARNER_LAG_MAX || is_silent(learner),
+                Some(peer) => {
+                    peer.outstanding.len() > LEARNER_LAG_MAX
+                        || cx.io.unsent_bytes(learner.link) > UNREAD_BYTES_MAX
+                        || is_silent(learner)
+                }
                 None => true,
             };
             let group = &cx.groups[index];
@@ -107,6 +113,9 @@ impl Backfill {
                 return;
             }
             let Some(link) = cx.links.ready(osd) else { continue };
+            if cx.io.unsent_bytes(link) > UNREAD_BYTES_MAX {
+                continue;
+            }
             let group = &mut cx.groups[index];
             self.sessions += 1;
             let (session, heard_at) = (self.sessions, cx.now);
@@ -656,5 +665,27 @@ mod tests {
         // Four at a time: all three that the group of one copy lacks, one of the two of the next.
         assert_eq!(begun, [0, 3, 1]);
         assert_eq!(alone.osd.router.backfill.learning, [1, 2]);
+    }
+
+    #[test]
+    fn a_learner_that_leaves_too_many_bytes_unread_is_given_up_however_few_messages_they_are() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
+        let address = Some(([127, 0, 0, 1], 7000).into());
+        map.osds.insert(OsdId(1), OsdInfo { address, ..OsdInfo::default() });
+        alone.osd.shared.groups[0].wanted.target = vec![OsdId(0), OsdId(1)];
+        let learners = |alone: &mut Alone, unread_bytes: usize| {
+            alone.io.unread.insert(link, unread_bytes);
+            alone.with(|router, cx| router.backfill.advance(cx));
+            alone.osd.shared.groups[0].learners().len()
+        };
+        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX), 1);
+        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX + 1), 0);
+        // Nor is it begun with before it has taken some of it.
+        alone.now = alone.now + LEARN_PAUSE;
+        alone.osd.shared.links.osd_mut(link).unwrap().since = alone.now;
+        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX + 1), 0);
+        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX), 1);
     }
 }

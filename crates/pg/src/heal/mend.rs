@@ -345,6 +345,9 @@ pub(crate) fn add_inquiry(
     inquiry: &Inquiry,
     key: u64,
 ) -> OperationId {
+    if let Some(peer) = cx.links.osd_mut(link) {
+        peer.inquiries.read_begins();
+    }
     let purpose = Purpose::Peer { link, request: inquiry.request, key };
     let id = cx.operations.add_for(kind, purpose, group, inquiry.range);
     let operation = cx.operations.live(id);

@@ -40,6 +40,8 @@ const PAUSE_FACTOR_BUSY: u32 = 9;
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Into how many parts a run of blocks on which members differ is divided to find where.
 const PARTS: u16 = 16;
+/// Objects that members may list and this OSD has not: further ones are another scrub's.
+const UNKNOWN_OBJECTS_MAX: usize = 1 << 16;
 /// Groups that may wait for their scrub.
 const QUEUE_MAX: usize = 4096;
 
@@ -78,6 +80,8 @@ struct Scrub {
     epoch: Epoch,
     listing: Option<Listing>,
     objects: BTreeSet<(VolumeId, u32)>,
+    /// No more of them than that.
+    objects_max: usize,
     /// Runs of the present object, the next one last.
     runs: Vec<Run>,
     checking: Option<Checking>,
@@ -158,11 +162,13 @@ impl Scrubs {
                 continue;
             }
             let own = cx.disk.store.objects().filter(|key| key.pg == pg);
+            let objects: BTreeSet<_> = own.map(|key| (key.volume, key.object)).collect();
             self.current = Some(Scrub {
                 group: index,
                 epoch: group.epoch,
                 listing: None,
-                objects: own.map(|key| (key.volume, key.object)).collect(),
+                objects_max: objects.len() + UNKNOWN_OBJECTS_MAX,
+                objects,
                 runs: Vec::new(),
                 checking: None,
                 report: ScrubReport { pg, is_deep, objects: 0, bytes: 0, found: 0 },
@@ -202,10 +208,14 @@ impl Scrubs {
             return false;
         }
         let mut listing = scrub.listing.take().expect("it was just looked at");
-        scrub.objects.extend(objects.entries().map(|entry| (entry.volume, entry.object)));
+        let (is_sound, last) = scrub.take_listed(listing.after, objects);
         listing.since = cx.now;
-        listing.after = objects.entries().last().map(|entry| (entry.volume, entry.object));
-        if objects.head.is_last {
+        listing.after = last;
+        if !is_sound {
+            let pg = scrub.report.pg;
+            cx.note(format!("{osd} lists objects of pg {pg} out of order, or too many; some are left out"));
+        }
+        if objects.head.is_last || !is_sound {
             listing.left.pop();
             listing.after = None;
         }
@@ -396,6 +406,27 @@ impl Scrubs {
 }
 
 impl Scrub {
+    /// Takes a page of the objects that a member has behind one of them. Answers the last, and whether the page is what it should
+    /// be: in order and not empty, unless it is the last one, and of no more than this OSD can be made to remember.
+    fn take_listed(
+        &mut self,
+        after: Option<(VolumeId, u32)>,
+        page: &Objects<'_>,
+    ) -> (bool, Option<(VolumeId, u32)>) {
+        let mut last = after;
+        for entry in page.entries() {
+            let object = (entry.volume, entry.object);
+            let is_behind = last.is_none_or(|last| last < object);
+            let has_room = self.objects.len() < self.objects_max || self.objects.contains(&object);
+            if !is_behind || !has_room {
+                return (false, last);
+            }
+            self.objects.insert(object);
+            last = Some(object);
+        }
+        (page.head.is_last || last != after, last)
+    }
+
     /// Has what does not verify written anew, and looks closer where members differ. Answers how many blocks were found.
     fn judge(&mut self, cx: &mut Context<'_, impl Io>, checking: &Checking) -> u64 {
         let index = self.group;
@@ -485,8 +516,9 @@ pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{PG, Pair};
-    use wire::Page;
+    use crate::testing::{PG, Pair, VOLUME};
+    use base::Sequence;
+    use wire::{ObjectHeld, Page};
 
     #[test]
     fn a_digest_tells_which_block_has_which_checksum() {
@@ -521,6 +553,52 @@ mod tests {
         assert_eq!(reports.len(), 1);
         assert_eq!((reports[0].objects, reports[0].found), (1, 0));
         assert!(pair.alone.osd.view().scrub_is_over());
+    }
+
+    /// A scrub of a group begins in which this OSD has no object. Its members are asked which they have.
+    fn begun() -> (Pair, Page) {
+        let mut pair = Pair::new();
+        assert!(pair.alone.osd.begin_scrub(PG, false));
+        pair.turn();
+        let epoch = pair.alone.osd.shared.groups[0].epoch;
+        (pair, Page { pg: PG, epoch, is_last: false })
+    }
+
+    /// A member lists so many objects, from that one on.
+    fn lists(pair: &mut Pair, page: Page, from: u32, count: u32) {
+        let held = |object| ObjectHeld {
+            volume: VOLUME,
+            object,
+            block_count: 1,
+            has_doubts: 0,
+            through: Sequence(0),
+        };
+        let entries: Vec<ObjectHeld> = (from..from + count).map(held).collect();
+        pair.hears(&page.encode(entries.into_iter()));
+    }
+
+    /// How many objects a scrub is going to look at, and whether a member is still asked for more.
+    fn listed(pair: &Pair) -> (usize, bool) {
+        let scrub = pair.alone.osd.router.scrubs.current.as_ref().unwrap();
+        (scrub.objects.len() + scrub.report.objects as usize, scrub.listing.is_some())
+    }
+
+    #[test]
+    fn a_member_that_lists_objects_out_of_order_or_without_end_is_asked_no_more() {
+        for (from, count) in [(5, 10), (0, 3), (14, 1), (15, 0)] {
+            let (mut pair, page) = begun();
+            lists(&mut pair, page, 5, 10);
+            assert_eq!(listed(&pair), (10, true));
+            lists(&mut pair, page, from, count);
+            assert_eq!(listed(&pair), (10, false), "{count} from {from} on");
+        }
+        let (mut pair, page) = begun();
+        let count = wire::ENTRIES_MAX as u32;
+        let pages = (UNKNOWN_OBJECTS_MAX / wire::ENTRIES_MAX) as u32;
+        (0..pages).for_each(|number| lists(&mut pair, page, number * count, count));
+        assert_eq!(listed(&pair), (UNKNOWN_OBJECTS_MAX, true));
+        lists(&mut pair, page, pages * count, 1);
+        assert_eq!(listed(&pair), (UNKNOWN_OBJECTS_MAX, false));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The links of an OSD: who is at the other end of each, and what may be said on it.
 //!
 //! [`access`] tells what somebody may do, [`tenants`] with whom it shares, [`lease`] who may count on not being replaced,
-//! [`presence`] who is there at all, and [`backlog`] what becomes of what cannot be handled yet.
+//! [`presence`] who is there at all, [`backlog`] what becomes of what cannot be handled yet, and [`inquiries`] of what somebody
+//! asks who does not take the answers.
 
 pub(crate) mod access;
 pub(crate) mod backlog;
+pub(crate) mod inquiries;
 pub(crate) mod lease;
 pub(crate) mod presence;
 pub(crate) mod tenants;
@@ -14,6 +16,7 @@ use access::{ClientLink, Credential};
 use backlog::Backlog;
 use base::hash::Map;
 use base::{ClientId, ClusterId, Instant, LinkId, OsdId, Tenant};
+use inquiries::Inquiries;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tenants::Tenants;
@@ -72,6 +75,9 @@ pub enum LinkError {
     /// This OSD serves nothing more.
     #[error("{0} stops, or its drive failed")]
     Stopped(OsdId),
+    /// An OSD that has itself answered and does not take the answers.
+    #[error("{0} asks and asks, and does not take what it is sent")]
+    TakesNothing(OsdId),
     /// It refused us.
     #[error("refused: {0}")]
     Refused(String),
@@ -138,6 +144,7 @@ pub(crate) struct OsdLink {
     /// The peer is nearly full.
     pub(crate) is_full: bool,
     pub(crate) backlog: Backlog,
+    pub(crate) inquiries: Inquiries,
 }
 
 impl OsdLink {
@@ -176,6 +183,8 @@ pub(crate) struct Links {
     to_ack: Vec<LinkId>,
     /// Links of which something was put aside.
     pub(crate) with_aside: Vec<LinkId>,
+    /// Links with inquiries that wait.
+    pub(crate) with_inquiries: Vec<LinkId>,
     /// Whether this OSD said last that it is nearly full.
     was_full: bool,
 }

@@ -1,13 +1,20 @@
 //! Whose each link is: the links of one key share with each other what there is for clients.
+//!
+//! What a link tied up may outlast it: operations in line, and memory that is on its way out. So a key keeps its number when its
+//! last link ends, and has it still when it is back: it cannot have one share after the other.
 
 use base::hash::Map;
 use base::{Instant, LinkId, PublicKey, Tenant};
 use std::collections::{BTreeMap, VecDeque};
 
+/// So many keys without a link keep their numbers. What one of them held is given back long before so many others have come and
+/// gone.
+const IDLE_MAX: usize = 4096;
+
 /// What is known of a tenant.
 #[derive(Debug, Default)]
 struct Entry {
-    /// None of a number that is nobody's now.
+    /// None of the number that is not used.
     key: Option<PublicKey>,
     links: usize,
     /// When something of it had to wait last.
@@ -21,8 +28,8 @@ pub(crate) struct Tenants {
     by_key: BTreeMap<PublicKey, Tenant>,
     /// By number. The first is not used.
     entries: Vec<Entry>,
-    /// Numbers that are nobody's, the one that was given back first at the front: memory that was lent under it is long back.
-    free: VecDeque<Tenant>,
+    /// Those without a link, the one whose last link ended first at the front.
+    idle: VecDeque<Tenant>,
 }
 
 impl Tenants {
@@ -32,18 +39,26 @@ impl Tenants {
             Some(tenant) => *tenant,
             None => self.number(key),
         };
+        if self.entries[tenant.index()].links == 0 {
+            self.idle.retain(|idle| *idle != tenant);
+        }
         self.entries[tenant.index()].links += 1;
         let before = self.by_link.insert(link, tenant);
         assert!(before.is_none(), "a link is one connection's");
     }
 
     fn number(&mut self, key: PublicKey) -> Tenant {
-        let tenant = self.free.pop_front().unwrap_or_else(|| {
+        let idle = if self.idle.len() >= IDLE_MAX { self.idle.pop_front() } else { None };
+        let tenant = idle.unwrap_or_else(|| {
             let number = self.entries.len().max(1);
             self.entries.resize_with(number + 1, Entry::default);
             Tenant(number.try_into().expect("there are fewer connections than numbers"))
         });
-        self.entries[tenant.index()] = Entry { key: Some(key), ..Entry::default() };
+        let entry = Entry { key: Some(key), ..Entry::default() };
+        let before = std::mem::replace(&mut self.entries[tenant.index()], entry);
+        if let Some(before) = before.key {
+            self.by_key.remove(&before);
+        }
         self.by_key.insert(key, tenant);
         tenant
     }
@@ -53,11 +68,8 @@ impl Tenants {
         let Some(tenant) = self.by_link.remove(&link) else { return };
         let entry = &mut self.entries[tenant.index()];
         entry.links -= 1;
-        if entry.links == 0
-            && let Some(key) = entry.key.take()
-        {
-            self.by_key.remove(&key);
-            self.free.push_back(tenant);
+        if entry.links == 0 {
+            self.idle.push_back(tenant);
         }
     }
 
@@ -110,8 +122,35 @@ mod tests {
             tenants.leave(LinkId(link));
         }
         assert_eq!((tenants.links_of(&one), tenants.links_of(&other)), (0, 1));
-        tenants.enter(LinkId(5), PublicKey([3; 32]));
-        assert_eq!(tenants.entries.len(), 3, "a number is used again");
+    }
+
+    #[test]
+    fn a_key_that_is_back_is_the_tenant_that_it_was() {
+        let mut tenants = Tenants::default();
+        let numbered = |number: usize| {
+            let mut key = [7; 32];
+            key[..8].copy_from_slice(&number.to_le_bytes());
+            PublicKey(key)
+        };
+        tenants.enter(LinkId(1), numbered(0));
+        let tenant = tenants.of(LinkId(1));
+        tenants.leave(LinkId(1));
+        let passes_by = |tenants: &mut Tenants, number: usize| {
+            tenants.enter(LinkId(2), numbered(number));
+            assert_ne!(tenants.of(LinkId(2)), tenant);
+            tenants.leave(LinkId(2));
+        };
+        (1..IDLE_MAX).for_each(|number| passes_by(&mut tenants, number));
+        tenants.enter(LinkId(1), numbered(0));
+        assert_eq!((tenants.of(LinkId(1)), tenants.links_of(&numbered(0))), (tenant, 1));
+        tenants.leave(LinkId(1));
+        // Numbers are not used up by keys that are gone.
+        (IDLE_MAX..3 * IDLE_MAX).for_each(|number| {
+            tenants.enter(LinkId(2), numbered(number));
+            tenants.leave(LinkId(2));
+        });
+        assert_eq!((tenants.entries.len(), tenants.by_key.len()), (IDLE_MAX + 1, IDLE_MAX));
+        assert_eq!(tenants.idle.len(), IDLE_MAX);
     }
 
     #[test]

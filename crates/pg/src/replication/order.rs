@@ -10,6 +10,7 @@ use crate::context::{Context, Task};
 use crate::group::Group;
 use crate::io::Io;
 use crate::ledger::StagedRecord;
+use crate::links::inquiries::UNREAD_BYTES_MAX;
 use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use base::{Buffer, Sequence};
@@ -157,6 +158,7 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
             message.encode(if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite })
         }
     };
+    let mut is_member_behind = false;
     let replicas = group.replicas(me).map(|osd| (osd, None, Awaited::Write(id)));
     // Learners have everything from their join on; nobody waits for them.
     let learners = group.learners().iter().filter(|learner| learner.receives(sequence)).map(|learner| {
@@ -168,13 +170,38 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
         let Some(link) = link.or_else(|| cx.links.link_of(osd)) else { continue };
         let Some(peer) = cx.links.osd_mut(link) else { continue };
         peer.sends(awaited);
+        let unread_bytes = cx.io.unsent_bytes(link);
+        if unread_bytes > UNREAD_BYTES_MAX {
+            match awaited {
+                Awaited::Write(_) => is_member_behind = true,
+                // It is given up at once.
+                Awaited::Learner { .. } => cx.turn.next_tick = cx.now,
+            }
+        }
         // A slow replica must not keep the store's batches: two that wait for each other would stop.
-        let is_shared = cx.io.unsent_bytes(link) <= SHARE_LIMIT_BYTES;
+        let is_shared = unread_bytes <= SHARE_LIMIT_BYTES;
         cx.io.send(link, &header);
         if let Some(piece) = copies::piece(&operation.payload, &operation.checksums, memory) {
             piece.send(link, is_shared, cx.io);
         }
     }
+    cx.groups[group_index].pauses.is_member_behind |= is_member_behind;
+}
+
+/// Whether the members of a group have taken so much of what they were sent that it takes another write of a client. They are
+/// looked at only when one of them had not, the last time that it was sent something.
+pub(crate) fn do_members_take(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
+    let group = &cx.groups[index];
+    if !group.pauses.is_member_behind {
+        return true;
+    }
+    let is_behind = |osd| {
+        let link = cx.links.link_of(osd);
+        link.is_some_and(|link| cx.io.unsent_bytes(link) > UNREAD_BYTES_MAX)
+    };
+    let is_behind = group.replicas(cx.me.id).any(is_behind);
+    cx.groups[index].pauses.is_member_behind = is_behind;
+    !is_behind
 }
 
 /// One more member has a write on stable media. With the last one it is acknowledged.
@@ -261,6 +288,29 @@ mod tests {
         osd.fail_drive(*now, "a test", io);
         assert!(osd.shared.groups[0].is_active());
         assert_eq!(pair.ask(&write), Some(Status::NotActive), "the client is to try again");
+    }
+
+    #[test]
+    fn clients_write_no_more_while_a_member_leaves_too_much_unread_and_read_on() {
+        let mut pair = Pair::new();
+        let asks = |pair: &mut Pair, bytes: &[u8]| {
+            let crate::testing::Alone { osd, io, now } = &mut pair.alone;
+            osd.handle_bytes(*now, base::LinkId(99), bytes, io).unwrap().is_stalled
+        };
+        let write = pair.write_of(10, 7);
+        let read = pair.request(10).encode(Kind::Read);
+        pair.alone.io.unread.insert(pair.link, UNREAD_BYTES_MAX + 1);
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok), "it is found when it is sent something");
+        assert!(asks(&mut pair, &write));
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert!(asks(&mut pair, &write));
+        pair.alone.io.unread.insert(pair.link, UNREAD_BYTES_MAX);
+        assert!(!asks(&mut pair, &write));
+        assert!(!pair.alone.osd.shared.groups[0].pauses.is_member_behind, "nobody is looked at any more");
     }
 
     #[test]

@@ -12,14 +12,14 @@
 
 use crate::broken::Sabotage;
 use crate::context::Context;
-use crate::epoch::differences::{entries_of, runs_alike, was_done};
+use crate::epoch::differences::{runs_alike, was_done};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
-use base::{BlockRange, LinkId, OBJECT_BYTES};
+use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES};
 use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
@@ -143,14 +143,17 @@ fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
     let since = operation.attempt.since.filter(|_| !cx.breaks(Sabotage::ForgetOrigin))?;
     let (store, key) = (&cx.disk.store, &range.key);
-    let entries = entries_of(store.pg_log(key.pg), key, name);
+    let was_done = was_done(store.pg_log(key.pg), &range, name);
     // What has no name is in no log.
     let is_log_enough = name != 0 && store.pg_log_begins(key.pg).0 <= since.0.saturating_add(1);
-    let is_as_it_was = |block| store.changed(key, block).is_some_and(|changed| changed <= since);
-    let before = |block| match was_done(&entries, block) {
+    let mut is_as_it_was = [false; OBJECT_BLOCKS];
+    if !is_log_enough {
+        store.for_each_block(key, |block, _, changed| is_as_it_was[usize::from(block)] = changed <= since);
+    }
+    let before = |block: u16| match was_done[usize::from(block - range.first_block)] {
         Some(true) => Before::Done,
         Some(false) => Before::NotDone,
-        None if is_log_enough || is_as_it_was(block) => Before::NotDone,
+        None if is_log_enough || is_as_it_was[usize::from(block)] => Before::NotDone,
         None if cx.breaks(Sabotage::TrustSilence) => Before::NotDone,
         None => Before::Unknown,
     };

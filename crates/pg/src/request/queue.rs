@@ -11,11 +11,12 @@
 
 use crate::disk::Disk;
 use crate::group::Group;
-use crate::operation::{Asked, OperationId, Operations};
+use crate::links::inquiries::Asks;
+use crate::operation::{Asked, Operation, OperationId, Operations};
 use crate::shares::Share;
 use base::tenant::may_have;
 use base::{BLOCK_BYTES, BlockRange, BufferPool, Tenant};
-use wire::Request;
+use wire::{Message, Request};
 
 /// The most bytes a client may leave unread before no more of its requests are taken up.
 const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
@@ -23,8 +24,15 @@ const CLIENT_UNSENT_BYTES_MAX: usize = 4 << 20;
 /// The same of all connections of one key together: each may leave its part of that.
 const TENANT_UNSENT_BYTES_MAX: usize = 64 << 20;
 
-/// The most messages of a client that are handled one after the other: then it is others' turn.
-pub(crate) const CLIENT_MESSAGES_MAX: usize = 256;
+/// The most that is done one after the other for a link: then it is others' turn. And the most that is begun in a turn of what
+/// waited, whosever it is. In messages that take little.
+pub(crate) const WORK_MAX: usize = 256;
+
+/// How much a change counts for that was sent before: its group's log is gone through.
+const REPEAT_WORK: usize = 16;
+
+/// The same of a group's log that is asked for, or told.
+const LOG_WORK: usize = 4;
 
 /// The most of a connection's requests that wait in line, or waited there and are not answered yet. As many operations as a
 /// connection of NBD may have under way, and as many bytes as may be left unread: whoever means no harm hardly meets it, for
@@ -39,6 +47,32 @@ const WAITING_MAX: Share = Share { operations: 8192, bytes: 64 << 20 };
 /// many connections.
 pub(crate) fn takes_client(connections: usize, unsent_bytes: usize) -> bool {
     unsent_bytes <= CLIENT_UNSENT_BYTES_MAX.min(TENANT_UNSENT_BYTES_MAX / connections)
+}
+
+/// How much a message counts for.
+pub(crate) fn work_of(message: &Message<'_>) -> usize {
+    match message {
+        Message::Write(write) if write.head.since.is_some() => REPEAT_WORK,
+        Message::Zero(request) if request.since.is_some() => REPEAT_WORK,
+        Message::Query(_) | Message::Position(_) => LOG_WORK,
+        // All objects of the store are gone through.
+        Message::ListObjects(_) => WORK_MAX,
+        _ => 1,
+    }
+}
+
+/// How much an inquiry that waited counts for.
+pub(crate) fn work_to_answer(asks: &Asks) -> usize {
+    match asks {
+        Asks::Position(_) => LOG_WORK,
+        Asks::Objects(_) => WORK_MAX,
+        Asks::Blocks(_) | Asks::Content(_) | Asks::Check(_) => 1,
+    }
+}
+
+/// How much an operation that waited counts for when it is started.
+pub(crate) fn work_to_start(operation: &Operation) -> usize {
+    if operation.attempt.since.is_some() { REPEAT_WORK } else { 1 }
 }
 
 /// Whether there is memory for a read: it holds at least one buffer at most for each of its blocks.
@@ -131,6 +165,7 @@ mod tests {
     use super::*;
     use crate::context::Shared;
     use crate::group::line::IN_FLIGHT_MAX;
+    use crate::io::reads_data;
     use crate::links::Peer;
     use crate::links::access::{ClientLink, Credential};
     use crate::operation::{OperationKind, Purpose};
@@ -390,15 +425,84 @@ mod tests {
         connects(&mut alone, link, 1);
         // Each is answered at once.
         let read = read_of(1).encode(Kind::Read).to_vec();
-        let all = read.repeat(CLIENT_MESSAGES_MAX + 1);
+        let all = read.repeat(WORK_MAX + 1);
         let Alone { osd, io, now } = &mut alone;
         let progress = osd.handle_bytes(*now, link, &all, io).unwrap();
-        let consumed = CLIENT_MESSAGES_MAX * read.len();
+        let consumed = WORK_MAX * read.len();
         assert_eq!(progress, Progress { consumed, is_stalled: true });
         let progress = osd.handle_bytes(*now, link, &all[consumed..], io).unwrap();
         assert_eq!(progress, Progress { consumed: read.len(), is_stalled: false });
         let tenant = osd.tenant(link).unwrap();
         assert!(!osd.was_held_back(tenant, *now), "there was nothing that it had to wait for");
+    }
+
+    /// A change of a whole object by somebody who sent it before.
+    fn repeat(epoch: Epoch) -> Vec<u8> {
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let length = base::OBJECT_BYTES as u32;
+        let (origin, since) = (5, Some(base::Sequence(0)));
+        Request { key, length, epoch, origin, since, ..read_of(1) }.encode(Kind::Zero).to_vec()
+    }
+
+    #[test]
+    fn what_was_sent_before_counts_for_more_than_a_message_in_a_turn() {
+        let mut alone = Alone::new();
+        let link = LinkId(60);
+        connects(&mut alone, link, 1);
+        let epoch = alone.osd.shared.groups[0].epoch;
+        let zero = repeat(epoch);
+        let all = zero.repeat(WORK_MAX);
+        let Alone { osd, io, now } = &mut alone;
+        let progress = osd.handle_bytes(*now, link, &all, io).unwrap();
+        let consumed = WORK_MAX / REPEAT_WORK * zero.len();
+        assert_eq!(progress, Progress { consumed, is_stalled: true });
+        osd.end_turn(*now, io);
+        assert!(osd.next_timeout() <= *now, "it goes on at once");
+        osd.end_turn(*now, io);
+        assert!(osd.next_timeout() > *now, "and not for ever");
+    }
+
+    #[test]
+    fn messages_of_another_osd_count_in_a_turn_as_those_of_a_client_do() {
+        let mut alone = Alone::new();
+        let link = alone.connect(base::OsdId(1));
+        let grant = wire::Lease { granted_ttl_ms: 900, granted_stamp: 7, ..wire::Lease::default() }.encode();
+        let Alone { osd, io, now } = &mut alone;
+        let progress = osd.handle_bytes(*now, link, &grant.repeat(WORK_MAX + 1), io).unwrap();
+        assert_eq!(progress, Progress { consumed: WORK_MAX * grant.len(), is_stalled: true });
+        osd.end_turn(*now, io);
+        assert!(osd.next_timeout() <= *now, "it goes on at once");
+        // It goes through all objects to say which there are.
+        let list = wire::ListObjects { pg: PG, epoch: Epoch(1), after: None }.encode();
+        let progress = osd.handle_bytes(*now, link, &list.repeat(2), io).unwrap();
+        assert_eq!(progress, Progress { consumed: list.len(), is_stalled: true });
+    }
+
+    #[test]
+    fn of_what_waited_a_part_is_started_in_each_turn_and_all_of_it_at_last() {
+        let mut pair = slow(10);
+        let read = pair.request(10).encode(Kind::Read).to_vec();
+        let links = 4;
+        for link in 0..links {
+            asks(&mut pair, LinkId(1000 + link), &read.repeat(WAITING_PER_LINK_MAX.operations));
+        }
+        let all = links as usize * WAITING_PER_LINK_MAX.operations;
+        assert_eq!(pair.alone.osd.shared.operations.shares.all().operations, all);
+        let reads = |pair: &Pair| pair.alone.io.drive.iter().filter(|(token, ..)| reads_data(*token)).count();
+        acknowledge(&mut pair);
+        assert_eq!(reads(&pair), WORK_MAX, "all of it became free at once");
+        let mut turns = 0;
+        while pair.alone.osd.shared.operations.shares.all() != Share::default() {
+            pair.turn();
+            assert!(reads(&pair) <= WORK_MAX);
+            turns += 1;
+            let is_left = turns < all / WORK_MAX - 1;
+            assert_eq!(pair.alone.osd.next_timeout() <= pair.alone.now, is_left, "after {turns} turns");
+        }
+        for link in 0..links {
+            let told = told(&mut pair, LinkId(1000 + link));
+            assert_eq!(told, vec![Status::Ok; WAITING_PER_LINK_MAX.operations]);
+        }
     }
 
     #[test]

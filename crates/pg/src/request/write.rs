@@ -42,7 +42,8 @@ pub(crate) fn handle_write(
     }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let may_wait = queue::may_wait_to_write(cx.disk, cx.operations, &asked);
-    let is_taken = queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]);
+    let is_taken =
+        queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]) && order::do_members_take(cx, group);
     if !is_taken || has_conflict && !may_wait {
         return Handled::Stalled;
     }

@@ -1,0 +1,290 @@
+//! What another OSD is sent and does not take, and what it asks meanwhile.
+//!
+//! Whoever asks is to take the answers. An OSD that leaves more than [`UNREAD_BYTES_MAX`] of what it was sent has its inquiries
+//! wait, here, until it has taken some of it; and of those for which a drive is read no more than [`READS_MAX`] are under way.
+//! Of clients' writes that it is a member for, none are taken up by its primary meanwhile (`replication::order`), and as a
+//! learner it is given up (`heal::backfill`).
+//!
+//! Nothing but its inquiries waits: whatever else it sends is received and handled, orders, acknowledgements and leases. So two
+//! OSDs that ask each other for more than they take at a time cannot wait for each other: each goes on taking what the other one
+//! sent, and makes room by that. Who has no inquiry to ask any more, and still has itself answered without taking anything, is
+//! let go.
+
+use super::{LinkError, Links, Peer};
+use base::LinkId;
+use std::collections::VecDeque;
+use wire::{Check, Inquiry, ListObjects, ObjectEpoch, Query};
+
+/// The most bytes that an OSD may leave unread before its inquiries wait: what a network takes away within some milliseconds,
+/// and more than the positions of five hundred groups.
+pub(crate) const UNREAD_BYTES_MAX: usize = 32 << 20;
+
+/// The most inquiries of an OSD that wait. Whoever asked asks again, or elsewhere, when a further one is not answered.
+const WAITING_MAX: usize = 4096;
+
+/// The most inquiries of an OSD for which a drive is being read.
+const READS_MAX: usize = 64;
+
+/// So many messages are handled of an OSD that leaves too much unread all the while: each may be answered, by as many bytes as
+/// an acknowledgement has.
+const MESSAGES_MAX: usize = 1 << 20;
+
+/// What another OSD asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    Position(Query),
+    Objects(ListObjects),
+    Blocks(ObjectEpoch),
+    Content(Inquiry),
+    Check(Check),
+}
+
+/// See the module's documentation. Of one link.
+#[derive(Debug, Default)]
+pub(crate) struct Inquiries {
+    waiting: VecDeque<Asks>,
+    /// Those for which the drive is being read.
+    reads: usize,
+    /// Messages that were handled since it began to leave too much unread.
+    messages: usize,
+}
+
+impl Inquiries {
+    /// Whether one more is answered now, to whoever leaves so many bytes unread.
+    pub(crate) fn has_room(&self, unread_bytes: usize) -> bool {
+        unread_bytes <= UNREAD_BYTES_MAX && self.reads < READS_MAX
+    }
+
+    /// Whether an inquiry that comes now is answered at once: else it is to wait.
+    pub(crate) fn takes(&self, unread_bytes: usize) -> bool {
+        self.waiting.is_empty() && self.has_room(unread_bytes)
+    }
+
+    /// Whether some wait.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next one that waited and is to be answered now.
+    pub(crate) fn next(&mut self, unread_bytes: usize) -> Option<Asks> {
+        if self.has_room(unread_bytes) { self.waiting.pop_front() } else { None }
+    }
+
+    /// The drive is read for one.
+    pub(crate) fn read_begins(&mut self) {
+        self.reads += 1;
+    }
+
+    /// It was read, and the inquiry answered.
+    pub(crate) fn read_ended(&mut self) {
+        self.reads = self.reads.saturating_sub(1);
+    }
+}
+
+/// What an OSD asks waits, unless too much does.
+pub(crate) fn wait(links: &mut Links, link: LinkId, asks: Asks) {
+    let Some(peer) = links.osd_mut(link) else { return };
+    if peer.inquiries.waiting.len() < WAITING_MAX {
+        peer.inquiries.waiting.push_back(asks);
+    }
+    if !links.with_inquiries.contains(&link) {
+        links.with_inquiries.push(link);
+    }
+}
+
+/// Whether another OSD is at the end of a link that leaves too much unread: so many bytes.
+pub(crate) fn is_behind(links: &mut Links, link: LinkId, unread_bytes: usize) -> bool {
+    let Some(peer) = links.osd_mut(link) else { return false };
+    let is_behind = unread_bytes > UNREAD_BYTES_MAX;
+    if !is_behind {
+        peer.inquiries.messages = 0;
+    }
+    is_behind
+}
+
+/// Counts a message of an OSD that leaves too much unread.
+///
+/// # Errors
+/// If it has itself answered all the while, and takes nothing.
+pub(crate) fn count(links: &mut Links, link: LinkId) -> Result<(), LinkError> {
+    let Some(peer) = links.osd_mut(link) else { return Ok(()) };
+    peer.inquiries.messages += 1;
+    if peer.inquiries.messages > MESSAGES_MAX {
+        return Err(LinkError::TakesNothing(peer.osd));
+    }
+    Ok(())
+}
+
+/// Checks that what waits of each OSD, and is under way, is within these bounds.
+///
+/// # Errors
+/// How much it is.
+pub(crate) fn check_bounds(links: &Links) -> Result<(), String> {
+    for (osd, link) in links.osds() {
+        let Some(Peer::Osd(peer)) = links.get(link) else { continue };
+        let Inquiries { waiting, reads, .. } = &peer.inquiries;
+        if waiting.len() > WAITING_MAX || *reads > READS_MAX {
+            return Err(format!("{} inquiries of {osd} wait, and {reads} are read for", waiting.len()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::links::lease::LEASE;
+    use crate::osd::Progress;
+    use crate::request::queue::WORK_MAX;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::{BlockRange, Epoch, ObjectKey, OsdId};
+    use wire::{Lease, Message, Status};
+
+    const PEER: OsdId = OsdId(1);
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+
+    /// An OSD that holds a block of a group which another one leads, by that epoch, and the link to that one.
+    fn led() -> (Alone, LinkId, Epoch) {
+        let mut alone = Alone::new();
+        alone.write(KEY);
+        let link = alone.connect(PEER);
+        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        alone.is_led_by(PEER, epoch);
+        alone.query(link, PG, 1, epoch);
+        alone.io.to.clear();
+        (alone, link, epoch)
+    }
+
+    fn fetch(request: u64, epoch: Epoch) -> Vec<u8> {
+        Inquiry { request, range: BlockRange::one(KEY, 0), epoch }.encode().to_vec()
+    }
+
+    fn comes(alone: &mut Alone, link: LinkId, bytes: &[u8]) {
+        let progress = alone.osd.handle_bytes(alone.now, link, bytes, &mut alone.io).unwrap();
+        assert_eq!(progress, Progress { consumed: bytes.len(), is_stalled: false });
+    }
+
+    fn ends_turn(alone: &mut Alone) {
+        alone.osd.end_turn(alone.now, &mut alone.io);
+    }
+
+    /// What an OSD was told since the last time: which fetches were answered, and how many leases granted.
+    fn told(alone: &mut Alone, link: LinkId) -> (Vec<u64>, usize) {
+        let told = alone.io.to.remove(&link).unwrap_or_default();
+        let (mut answered, mut granted, mut at) = (Vec::new(), 0, 0);
+        while let Some((message, size)) = wire::parse(&told[at..]).unwrap() {
+            match message {
+                Message::Fetched(fetched) => {
+                    assert_eq!(fetched.head.status, Status::Ok);
+                    answered.push(fetched.head.inquiry.request);
+                }
+                Message::Lease(lease) if lease.granted_ttl_ms > 0 => granted += 1,
+                _ => {}
+            }
+            at += size;
+        }
+        (answered, granted)
+    }
+
+    /// What the drive was asked for is read.
+    fn reads(alone: &mut Alone) {
+        for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
+            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        }
+    }
+
+    #[test]
+    fn who_leaves_too_much_unread_gets_no_answers_and_is_heard_otherwise() {
+        let (mut alone, link, epoch) = led();
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
+        let lease = Lease { ttl_ms: LEASE.as_millis() as u32, stamp: 5, ..Lease::default() }.encode();
+        for request in 0..3 {
+            comes(&mut alone, link, &[&fetch(request, epoch)[..], &lease].concat());
+            ends_turn(&mut alone);
+            reads(&mut alone);
+            assert_eq!(told(&mut alone, link), (vec![], 1), "what comes behind an inquiry is handled");
+        }
+        // It has taken some of it: what it asked first is answered first.
+        alone.io.unread.remove(&link);
+        comes(&mut alone, link, &fetch(3, epoch));
+        ends_turn(&mut alone);
+        reads(&mut alone);
+        assert_eq!(told(&mut alone, link), (vec![0, 1, 2, 3], 0));
+        comes(&mut alone, link, &fetch(4, epoch));
+        reads(&mut alone);
+        assert_eq!(told(&mut alone, link).0, [4], "nobody is before it any more");
+    }
+
+    #[test]
+    fn a_position_is_told_to_who_takes_what_it_was_sent() {
+        let (mut alone, link, epoch) = led();
+        let positions = |alone: &mut Alone| {
+            let told = alone.io.to.remove(&link).unwrap_or_default();
+            let (mut count, mut at) = (0, 0);
+            while let Some((message, size)) = wire::parse(&told[at..]).unwrap() {
+                count += usize::from(matches!(message, Message::Position(_)));
+                at += size;
+            }
+            count
+        };
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
+        alone.query(link, PG, 1, epoch);
+        ends_turn(&mut alone);
+        assert_eq!(positions(&mut alone), 0);
+        alone.io.unread.remove(&link);
+        ends_turn(&mut alone);
+        assert_eq!(positions(&mut alone), 1);
+    }
+
+    #[test]
+    fn no_more_inquiries_of_an_osd_are_read_for_than_may_be_and_all_are_answered() {
+        let (mut alone, link, epoch) = led();
+        let count = 3 * READS_MAX as u64;
+        assert!(count < WORK_MAX as u64, "one turn brings them all");
+        let all: Vec<u8> = (0..count).flat_map(|request| fetch(request, epoch)).collect();
+        comes(&mut alone, link, &all);
+        let mut answered = Vec::new();
+        while answered.len() < count as usize {
+            assert_eq!(alone.osd.view().check_bounds(), Ok(()));
+            assert!(!alone.io.drive.is_empty() && alone.io.drive.len() <= READS_MAX);
+            reads(&mut alone);
+            answered.extend(told(&mut alone, link).0);
+            ends_turn(&mut alone);
+        }
+        assert_eq!(answered, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_more_inquiries_wait_than_may_and_none_outlasts_its_link() {
+        let (mut alone, link, epoch) = led();
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
+        for request in 0..2 * WAITING_MAX as u64 {
+            comes(&mut alone, link, &fetch(request, epoch));
+        }
+        assert_eq!(alone.osd.shared.links.osd_mut(link).unwrap().inquiries.waiting.len(), WAITING_MAX);
+        assert_eq!(alone.osd.view().check_bounds(), Ok(()));
+        alone.osd.handle_closed(alone.now, link, "a test", &mut alone.io);
+        alone.io.unread.remove(&link);
+        ends_turn(&mut alone);
+        assert!(alone.io.drive.is_empty() && alone.osd.shared.links.with_inquiries.is_empty());
+    }
+
+    #[test]
+    fn who_takes_nothing_and_still_has_itself_answered_is_let_go() {
+        let (mut alone, link, _) = led();
+        let lease = Lease { ttl_ms: 900, stamp: 5, ..Lease::default() }.encode();
+        let count = |alone: &mut Alone| alone.osd.shared.links.osd_mut(link).unwrap().inquiries.messages;
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
+        comes(&mut alone, link, &lease.repeat(3));
+        assert_eq!(count(&mut alone), 3);
+        alone.io.unread.remove(&link);
+        comes(&mut alone, link, &lease);
+        assert_eq!(count(&mut alone), 0, "it has taken some of it");
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
+        alone.osd.shared.links.osd_mut(link).unwrap().inquiries.messages = MESSAGES_MAX - 1;
+        comes(&mut alone, link, &lease);
+        let refused = alone.osd.handle_bytes(alone.now, link, &lease, &mut alone.io);
+        assert!(matches!(refused, Err(LinkError::TakesNothing(PEER))), "{refused:?}");
+    }
+}
