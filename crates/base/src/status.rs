@@ -18,7 +18,7 @@ pub struct OsdStatus {
     pub used_bytes: u64,
     /// Bytes that can hold something, used ones included.
     pub usable_bytes: u64,
-    /// It refuses writes for want of space.
+    /// It refuses writes for want of space, or those that begin an object because it takes no more of them.
     pub full: bool,
     /// The placement groups that it is the primary of.
     pub pgs: BTreeMap<PgId, PgStatus>,

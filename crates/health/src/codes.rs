@@ -114,8 +114,8 @@ codes! {
         "when every lost block was written, discarded or removed, or a sound copy came back";
     /// An OSD takes no more data.
     OsdFull = "OSD_FULL", Error,
-        "an OSD has no room for more data",
-        "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; reads, trims and removals work",
+        "an OSD has no room for more data, or for more objects: pieces of 4 MiB of volumes of which something was written, some 8 million",
+        "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; if it is objects that it has no room for, those alone that begin one; reads, trims and removals work",
         "remove or trim data, or add OSDs",
         "when enough was freed on it, or moved off it";
     /// The registry takes no changes.

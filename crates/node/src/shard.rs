@@ -688,7 +688,7 @@ impl Shard {
         OsdStatus {
             used_bytes: statistics.live_bytes,
             usable_bytes: statistics.usable_bytes,
-            full: self.osd.store().is_full(),
+            full: self.osd.store().is_full() || self.osd.store().takes_no_objects(),
             pgs,
             write_amplification: statistics.write_amplification(),
             index_bytes: statistics.index_bytes,

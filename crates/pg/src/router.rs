@@ -470,8 +470,8 @@ impl Router {
         self.splits.stage(cx);
         cx.disk.flush();
         self.perform(cx);
-        let is_full = cx.disk.store.is_full();
-        cx.links.send_acks(is_full, cx.io);
+        let store = &cx.disk.store;
+        cx.links.send_acks(store.is_full(), store.takes_no_objects(), cx.io);
     }
 
     /// Looks at the slow things.

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{Found, Kind, Lease, LogState, Message, Query, ReplicateAck, Status, Version};
+use wire::{Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, Status, Version};
 use zerocopy::little_endian::U32;
 
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -156,15 +156,20 @@ impl Alone {
     /// Some seconds pass.
     pub(crate) fn run(&mut self) {
         for _ in 0..100 {
-            self.now = self.now + Duration::from_millis(50);
-            for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
-                self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
-            }
-            for (pg, config) in std::mem::take(&mut self.io.proposals) {
-                grant(&mut self.osd, &mut self.io, self.now, pg, config);
-            }
-            self.osd.end_turn(self.now, &mut self.io);
+            self.turn();
         }
+    }
+
+    /// A moment passes: the drive and the registry do what they were asked.
+    pub(crate) fn turn(&mut self) {
+        self.now = self.now + Duration::from_millis(50);
+        for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
+            self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
+        }
+        for (pg, config) in std::mem::take(&mut self.io.proposals) {
+            grant(&mut self.osd, &mut self.io, self.now, pg, config);
+        }
+        self.osd.end_turn(self.now, &mut self.io);
     }
 
     /// What mechanisms do now, with what follows from it.
@@ -411,7 +416,7 @@ impl Pair {
             bytes = &bytes[size..];
         }
         if self.acknowledges && self.received > before {
-            answer.extend(ReplicateAck { through: self.received, is_full: false }.encode());
+            answer.extend(ack(self.received));
         }
         answer
     }
@@ -459,6 +464,11 @@ impl Pair {
             since: None,
         }
     }
+}
+
+/// A replica that has room has everything up to a message on stable media.
+pub(crate) fn ack(through: u64) -> HeaderBytes {
+    ReplicateAck { through, is_full: false, takes_no_objects: false }.encode()
 }
 
 /// The registry takes a proposal. The map shows it before the OSD is told.

@@ -158,7 +158,9 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         Kind::Reply => Outcome::done(1, sequence, 0).to_vec(),
         Kind::ReplicateWrite => [&replicate.encode(kind)[..], &checksum, &data].concat(),
         Kind::ReplicateZero => replicate.encode(kind).to_vec(),
-        Kind::ReplicateAck => ReplicateAck { through: 1, is_full: true }.encode().to_vec(),
+        Kind::ReplicateAck => {
+            ReplicateAck { through: 1, is_full: true, takes_no_objects: true }.encode().to_vec()
+        }
         Kind::ReplicateRefused => {
             ReplicateRefused { ordinal: 1, status: Status::StaleEpoch, epoch }.encode().to_vec()
         }

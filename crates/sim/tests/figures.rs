@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, OBJECT_BLOCKS};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, PgId, PoolId, Sequence};
 use sim::drive::SimDrive;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
-use store::{Options, StageError};
+use store::layout::RootObject;
+use store::{Options, RecordKind, StageError};
 
 fn options(segment_bytes: u32, batch_bytes_max: usize) -> Options {
     Options {
@@ -149,4 +150,95 @@ fn a_full_store_still_deletes_and_takes_writes_again() {
     machine.write(0, 0, &data).unwrap();
     machine.settle();
     machine.store.verify().unwrap();
+}
+
+/// A root of seven blocks, and few entries of logs in it.
+fn with_a_small_root() -> Options {
+    Options { root_pieces_max: 1, pg_log_entries: 16, ..options(64 << 10, 32 << 10) }
+}
+const SMALL_ROOT_BYTES: u64 = 7 * BLOCK_BYTES as u64;
+
+/// Adds objects from this one on, until none is taken any more. Answers how many there are then.
+fn add_objects(
+    machine: &mut Machine,
+    object: &mut u32,
+    add: impl Fn(&mut Machine, u32) -> Result<(), StageError>,
+) -> u64 {
+    loop {
+        if let Err(refusal) = add(machine, *object) {
+            assert_eq!(refusal, StageError::Full);
+            break;
+        }
+        *object += 1;
+        if object.is_multiple_of(16) {
+            machine.settle();
+        }
+    }
+    machine.settle();
+    machine.store.statistics().objects
+}
+
+#[test]
+fn a_store_with_as_many_objects_as_it_takes_writes_to_those_deletes_and_takes_others_again() {
+    let mut machine = machine(32 << 20, &with_a_small_root());
+    let data = [5; BLOCK_BYTES];
+    let mut next = 0;
+    let of_clients =
+        add_objects(&mut machine, &mut next, |machine, object| machine.write(object, 0, &data).map(|_| ()));
+    assert!(machine.store.takes_no_objects() && !machine.store.is_full());
+    let with_recovery =
+        add_objects(&mut machine, &mut next, |machine, object| machine.write_damaged(object, 0, 7));
+    let with_repairs = add_objects(&mut machine, &mut next, |machine, object| {
+        machine.forge(Machine::key(object), 0, Some(&data))
+    });
+    let root_max = SMALL_ROOT_BYTES / size_of::<RootObject>() as u64;
+    println!("{of_clients}, {with_recovery}, {with_repairs} objects in a root for {root_max}");
+    assert!(of_clients > root_max * 80 / 100 && of_clients < with_recovery);
+    assert!(with_recovery < with_repairs && with_repairs < root_max * 95 / 100);
+    // A checkpoint has room for all of them.
+    machine = machine.restart();
+    assert_eq!(machine.store.statistics().objects, with_repairs);
+    machine.write(0, 0, &data).unwrap();
+    machine.write(0, 1, &data).unwrap();
+    machine.settle();
+    assert_eq!(machine.write(next, 0, &data), Err(StageError::Full));
+    for object in 0..100 {
+        machine.zero(object, 0, OBJECT_BLOCKS as u16).unwrap();
+        if object % 16 == 15 {
+            machine.settle();
+        }
+    }
+    machine.settle();
+    assert!(!machine.store.takes_no_objects());
+    machine.write(next, 0, &data).unwrap();
+    machine.settle();
+    machine.store.verify().unwrap();
+}
+
+#[test]
+fn a_checkpoint_that_has_no_room_fails_the_store_in_words_and_loses_nothing() {
+    let small = with_a_small_root();
+    let mut machine = machine(4 << 20, &small);
+    // Each group has its place in the root, and no mark is refused.
+    for index in 0..400 {
+        let pg = PgId { pool: PoolId(1), index };
+        let (epoch, sequence, token) = (Epoch(1), Sequence(1), u64::from(index) + 1);
+        machine.store.stage_mark(RecordKind::Mark, pg, 512, epoch, sequence, token).unwrap();
+        if index % 50 == 49 {
+            machine.settle();
+        }
+    }
+    for _ in 0..2 {
+        machine.store.renew_checkpoint();
+        machine.settle();
+        let failure = machine.store.failure().unwrap();
+        assert!(failure.contains("400 placement groups are more than"), "{failure}");
+        let refused = machine.write(0, 0, &[5; BLOCK_BYTES]);
+        assert!(matches!(refused, Err(StageError::Failed(_))), "{refused:?}");
+        // It is the same after another start.
+        machine = Machine::open(machine.drive, &small).unwrap();
+    }
+    let larger = Options { root_pieces_max: 2, ..small };
+    machine = Machine::open(machine.drive, &larger).unwrap().restart();
+    assert_eq!((machine.store.groups().count(), machine.store.statistics().replayed_batches), (400, 0));
 }

@@ -40,6 +40,9 @@ pub struct Options {
     /// more than [`IN_FLIGHT_MAX`](crate::IN_FLIGHT_MAX), is how many writes of a group may be under way at the same time:
     /// so what a member has that others may not have is in its log. All members keep the same.
     pub pg_log_entries: usize,
+    /// Pieces of a checkpoint's root, at most [`ROOT_PIECES_MAX`](crate::layout::ROOT_PIECES_MAX). They bound how many objects
+    /// a store takes.
+    pub root_pieces_max: usize,
     /// Breaks a promise on purpose, so that tests can show that they would notice.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
@@ -54,6 +57,7 @@ impl Default for Options {
             segment_bytes: None,
             checkpoint_interval_bytes: None,
             pg_log_entries: crate::PG_LOG_ENTRIES,
+            root_pieces_max: crate::layout::ROOT_PIECES_MAX,
             sabotage: None,
         }
     }
@@ -137,7 +141,7 @@ pub struct Staged {
 /// Why something was not staged.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum StageError {
-    /// No space for this role.
+    /// No space for this role, or none for one more object.
     #[error("the OSD is full")]
     Full,
     /// No room right now: try again after the next `handle_*` call.

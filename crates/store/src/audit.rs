@@ -1,6 +1,7 @@
 //! Counting again what a store counts as it goes.
 
 use crate::contents::Contents;
+use crate::pg_log::PgLog;
 use crate::segments::SegmentState;
 use crate::store::Store;
 
@@ -58,6 +59,11 @@ impl Store {
         if segments.pages_blocks != counted {
             let told = segments.pages_blocks;
             return Err(format!("{told} page blocks are counted, and the segments have {counted}"));
+        }
+        let counted: u64 = logs.groups.values().map(PgLog::before_bytes).sum();
+        if logs.before_bytes != counted {
+            let told = logs.before_bytes;
+            return Err(format!("the groups count {told} bytes of what they had before, and have {counted}"));
         }
         Ok(())
     }

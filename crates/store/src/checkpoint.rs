@@ -19,8 +19,8 @@ use crate::actions::{Action, Options};
 use crate::contents::Contents;
 use crate::in_flight::{FLUSH_SUPERBLOCK, TOKEN_SUPERBLOCK};
 use crate::layout::{
-    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, ROOT_PIECES_MAX, Record,
-    RecordKind, RootEntry, RootGroup, RootHeader, RootHeld, RootObject, SUPERBLOCK_OFFSETS, Superblock,
+    GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, Piece, Record, RecordKind, RootEntry,
+    RootGroup, RootHeader, RootHeld, RootObject, SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::log::{Log, Turn};
 use crate::pg_log::Held;
@@ -168,13 +168,16 @@ impl Checkpoint {
     }
 
     /// Begins a checkpoint when one is due, or the last one, and takes the next step of one that is under way.
-    pub(crate) fn advance(&mut self, is_last: bool, turn: &mut Turn<'_>) {
+    ///
+    /// # Errors
+    /// When its root would be larger than a superblock can point to, which [`Space`] does not let it come near: for an operator.
+    pub(crate) fn advance(&mut self, is_last: bool, turn: &mut Turn<'_>) -> Result<(), String> {
         if self.is_idle() {
             let is_due = turn.log.appended_blocks - self.begun_at >= self.interval_blocks;
             let has_news = turn.log.durable.sequence.get() > self.superblock.covers.get();
             let is_wanted = self.is_renewal || self.is_wanted && has_news;
             if !(is_due || is_wanted || is_last || self.would_make_room(turn.contents, turn.log)) {
-                return;
+                return Ok(());
             }
             self.begin(turn.contents, turn.log);
         }
@@ -182,8 +185,18 @@ impl Checkpoint {
             self.append_pages(turn);
         }
         if self.phase == Phase::Root {
+            let (bytes, bytes_max) = (self.root.len(), turn.log.root_bytes_max);
+            if bytes as u64 > bytes_max {
+                let (objects, groups) = (turn.contents.index.len(), turn.contents.logs.groups.len());
+                return Err(format!(
+                    "{objects} objects and {groups} placement groups are more than a checkpoint has room \
+                     for: its root takes {bytes} bytes, and may take {bytes_max}; add OSDs before you replace \
+                     this one"
+                ));
+            }
             self.append_root(turn);
         }
+        Ok(())
     }
 
     /// Whether clients' writes are refused for no other reason than pages that the next checkpoint gives back: on a small
@@ -247,7 +260,6 @@ impl Checkpoint {
         if turn.log.open_cold().is_some() && !self.seal(turn) {
             return;
         }
-        assert!(self.root_pieces.len() <= ROOT_PIECES_MAX, "a root of 16 TiB fits the superblock");
         self.phase = Phase::RootSealed(turn.log.cold_sequence);
         self.became_durable(turn.log.durable.sequence.get(), turn.actions);
     }

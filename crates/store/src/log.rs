@@ -4,7 +4,9 @@ use crate::actions::{Action, BatchId, Options, Sabotage, StageError, Staged};
 use crate::batch::OpenBatch;
 use crate::contents::Contents;
 use crate::in_flight::{InFlight, SealedBatch, write_token};
-use crate::layout::{BatchHeader, Cursor, LogEnd, Record, RecordKind, STREAMS, Secret, Superblock};
+use crate::layout::{
+    BatchHeader, Cursor, LogEnd, ROOT_PIECES_MAX, Record, RecordKind, STREAMS, Secret, Superblock,
+};
 use crate::segments::Segments;
 use crate::slots::Slots;
 use crate::streams::{COLD, HOT, Streams};
@@ -41,6 +43,8 @@ pub(crate) struct Log {
     batches_in_flight_max: usize,
     /// The largest batch.
     pub(crate) batch_blocks_max: u32,
+    /// The largest root of a checkpoint, in bytes.
+    pub(crate) root_bytes_max: u64,
     pub(crate) slots: Slots,
     streams: Streams,
     open: [Option<OpenBatch>; STREAMS],
@@ -81,6 +85,9 @@ impl Log {
         let slot_count = options.batches_in_flight_max + 3 + COLD_IN_FLIGHT_MAX + 1;
         let needs_flush = options.volatile_cache && options.sabotage != Some(Sabotage::ReportBeforeFlush);
         let durable = end.sequence.get();
+        let batch_blocks_max = ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each);
+        let pieces = options.root_pieces_max;
+        assert!(pieces <= ROOT_PIECES_MAX, "no superblock has room for {pieces} pieces of a root");
         Log {
             header: BatchHeader {
                 secret: superblock.secret,
@@ -90,7 +97,8 @@ impl Log {
             },
             fingerprints,
             batches_in_flight_max: options.batches_in_flight_max,
-            batch_blocks_max: ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each),
+            batch_blocks_max,
+            root_bytes_max: pieces as u64 * u64::from(batch_blocks_max - 1) * BLOCK_BYTES as u64,
             slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES)),
             streams: Streams::new(end.cursors, end.next_segment),
             open: [None, None],

@@ -1,7 +1,7 @@
 //! What the newest writes of each placement group were, for members to compare.
 
 use crate::batch::RecordView;
-use crate::layout::RecordKind;
+use crate::layout::{RecordKind, RootEntry, RootGroup, RootHeld};
 use base::hash::{Map, Set};
 use base::{Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 use std::collections::VecDeque;
@@ -112,6 +112,11 @@ impl PgLog {
         }
     }
 
+    /// Bytes of a checkpoint's root that what it had before takes.
+    pub(crate) fn before_bytes(&self) -> u64 {
+        (self.doubts.len() * size_of::<RootEntry>() + self.held.len() * size_of::<RootHeld>()) as u64
+    }
+
     /// Of an incomplete one, up to where it had an object when it last had it all.
     fn held_before(&self, object: (VolumeId, u32)) -> Sequence {
         let held = self.held.iter().find(|held| object <= held.object);
@@ -127,12 +132,27 @@ pub(crate) struct PgLogs {
     /// During a replay: groups whose logs tell already of what is replayed. They are left as they are: a member that joins
     /// notes what its log told until then, and that must not be what was in it only later.
     pub(crate) ahead: Set<PgId>,
+    /// The sum of [`PgLog::before_bytes`], so that nobody has to walk them.
+    pub(crate) before_bytes: u64,
 }
 
 impl PgLogs {
     pub(crate) fn new(entries_max: usize) -> PgLogs {
         assert!((1..=PG_LOG_ENTRIES).contains(&entries_max), "no log of {entries_max} entries can be kept");
-        PgLogs { groups: Map::default(), entries_max, ahead: Set::default() }
+        PgLogs { groups: Map::default(), entries_max, ahead: Set::default(), before_bytes: 0 }
+    }
+
+    /// Bytes of a checkpoint's root that they take when each has as many entries as are kept.
+    pub(crate) fn root_bytes_max(&self) -> u64 {
+        let full = size_of::<RootGroup>() + self.entries_max * size_of::<RootEntry>();
+        (self.groups.len() * full) as u64 + self.before_bytes
+    }
+
+    /// Takes in a log read from a checkpoint.
+    pub(crate) fn insert(&mut self, pg: PgId, log: PgLog) {
+        self.before_bytes += log.before_bytes();
+        let before = self.groups.insert(pg, log);
+        self.before_bytes -= before.map_or(0, |before| before.before_bytes());
     }
 
     pub(crate) fn in_flight_max(&self) -> u64 {
@@ -236,6 +256,7 @@ impl PgLogs {
     pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
         let in_flight_max = self.in_flight_max();
         let Some(log) = self.log_to_change(pg) else { return };
+        let bytes_until_now = log.before_bytes();
         log.note_held(in_flight_max);
         if entry.sequence == Sequence(0) {
             // It leaves the group, and deletes what it has.
@@ -246,13 +267,17 @@ impl PgLogs {
         log.started = log.begins;
         log.is_incomplete = true;
         log.entries.push_back(entry);
+        let bytes = log.before_bytes();
+        self.before_bytes = self.before_bytes - bytes_until_now + bytes;
     }
 
     /// An epoch began in which the member is in sync.
     pub(crate) fn completed(&mut self, pg: PgId) {
         let Some(log) = self.log_to_change(pg) else { return };
         log.is_incomplete = false;
+        let bytes_until_now = log.before_bytes();
         (log.reached, log.held, log.doubts) = (None, Vec::new(), Vec::new());
+        self.before_bytes -= bytes_until_now;
     }
 
     /// The group's modulus is known. It only grows: replay goes over what the checkpoint may hold already.
@@ -269,6 +294,7 @@ impl PgLogs {
         }
         log.modulus = modulus;
         let copy = log.clone();
+        self.before_bytes += copy.before_bytes();
         let before = self.groups.insert(pg.child(modulus / 2), copy);
         assert!(before.is_none(), "a group that is split off from {pg} has no log before");
         true
@@ -277,7 +303,12 @@ impl PgLogs {
     /// The logs of all groups of a pool go. All at once: of groups that were split from each other a start never finds some
     /// without the others.
     pub(crate) fn forget(&mut self, pool: PoolId) {
-        self.groups.retain(|pg, _| pg.pool != pool || self.ahead.contains(pg));
+        let before_bytes = &mut self.before_bytes;
+        self.groups.retain(|pg, log| {
+            let stays = pg.pool != pool || self.ahead.contains(pg);
+            *before_bytes -= if stays { 0 } else { log.before_bytes() };
+            stays
+        });
     }
 
     /// What an object is called now that a record names: since that was written, its group may have been split, and the
@@ -657,6 +688,34 @@ mod tests {
             assert_eq!(logs.groups.keys().collect::<Vec<_>>(), [&other]);
         }
         assert_eq!((logs.position(GROUP), logs.object_held_through(&key(0))), (None, Sequence(0)));
+    }
+
+    #[test]
+    fn what_logs_may_take_of_a_root_is_counted_as_they_come_are_copied_and_go() {
+        let (mut logs, child) = (PgLogs::new(16), GROUP.child(1));
+        let one = (size_of::<RootGroup>() + 16 * size_of::<RootEntry>()) as u64;
+        let taken = |logs: &PgLogs| {
+            let before = logs.groups.values().map(PgLog::before_bytes).sum::<u64>();
+            assert_eq!(logs.root_bytes_max(), logs.groups.len() as u64 * one + before);
+            before
+        };
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        assert_eq!(taken(&logs), 0);
+        logs.restart(GROUP, mark(500));
+        let before = taken(&logs);
+        // Four doubts, and one step.
+        assert_eq!(before, (4 * size_of::<RootEntry>() + size_of::<RootHeld>()) as u64);
+        assert!(logs.split(GROUP, 2));
+        assert_eq!(taken(&logs), 2 * before);
+        logs.completed(GROUP);
+        assert_eq!(taken(&logs), before);
+        logs.restart(child, mark(600));
+        taken(&logs);
+        let copy = logs.groups[&child].clone();
+        logs.insert(GROUP, copy);
+        taken(&logs);
+        logs.forget(GROUP.pool);
+        assert_eq!((taken(&logs), logs.root_bytes_max()), (0, 0));
     }
 
     #[test]

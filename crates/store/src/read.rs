@@ -206,6 +206,12 @@ impl Store {
         self.failure().is_none() && Space::of(&self.contents, &self.log).is_full()
     }
 
+    /// Whether clients' writes to objects that are not there are refused, for as many are there as a checkpoint has room for.
+    #[must_use]
+    pub fn takes_no_objects(&self) -> bool {
+        self.failure().is_none() && !Space::of(&self.contents, &self.log).has_room_for_object(Role::Primary)
+    }
+
     /// Figures.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

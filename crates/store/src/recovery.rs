@@ -291,8 +291,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             let pg = PgId { pool: PoolId(group.pool.get()), index: group.pg_index.get() };
             let flags = group.flags.get();
             let (entries, doubts) = entries.split_at(entry_count);
-            let log = self.contents.logs.groups.entry(pg).or_default();
-            *log = PgLog {
+            let log = PgLog {
                 begins: Sequence(group.log_begins.get()),
                 started: Sequence(group.log_started.get()),
                 is_incomplete: flags & GROUP_IS_INCOMPLETE != 0,
@@ -309,6 +308,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                     .collect(),
                 ..PgLog::default()
             };
+            self.contents.logs.insert(pg, log);
             for entry in entries {
                 self.contents.logs.push(pg, entry.into());
             }

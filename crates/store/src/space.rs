@@ -1,13 +1,19 @@
 //! How full a store may be, and for whom.
+//!
+//! Two things run out: blocks, and places in a checkpoint's root, where each object and each group has one however little it
+//! holds. Of both the same roles are refused first. Who writes to an object that is there needs no place, and goes on.
 
 use crate::actions::Role;
 use crate::contents::Contents;
+use crate::layout::{RootHeader, RootObject};
 use crate::log::Log;
 
 /// Blocks of the largest write of a client.
 const WRITE_BLOCKS_MAX: u64 = 65;
+/// What an object takes of a root.
+const OBJECT_ROOT_BYTES: u64 = size_of::<RootObject>() as u64;
 
-/// The room of a store, in blocks.
+/// The room of a store, in blocks, and in bytes of a checkpoint's root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Space {
     /// What cleaning and checkpoints do not need for themselves.
@@ -15,18 +21,38 @@ pub(crate) struct Space {
     /// How far apart the limits lie.
     apart: u64,
     used: u64,
+    /// The largest root.
+    root_bytes_max: u64,
+    /// What the root comes to when the logs of all groups are full: entries of a log are refused to nobody.
+    root_bytes: u64,
+}
+
+/// How many steps below the highest limit a role is refused.
+fn steps_below(role: Role) -> u64 {
+    match role {
+        Role::Housekeeping => 0,
+        Role::Replica => 1,
+        Role::Recovery => 2,
+        Role::Primary => 3,
+    }
 }
 
 impl Space {
     pub(crate) fn of(contents: &Contents, log: &Log) -> Space {
         let segments = &contents.segments;
         let working = u64::from(segments.count().saturating_sub(8)) * u64::from(segments.blocks_each);
+        // Each block that is staged may begin an object.
+        let objects = contents.index.len() as u64 + log.staged_blocks;
         Space {
             working,
             // Two percent; on a small drive more, for what is being written anew is there twice.
             apart: (working / 50).max(u64::from(4 * log.batch_blocks_max).min(working / 8)),
             // A checkpoint's pages are there twice while the next one is being written.
             used: contents.index.block_count + log.staged_blocks + 2 * segments.pages_blocks,
+            root_bytes_max: log.root_bytes_max,
+            root_bytes: size_of::<RootHeader>() as u64
+                + objects * OBJECT_ROOT_BYTES
+                + contents.logs.root_bytes_max(),
         }
     }
 
@@ -37,18 +63,18 @@ impl Space {
 
     /// The most blocks in use at which a role may still write. What is left is the room that cleaning and checkpoints need.
     pub(crate) fn blocks_max(self, role: Role) -> u64 {
-        let below = match role {
-            Role::Housekeeping => 0,
-            Role::Replica => 1,
-            Role::Recovery => 2,
-            Role::Primary => 3,
-        };
-        self.working * 94 / 100 - below * self.apart
+        self.working * 94 / 100 - steps_below(role) * self.apart
     }
 
     /// Whether a role may write so many blocks more.
     pub(crate) fn has_room(self, role: Role, blocks: u64) -> bool {
         self.used + blocks <= self.blocks_max(role)
+    }
+
+    /// Whether a role may add an object. What is left is for groups that come: no mark or split is refused.
+    pub(crate) fn has_room_for_object(self, role: Role) -> bool {
+        let limit = self.root_bytes_max * 94 / 100 - steps_below(role) * (self.root_bytes_max / 50);
+        self.root_bytes + OBJECT_ROOT_BYTES <= limit
     }
 
     /// Whether clients' writes are refused: the largest of them would be.
@@ -63,11 +89,15 @@ mod tests {
 
     #[test]
     fn who_can_do_without_is_refused_first() {
-        let space = Space { working: 10_000, apart: 200, used: 0 };
+        let space = Space { working: 10_000, apart: 200, used: 0, root_bytes_max: 10_000, root_bytes: 0 };
         let roles = [Role::Primary, Role::Recovery, Role::Replica, Role::Housekeeping];
         assert_eq!(roles.map(|role| space.blocks_max(role)), [8800, 9000, 9200, 9400]);
         let full = Space { used: 8800, ..space };
         assert!(full.is_full() && full.has_room(Role::Recovery, 65));
         assert!(!full.without_pages(33).is_full(), "pages count twice");
+        for (role, limit) in roles.into_iter().zip([8800, 9000, 9200, 9400]) {
+            let takes = |root_bytes| Space { root_bytes, ..space }.has_room_for_object(role);
+            assert_eq!([limit - 32, limit - 31].map(takes), [true, false], "{role:?}");
+        }
     }
 }

@@ -68,7 +68,9 @@ impl Store {
         self.advance_cleaning(actions);
         // Cleaning may just have found that space waits for a checkpoint.
         self.advance_checkpoint(actions);
-        self.log.in_flight.issue_flush(actions);
+        if self.failure.is_none() {
+            self.log.in_flight.issue_flush(actions);
+        }
     }
 
     /// A write ended.
@@ -151,12 +153,15 @@ impl Store {
         }
         if self.shutdown != Shutdown::Done {
             let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
-            self.checkpoint.advance(is_last, &mut turn);
+            let advanced = self.checkpoint.advance(is_last, &mut turn);
+            if let Err(reason) = advanced {
+                self.fail(&reason, actions);
+            }
         }
     }
 
     fn advance_cleaning(&mut self, actions: &mut Vec<Action>) {
-        if self.shutdown == Shutdown::No {
+        if self.shutdown == Shutdown::No && self.failure.is_none() {
             let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
             self.cleaner.advance(&mut self.checkpoint, &mut turn);
         }

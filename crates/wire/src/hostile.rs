@@ -85,7 +85,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 self.with_blocks(bytes, &range, kind == Kind::ReplicateWrite)
             }
             Kind::ReplicateAck => {
-                ReplicateAck { through: self.request_number(), is_full: self.one_in(4) }.encode().to_vec()
+                let (through, is_full) = (self.request_number(), self.one_in(4));
+                ReplicateAck { through, is_full, takes_no_objects: self.one_in(4) }.encode().to_vec()
             }
             Kind::ReplicateRefused => {
                 let (ordinal, status, epoch) = (self.request_number(), self.status(), self.epoch());

@@ -109,7 +109,10 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
             Message::ReplicateWrite(WithData { head: replicate, checksums: one_sum, data: &BLOCK }),
         ),
         ("replicate_zero", Message::ReplicateZero(Replicate { range: two, ..replicate })),
-        ("replicate_ack", Message::ReplicateAck(ReplicateAck { through: NUMBER, is_full: true })),
+        (
+            "replicate_ack",
+            Message::ReplicateAck(ReplicateAck { through: NUMBER, is_full: true, takes_no_objects: true }),
+        ),
         (
             "replicate_refused",
             Message::ReplicateRefused(ReplicateRefused {

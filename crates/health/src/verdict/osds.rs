@@ -154,7 +154,8 @@ pub(super) fn full(osd: &OsdView, problems: &mut Vec<Problem>) {
         problems.push(Problem::new(
             Code::OsdFull,
             format!("{} is full and refuses writes", osd.osd),
-            "writes to the placement groups that it has a copy of fail (ENOSPC); reads, trims and removals work",
+            "writes to the placement groups that it has a copy of fail (ENOSPC), or, if it is objects that it \
+             has no room for, those that begin one; reads, trims and removals work",
             format!("remove or trim data: {HOW_TO_MAKE_ROOM}"),
         ));
     } else {

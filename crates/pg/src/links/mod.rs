@@ -143,6 +143,8 @@ pub(crate) struct OsdLink {
     pub(crate) needs_ack: bool,
     /// The peer is nearly full.
     pub(crate) is_full: bool,
+    /// It takes no object that it has not.
+    pub(crate) takes_no_objects: bool,
     pub(crate) backlog: Backlog,
     pub(crate) inquiries: Inquiries,
 }
@@ -185,8 +187,8 @@ pub(crate) struct Links {
     pub(crate) with_aside: Vec<LinkId>,
     /// Links with inquiries that wait.
     pub(crate) with_inquiries: Vec<LinkId>,
-    /// Whether this OSD said last that it is nearly full.
-    was_full: bool,
+    /// What this OSD said last: whether it is nearly full, and whether it takes no more objects.
+    said: (bool, bool),
 }
 
 impl Links {
@@ -350,7 +352,7 @@ impl Links {
         if ack.through > peer.sent {
             return Err(LinkError::OutOfTurn("an acknowledgement of what was not sent"));
         }
-        peer.is_full = ack.is_full;
+        (peer.is_full, peer.takes_no_objects) = (ack.is_full, ack.takes_no_objects);
         Ok(())
     }
 
@@ -369,10 +371,16 @@ impl Links {
         Some((peer.osd, refused.awaited))
     }
 
-    /// Acknowledges what became durable since the last call; to everybody, if whether this OSD is full changed.
-    pub(crate) fn send_acks(&mut self, is_full: bool, network: &mut impl base::Network) {
-        if is_full != self.was_full {
-            self.was_full = is_full;
+    /// Acknowledges what became durable since the last call; to everybody, if whether this OSD is full changed, or whether it
+    /// takes no more objects.
+    pub(crate) fn send_acks(
+        &mut self,
+        is_full: bool,
+        takes_no_objects: bool,
+        network: &mut impl base::Network,
+    ) {
+        if (is_full, takes_no_objects) != self.said {
+            self.said = (is_full, takes_no_objects);
             let links: Vec<_> = self.osds.values().copied().collect();
             for link in links {
                 self.note_ack(link, 0);
@@ -382,7 +390,8 @@ impl Links {
         for link in links.drain(..) {
             if let Some(peer) = self.osd_mut(link) {
                 peer.needs_ack = false;
-                network.send(link, &ReplicateAck { through: peer.durable, is_full }.encode());
+                let ack = ReplicateAck { through: peer.durable, is_full, takes_no_objects };
+                network.send(link, &ack.encode());
             }
         }
         self.to_ack = links;
@@ -392,6 +401,8 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Surroundings;
+    use wire::Message;
 
     const VERSION: Option<Version> = Some(Version(3));
 
@@ -417,13 +428,34 @@ mod tests {
         for group in 0..4 {
             links.osd_mut(link).expect("it is there").sends(awaited(group));
         }
-        assert!(links.heard_ack(link, &ReplicateAck { through: 5, is_full: false }).is_err());
-        links.heard_ack(link, &ReplicateAck { through: 2, is_full: true }).expect("so much was sent");
+        let ack = |through, is_full| ReplicateAck { through, is_full, takes_no_objects: false };
+        assert!(links.heard_ack(link, &ack(5, false)).is_err());
+        links.heard_ack(link, &ack(2, true)).expect("so much was sent");
         assert_eq!([0, 1].map(|_| links.next_had(link, 2)), [0, 1].map(|group| Some(awaited(group))));
         assert_eq!(links.next_had(link, 2), None);
         assert_eq!(links.refused(link, 4), Some((OsdId(3), awaited(3))));
         assert_eq!(links.refused(link, 4), None, "once");
         assert!(links.to(OsdId(3)).is_some_and(|peer| peer.is_full));
+    }
+
+    #[test]
+    fn everybody_is_told_once_when_room_for_data_or_for_objects_ends_or_is_there_again() {
+        let (mut links, mut network) = (Links::default(), Surroundings::default());
+        let link = LinkId(1);
+        links.insert_osd(link, OsdLink::new(OsdId(3), VERSION, Instant::default()));
+        let mut told = |is_full, takes_no_objects| {
+            links.send_acks(is_full, takes_no_objects, &mut network);
+            let bytes = network.to.remove(&link)?;
+            match wire::parse(&bytes).expect("it is sound").expect("it is whole").0 {
+                Message::ReplicateAck(ack) => Some((ack.is_full, ack.takes_no_objects)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(false, false), None);
+        assert_eq!(told(false, true), Some((false, true)));
+        assert_eq!(told(false, true), None);
+        assert_eq!(told(true, true), Some((true, true)));
+        assert_eq!(told(false, false), Some((false, false)));
     }
 
     #[test]

@@ -333,11 +333,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::epoch;
-    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::crc32c;
     use base::map::ClusterMap;
     use std::sync::Arc;
-    use wire::{Kind, ReplicateAck, Status};
+    use wire::{Kind, Status};
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -422,7 +422,7 @@ mod tests {
     }
 
     fn acknowledge(pair: &mut Pair) {
-        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        let ack = ack(pair.received);
         pair.hears(&ack);
         pair.turns(20);
     }

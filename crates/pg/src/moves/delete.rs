@@ -4,9 +4,10 @@
 //! deletes its own copy alone; before the first block goes, its log says that it does not tell any more what it has. When nothing
 //! of a removed pool is there any more, the logs of its groups go too: no number of a pool is ever used again.
 //!
-//! To find it, all objects of the store are searched, when a map or a group that is left asks for it. What cannot go at this
-//! moment, as where another OSD leads the group, is tried again and again without that: the objects are searched once more only
-//! when some of what was found has gone.
+//! To find it, all objects of the store are searched, when a map or a group that is left asks for it. What was found waits by
+//! group. Groups that can delete at this moment take turns, and what cannot go, as where another OSD leads the group, keeps
+//! nobody; it is looked through for what has gone by others' doing. The objects are searched once more when all that was found
+//! was looked at, and some of it was deleted or all of it is gone.
 
 use crate::broken::Sabotage;
 use crate::context::Context;
@@ -17,20 +18,40 @@ use crate::journal::Milestone;
 use crate::ledger::StagedRecord;
 use crate::operation::{OperationKind, Purpose};
 use crate::replication::order;
-use base::{BlockRange, ObjectKey, PoolId, Sequence};
-use std::collections::{BTreeSet, VecDeque};
+use base::{BlockRange, ObjectKey, PgId, PoolId, Sequence};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use store::StageError;
 use wire::Replicate;
 
-/// Deletions under way at the same time.
-const AT_ONCE: usize = 16;
+/// Deletions that are begun with each tick: half of the records that a batch of the store has room for.
+const BEGUN_PER_TICK: usize = 40;
+/// Objects that are looked at with each tick in groups that can delete, and as many in those that cannot.
+const LOOKED_AT_PER_TICK: usize = 1024;
+
+/// What was found of a group and has not gone.
+#[derive(Debug, Default)]
+struct Found {
+    keys: VecDeque<ObjectKey>,
+    /// So many at the front were not looked at yet, since they were found or since all were.
+    fresh: usize,
+}
+
+impl Found {
+    /// Takes out the next one to be looked at.
+    fn next(&mut self) -> Option<ObjectKey> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.keys.pop_front()
+    }
+}
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    pub(crate) queue: VecDeque<ObjectKey>,
-    /// What was in the queue and could not go: it is tried again when all that was in it has been.
-    waiting: VecDeque<ObjectKey>,
+    /// Groups of which nothing is left are absent.
+    found: BTreeMap<PgId, Found>,
+    /// The group that had its turn last.
+    last: PgId,
     /// There may be more to delete than what was found.
     pub(crate) are_due: bool,
 }
@@ -38,60 +59,140 @@ pub(crate) struct Deletions {
 impl Deletions {
     /// Whether nothing is to be deleted.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.waiting.is_empty() && !self.are_due
+        self.found.is_empty() && !self.are_due
     }
 
-    /// Looks for what is to be deleted, when all that was found before was tried.
+    /// Notes an object that may have to be deleted.
+    pub(crate) fn note(&mut self, key: ObjectKey) {
+        let found = self.found.entry(key.pg).or_default();
+        found.keys.push_back(key);
+        found.fresh += 1;
+    }
+
+    /// Looks for what is to be deleted, when all that was found before was looked at.
     pub(crate) fn look(&mut self, cx: &mut Context<'_, impl Io>) {
-        if !self.queue.is_empty() {
+        if self.found.values().any(|found| found.fresh > 0) {
             return;
         }
         if !self.are_due {
-            return std::mem::swap(&mut self.queue, &mut self.waiting);
+            return self.found.values_mut().for_each(|found| found.fresh = found.keys.len());
         }
         cx.pass(Milestone::DeletionSearched);
-        self.waiting.clear();
+        self.found.clear();
         let is_due = |key: &ObjectKey| {
             let has_left = cx.groups.find(key.pg).is_some_and(|index| cx.groups[index].has_left());
             cx.volumes.is_removed(key.volume) || has_left
         };
-        self.queue = cx.disk.store.objects().filter(is_due).collect();
+        for key in cx.disk.store.objects().filter(is_due) {
+            self.note(key);
+        }
         let is_forgotten = forget_removed(cx);
         // What was pushed here just before may not be among the objects yet.
         let may_come = |group: &Group| group.staged_count > 0 && group.has_left();
         self.are_due = cx.groups.iter().any(may_come) || !is_forgotten;
     }
 
-    /// Deletes objects a few at a time.
+    /// Deletes objects, so many with each tick.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
-        for _ in 0..AT_ONCE {
-            let Some(key) = self.queue.pop_front() else { return };
-            match delete(cx, key) {
-                Ok(true) => self.are_due = true,
-                Err(StageError::Busy) => return self.queue.push_front(key),
-                Ok(false) | Err(_) => self.waiting.push_back(key),
-            }
+        if self.found.is_empty() {
+            return;
         }
+        let behind = self.found.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let order = behind.chain(self.found.range(..=self.last)).map(|(pg, _)| *pg);
+        let (can, cannot): (Vec<PgId>, Vec<PgId>) = order.partition(|pg| can_delete(cx, *pg));
+        self.delete_some(cx, &can);
+        self.pass_over_some(cx, &cannot);
+        self.are_due |= self.found.is_empty();
+    }
+
+    /// Deletes what was found of these groups, until so much was begun. Who has more than that is the last one the next time.
+    fn delete_some(&mut self, cx: &mut Context<'_, impl Io>, groups: &[PgId]) {
+        let (mut begins_left, mut looks_left) = (BEGUN_PER_TICK, LOOKED_AT_PER_TICK);
+        for pg in groups {
+            if begins_left.min(looks_left) == 0 {
+                return;
+            }
+            let Some(mut found) = self.found.remove(pg) else { continue };
+            self.last = *pg;
+            for _ in 0..found.keys.len() {
+                if begins_left.min(looks_left) == 0 {
+                    break;
+                }
+                let Some(key) = found.next() else { break };
+                looks_left -= 1;
+                if self.is_done(cx, &key) {
+                    continue;
+                }
+                let begun = delete(cx, key);
+                if begun == Ok(true) {
+                    begins_left -= 1;
+                    // It is looked for again, for the deletion may come to nothing.
+                    self.are_due = true;
+                    continue;
+                }
+                found.keys.push_back(key);
+                if begun.is_err() {
+                    // Perhaps too much of this group is under way, and of the next one is not.
+                    break;
+                }
+            }
+            self.put_back(*pg, found);
+        }
+    }
+
+    /// Drops what is done with among what was found of these groups.
+    fn pass_over_some(&mut self, cx: &Context<'_, impl Io>, groups: &[PgId]) {
+        let mut looks_left = LOOKED_AT_PER_TICK;
+        for pg in groups {
+            if looks_left == 0 {
+                return;
+            }
+            let Some(mut found) = self.found.remove(pg) else { continue };
+            while found.fresh > 0 && looks_left > 0 {
+                let Some(key) = found.next() else { break };
+                looks_left -= 1;
+                if !self.is_done(cx, &key) {
+                    found.keys.push_back(key);
+                }
+            }
+            self.put_back(*pg, found);
+        }
+    }
+
+    fn put_back(&mut self, pg: PgId, found: Found) {
+        if !found.keys.is_empty() {
+            self.found.insert(pg, found);
+        }
+    }
+
+    /// Whether nothing is to be done any more with an object that was found.
+    fn is_done(&mut self, cx: &Context<'_, impl Io>, key: &ObjectKey) -> bool {
+        let group = cx.groups.find(key.pg).map(|index| &cx.groups[index]);
+        if group.is_some_and(|group| !group.holds(key)) {
+            // It went to the other half since, and is looked for there.
+            self.are_due = true;
+            return true;
+        }
+        // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
+        let is_kept = group.is_some_and(|group| !group.has_left()) && !cx.volumes.is_removed(key.volume);
+        is_kept || cx.disk.store.block_count(key) == 0
     }
 }
 
-/// Deletes an object, if it is there. `false` if that cannot be at this moment.
+/// Whether anything of a group can be deleted here at this moment.
+fn can_delete(cx: &Context<'_, impl Io>, pg: PgId) -> bool {
+    let group = cx.groups.find(pg).map(|index| &cx.groups[index]);
+    group.is_some_and(|group| group.has_left() || group.is_active() && group.is_writable())
+}
+
+/// Begins to delete an object. `false` if that cannot be at this moment.
 ///
 /// # Errors
 /// When the store does not take it.
 fn delete(cx: &mut Context<'_, impl Io>, key: ObjectKey) -> Result<bool, StageError> {
-    if cx.disk.store.block_count(&key) == 0 {
-        return Ok(true);
-    }
     let Some(group) = cx.groups.find(key.pg) else { return Ok(false) };
-    if !cx.groups[group].holds(&key) {
-        // It went to the other half since, and is looked for there.
-        return Ok(true);
-    }
     match cx.groups[group].has_left() {
         true => delete_left(cx, group, key).map(|()| true),
-        // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
-        false if !cx.volumes.is_removed(key.volume) => Ok(true),
         false => delete_everywhere(cx, group, key),
     }
 }
@@ -166,8 +267,8 @@ mod tests {
     use super::*;
     use crate::epoch;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::map::{ClusterMap, PgConfig, RemovedPool};
-    use base::{Epoch, OsdId, PgId};
+    use base::map::{ClusterMap, OsdInfo, PgConfig, RemovedPool};
+    use base::{BLOCK_BYTES, Epoch, OsdId, crc32c};
     use std::sync::Arc;
     use wire::Query;
 
@@ -177,9 +278,9 @@ mod tests {
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
         alone.write(key);
         // Noted when it had left the group.
-        alone.osd.router.deletions.queue.push_back(key);
+        alone.osd.router.deletions.note(key);
         alone.run();
-        assert!(alone.osd.router.deletions.queue.is_empty() && alone.holds(key));
+        assert!(alone.osd.router.deletions.is_idle() && alone.holds(key));
     }
 
     #[test]
@@ -222,6 +323,103 @@ mod tests {
         alone.run();
         assert_eq!((searches(&alone), alone.holds(busy)), (before + 1, false));
         assert!(alone.osd.router.deletions.is_idle());
+    }
+
+    /// Writes a block of each of these objects.
+    fn write_each(alone: &mut Alone, keys: &[ObjectKey]) {
+        let data = [7; BLOCK_BYTES];
+        for some in keys.chunks(40) {
+            alone.with(|_, cx| {
+                for key in some {
+                    let (group, range) = (cx.groups.find(key.pg).unwrap(), BlockRange::one(*key, 0));
+                    let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, group, range);
+                    cx.operations.live(id).checksums.push(crc32c(&data).into());
+                    assert!(order::write(cx, id, &data));
+                }
+            });
+            alone.run();
+        }
+    }
+
+    #[test]
+    fn what_can_go_does_not_wait_behind_what_others_have_to_delete() {
+        let mut alone = Alone::with_groups(2);
+        let other = PG.child(1);
+        let keys = (0..1000).map(|object| {
+            let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
+            ObjectKey { pg, volume: VOLUME, object }
+        });
+        let (mine, theirs): (Vec<ObjectKey>, Vec<ObjectKey>) = keys.partition(|key| key.pg == PG);
+        write_each(&mut alone, &mine[..40]);
+        write_each(&mut alone, &theirs[..400]);
+        let held = |alone: &Alone| [PG, other].map(|pg| alone.osd.store().object_count(pg));
+        // Another OSD leads both groups when the volume is removed, and this one is to catch up.
+        let (me, primary) = (OsdId(0), OsdId(1));
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.osds.insert(primary, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        for pg in [PG, other] {
+            let in_sync = vec![primary];
+            map.pgs.insert(pg, PgConfig { epoch: Epoch(50), primary, in_sync, learners: Vec::new() });
+            map.targets.insert(pg, vec![primary, me]);
+        }
+        map.revision += 1;
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        alone.run();
+        assert_eq!(held(&alone), [40, 400]);
+        // One of them comes back to this OSD.
+        let config = PgConfig { epoch: Epoch(60), primary: me, in_sync: vec![me], learners: Vec::new() };
+        map.targets.insert(PG, vec![me]);
+        map.pgs.insert(PG, config);
+        map.revision += 1;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let mut turns = 0;
+        while held(&alone)[0] > 0 {
+            alone.turn();
+            turns += 1;
+            assert!(turns < 30, "{:?} are left after {turns} turns", held(&alone));
+        }
+        assert_eq!(held(&alone), [0, 400]);
+    }
+
+    #[test]
+    fn groups_that_can_delete_take_turns() {
+        let mut alone = Alone::with_groups(2);
+        let key = |object| {
+            let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
+            ObjectKey { pg, volume: VOLUME, object }
+        };
+        let (of_one, of_other): (Vec<ObjectKey>, Vec<ObjectKey>) =
+            (0..500).map(key).partition(|key| key.pg == PG);
+        write_each(&mut alone, &of_one[..200]);
+        write_each(&mut alone, &of_other[..20]);
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        map.revision += 1;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let held = |alone: &Alone, pg| alone.osd.store().object_count(pg);
+        let mut turns = 0;
+        while held(&alone, PG.child(1)) > 0 {
+            alone.turn();
+            turns += 1;
+            assert!(turns < 100, "nothing of the other goes");
+        }
+        assert!(held(&alone, PG) > 0, "the one that has more is not done before the other begins");
+        alone.run();
+        assert!(held(&alone, PG) == 0 && alone.osd.router.deletions.is_idle());
+    }
+
+    #[test]
+    fn what_went_by_others_doing_is_passed_over_a_thousand_at_a_time() {
+        let mut alone = Alone::new();
+        let searches = alone.passed("deletion: all objects are searched");
+        let elsewhere = PgId { index: 7, ..PG };
+        for object in 0..3000 {
+            alone.osd.router.deletions.note(ObjectKey { pg: elsewhere, volume: VOLUME, object });
+        }
+        alone.run();
+        assert!(alone.osd.router.deletions.is_idle());
+        assert_eq!(alone.passed("deletion: all objects are searched"), searches + 1);
     }
 
     /// The map without its pool, and what belongs to that.

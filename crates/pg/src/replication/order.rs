@@ -245,8 +245,7 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::Pair;
-    use wire::ReplicateAck;
+    use crate::testing::{Pair, ack};
 
     #[test]
     fn a_write_is_acknowledged_when_every_member_has_it_and_not_before() {
@@ -257,7 +256,7 @@ mod tests {
         pair.turns(5);
         assert!(pair.alone.io.drive.is_empty(), "it is on stable media here");
         assert_eq!(pair.told(), None, "the replica has not said that it has it");
-        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        let ack = ack(pair.received);
         pair.hears(&ack);
         assert_eq!(pair.told(), Some(Status::Ok));
         assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
@@ -270,7 +269,7 @@ mod tests {
         pair.ask(&write);
         let crate::testing::Alone { osd, io, now } = &mut pair.alone;
         osd.end_turn(*now, io);
-        let ack = ReplicateAck { through: pair.received + 1, is_full: false }.encode();
+        let ack = ack(pair.received + 1);
         pair.hears(&ack);
         assert_eq!(pair.told(), None, "the drive has not written it");
         pair.received += 1;

@@ -248,7 +248,7 @@ mod tests {
         // Another map from before that comes first.
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
         alone.with(|router, cx| router.deletions.advance(cx));
-        alone.osd.router.deletions.queue.push_back(key);
+        alone.osd.router.deletions.note(key);
         alone.with(|router, cx| router.deletions.advance(cx));
         map.targets.insert(PG, [in_sync.clone(), vec![OsdId(0)]].concat());
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);

@@ -19,7 +19,7 @@ use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Pu
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
-use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES};
+use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey};
 use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
@@ -212,9 +212,17 @@ pub(crate) fn wait(cx: &mut Context<'_, impl Io>, id: OperationId) {
     cx.turn.look_again(group);
 }
 
-/// Whether a replica of the group said that it is nearly full.
-pub(crate) fn is_member_full(cx: &Context<'_, impl Io>, group: u32) -> bool {
-    cx.groups[group].replicas(cx.me.id).any(|osd| cx.links.to(osd).is_some_and(|peer| peer.is_full))
+/// Whether a member of the group has no room for a write to an object: this OSD, or a replica that said so.
+pub(crate) fn is_full(cx: &Context<'_, impl Io>, group: u32, key: &ObjectKey) -> bool {
+    let store = &cx.disk.store;
+    let (mut is_full, mut takes_no_objects) = (store.is_full(), store.takes_no_objects());
+    for osd in cx.groups[group].replicas(cx.me.id) {
+        if let Some(peer) = cx.links.to(osd) {
+            is_full |= peer.is_full;
+            takes_no_objects |= peer.takes_no_objects;
+        }
+    }
+    is_full || takes_no_objects && store.block_count(key) == 0
 }
 
 #[cfg(test)]
@@ -223,12 +231,12 @@ mod tests {
     use super::*;
     use crate::epoch;
     use crate::request::write;
-    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::map::ClusterMap;
-    use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use base::{BLOCK_BYTES, Epoch, Generation, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
-    use wire::{Message, ReplicateAck};
+    use wire::Message;
     use zerocopy::little_endian::U32;
 
     fn request(alone: &Alone) -> Request {
@@ -432,7 +440,7 @@ mod tests {
             before,
             "an epoch that begins without it may give its place to another"
         );
-        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        let ack = ack(pair.received);
         pair.hears(&ack);
         assert_eq!(reached(&pair.alone), before.next());
         let Message::Reply(reply) = wire::parse(&pair.alone.io.to[&LinkId(99)]).unwrap().unwrap().0 else {

@@ -170,10 +170,10 @@ mod tests {
     use crate::links::access::{ClientLink, Credential};
     use crate::operation::{OperationKind, Purpose};
     use crate::osd::Progress;
-    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::figures::RequestKind;
     use base::{Access, ClientId, Epoch, Generation, Instant, LinkId, ObjectKey, Principal, PublicKey};
-    use wire::{Kind, Message, ReplicateAck, Status};
+    use wire::{Kind, Message, Status};
 
     #[test]
     fn a_client_that_does_not_read_its_answers_gets_no_more() {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn acknowledge(pair: &mut Pair) {
-        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        let ack = ack(pair.received);
         pair.hears(&ack);
     }
 

@@ -202,9 +202,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::io::reads_data;
-    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::Generation;
-    use wire::{Kind, Message, ReplicateAck};
+    use wire::{Kind, Message};
 
     #[test]
     fn a_long_read_of_one_bad_place_comes_to_an_end_and_names_the_place() {
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(pair.ask(&allocated), None);
         pair.turns(5);
         assert_eq!(pair.told(), None, "an epoch that begins without the trim would have the block again");
-        let ack = ReplicateAck { through: pair.received, is_full: false }.encode();
+        let ack = ack(pair.received);
         pair.hears(&ack);
         pair.turn();
         let told = &pair.alone.io.to[&LinkId(99)];

@@ -36,7 +36,7 @@ pub(crate) fn handle_write(
     let asked = admit::asked(cx, link, request, RequestKind::Write);
     let admitted = admit::admit_change(cx, request);
     let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
-    if cx.disk.store.is_full() || admit::is_member_full(cx, group) {
+    if admit::is_full(cx, group, &request.key) {
         cx.refuse(Purpose::Client(asked), Status::NoSpace);
         return Handled::Done;
     }
@@ -96,11 +96,11 @@ mod tests {
     use super::*;
     use crate::links::Peer;
     use crate::links::access::ClientLink;
-    use crate::testing::{Alone, PG, VOLUME};
+    use crate::testing::{Alone, PG, Pair, VOLUME};
     use base::figures::{RequestFigures, Traffic};
     use base::log_entry::REPAIR;
     use base::{ClientId, Epoch, Generation, ObjectKey, crc32c};
-    use wire::Message;
+    use wire::{Kind, Message, ReplicateAck};
 
     #[test]
     fn a_write_that_was_done_in_part_is_done_where_it_was_not() {
@@ -167,6 +167,34 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!([status(writer), status(reader)], [Status::NoSpace, Status::Ok]);
+    }
+
+    #[test]
+    fn where_a_replica_takes_no_more_objects_those_that_are_there_are_written_to_and_zeroed_still() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        let fills_up = |pair: &mut Pair| {
+            let through = pair.received;
+            pair.hears(&ReplicateAck { through, is_full: false, takes_no_objects: true }.encode());
+        };
+        let done = |pair: &mut Pair, bytes: &[u8]| {
+            pair.ask(bytes);
+            pair.run();
+            pair.told()
+        };
+        assert_eq!(done(&mut pair, &write), Some(Status::Ok));
+        fills_up(&mut pair);
+        let data = [7; BLOCK_BYTES];
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 4 };
+        let new = Request { key, ..pair.request(10) };
+        let new = [&new.encode(Kind::Write)[..], &crc32c(&data).to_le_bytes(), &data].concat();
+        assert_eq!(pair.ask(&new), Some(Status::NoSpace));
+        let beside = pair.write_of(11, 7);
+        assert_eq!(done(&mut pair, &beside), Some(Status::Ok));
+        fills_up(&mut pair);
+        let zero = pair.request(10).encode(Kind::Zero).to_vec();
+        assert_eq!(done(&mut pair, &zero), Some(Status::Ok));
+        assert_eq!(done(&mut pair, &new), Some(Status::Ok), "it said that it has room again");
     }
 
     #[test]

@@ -259,6 +259,7 @@ impl Life {
             checkpoint_interval_bytes: plan.checkpoint_interval_bytes,
             pg_log_entries: plan.pg_log_entries,
             sabotage: settings.sabotage,
+            ..Options::default()
         };
         let mut life = Life {
             drive: SimDrive::new(plan.drive_bytes(), plan.volatile_cache, random.fork()),

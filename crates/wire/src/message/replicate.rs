@@ -40,6 +40,8 @@ fields! {
         through: u64 = At<56>,
         /// The replica takes no more new data than what is under way.
         is_full: bool = Flag<1>,
+        /// It takes no object that it has not, beyond what is under way.
+        takes_no_objects: bool = Flag<2>,
     }
 }
 
