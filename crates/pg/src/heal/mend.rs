@@ -263,11 +263,12 @@ fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, found: &
             let mended = store.writes_of(&key, first_block).into_iter().map(|write| write.sequence);
             last.chain(mended).any(|sequence| sequence <= found.through)
         }
-        // Another epoch may have given the sequence again. Where the logs do not reach, nobody knows.
-        Some(theirs) => {
-            let write = LastWrite { sequence: found.through, epoch: Some(theirs) };
-            theirs != Epoch(0) && store.writes_of(&key, first_block).contains(&write)
-        }
+        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach. Of what was pushed they
+        // tell nothing; and it may be the only sound copy.
+        Some(theirs) => store.writes_of(&key, first_block).iter().any(|write| {
+            let is_known = theirs != Epoch(0);
+            write.sequence == found.through && write.epoch.is_none_or(|own| own == theirs || !is_known)
+        }),
     }
 }
 
@@ -521,9 +522,9 @@ mod tests {
         // What it takes from one that has the mend, that has not, and that is sure of what was before.
         assert!(counts(&mut alone, mended) && counts(&mut alone, written));
         assert!(counts(&mut alone, (written.0, None)));
-        // Of another epoch, of one that is not known, and from before.
+        // Of an epoch that its log does not tell, of another one, and from before.
+        assert!(counts(&mut alone, (written.0, Some(Epoch(0)))));
         assert!(!counts(&mut alone, (written.0, Some(Epoch(77)))));
-        assert!(!counts(&mut alone, (written.0, Some(Epoch(0)))));
         assert!(!counts(&mut alone, (Sequence(written.0.0 - 1), None)));
         // A write is no mend.
         alone.order(range.key, 10, 1, 8);
