@@ -258,10 +258,6 @@ impl PgLogs {
         let Some(log) = self.log_to_change(pg) else { return };
         let bytes_until_now = log.before_bytes();
         log.note_held(in_flight_max);
-        if entry.sequence == Sequence(0) {
-            // It leaves the group, and deletes what it has.
-            (log.held, log.doubts) = (Vec::new(), Vec::new());
-        }
         log.entries.clear();
         log.begins = entry.sequence.next();
         log.started = log.begins;
@@ -269,6 +265,15 @@ impl PgLogs {
         log.entries.push_back(entry);
         let bytes = log.before_bytes();
         self.before_bytes = self.before_bytes - bytes_until_now + bytes;
+    }
+
+    /// The member leaves the group, and is about to delete what it has: nothing says any more that it has it.
+    pub(crate) fn left(&mut self, pg: PgId, entry: LogEntry) {
+        self.restart(pg, entry);
+        let Some(log) = self.log_to_change(pg) else { return };
+        let bytes_until_now = log.before_bytes();
+        (log.held, log.doubts) = (Vec::new(), Vec::new());
+        self.before_bytes -= bytes_until_now;
     }
 
     /// An epoch began in which the member is in sync.
@@ -538,7 +543,7 @@ mod tests {
     fn who_left_its_group_is_sure_of_nothing_that_it_deletes() {
         let mut logs = PgLogs::new(16);
         (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
-        logs.restart(GROUP, mark(0));
+        logs.left(GROUP, mark(0));
         assert_eq!((through(&logs, 0), logs.held_through(&key(0), 0)), (0, Sequence(0)));
         logs.restart(GROUP, mark(200));
         assert_eq!(through(&logs, 0), 0);

@@ -133,6 +133,15 @@ impl Store {
         self.stage_place(RecordKind::Mark, pg, 0, epoch, Sequence(0), token)
     }
 
+    /// Appends the word that this member leaves a group: its log begins anew, and it has nothing for sure any more, for what it has
+    /// is about to be deleted. [`Self::pg_is_incomplete`] as after a join.
+    ///
+    /// # Errors
+    /// When the OSD is busy or has failed.
+    pub fn stage_left(&mut self, pg: PgId, epoch: Epoch, token: u64) -> Result<(), StageError> {
+        self.stage_place(RecordKind::Join, pg, 0, epoch, Sequence(0), token)
+    }
+
     /// Appends the word that this member, which is catching up, has all that its group's primary has of the objects up to
     /// this one.
     ///

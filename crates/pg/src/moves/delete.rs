@@ -223,10 +223,10 @@ fn delete_everywhere(cx: &mut Context<'_, impl Io>, group: u32, key: ObjectKey) 
 fn delete_left(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey) -> Result<(), StageError> {
     let group = &cx.groups[index];
     let Role::Left { is_marked } = *group.standing.role() else { return Ok(()) };
-    let (pg, modulus, epoch) = (group.pg, group.modulus, group.config.epoch);
+    let (pg, epoch) = (group.pg, group.config.epoch);
     if !is_marked && !cx.breaks(Sabotage::KeepLog) {
-        let (kind, token) = (store::RecordKind::Join, cx.ledger.next_token());
-        cx.disk.store.stage_mark(kind, pg, modulus, epoch, Sequence(0), token)?;
+        let token = cx.ledger.next_token();
+        cx.disk.store.stage_left(pg, epoch, token)?;
         cx.note_staged(index, StagedRecord::Left);
         cx.groups[index].standing.leaving_was_marked();
     }
