@@ -431,6 +431,64 @@ fn whom_the_map_names_is_obeyed_in_that_epoch() {
 }
 
 #[test]
+fn whom_the_map_names_says_nothing_of_objects_that_are_another_groups() {
+    // Of another group's object, by the name that it would have in this one.
+    let foreign = |about: About| About { key: ObjectKey { pg: PG, ..key_of(LED) }, ..about };
+    let (sender, not_active) = (Sender::Osd(PRIMARY, 0), Fate::Told("refused NotActive"));
+    for kind in [Kind::ReplicateWrite, Kind::ReplicateZero] {
+        let mut scene = Scene::new();
+        let mut link = scene.connect(sender);
+        let about = foreign(scene.about(PG, 0));
+        scene.becomes(&mut link, sender, kind, about, not_active);
+    }
+    for kind in [Kind::PushWrite, Kind::PushZero, Kind::PushLost, Kind::PushEntry] {
+        let mut scene = Scene::new();
+        let mut map = (*scene.alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        let epoch = Epoch(EPOCH.0 + 1);
+        let (in_sync, learners) = (vec![PRIMARY, MEMBER], vec![OsdId(0)]);
+        map.pgs.insert(PG, PgConfig { epoch, primary: PRIMARY, in_sync, learners });
+        let now = scene.alone.now;
+        scene.alone.osd.handle_map(now, Arc::new(map), &mut scene.alone.io);
+        let mut link = scene.connect(sender);
+        let about = About { key: key_of(PG), epoch, sequence: Sequence(60) };
+        scene.say(link, &message(Kind::Query, about)).unwrap();
+        let join = Activate { pg: PG, epoch, mark: Sequence(55), join: Some(Sequence(70)) };
+        scene.say(link, &join.encode()).unwrap();
+        assert!(scene.alone.osd.store().pg_is_incomplete(PG));
+        if kind == Kind::PushEntry {
+            // Its log may name what was the group's before a split.
+            scene.say(link, &message(kind, foreign(about))).unwrap();
+            assert!(scene.answers(link).iter().all(|answer| answer.starts_with("ReplicateAck(")));
+        } else {
+            scene.becomes(&mut link, sender, kind, foreign(about), not_active);
+        }
+        let before = scene.parts()["store"].clone();
+        scene.say(link, &message(kind, about)).unwrap();
+        let answers = scene.answers(link);
+        assert!(answers.iter().all(|answer| answer.starts_with("ReplicateAck(")), "{kind:?}: {answers:?}");
+        let is_new = kind != Kind::PushEntry;
+        assert_eq!(scene.parts()["store"] != before, is_new, "{kind:?} of the group's own is taken");
+    }
+}
+
+#[test]
+fn nobody_uses_the_sequences_of_a_group_up() {
+    let mut scene = Scene::new();
+    let mut map = (*scene.alone.osd.shared.volumes.map).clone();
+    map.revision += 1;
+    let epoch = Epoch(EPOCH.0 + 1);
+    map.pgs.get_mut(&PG).unwrap().epoch = epoch;
+    let now = scene.alone.now;
+    scene.alone.osd.handle_map(now, Arc::new(map), &mut scene.alone.io);
+    let sender = Sender::Osd(PRIMARY, 0);
+    let mut link = scene.connect(sender);
+    let about = About { key: key_of(PG), epoch, sequence: Sequence(u64::MAX) };
+    scene.say(link, &message(Kind::Query, about)).unwrap();
+    scene.becomes(&mut link, sender, Kind::Activate, about, Fate::Told("refused NotActive"));
+}
+
+#[test]
 fn who_has_not_greeted_says_nothing_else() {
     let mut scene = Scene::new();
     let about = scene.about(PG, 0);

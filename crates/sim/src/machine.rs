@@ -189,13 +189,19 @@ impl Machine {
         self.stage(|store| store.stage_zero(&record))
     }
 
-    /// Stages a mark of this place in the group's order, or the join of a member that begins to lag.
+    /// Stages a mark of this place in a group's order, which tells its modulus, or the join of a member that begins to lag.
     ///
     /// # Errors
     /// As the store's `stage_mark`, except that busy is waited out.
-    pub fn mark(&mut self, kind: RecordKind, sequence: u64) -> Result<(), StageError> {
-        let (pg, token) = (Machine::key(0).pg, self.next_token);
-        self.stage(|store| store.stage_mark(kind, pg, 1, Epoch(1), Sequence(sequence), token))
+    pub fn mark(
+        &mut self,
+        kind: RecordKind,
+        pg: PgId,
+        modulus: u32,
+        sequence: u64,
+    ) -> Result<(), StageError> {
+        let token = self.next_token;
+        self.stage(|store| store.stage_mark(kind, pg, modulus, Epoch(1), Sequence(sequence), token))
     }
 
     /// Stages an entry of the group's log about a block whose content comes by other records.
@@ -206,6 +212,15 @@ impl Machine {
         let record = self.record(object, block, 1, Role::Replica);
         let record = WriteRecord { sequence: Sequence(sequence), ..record };
         self.stage(|store| store.stage_entry(&record))
+    }
+
+    /// Stages the split of a group, which has this modulus from then on.
+    ///
+    /// # Errors
+    /// As the store's `stage_split`.
+    pub fn split(&mut self, pg: PgId, modulus: u32) -> Result<(), StageError> {
+        let token = self.next_token;
+        self.stage(|store| store.stage_split(pg, modulus, token))
     }
 
     fn record(&self, object: u32, first_block: u16, block_count: u16, role: Role) -> WriteRecord {

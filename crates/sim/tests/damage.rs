@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, ClusterId, OsdUuid, ZERO_BLOCK_CRC32C, crc32c};
+use base::{BLOCK_BYTES, ClusterId, ObjectKey, OsdUuid, PgId, ZERO_BLOCK_CRC32C, crc32c};
 use sim::contents::{Collision, Contents, Place};
 use sim::drive::SimDrive;
 use sim::lookalike;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
+use std::collections::BTreeMap;
 use store::layout::{
     BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
     Superblock,
@@ -194,6 +195,93 @@ fn an_entry_of_a_groups_log_about_blocks_that_no_object_has_is_an_error_that_nam
             panic!("an entry of {blocks:?} is no error, or another");
         };
         assert_eq!((what, offset), ("a group in the root of the checkpoint", root_offset), "{blocks:?}");
+    }
+}
+
+/// All blocks that a store has, with their checksums.
+fn held(store: &Store) -> BTreeMap<(ObjectKey, u16), u32> {
+    let mut held = BTreeMap::new();
+    for key in store.objects() {
+        store.for_each_block(&key, |block, crc32c, _| {
+            held.insert((key, block), crc32c);
+        });
+    }
+    held
+}
+
+/// An object of the machine's volume, by the name that it has in a group.
+fn named(index: u32, object: u32) -> ObjectKey {
+    ObjectKey { pg: PgId { index, ..PgId::default() }, ..Machine::key(object) }
+}
+
+fn own_name(modulus: u32, object: u32) -> ObjectKey {
+    let ObjectKey { pg, volume, .. } = Machine::key(object);
+    named(PgId::of_object(pg.pool, modulus, volume, object).index, object)
+}
+
+/// Both groups are split in two.
+fn split_both(machine: &mut Machine) {
+    for index in 0..2 {
+        machine.split(named(index, 0).pg, 4).unwrap();
+        machine.settle();
+    }
+    machine.store.verify().unwrap();
+}
+
+#[test]
+fn what_a_record_does_by_the_name_of_a_wrong_group_is_no_other_after_a_start() {
+    let mut machine = machine(0);
+    for index in 0..2 {
+        machine.mark(RecordKind::Mark, named(index, 0).pg, 2, 1).unwrap();
+    }
+    for object in 0..8 {
+        machine.forge(own_name(2, object), 0, Some(&[object as u8; BLOCK_BYTES])).unwrap();
+    }
+    machine.settle();
+    // No OSD lets anybody have its store do that.
+    let other_name = |object| named(1 - own_name(2, object).pg.index, object);
+    for object in 0..2 {
+        machine.forge(other_name(object), 0, None).unwrap();
+        machine.forge(other_name(object + 2), 0, Some(&[9; BLOCK_BYTES])).unwrap();
+    }
+    machine.settle();
+    machine.store.verify().unwrap();
+    let before = held(&machine.store);
+    let mut machine = Machine::open(machine.drive, &options()).expect("nothing is wrong with the drive");
+    assert_eq!(held(&machine.store), before);
+    split_both(&mut machine);
+    // What is a group's own is of one half or of the other, and all else stays.
+    let name_now =
+        |key: ObjectKey| if key == own_name(2, key.object) { own_name(4, key.object) } else { key };
+    let of_four: BTreeMap<_, _> =
+        before.iter().map(|((key, block), crc32c)| ((name_now(*key), *block), *crc32c)).collect();
+    assert_eq!(held(&machine.store), of_four);
+    let machine = Machine::open(machine.drive, &options()).expect("nothing is wrong with the drive");
+    assert_eq!(held(&machine.store), of_four);
+    let machine = machine.restart();
+    assert_eq!(held(&machine.store), of_four);
+}
+
+#[test]
+fn an_object_of_neither_half_of_a_group_that_is_split_keeps_no_store_from_starting() {
+    for object in 0..4 {
+        let mut machine = machine(0);
+        let own = own_name(2, object);
+        let other = named(1 - own.pg.index, object);
+        // While nobody knows which objects the group has.
+        machine.forge(other, 0, Some(&[1; BLOCK_BYTES])).unwrap();
+        for index in 0..2 {
+            machine.mark(RecordKind::Mark, named(index, 0).pg, 2, 1).unwrap();
+        }
+        machine.forge(own, 0, Some(&[2; BLOCK_BYTES])).unwrap();
+        for index in [1, 0] {
+            machine.split(named(index, 0).pg, 4).unwrap();
+            machine.settle();
+        }
+        let before = held(&machine.store);
+        assert_eq!(before[&(own_name(4, object), 0)], crc32c(&[2; BLOCK_BYTES]));
+        let machine = Machine::open(machine.drive, &options()).expect("nothing is wrong with the drive");
+        assert_eq!(held(&machine.store), before);
     }
 }
 

@@ -34,20 +34,20 @@ fn machine() -> Machine {
 
 #[test]
 fn a_member_that_begins_to_lag_while_a_checkpoint_is_written_is_sure_of_no_more_after_a_restart() {
-    let begun = machine();
+    let (begun, pg) = (machine(), Machine::key(0).pg);
     let mut cut = 0;
     loop {
         let mut machine = Machine::open(begun.drive.copy(), &options()).unwrap();
         machine.store.renew_checkpoint();
         machine.step();
         // It is in sync still, then it lags, and goes on with the stream of writes.
-        machine.mark(RecordKind::Mark, WRITES + 1).unwrap();
+        machine.mark(RecordKind::Mark, pg, 1, WRITES + 1).unwrap();
         let mut sequences = 500..=600;
         let mut is_at_rest = false;
         for _ in 0..cut {
             for sequence in sequences.by_ref().take(10) {
                 match sequence {
-                    500 => machine.mark(RecordKind::Join, sequence).unwrap(),
+                    500 => machine.mark(RecordKind::Join, pg, 1, sequence).unwrap(),
                     _ => machine.entry(7, 0, sequence).unwrap(),
                 }
             }

@@ -5,7 +5,7 @@ use crate::index::{Entry, Index};
 use crate::layout::{Piece, RecordKind};
 use crate::pg_log::PgLogs;
 use crate::segments::Segments;
-use base::{LogEntry, ObjectKey, PgId, Sequence};
+use base::{LogEntry, ObjectKey, Sequence};
 use zerocopy::little_endian::U32;
 
 /// All of it. Only durable records change it.
@@ -17,8 +17,8 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Whether a record splits a group off that is there already, or one that holds objects of neither half. No program of ours
-    /// writes one, and nothing could be done by it.
+    /// Whether a record splits a group off that is there already. No program of ours writes one, and nothing could be done by
+    /// it.
     pub(crate) fn is_impossible_split(&self, view: &RecordView<'_>) -> bool {
         let pg = view.record.key().pg;
         let Some(modulus) = view.record.modulus().filter(|_| view.kind == RecordKind::Split) else {
@@ -28,13 +28,7 @@ impl Contents {
             return false;
         }
         let child = pg.child(modulus / 2);
-        let is_of_neither = |key: &ObjectKey| {
-            let is_of = |half: PgId| half.holds(modulus, key.volume, key.object);
-            key.pg == pg && !is_of(pg) && !is_of(child)
-        };
-        self.logs.groups.contains_key(&child)
-            || self.index.object_count(child) > 0
-            || self.index.iter().any(|(key, _)| is_of_neither(key))
+        self.logs.groups.contains_key(&child) || self.index.object_count(child) > 0
     }
 
     /// Takes in a durable record. The same code runs when a batch becomes durable and when a start replays it, so both

@@ -301,15 +301,15 @@ impl Index {
         }
     }
 
-    /// Gives the objects of a group that are another's by `modulus` to that one. One walk over all objects: some
-    /// milliseconds for each million.
+    /// Gives the objects of a group that are its child's by `modulus` to that one; one of neither stays where it is. One walk
+    /// over all objects: some milliseconds for each million.
     pub(crate) fn split(&mut self, pg: PgId, modulus: u32) {
-        let is_given = |key: &&ObjectKey| key.pg == pg && !pg.holds(modulus, key.volume, key.object);
+        let child = pg.child(modulus / 2);
+        let is_given = |key: &&ObjectKey| key.pg == pg && child.holds(modulus, key.volume, key.object);
         let given: Vec<ObjectKey> = self.objects.keys().filter(is_given).copied().collect();
         for key in given {
             self.uncount(pg);
             let object = self.objects.remove(&key).expect("it was just found");
-            let child = PgId::of_object(pg.pool, modulus, key.volume, key.object);
             *self.counts.entry(child).or_default() += 1;
             let before = self.objects.insert(ObjectKey { pg: child, ..key }, object);
             assert!(before.is_none(), "{key} is there twice: a group that is split off holds nothing before");

@@ -174,11 +174,8 @@ impl Store {
             let block = &buffer.bytes()[..BLOCK_BYTES];
             let header = header_of(block, &secret).expect("this store sealed it");
             for view in records(block, &header) {
-                // Cleaning goes by headers from before a split; nothing else is staged by a former name.
-                let key = match view.kind {
-                    RecordKind::Relocate => self.contents.logs.home_of(&view),
-                    _ => view.record.key(),
-                };
+                // As a start does. Cleaning goes by headers from before a split; nothing else is staged by a former name.
+                let key = self.contents.logs.home_of(&view);
                 if let Some(page) = self.contents.apply(&view, key, batch.data_location) {
                     self.checkpoint.page_was_replaced(page);
                 }

@@ -6,7 +6,7 @@ use super::kept::KeptQueries;
 use super::{CLAIM_PAUSE, end, repair};
 use crate::broken::Sabotage;
 use crate::context::Context;
-use crate::group::obedience::{Verdict, judge_query};
+use crate::group::obedience::{AHEAD_MAX, Verdict, judge_query};
 use crate::group::position::{Difference, MemberPosition};
 use crate::group::role::{Change, Phase, Repairing};
 use crate::group::{LogTail, PendingQuery};
@@ -21,9 +21,6 @@ use wire::{LogState, Position, Query};
 
 /// How long a group whose members' logs do not reach each other waits before it looks again.
 const STOPPED_PAUSE: Duration = Duration::from_secs(10);
-/// By how much a member may be further than this OSD. None is by more than what is under way at a time, and the marks of epochs
-/// that came to nothing; whoever says more would have the group's sequences used up.
-const AHEAD_MAX: u64 = 1 << 32;
 
 /// Asks the replicas of an epoch that was just granted.
 pub(crate) fn ask(cx: &mut Context<'_, impl Io>, index: u32) {

@@ -24,12 +24,23 @@
 //! itself counts for nothing: each has a key, and may say anything. So the epoch that a member obeys is never later than the
 //! one that its map shows. What is asked by a later one waits for the map (`epoch::kept`); why not otherwise is told in
 //! docs/decisions/0025-who-may-say-what.md.
+//!
+//! And who is the primary is so of that group alone. Whatever it orders or pushes is about blocks of objects that the group
+//! [holds](Group::holds), for a start finds each object by its own group, whatever a record calls it. Both go by the same
+//! modulus: an epoch is obeyed by that of its query, and ends where the group is split. Only entries of the log may name
+//! objects of the other half: they tell of the time before.
 
 use super::Group;
 use super::role::Role;
 use base::{Epoch, OsdId, Sequence};
 use std::cmp::Ordering;
 use wire::{Query, Status};
+
+/// By how much a member may be further than the one that asks where it stands. None is by more than what is under way at a
+/// time, and the marks of epochs that came to nothing; whoever says more would have the group's sequences used up.
+pub(crate) const AHEAD_MAX: u64 = 1 << 32;
+/// A group orders fewer than two to the power of this in an epoch: at 100,000 writes a second it is five years.
+const EPOCH_WRITES_LOG2: u32 = 44;
 
 /// Why a member takes no order of a primary, and the epoch it obeys.
 pub(crate) type Refusal = (Status, Epoch);
@@ -78,6 +89,24 @@ pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -
     // One that left the group since it told that primary where it stands is to be asked anew: it knows no leader then.
     let may_follow = matches!(group.standing.role(), Role::Replica(_) | Role::Learner(_));
     if may_follow && is_leader(group, sender) { Ok(()) } else { Err((Status::NotActive, epoch)) }
+}
+
+/// Whether the order of an epoch may go on behind `mark` at a member in sync whose log ends with `own`. The mark is behind the
+/// last that any member has, who may be as far ahead of the primary as that believes, and the primary of this member.
+pub(crate) fn may_go_on(own: Sequence, mark: Sequence) -> bool {
+    mark.0.saturating_sub(own.0) <= 2 * AHEAD_MAX
+}
+
+/// Whether the log of a learner, which may have nothing to compare with, may begin behind `mark`, and the order reach it at
+/// `from`. Each epoch has room for more than any orders: so however far off one is, there is room behind it for the next.
+pub(crate) fn may_join(epoch: Epoch, mark: Sequence, from: Sequence) -> bool {
+    mark < from && from.0 >> EPOCH_WRITES_LOG2 <= u64::from(epoch.0)
+}
+
+/// Whether an entry of the log is from before whatever reaches a member next.
+pub(crate) fn is_from_before(group: &Group, sequence: Sequence) -> bool {
+    let expected = group.standing.following().and_then(|following| following.expected);
+    expected.is_some_and(|expected| sequence < expected)
 }
 
 /// What becomes of a query.
@@ -205,6 +234,35 @@ mod tests {
         assert_eq!(may_activate(&group, Some(LEADER), Epoch(4)), Err((Status::StaleEpoch, EPOCH)));
         group.leader = None;
         assert!(may_activate(&group, Some(LEADER), EPOCH).is_err(), "it left since it was asked");
+    }
+
+    #[test]
+    fn no_epoch_uses_the_sequences_up() {
+        let own = Sequence(1000);
+        for (ahead, may) in [(0, true), (2 * AHEAD_MAX, true), (2 * AHEAD_MAX + 1, false)] {
+            assert_eq!(may_go_on(own, Sequence(own.0 + ahead)), may, "{ahead}");
+        }
+        assert!(!may_go_on(own, Sequence(u64::MAX)));
+        // A learner that has nothing joins a group that has ordered very much.
+        let (mark, from) = (Sequence(1 << 40), Sequence((1 << 40) + 1024));
+        assert!(may_join(Epoch(1), mark, from));
+        assert!(!may_join(Epoch(1), from, from), "its log would begin in what is still to come");
+        for from in [2 << EPOCH_WRITES_LOG2, u64::MAX] {
+            assert!(!may_join(Epoch(1), mark, Sequence(from)));
+        }
+        // Wherever somebody brought it, the next epoch goes on.
+        let last = (2 << EPOCH_WRITES_LOG2) - 1;
+        assert!(may_join(Epoch(1), mark, Sequence(last)));
+        assert!(may_join(Epoch(2), mark, Sequence(last + AHEAD_MAX)));
+    }
+
+    #[test]
+    fn an_entry_is_from_before_what_comes_next() {
+        let group = member(true);
+        assert!(is_from_before(&group, Sequence(6)) && !is_from_before(&group, Sequence(7)));
+        let mut group = member(true);
+        group.standing.obeys();
+        assert!(!is_from_before(&group, Sequence(0)), "nothing has begun");
     }
 
     #[test]

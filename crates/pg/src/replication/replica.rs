@@ -6,14 +6,16 @@ use crate::broken::Sabotage;
 use crate::codec::payload_verifies;
 use crate::context::{Context, Handled};
 use crate::group::LogTail;
-use crate::group::obedience::{Refusal, may_activate, may_order, may_push, may_tell};
+use crate::group::obedience::{
+    Refusal, is_from_before, may_activate, may_go_on, may_join, may_order, may_push, may_tell,
+};
 use crate::group::position::range_of;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
 use base::figures::RequestKind;
 use base::log_entry::REPAIR;
-use base::{Epoch, LinkId, LogEntry, PgId, Sequence};
+use base::{Epoch, LinkId, LogEntry, ObjectKey, PgId, Sequence};
 use store::{RecordKind, Role, StageError, WriteRecord};
 use wire::{
     Activate, Checksums, GroupEpoch, ObjectEpoch, PUSH_WORDS, Push, PushEntry, Replicate, ReplicateRefused,
@@ -69,8 +71,14 @@ fn ordered_group(cx: &Context<'_, impl Io>, link: LinkId, replicate: &Replicate)
     let sender = if cx.breaks(Sabotage::ObeyAnybody) { group.leader } else { cx.links.osd_at(link) };
     match may_order(group, sender, replicate.epoch, replicate.sequence) {
         Err((Status::StaleEpoch, _)) if cx.breaks(Sabotage::ForgetFence) => Ok(index),
-        taken => taken.map(|()| index),
+        taken => taken.and_then(|()| that_holds(cx, index, &replicate.range.key)),
     }
+}
+
+/// A group that takes what its primary says of an object, if that is one of its own.
+fn that_holds(cx: &Context<'_, impl Io>, index: u32, key: &ObjectKey) -> Result<u32, Refusal> {
+    let group = &cx.groups[index];
+    if group.holds(key) { Ok(index) } else { Err((Status::NotActive, group.epoch)) }
 }
 
 /// Has the store take what blocks of a group are to hold, if the bytes are those that were sent.
@@ -115,17 +123,22 @@ pub(crate) fn apply_push(
     let Push { range, epoch } = *push;
     let write = Replicate { range, epoch, sequence: Sequence(0), origin: 0 };
     let group = pushed_group(cx, link, range.key.pg, epoch);
+    let group = group.and_then(|group| that_holds(cx, group, &range.key));
     let staged = group.and_then(|group| stage_verified(cx, group, &write, Role::Recovery, content));
     applied(cx, link, Advance::No, staged)
 }
 
-/// An entry of the log from before this learner's join.
+/// An entry of the log from before this learner's join. It may be about an object of the other half, from before a split: what
+/// blocks hold it does not change.
 pub(crate) fn apply_entry(cx: &mut Context<'_, impl Io>, link: LinkId, pushed: &PushEntry) -> Handled {
     let PushEntry { pg, epoch, entry } = *pushed;
     let LogEntry { sequence, origin, .. } = entry;
     let write = Replicate { range: range_of(pg, &entry), epoch: entry.epoch, sequence, origin };
     let record = cx.ledger.record(&write, Role::Housekeeping);
-    let group = pushed_group(cx, link, pg, epoch);
+    let group = pushed_group(cx, link, pg, epoch).and_then(|group| {
+        let is_earlier = is_from_before(&cx.groups[group], sequence);
+        if is_earlier { Ok(group) } else { Err((Status::NotActive, epoch)) }
+    });
     let staged = group.map(|group| (group, cx.disk.store.stage_entry(&record)));
     applied(cx, link, Advance::No, staged)
 }
@@ -154,8 +167,18 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
     let sender = cx.links.osd_at(link);
     let token = cx.ledger.next_token();
     let is_learner = join.is_some();
-    let may_begin = |index| may_activate(&cx.groups[index], sender, epoch).map(|()| index);
+    let from = join.map(|from| Sequence(from.0.max(1)));
+    let own = cx.disk.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
+    let may_begin = |index| {
+        may_activate(&cx.groups[index], sender, epoch)?;
+        let leaves_room = from.map_or_else(|| may_go_on(own, mark), |from| may_join(epoch, mark, from));
+        if leaves_room { Ok(index) } else { Err((Status::NotActive, epoch)) }
+    };
     let begun = cx.groups.find(pg).ok_or((Status::NotActive, Epoch(0))).and_then(may_begin);
+    if begun.is_ok_and(|index| cx.groups[index].query.is_some()) {
+        // What was staged comes first, a split above all, and so does the word where this member stands.
+        return Handled::Stalled;
+    }
     let staged = begun.map(|index| {
         let group = &mut cx.groups[index];
         if is_learner {
@@ -165,7 +188,7 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
         let kind = if is_learner { RecordKind::Join } else { RecordKind::Mark };
         (index, cx.disk.store.stage_mark(kind, pg, group.modulus, epoch, mark, token))
     });
-    let next = join.map_or(mark.next(), |from| Sequence(from.0.max(1)));
+    let next = from.unwrap_or(mark.next());
     applied(cx, link, Advance::Begin { next, is_learner }, staged)
 }
 
