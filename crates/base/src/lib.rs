@@ -30,8 +30,8 @@ pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
 pub use fingerprint::Fingerprints;
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
-    ClientId, ClusterId, CutId, Epoch, Generation, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
-    Sequence, VolumeId,
+    ClientId, ClusterId, CutId, Epoch, Generation, History, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId,
+    PoolId, Sequence, VolumeId,
 };
 pub use log_entry::LogEntry;
 pub use network::Network;

@@ -5,7 +5,9 @@ pub use crate::topology::{
 };
 
 use crate::access::{Access, Encryption, Principal, PublicKey};
-use crate::ids::{ClusterId, CutId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use crate::ids::{
+    ClusterId, CutId, Epoch, Generation, History, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId,
+};
 use crate::recovery::RecoveryShare;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,7 +83,7 @@ impl PoolInfo {
 }
 
 /// The configuration of a placement group. Changed only by compare-and-swap, `epoch` + 1 each time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgConfig {
     /// The version of this configuration.
     pub epoch: Epoch,
@@ -92,6 +94,10 @@ pub struct PgConfig {
     /// Those who are catching up.
     #[serde(default)]
     pub learners: Vec<OsdId>,
+    /// How often it was given up: its present order begins behind the floor of this history. No other change of the
+    /// configuration changes it.
+    #[serde(default, skip_serializing_if = "History::is_first")]
+    pub history: History,
 }
 
 /// A volume.

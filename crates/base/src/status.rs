@@ -40,6 +40,9 @@ pub struct OsdStatus {
     pub lost_blocks: u64,
     /// The first of them.
     pub lost: Vec<LostRange>,
+    /// The groups it is primary of that want a sound copy of a block, in order: no member that answered had one. One that did
+    /// not may have the last.
+    pub in_want: Vec<PgId>,
     /// Bytes a second that it sends to members that catch up.
     pub recovery_bytes_per_s: u64,
     /// The group that it scrubs as primary.

@@ -48,7 +48,7 @@ mod tests {
 
     fn config(epoch: u32, in_sync: &[u32]) -> PgConfig {
         let in_sync: Vec<OsdId> = in_sync.iter().map(|osd| OsdId(*osd)).collect();
-        PgConfig { epoch: Epoch(epoch), primary: in_sync[0], in_sync, learners: vec![] }
+        PgConfig { epoch: Epoch(epoch), primary: in_sync[0], in_sync, ..PgConfig::default() }
     }
 
     #[test]

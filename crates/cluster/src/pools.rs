@@ -51,7 +51,8 @@ impl Cluster {
             let configurations = (0..).zip(groups).flat_map(|(index, in_sync): (u32, Vec<OsdId>)| {
                 let pg = PgId { pool: id, index };
                 let target = Operation::put(keys::target(pg), encode(&in_sync));
-                let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+                let (epoch, primary) = (Epoch(1), in_sync[0]);
+                let config = PgConfig { epoch, primary, in_sync, ..PgConfig::default() };
                 [target, Operation::put(keys::pg(pg), encode(&config))]
             });
             self.perform_all(configurations).await?;
@@ -229,6 +230,10 @@ impl Cluster {
         let present = read.value.as_ref().ok_or(ClusterError::NoSuchPg { pg })?;
         if present.epoch != expected {
             return Ok(false);
+        }
+        if new.history != present.history {
+            let reason = "a group begins anew only where it is given up";
+            return Err(ClusterError::PgInvalid { pg, expected, reason });
         }
         let mut txn = read.replaced_by(&new);
         for osd in new.in_sync.iter().filter(|osd| !present.in_sync.contains(osd)) {

@@ -10,10 +10,13 @@
 
 use super::osds::{OsdRecord, OsdUp, so_many_of};
 use super::{Cluster, ClusterError, Read, Result, encode, keys};
-use base::map::{Admission, DeviceClass};
-use base::{NodeId, OsdId, OsdUuid, PgId};
-use registry::{Operation, Txn};
+use base::map::{Admission, DeviceClass, PgConfig};
+use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
+use registry::{Compare, Operation, Txn};
 use std::collections::BTreeSet;
+
+/// Groups that begin anew in one transaction: it has room for that many, and for what else changes.
+const ANEW_AT_ONCE: usize = 100;
 
 /// A drive that takes the place of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,10 +61,11 @@ impl Cluster {
     /// conditions; it is in from then on. False if something that this was decided by has changed: look again.
     ///
     /// Groups that `lost` names and that nobody else is in sync in begin anew, with nothing: what was acknowledged of them
-    /// is given up.
+    /// is given up. Each begins another [history](base::History): whoever was a member before may come back.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchOsd`], [`ClusterError::OsdUp`], [`ClusterError::OsdInSync`]; those of the registry.
+    /// [`ClusterError::NoSuchOsd`], [`ClusterError::OsdUp`], [`ClusterError::OsdInSync`]; [`ClusterError::PgInvalid`] for a
+    /// group that was given up too often; those of the registry.
     pub async fn replace_osd(
         &self,
         id: OsdId,
@@ -85,6 +89,29 @@ impl Cluster {
             let what = so_many_of(counting.len(), map.pgs.len(), *example);
             return Err(ClusterError::OsdInSync { osd: id, what });
         }
+        // As long as it is down nobody else becomes in sync in these.
+        let mut anew = Vec::new();
+        for pg in lost {
+            let read: Read<PgConfig> = self.read(&keys::pg(*pg)).await?;
+            let Some(present) = read.value.as_ref().filter(|config| config.in_sync == [id]) else { continue };
+            let (pg, expected) = (*pg, present.epoch);
+            let too_often = ClusterError::PgInvalid { pg, expected, reason: "it was given up too often" };
+            let history = present.history.next().ok_or(too_often)?;
+            let next = PgConfig { epoch: Epoch(expected.0 + 1), history, ..present.clone() };
+            anew.push((read.unchanged(), Operation::put(&read.key, encode(&next))));
+        }
+        let conditions = [read.unchanged(), up.unchanged(), joined.unchanged()];
+        let undisturbed = |txn: Txn| conditions.iter().cloned().fold(txn, Txn::when);
+        let begin = |txn: Txn, groups: Vec<(Compare, Operation)>| {
+            groups.into_iter().fold(txn, |txn, (is_unchanged, put)| txn.when(is_unchanged).then(put))
+        };
+        // Should it come to nothing behind the first of these, they go on with what they have, in another history.
+        while anew.len() > ANEW_AT_ONCE {
+            let some = anew.split_off(anew.len() - ANEW_AT_ONCE);
+            if !self.commit(begin(undisturbed(Txn::new()), some)).await? {
+                return Ok(false);
+            }
+        }
         let now = OsdRecord {
             uuid: replacement.uuid,
             bytes: replacement.bytes,
@@ -93,10 +120,7 @@ impl Cluster {
             is_new: true,
             ..record.clone()
         };
-        let txn = along
-            .when(read.unchanged())
-            .when(up.unchanged())
-            .when(joined.unchanged())
+        let txn = begin(undisturbed(along), anew)
             .then(Operation::put(keys::osd(id), encode(&now)))
             .then(Operation::delete(keys::uuid(record.uuid)))
             .then(Operation::put(keys::uuid(replacement.uuid), encode(&id)))

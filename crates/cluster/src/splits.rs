@@ -56,8 +56,9 @@ impl Cluster {
         if present.epoch != expected || pg.index >= pg_count {
             return Ok(false);
         }
-        if (new.primary, &new.in_sync, &new.learners) != (present.primary, &present.in_sync, &Vec::new()) {
-            let reason = "a split changes no members, and waits for learners";
+        let PgConfig { primary, in_sync, history, .. } = present.clone();
+        if new != (PgConfig { epoch: new.epoch, primary, in_sync, learners: Vec::new(), history }) {
+            let reason = "a split changes no members and no history, and waits for learners";
             return Err(ClusterError::PgInvalid { pg, expected, reason });
         }
         let child = pg.child(pg_count);

@@ -101,6 +101,9 @@ pub struct OsdView {
     pub lost_blocks: Option<u64>,
     /// The first of them.
     pub lost: Vec<LostView>,
+    /// Placement groups it is the primary of that want a sound copy of a block: no member that answered had one.
+    #[schema(value_type = Vec<String>)]
+    pub in_want: Vec<PgId>,
     /// Bytes a second that it sends to members that catch up.
     pub recovery_bytes_per_s: Option<u64>,
     /// The group that it scrubs as primary.
@@ -416,6 +419,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
                 lost: status.map_or_else(Vec::new, |status| {
                     status.lost.iter().map(|range| LostView::new(range, map)).collect()
                 }),
+                in_want: status.map_or_else(Vec::new, |status| status.in_want.clone()),
                 recovery_bytes_per_s: status.map(|status| status.recovery_bytes_per_s),
                 scrubbing: status.and_then(|status| status.scrubbing).map(|progress| progress.pg),
                 path: told.map(|told| told.path.clone()).or_else(|| reports.drives.get(id).cloned()),

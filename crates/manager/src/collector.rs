@@ -28,6 +28,8 @@ const TEXT_BYTES_MAX: usize = 1024;
 const LIST_MAX: usize = 64;
 /// The most removed pools that an OSD is heard to hold nothing of: the first ones, after which come others when these are gone.
 const CLEARED_POOLS_MAX: usize = 4096;
+/// The most placement groups that an OSD is heard to want a sound copy in: one for each block that it remembers as wanted.
+const IN_WANT_MAX: usize = 4096;
 
 /// Why a report is not taken.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -288,6 +290,7 @@ fn cut(status: &mut OsdStatus) {
     status.lost.truncate(LIST_MAX);
     status.notes.truncate(LIST_MAX);
     status.cleared_pools.truncate(CLEARED_POOLS_MAX);
+    status.in_want.truncate(IN_WANT_MAX);
     let reasons = [&mut status.failure, &mut status.start_refused].into_iter().flatten();
     status.notes.iter_mut().chain([&mut status.path]).chain(reasons).for_each(cut_text);
 }
@@ -426,6 +429,7 @@ mod tests {
             start_refused: Some(long.clone()),
             notes: vec![long.clone(); LIST_MAX + 1],
             cleared_pools: vec![PoolId(1); CLEARED_POOLS_MAX + 1],
+            in_want: vec![pg(0); IN_WANT_MAX + 1],
             ..OsdStatus::default()
         };
         let pgs =
@@ -438,7 +442,7 @@ mod tests {
         let reasons = [&status.failure, &status.start_refused];
         assert!(reasons.iter().all(|reason| reason.as_deref().is_some_and(is_cut)));
         assert!(status.notes.len() == LIST_MAX && status.notes.iter().all(|note| is_cut(note)));
-        assert_eq!(status.cleared_pools.len(), CLEARED_POOLS_MAX);
+        assert_eq!((status.cleared_pools.len(), status.in_want.len()), (CLEARED_POOLS_MAX, IN_WANT_MAX));
         let group = &status.pgs[&pg(0)];
         assert_eq!(group.in_sync.len(), LIST_MAX);
         assert!(matches!(&group.state, PgState::Waiting { reason } if is_cut(reason)));

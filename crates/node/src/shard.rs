@@ -680,7 +680,7 @@ impl Shard {
     }
 
     fn status(&mut self) -> OsdStatus {
-        let lost = self.osd.lost_blocks();
+        let (lost, in_want) = (self.osd.lost_blocks(), self.osd.groups_in_want());
         let statistics = self.osd.store().statistics();
         let objects = |pg| self.osd.store().object_count(pg);
         let groups = self.osd.view().summaries();
@@ -699,6 +699,7 @@ impl Shard {
             mended_blocks: self.osd.view().damage().mended,
             lost_blocks: lost.len() as u64,
             lost: ranges_of(&lost),
+            in_want,
             recovery_bytes_per_s: self.recovery_bytes_per_s,
             scrubbing: self.osd.view().scrub_progress().map(|(pg, deep, objects_left)| ScrubProgress {
                 pg,

@@ -43,6 +43,8 @@ pub enum Sabotage {
     StalePush,
     /// A learner is taken for in sync as soon as it has joined.
     CountLearner,
+    /// The order of a group that was given up begins at the beginning, as if there had been none before.
+    BeginAtOne,
     /// Writes of all epochs are numbered as if there were one, so that two may have the same place.
     ReuseSequence,
     /// Reads do not wait for writes that are under way on their blocks.
@@ -96,7 +98,8 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 29] = [
+    pub const ALL: [Sabotage; 30] = [
+        Sabotage::BeginAtOne,
         Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,

@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::report::{DamageCounts, LostBlock};
 use base::{Instant, ObjectKey, PgId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::Location;
 use wire::Status;
@@ -128,6 +128,15 @@ impl Damage {
         }
         lost.sort_unstable_by_key(|lost| (lost.volume, lost.object, lost.block));
         lost
+    }
+
+    /// The groups with a block of which nobody who answered had a sound copy, in order. Somebody may come back with one.
+    pub(crate) fn groups_in_want(&self, disk: &mut Disk) -> BTreeSet<PgId> {
+        let wanting = self
+            .lost
+            .iter()
+            .filter(|((key, block), known)| disk.location_of(*key, *block) == Some(known.location));
+        wanting.map(|((key, _), _)| key.pg).collect()
     }
 }
 

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_group_waits_for_what_was_staged_for_it_and_a_split_was_counted_before() {
         let mut groups = Groups::default();
-        let config = PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync: vec![], learners: vec![] };
+        let config = PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync: vec![], ..PgConfig::default() };
         let group = groups.add(Group::new(PgId::default(), 1, config, vec![], true, Instant::default()));
         let mut ledger = Ledger::default();
         ledger.note(group, StagedRecord::Left, &mut groups);

@@ -14,8 +14,8 @@ use crate::request::write;
 use crate::router::Router;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{
-    BLOCK_BYTES, BlockRange, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, LogEntry,
-    Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, BlockRange, Buffer, ClientId, ClusterId, Epoch, Generation, History, Instant, LinkId,
+    LogEntry, Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -204,8 +204,18 @@ impl Alone {
         let mut in_sync = vec![primary, self.osd.me.id];
         in_sync.dedup();
         map.targets.insert(PG, in_sync.clone());
-        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync, learners: Vec::new() });
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync, ..PgConfig::default() });
         self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
+    }
+
+    /// The map comes by which the group was given up, and is in that history now.
+    pub(crate) fn begins_anew(&mut self, history: History) {
+        let mut map = (*self.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        let config = map.pgs.get_mut(&PG).unwrap();
+        (config.epoch, config.history) = (Epoch(config.epoch.0 + 1), history);
+        self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
+        self.run();
     }
 
     pub(crate) fn write(&mut self, key: ObjectKey) {
@@ -314,7 +324,7 @@ impl Pair {
         let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
         let in_sync = vec![OsdId(0), REPLICA];
         map.targets.insert(PG, in_sync.clone());
-        map.pgs.insert(PG, PgConfig { epoch, primary: OsdId(0), in_sync, learners: Vec::new() });
+        map.pgs.insert(PG, PgConfig { epoch, primary: OsdId(0), in_sync, ..PgConfig::default() });
         let link = alone.connect(REPLICA);
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         let (received, acknowledges, block, heard) = (0, true, None, Vec::new());
@@ -503,7 +513,7 @@ pub(crate) fn map(groups: u32) -> ClusterMap {
     let pool =
         PoolInfo { name: "pool".to_owned(), size: 1, min_size: 1, pg_count: groups, ..PoolInfo::default() };
     map.pools.insert(PG.pool, pool);
-    let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], learners: Vec::new() };
+    let config = PgConfig { epoch: Epoch(1), primary: osd, in_sync: vec![osd], ..PgConfig::default() };
     for index in 0..groups {
         map.pgs.insert(PgId { index, ..PG }, config.clone());
         map.targets.insert(PgId { index, ..PG }, vec![osd]);

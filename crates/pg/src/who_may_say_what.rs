@@ -229,7 +229,7 @@ impl Scene {
         }
         let in_sync = vec![PRIMARY, OsdId(0), MEMBER];
         map.targets.insert(PG, in_sync.clone());
-        map.pgs.insert(PG, PgConfig { epoch: EPOCH, primary: PRIMARY, in_sync, learners: Vec::new() });
+        map.pgs.insert(PG, PgConfig { epoch: EPOCH, primary: PRIMARY, in_sync, ..PgConfig::default() });
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         let mut scene = Scene { alone, links: 100 };
         let link = scene.connect(Sender::Osd(PRIMARY, 0));
@@ -447,7 +447,7 @@ fn whom_the_map_names_says_nothing_of_objects_that_are_another_groups() {
         map.revision += 1;
         let epoch = Epoch(EPOCH.0 + 1);
         let (in_sync, learners) = (vec![PRIMARY, MEMBER], vec![OsdId(0)]);
-        map.pgs.insert(PG, PgConfig { epoch, primary: PRIMARY, in_sync, learners });
+        map.pgs.insert(PG, PgConfig { epoch, primary: PRIMARY, in_sync, learners, ..PgConfig::default() });
         let now = scene.alone.now;
         scene.alone.osd.handle_map(now, Arc::new(map), &mut scene.alone.io);
         let mut link = scene.connect(sender);

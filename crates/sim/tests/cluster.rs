@@ -235,6 +235,11 @@ fn a_member_is_brought_up_to_date_by_one_that_was_brought_up_to_date_itself() {
 }
 
 #[test]
+fn who_comes_back_when_its_groups_were_given_up_has_nothing_of_what_was_before() {
+    assert_plays(Scenario::GivenUpAndBack);
+}
+
+#[test]
 fn a_member_that_is_broken_off_again_and_again_comes_to_have_everything() {
     assert_plays(Scenario::BrokenOffCatchingUp);
 }
@@ -275,7 +280,8 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 29] = [
+const NOTICED_AT: [(Sabotage, u64); 30] = [
+    (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 0),
@@ -330,6 +336,8 @@ fn scenario_for(sabotage: Sabotage) -> Option<Scenario> {
         // So few objects does a group have otherwise that nobody is told of a part of them.
         Sabotage::ReachedEarly => Some(Scenario::BrokenOffCatchingUp),
         Sabotage::TrustOldCopy => Some(Scenario::RottenWhileAway),
+        // Nothing is given up otherwise.
+        Sabotage::BeginAtOne => Some(Scenario::GivenUpAndBack),
         Sabotage::ForgetRights => Some(Scenario::HostileClient),
         Sabotage::ObeyAnybody | Sabotage::ObeyAnyQuery => Some(Scenario::HostileStranger),
         Sabotage::ForgetTombstones => Some(Scenario::PoolRemovedWhileAway),

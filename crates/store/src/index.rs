@@ -5,6 +5,9 @@
 //! object's own size from the object's own `base`: a bound of the sequence that is exact while the object's blocks lie
 //! within 65,535 sequences of each other, and is rounded *up* by at most a 65,535th of their span when they do not. Whoever
 //! asks what changed since a sequence so gets everything that did, and perhaps a little that did not.
+//!
+//! An object with blocks of two [histories](base::History) of its group, which are very far apart, keeps those of the earlier
+//! one as if they had changed at the floor of the later one: nobody asks for more, and steps stay as small as they were.
 
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
@@ -82,9 +85,9 @@ impl ObjectIndex {
         self.slot(block).map(|slot| self.sequence_of(slot.tick.get()))
     }
 
-    /// When a block that is there last changed, if that is known exactly.
+    /// When a block that is there last changed, if that is known exactly: nothing changes at the floor of a history.
     pub(crate) fn exactly_changed(&self, block: u16) -> Option<Sequence> {
-        self.changed(block).filter(|_| self.shift == 0)
+        self.changed(block).filter(|changed| self.shift == 0 && *changed != changed.history().floor())
     }
 
     /// The newest of them.
@@ -100,13 +103,18 @@ impl ObjectIndex {
     }
 
     /// The tick of a sequence, once ticks are such that there is one.
-    fn tick_of(&mut self, changed: Sequence) -> U16 {
+    fn tick_of(&mut self, mut changed: Sequence) -> U16 {
         if self.slots.is_empty() {
             (self.base, self.shift) = (changed.0, 0);
+        }
+        changed = changed.max(Sequence(self.base).history().floor());
+        let floor = changed.history().floor().0;
+        if self.base < floor {
+            self.count_from(floor, 0);
         } else if changed.0 < self.base {
             // As far again below: a run of ever older blocks does not have all ticks counted anew for each.
             let span = self.last_changed().0.saturating_sub(changed.0);
-            self.count_from(changed.0.saturating_sub(span), self.shift);
+            self.count_from(changed.0.saturating_sub(span).max(floor), self.shift);
         }
         if let Some(tick) = tick(changed.0 - self.base, self.shift) {
             return tick;
@@ -359,6 +367,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::History;
 
     fn entry(number: u32) -> Entry {
         Entry { location: number, crc32c: !number }
@@ -479,7 +488,8 @@ mod tests {
 
     #[test]
     fn steps_are_as_large_as_it_takes_and_no_larger() {
-        for far in [65_535_u64, 65_536, 1 << 17, (65_535 << 20) + 1, u64::MAX - 1000] {
+        // The last is as far as one history goes.
+        for far in [65_535_u64, 65_536, 1 << 17, (65_535 << 20) + 1, (1 << 48) - 1001] {
             let mut object = ObjectIndex::default();
             let blocks = [(0, 1000), (1, 1001), (2, 1000 + far)];
             for (block, changed) in blocks {
@@ -493,6 +503,26 @@ mod tests {
                 assert!(told >= changed && told - changed < 1 << shift, "{far}: {told} for {changed}");
             }
         }
+    }
+
+    #[test]
+    fn blocks_of_an_earlier_history_cost_those_of_a_later_one_nothing() {
+        let (earlier, later) = (History(3).floor().0, History(4).floor().0);
+        let mut object = ObjectIndex::default();
+        for (block, changed) in [(0, 5), (1, 9000), (2, 1 << 40)] {
+            object.set(block, entry(1), Sequence(earlier + changed));
+        }
+        assert!(object.shift > 0);
+        for (block, changed) in [(3, 7), (4, 8)] {
+            object.set(block, entry(1), Sequence(later + changed));
+        }
+        let exact = |object: &ObjectIndex| [0, 1, 2, 3, 4].map(|block| object.exactly_changed(block));
+        let [seventh, eighth] = [7, 8].map(|changed| Some(Sequence(later + changed)));
+        assert_eq!(exact(&object), [None, None, None, seventh, eighth]);
+        // What is pushed may be of the earlier one still.
+        object.set(1, entry(1), Sequence(earlier + 3));
+        assert_eq!(exact(&object), [None, None, None, seventh, eighth]);
+        assert!([0, 1, 2].iter().all(|block| object.changed(*block) == Some(Sequence(later))));
     }
 
     #[test]

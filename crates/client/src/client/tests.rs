@@ -75,7 +75,7 @@ pub(super) fn map() -> ClusterMap {
         PoolInfo { name: "default".into(), size: 1, min_size: 1, pg_count: 4, ..PoolInfo::default() },
     );
     for index in 0..4 {
-        let config = PgConfig { epoch: Epoch(3), primary: OSD, in_sync: vec![OSD], learners: vec![] };
+        let config = PgConfig { epoch: Epoch(3), primary: OSD, in_sync: vec![OSD], ..PgConfig::default() };
         map.pgs.insert(PgId { pool: PoolId(1), index }, config);
     }
     let volume = VolumeInfo {

@@ -23,9 +23,9 @@ async fn drain(cluster: &Cluster, osd: OsdId) {
             .collect();
         assert!(cluster.change_targets(&changes).await.unwrap());
         for TargetChange { pg, target, .. } in changes {
-            let epoch = map.pgs[&pg].epoch;
-            let config =
-                PgConfig { epoch: Epoch(epoch.0 + 1), primary: target[0], in_sync: target, learners: vec![] };
+            let PgConfig { epoch, history, .. } = map.pgs[&pg];
+            let (next, primary) = (Epoch(epoch.0 + 1), target[0]);
+            let config = PgConfig { epoch: next, primary, in_sync: target, learners: vec![], history };
             assert!(cluster.change_pg(pg, epoch, config).await.unwrap());
         }
     }
@@ -177,7 +177,8 @@ async fn a_dead_osd_is_removed_and_one_without_a_successor_is_not() {
     for index in 0..64 {
         let pg = PgId { pool: PoolId(1), index };
         let in_sync = vec![OsdId(1), OsdId(2)];
-        let config = PgConfig { epoch: Epoch(2), primary: OsdId(1), in_sync, learners: vec![osd] };
+        let (epoch, primary, learners) = (Epoch(2), OsdId(1), vec![osd]);
+        let config = PgConfig { epoch, primary, in_sync, learners, ..PgConfig::default() };
         assert!(cluster.change_pg(pg, Epoch(1), config).await.unwrap());
     }
     cluster.set_admission(osd, Admission::Out).await.unwrap();

@@ -2,6 +2,8 @@
 
 use super::osds::Paused;
 use super::*;
+use base::History;
+use registry::OPERATIONS_PER_TXN_MAX;
 use std::collections::BTreeSet;
 
 const OSD: OsdId = OsdId(2);
@@ -22,7 +24,8 @@ async fn goes_on_without(cluster: &Cluster, osd: OsdId) {
     for (pg, config) in cluster.map().await.unwrap().pgs {
         let in_sync: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
         let epoch = Epoch(config.epoch.0 + 1);
-        let next = PgConfig { epoch, primary: in_sync[0], in_sync, learners: vec![osd] };
+        let (primary, learners) = (in_sync[0], vec![osd]);
+        let next = PgConfig { epoch, primary, in_sync, learners, ..config };
         assert!(cluster.change_pg(pg, config.epoch, next).await.unwrap());
     }
 }
@@ -126,11 +129,11 @@ async fn one_that_becomes_in_sync_while_it_is_replaced_is_not() {
 async fn groups_that_are_lost_begin_anew_only_where_that_is_said_and_nobody_else_has_them() {
     let (_directory, cluster) = three().await;
     goes_on_without(&cluster, OSD).await;
-    let single = cluster.create_pool("single", 1, 1, 8).await.unwrap();
+    let single = cluster.create_pool("single", 1, 1, 512).await.unwrap();
     let map = cluster.map().await.unwrap();
     let alone = map.pgs.iter().filter(|(pg, config)| pg.pool == single && config.in_sync == [OSD]);
     let alone: BTreeSet<PgId> = alone.map(|(pg, _)| *pg).collect();
-    assert!(!alone.is_empty(), "else nothing is tested");
+    assert!(alone.len() > OPERATIONS_PER_TXN_MAX, "they do not fit in one transaction");
     assert!(matches!(replace(&cluster, 9).await, Err(ClusterError::OsdInSync { .. })));
     // One that another has in sync too is not given up, whatever is said.
     let pg = PgId { pool: PoolId(1), index: 5 };
@@ -142,6 +145,46 @@ async fn groups_that_are_lost_begin_anew_only_where_that_is_said_and_nobody_else
     let without = PgConfig { epoch: Epoch(4), ..map.pgs[&pg].clone() };
     assert!(cluster.change_pg(pg, Epoch(3), without).await.unwrap());
     assert!(cluster.replace_osd(OSD, &blank(9), &alone, Txn::new()).await.unwrap());
+    // Whoever was a member of them once is to be told from who has what is written from here on.
+    let after = cluster.map().await.unwrap();
+    for (pg, config) in &after.pgs {
+        let history = History(u16::from(alone.contains(pg)));
+        assert_eq!(config.history, history, "{pg}");
+        let before = &map.pgs[pg];
+        let anew = PgConfig { epoch: Epoch(before.epoch.0 + 1), history, ..before.clone() };
+        assert!(history.is_first() || *config == anew, "{pg}: {config:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_is_given_up_is_in_another_history_each_time_and_so_are_both_its_halves() {
+    let (_directory, cluster) = three().await;
+    goes_on_without(&cluster, OSD).await;
+    cluster.create_pool("single", 1, 1, 8).await.unwrap();
+    let alone = async || {
+        let groups = cluster.map().await.unwrap().pgs.into_iter();
+        groups.filter(|(_, config)| config.in_sync == [OSD]).collect::<BTreeMap<PgId, PgConfig>>()
+    };
+    let give_up = async |number| {
+        let lost = alone().await.into_keys().collect();
+        assert!(cluster.replace_osd(OSD, &blank(number), &lost, Txn::new()).await.unwrap());
+        alone().await
+    };
+    let groups = give_up(9).await;
+    let (pg, config) = groups.iter().next().expect("some group lies there alone");
+    let next = |history| PgConfig { epoch: Epoch(config.epoch.0 + 1), history, ..config.clone() };
+    for other in [History(0), History(2)] {
+        let refused = cluster.change_pg(*pg, config.epoch, next(other)).await;
+        assert!(matches!(refused, Err(ClusterError::PgInvalid { .. })), "{other}");
+    }
+    cluster.set_pg_count("single", 16).await.unwrap();
+    let refused = cluster.split_pg(*pg, config.epoch, next(History(0))).await;
+    assert!(matches!(refused, Err(ClusterError::PgInvalid { .. })));
+    assert!(cluster.split_pg(*pg, config.epoch, next(History(1))).await.unwrap());
+    let child = pg.child(8);
+    assert_eq!(alone().await[&child].history, History(1));
+    let groups = give_up(10).await;
+    assert!(groups.contains_key(&child) && groups.values().all(|config| config.history == History(2)));
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ fn healthy() -> (ClusterMap, Statuses) {
     for index in 0..6 {
         let pg = PgId { pool: PoolId(1), index };
         let primary = OsdId(index % 3);
-        let config = PgConfig { epoch: Epoch(1), primary, in_sync: members.clone(), learners: vec![] };
+        let config = PgConfig { epoch: Epoch(1), primary, in_sync: members.clone(), ..PgConfig::default() };
         map.pgs.insert(pg, config);
         let status = PgStatus {
             epoch: Epoch(1),

@@ -57,7 +57,7 @@ mod tests {
         map.pools.insert(POOL, PoolInfo { name: "p".into(), pg_count: 2, ..PoolInfo::default() });
         for index in 0..2 {
             let in_sync = vec![OsdId(index), OsdId(1 - index)];
-            let config = PgConfig { epoch: EPOCH, primary: OsdId(index), in_sync, learners: vec![] };
+            let config = PgConfig { epoch: EPOCH, primary: OsdId(index), in_sync, ..PgConfig::default() };
             map.pgs.insert(group(index), config);
         }
         for (number, cut) in (1..).zip(cuts) {

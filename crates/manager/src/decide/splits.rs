@@ -62,7 +62,7 @@ mod tests {
     const POOL: PoolId = PoolId(1);
 
     fn put_group(map: &mut ClusterMap, index: u32, in_sync: Vec<OsdId>) {
-        let config = PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync, learners: vec![] };
+        let config = PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync, ..PgConfig::default() };
         map.pgs.insert(PgId { pool: POOL, index }, config);
     }
 

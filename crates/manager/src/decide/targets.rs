@@ -131,7 +131,7 @@ mod tests {
                 epoch: Epoch(1),
                 primary: change.target[0],
                 in_sync: change.target.iter().rev().copied().collect(),
-                learners: vec![],
+                ..PgConfig::default()
             };
             map.pgs.insert(change.pg, config);
         }

@@ -4,7 +4,8 @@
 //! It may break off anywhere: run again, it ends the same. In this order:
 //! 1. The OSD must be down, and nobody may have its drive or the one that takes its place: no process that runs it is left.
 //! 2. Of each group in which it is in sync somebody else who is up must be, too. Else it may have the last good copy, and what
-//!    is on it is given up only where a person says so, pool by pool.
+//!    is on it is given up only where a person says so, pool by pool. So it is where the others want a sound copy of a block,
+//!    as far as they met that: whoever catches up may have the last one. That is asked when its drive is taken.
 //! 3. Its groups must have gone on without it. Those that have too few members left for that wait for it, unless it is out: so
 //!    it is taken out then, and comes in again with the last step.
 //! 4. The drive is erased.
@@ -420,11 +421,16 @@ impl Work<'_> {
                 // The answer was lost.
                 return Ok(uuid);
             }
-            let last = LastCopies::of(&map, osd);
+            let last = LastCopies::of(&map, osd, &BTreeSet::new());
             self.check_accepted(&last, &map)?;
             let waiting = waiting(&map, osd, &last);
             if waiting.is_empty() {
                 let mut held = self.hold(new, old, info).await?;
+                // From here on nobody runs it. Until now it may have come up, and have become in sync.
+                let in_want = self.inquiry.osds().await?.into_iter().flat_map(|view| view.in_want).collect();
+                let map = self.cluster.map().await?;
+                let last = LastCopies::of(&map, osd, &in_want);
+                self.check_accepted(&last, &map)?;
                 self.leave_to_others(&last).await?;
                 held.new.erase().with_context(|| format!("{}: cannot erase it", new.display()))?;
                 let replacement = Replacement {
@@ -445,7 +451,8 @@ impl Work<'_> {
                     "{osd} is out until it goes on: placement groups with fewer members than their pool's min-size wait for it \
                      otherwise"
                 ));
-                self.cluster.set_admission(osd, Admission::Out).await?;
+                // If this is given up, and the OSD comes back as it was, it is in again.
+                self.cluster.set_admission(osd, Admission::OutWhileDown).await?;
             }
             if began.elapsed() > GROUPS_LIMIT {
                 match waiting.is_empty() {
@@ -475,23 +482,36 @@ impl Work<'_> {
         let told: Vec<String> = refused
             .iter()
             .map(|pool| {
-                let LastOfPool { pgs, example, down } = &last.pools[*pool];
+                let LastOfPool { pgs, example, down, older, in_want } = &last.pools[*pool];
                 let of_all = map.pgs_of(**pool).count();
-                let others = match down.is_empty() {
-                    true => String::new(),
-                    false => {
-                        let names: Vec<String> = down.iter().map(OsdId::to_string).collect();
-                        let (has, is) = if down.len() == 1 { ("has", "is") } else { ("have", "are") };
-                        format!(
-                            " ({} {has} one too, and {is} down: bring that back first)",
-                            names.join(" and ")
-                        )
-                    }
+                let names = |osds: &BTreeSet<OsdId>| {
+                    let names: Vec<String> = osds.iter().map(OsdId::to_string).collect();
+                    names.join(" and ")
                 };
-                format!(
-                    "{pgs} of {of_all} placement groups of pool {}, {example} among them{others}",
-                    name(pool)
-                )
+                let has = |osds: &BTreeSet<OsdId>| if osds.len() == 1 { "has" } else { "have" };
+                let mut more = Vec::new();
+                if !down.is_empty() {
+                    let is = if down.len() == 1 { "is" } else { "are" };
+                    more.push(format!(
+                        "{} {} one too, and {is} down: bring that back first",
+                        names(down),
+                        has(down)
+                    ));
+                }
+                if !older.is_empty() {
+                    more.push(format!(
+                        "what {} {} of them is older, and is given up with it",
+                        names(older),
+                        has(older)
+                    ));
+                }
+                if *in_want > 0 {
+                    more.push(format!(
+                        "in {in_want} of them the others want a sound copy of a block, and it may have that: bring it back first"
+                    ));
+                }
+                let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
+                format!("{pgs} of {of_all} placement groups of pool {}, {example} among them{more}", name(pool))
             })
             .collect();
         let flags: Vec<String> =
@@ -510,7 +530,8 @@ impl Work<'_> {
         for (pg, config) in &last.with_others_down {
             let in_sync: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
             let learners = config.learners.iter().copied().chain([osd]).collect();
-            let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: in_sync[0], in_sync, learners };
+            let (epoch, primary) = (Epoch(config.epoch.0 + 1), in_sync[0]);
+            let next = PgConfig { epoch, primary, in_sync, learners, history: config.history };
             // One that has changed meanwhile is looked at again.
             self.cluster.change_pg(*pg, config.epoch, next).await?;
         }
@@ -659,7 +680,7 @@ enum Content {
     Other(String),
 }
 
-/// The groups of which an OSD may have the last good copy: nobody else who is up is in sync.
+/// The groups of which an OSD may have the last good copy: nobody else who is up is in sync, or those who are want one.
 #[derive(Debug, Default)]
 struct LastCopies {
     pools: BTreeMap<PoolId, LastOfPool>,
@@ -676,24 +697,40 @@ struct LastOfPool {
     example: PgId,
     /// Who else has one, and is down.
     down: BTreeSet<OsdId>,
+    /// Of those that nobody else is in sync in, who else is or shall be a member.
+    older: BTreeSet<OsdId>,
+    /// In how many of them it is not in sync, and the others want a sound copy of a block.
+    in_want: usize,
 }
 
 impl LastCopies {
-    fn of(map: &ClusterMap, osd: OsdId) -> LastCopies {
+    /// `in_want` are the groups that want a sound copy of a block.
+    fn of(map: &ClusterMap, osd: OsdId, in_want: &BTreeSet<PgId>) -> LastCopies {
         let is_up = |one: &OsdId| map.osds.get(one).is_some_and(|info| info.address.is_some());
         let mut last = LastCopies::default();
-        for (pg, config) in map.pgs.iter().filter(|(_, config)| config.in_sync.contains(&osd)) {
+        for (pg, config) in &map.pgs {
+            let is_in_sync = config.in_sync.contains(&osd);
+            let target = map.targets.get(pg);
+            let has_a_part = config.learners.contains(&osd) || target.is_some_and(|it| it.contains(&osd));
+            let is_wanted = !is_in_sync && has_a_part && in_want.contains(pg);
             let others: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
-            if others.iter().any(is_up) {
+            let is_last = is_in_sync && !others.iter().any(is_up);
+            if !is_last && !is_wanted {
                 continue;
             }
-            let fresh = || LastOfPool { pgs: 0, example: *pg, down: BTreeSet::new() };
+            let (pgs, in_want) = (0, 0);
+            let fresh =
+                || LastOfPool { pgs, example: *pg, down: BTreeSet::new(), older: BTreeSet::new(), in_want };
             let of_pool = last.pools.entry(pg.pool).or_insert_with(fresh);
             of_pool.pgs += 1;
-            of_pool.down.extend(&others);
-            if others.is_empty() {
+            if is_wanted {
+                of_pool.in_want += 1;
+            } else if others.is_empty() {
+                let members = config.learners.iter().chain(target.into_iter().flatten());
+                of_pool.older.extend(members.filter(|one| **one != osd));
                 last.alone.insert(*pg);
             } else {
+                of_pool.down.extend(&others);
                 last.with_others_down.insert(*pg, config.clone());
             }
         }
@@ -880,7 +917,7 @@ mod tests {
         map.pools.insert(PoolId(1), pool);
         for (index, in_sync) in (0..).zip(groups) {
             let in_sync: Vec<OsdId> = in_sync.iter().copied().map(OsdId).collect();
-            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners: vec![] };
+            let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, ..PgConfig::default() };
             map.pgs.insert(pg(index), config);
         }
         map
@@ -889,12 +926,36 @@ mod tests {
     #[test]
     fn the_last_good_copy_is_that_of_which_nobody_who_is_up_has_another() {
         let map = map(&[1], &[&[0, 1, 2], &[1, 2], &[0], &[0, 2], &[2]]);
-        let last = LastCopies::of(&map, OSD);
+        let last = LastCopies::of(&map, OSD, &BTreeSet::new());
         assert_eq!(last.alone, BTreeSet::from([pg(2)]));
         assert_eq!(last.with_others_down.keys().copied().collect::<Vec<_>>(), [pg(3)]);
         let of_pool = &last.pools[&PoolId(1)];
         assert_eq!((of_pool.pgs, of_pool.example, of_pool.down.len()), (2, pg(2), 1));
         assert_eq!(waiting(&map, OSD, &last), [pg(0)]);
+    }
+
+    #[test]
+    fn who_catches_up_may_have_the_last_good_copy_where_the_others_want_one() {
+        let mut map = map(&[1, 2], &[&[1, 2], &[1, 2], &[1, 2], &[0, 1]]);
+        map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OSD];
+        map.targets.insert(pg(1), vec![OsdId(1), OSD]);
+        let all: BTreeSet<PgId> = map.pgs.keys().copied().collect();
+        let last = LastCopies::of(&map, OSD, &all);
+        let of_pool = &last.pools[&PoolId(1)];
+        assert_eq!((of_pool.pgs, of_pool.in_want, of_pool.example), (2, 2, pg(0)));
+        assert!(last.alone.is_empty() && last.with_others_down.is_empty(), "no group changes for it");
+        assert!(LastCopies::of(&map, OSD, &BTreeSet::new()).pools.is_empty());
+    }
+
+    #[test]
+    fn whoever_has_something_older_is_named_where_the_last_good_copy_is_given_up() {
+        let mut map = map(&[1], &[&[0], &[0, 2]]);
+        map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OsdId(1)];
+        map.targets.insert(pg(0), vec![OSD, OsdId(2)]);
+        let last = LastCopies::of(&map, OSD, &BTreeSet::new());
+        let of_pool = &last.pools[&PoolId(1)];
+        assert_eq!(of_pool.older, BTreeSet::from([OsdId(1), OsdId(2)]));
+        assert_eq!(of_pool.down, BTreeSet::from([OsdId(2)]));
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Pond {
                 epoch: Epoch(1),
                 primary: OsdId(index % OSDS),
                 in_sync: (0..OSDS).map(OsdId).collect(),
-                learners: Vec::new(),
+                ..PgConfig::default()
             };
             map.pgs.insert(PgId { pool: POOL, index }, config);
         }

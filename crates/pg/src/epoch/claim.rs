@@ -207,7 +207,8 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
     let in_sync: Vec<OsdId> = group.needed_of(&in_sync, me).collect();
     let learners = learners_beside(cx, index, &in_sync);
-    Ok(PgConfig { epoch: Epoch(config.epoch.0 + 1), primary: me, in_sync, learners })
+    let (epoch, history) = (Epoch(config.epoch.0 + 1), config.history);
+    Ok(PgConfig { epoch, primary: me, in_sync, learners, history })
 }
 
 /// Whom a configuration with these members in sync names beside them: the others of the target; and until all of that
@@ -252,9 +253,10 @@ pub(crate) fn propose_primary(cx: &mut Context<'_, impl Io>, index: u32, heir: O
     end(cx, index, &format!("{heir} becomes its primary"));
     let learners = learners_beside(cx, index, &in_sync);
     let group = &mut cx.groups[index];
-    let epoch = Epoch(group.config.epoch.0 + 1);
+    let (epoch, history) = (Epoch(group.config.epoch.0 + 1), group.config.history);
     group.standing.claims();
-    cx.io.propose(group.pg, group.config.epoch, PgConfig { epoch, primary: heir, in_sync, learners });
+    let config = PgConfig { epoch, primary: heir, in_sync, learners, history };
+    cx.io.propose(group.pg, group.config.epoch, config);
 }
 
 /// Asks for the next epoch with the same members, and for the group that is split off with them too. From here on this

@@ -127,9 +127,12 @@ pub(crate) fn handle_position(
     position: &Position<'_>,
 ) -> Option<u32> {
     let index = cx.groups.find(position.head.pg)?;
-    let own = cx.disk.store.pg_position(position.head.pg).map_or(0, |(_, sequence)| sequence.0);
+    let own = cx.disk.store.pg_position(position.head.pg).map_or(Sequence(0), |(_, sequence)| sequence);
     let group = &mut cx.groups[index];
-    if position.head.epoch != group.epoch || position.head.last_sequence.0.saturating_sub(own) > AHEAD_MAX {
+    // Whatever is here of an earlier history, the order of this one begins behind its floor.
+    let begun = own.max(group.config.history.floor());
+    let beyond = position.head.last_sequence.0.saturating_sub(begun.0);
+    if position.head.epoch != group.epoch || beyond > AHEAD_MAX {
         return None;
     }
     if !group.config.in_sync.contains(&osd) {
@@ -193,7 +196,12 @@ fn begin_behind(
     if cx.breaks(Sabotage::SkipRepair) {
         found.clear();
     }
-    let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default();
+    // Of a group that was given up, whoever was a member may come back with what it had.
+    let floor = match cx.breaks(Sabotage::BeginAtOne) {
+        true => Sequence(0),
+        false => cx.groups[index].config.history.floor(),
+    };
+    let last = members.iter().map(|member| member.last_sequence).max().unwrap_or_default().max(floor);
     // Its own content is what counts now, and every member's log says so.
     let own = members.pop().expect("this OSD is the last of the members");
     let queue: VecDeque<Difference> =
@@ -244,9 +252,9 @@ fn do_without(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, reason: Str
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG, Pair};
+    use crate::testing::{Alone, PG, Pair, VOLUME};
     use base::map::PgConfig;
-    use base::{PgId, PoolId};
+    use base::{History, ObjectKey, PgId, PoolId};
     use std::sync::Arc;
     use wire::Message;
 
@@ -346,7 +354,7 @@ mod tests {
         let mut map = (*alone.osd.shared.volumes.map).clone();
         map.revision += 1;
         map.pools.insert(young.pool, map.pools[&PG.pool].clone());
-        let config = PgConfig { epoch, primary: PRIMARY, in_sync: vec![PRIMARY], learners: vec![] };
+        let config = PgConfig { epoch, primary: PRIMARY, in_sync: vec![PRIMARY], ..PgConfig::default() };
         map.pgs.insert(young, config);
         map.targets.insert(young, vec![PRIMARY]);
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
@@ -379,6 +387,26 @@ mod tests {
         alone.osd.shared.groups[0].staged_count -= 1;
         alone.with(|_, cx| answer_pending(cx, 0));
         assert_eq!(positions(&mut alone, link), 1);
+    }
+
+    #[test]
+    fn the_order_of_a_group_that_was_given_up_begins_behind_all_that_anybody_may_have_of_it() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.write(key);
+        let last = |alone: &Alone| alone.osd.store().pg_position(PG).map(|(_, sequence)| sequence);
+        for history in [History(1), History(2)] {
+            let mark = history.floor().next();
+            alone.begins_anew(history);
+            assert_eq!(last(&alone), Some(mark));
+            alone.write(key);
+            // The next epoch, which this OSD claims by itself, goes on from there.
+            alone.with(|_, cx| end(cx, 0, "a test"));
+            alone.run();
+            assert_eq!(last(&alone), Some(mark.next().next()));
+            let group = &alone.osd.shared.groups[0];
+            assert!(group.is_active() && group.config.history == history);
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@
 
 use super::Group;
 use super::role::Role;
-use base::{Epoch, OsdId, Sequence};
+use base::{Epoch, History, OsdId, Sequence};
 use std::cmp::Ordering;
 use wire::{Query, Status};
 
@@ -92,15 +92,17 @@ pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -
 }
 
 /// Whether the order of an epoch may go on behind `mark` at a member in sync whose log ends with `own`. The mark is behind the
-/// last that any member has, who may be as far ahead of the primary as that believes, and the primary of this member.
-pub(crate) fn may_go_on(own: Sequence, mark: Sequence) -> bool {
-    mark.0.saturating_sub(own.0) <= 2 * AHEAD_MAX
+/// last that any member has, who may be as far ahead of the primary as that believes, and the primary of this member; and
+/// behind the floor of the group's history.
+pub(crate) fn may_go_on(history: History, own: Sequence, mark: Sequence) -> bool {
+    mark.0.saturating_sub(own.max(history.floor()).0) <= 2 * AHEAD_MAX
 }
 
 /// Whether the log of a learner, which may have nothing to compare with, may begin behind `mark`, and the order reach it at
 /// `from`. Each epoch has room for more than any orders: so however far off one is, there is room behind it for the next.
-pub(crate) fn may_join(epoch: Epoch, mark: Sequence, from: Sequence) -> bool {
-    mark < from && from.0 >> EPOCH_WRITES_LOG2 <= u64::from(epoch.0)
+pub(crate) fn may_join(history: History, epoch: Epoch, mark: Sequence, from: Sequence) -> bool {
+    let begun = from.0.saturating_sub(history.floor().0);
+    mark < from && from.history() == history && begun >> EPOCH_WRITES_LOG2 <= u64::from(epoch.0)
 }
 
 /// Whether an entry of the log is from before whatever reaches a member next.
@@ -153,7 +155,7 @@ mod tests {
     /// A member that obeys an epoch, and waits for its write 7.
     fn member(is_learner: bool) -> Group {
         let config =
-            PgConfig { epoch: EPOCH, primary: LEADER, in_sync: vec![LEADER, OsdId(0)], learners: vec![] };
+            PgConfig { epoch: EPOCH, primary: LEADER, in_sync: vec![LEADER, OsdId(0)], ..Default::default() };
         let mut group = Group::new(PgId::default(), 1, config, vec![], false, Instant::default());
         group.leader = Some(LEADER);
         group.standing.was_activated(Sequence(7), is_learner);
@@ -238,22 +240,27 @@ mod tests {
 
     #[test]
     fn no_epoch_uses_the_sequences_up() {
-        let own = Sequence(1000);
+        let (first, own) = (History(0), Sequence(1000));
         for (ahead, may) in [(0, true), (2 * AHEAD_MAX, true), (2 * AHEAD_MAX + 1, false)] {
-            assert_eq!(may_go_on(own, Sequence(own.0 + ahead)), may, "{ahead}");
+            assert_eq!(may_go_on(first, own, Sequence(own.0 + ahead)), may, "{ahead}");
         }
-        assert!(!may_go_on(own, Sequence(u64::MAX)));
+        assert!(!may_go_on(first, own, Sequence(u64::MAX)));
+        // Where the group was given up its order goes on behind the floor, wherever this member is.
+        let (second, floor) = (History(1), History(1).floor());
+        assert!(!may_go_on(first, own, floor.next()) && may_go_on(second, own, floor.next()));
+        assert!(may_join(second, Epoch(1), floor.next(), floor.next().next()));
+        assert!(!may_join(first, Epoch(1), floor.next(), floor.next().next()));
         // A learner that has nothing joins a group that has ordered very much.
         let (mark, from) = (Sequence(1 << 40), Sequence((1 << 40) + 1024));
-        assert!(may_join(Epoch(1), mark, from));
-        assert!(!may_join(Epoch(1), from, from), "its log would begin in what is still to come");
+        assert!(may_join(first, Epoch(1), mark, from));
+        assert!(!may_join(first, Epoch(1), from, from), "its log would begin in what is still to come");
         for from in [2 << EPOCH_WRITES_LOG2, u64::MAX] {
-            assert!(!may_join(Epoch(1), mark, Sequence(from)));
+            assert!(!may_join(first, Epoch(1), mark, Sequence(from)));
         }
         // Wherever somebody brought it, the next epoch goes on.
         let last = (2 << EPOCH_WRITES_LOG2) - 1;
-        assert!(may_join(Epoch(1), mark, Sequence(last)));
-        assert!(may_join(Epoch(2), mark, Sequence(last + AHEAD_MAX)));
+        assert!(may_join(first, Epoch(1), mark, Sequence(last)));
+        assert!(may_join(first, Epoch(2), mark, Sequence(last + AHEAD_MAX)));
     }
 
     #[test]

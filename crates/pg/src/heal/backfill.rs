@@ -641,9 +641,24 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::Alone;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::History;
     use base::map::OsdInfo;
     use std::sync::Arc;
+
+    #[test]
+    fn whatever_a_member_has_of_an_earlier_history_is_older_than_what_was_written_in_this_one() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let this = History(1);
+        alone.begins_anew(this);
+        alone.write(key);
+        let ObjectKey { volume, object, .. } = key;
+        let held = |through| ObjectHeld { volume, object, block_count: 1, has_doubts: 0, through };
+        let is_behind = |through| is_behind(alone.osd.store(), &key, &held(through));
+        assert!(is_behind(Sequence(this.floor().0 - 1)), "however much was written before");
+        assert!(!is_behind(this.floor().next().next()));
+    }
 
     #[test]
     fn the_most_degraded_groups_are_brought_up_to_date_first() {

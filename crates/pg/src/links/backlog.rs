@@ -155,7 +155,7 @@ mod tests {
         map.targets.insert(PG, in_sync.clone());
         let own = alone.osd.shared.groups[1].config.clone();
         map.pgs.insert(PgId { index: 1, ..PG }, own);
-        map.pgs.insert(PG, PgConfig { epoch: EPOCH, primary, in_sync, learners: Vec::new() });
+        map.pgs.insert(PG, PgConfig { epoch: EPOCH, primary, in_sync, ..PgConfig::default() });
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.query(link, PG, 2, EPOCH);
         alone.with(|_, cx| {

@@ -358,7 +358,7 @@ mod tests {
         map.volumes.get_mut(&VOLUME).unwrap().removed = true;
         for pg in [PG, other] {
             let in_sync = vec![primary];
-            map.pgs.insert(pg, PgConfig { epoch: Epoch(50), primary, in_sync, learners: Vec::new() });
+            map.pgs.insert(pg, PgConfig { epoch: Epoch(50), primary, in_sync, ..PgConfig::default() });
             map.targets.insert(pg, vec![primary, me]);
         }
         map.revision += 1;
@@ -366,7 +366,7 @@ mod tests {
         alone.run();
         assert_eq!(held(&alone), [40, 400]);
         // One of them comes back to this OSD.
-        let config = PgConfig { epoch: Epoch(60), primary: me, in_sync: vec![me], learners: Vec::new() };
+        let config = PgConfig { epoch: Epoch(60), primary: me, in_sync: vec![me], ..PgConfig::default() };
         map.targets.insert(PG, vec![me]);
         map.pgs.insert(PG, config);
         map.revision += 1;
@@ -505,7 +505,7 @@ mod tests {
         let mut moved = map(1);
         moved.revision = 2;
         let primary = OsdId(1);
-        let config = PgConfig { epoch: Epoch(9), primary, in_sync: vec![primary], learners: Vec::new() };
+        let config = PgConfig { epoch: Epoch(9), primary, in_sync: vec![primary], ..PgConfig::default() };
         moved.pgs.insert(PG, config);
         moved.targets.insert(PG, vec![primary]);
         alone.osd.handle_map(alone.now, Arc::new(moved), &mut alone.io);
@@ -582,7 +582,7 @@ mod tests {
             assert!(Epoch(4) <= known && known < Epoch(9), "{known:?}");
             // The registry says that another holds it, by an epoch from before what this OSD wrote, or a later one.
             let primary = OsdId(1);
-            let config = PgConfig { epoch, primary, in_sync: vec![primary], learners: Vec::new() };
+            let config = PgConfig { epoch, primary, in_sync: vec![primary], ..PgConfig::default() };
             map.pgs.insert(PG, config);
             map.targets.insert(PG, vec![primary]);
             alone.restart(map);

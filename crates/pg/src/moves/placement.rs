@@ -170,7 +170,7 @@ fn leave(group: &mut Group, journal: &mut Journal, deletions: &mut Deletions) {
 
 /// A configuration in which nobody is a member.
 fn of_nobody(epoch: Epoch) -> PgConfig {
-    PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), learners: Vec::new() }
+    PgConfig { epoch, primary: NOBODY, in_sync: Vec::new(), ..PgConfig::default() }
 }
 
 /// Leaves the groups of pools that were removed, those too that the drive holds something of and no map shows any more: nobody

@@ -346,8 +346,12 @@ mod tests {
             let mut with_other = before.clone();
             with_other.osds.insert(away, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
             let members = vec![OsdId(0), away];
-            let config =
-                PgConfig { epoch: Epoch(1), primary: OsdId(0), in_sync: members.clone(), learners: vec![] };
+            let config = PgConfig {
+                epoch: Epoch(1),
+                primary: OsdId(0),
+                in_sync: members.clone(),
+                ..PgConfig::default()
+            };
             with_other.pgs.insert(other, config);
             with_other.targets.insert(other, members);
             let pool = PoolInfo { size: 2, min_size: 2, split_to: None, ..before.pools[&PG.pool].clone() };

@@ -171,7 +171,11 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
     let own = cx.disk.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
     let may_begin = |index| {
         may_activate(&cx.groups[index], sender, epoch)?;
-        let leaves_room = from.map_or_else(|| may_go_on(own, mark), |from| may_join(epoch, mark, from));
+        let history = cx.groups[index].config.history;
+        let leaves_room = match from {
+            Some(from) => may_join(history, epoch, mark, from),
+            None => may_go_on(history, own, mark),
+        };
         if leaves_room { Ok(index) } else { Err((Status::NotActive, epoch)) }
     };
     let begun = cx.groups.find(pg).ok_or((Status::NotActive, Epoch(0))).and_then(may_begin);
@@ -263,7 +267,7 @@ mod tests {
         let epoch = Epoch(9);
         let mut map = map(1);
         let in_sync = vec![primary, other];
-        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), learners: Vec::new() });
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: in_sync.clone(), ..PgConfig::default() });
         map.targets.insert(PG, in_sync.clone());
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
         alone.query(link, PG, 1, epoch);

@@ -233,7 +233,7 @@ mod tests {
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::map::ClusterMap;
-    use base::{BLOCK_BYTES, Epoch, Generation, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
     use wire::Message;
@@ -425,6 +425,22 @@ mod tests {
         assert_eq!(write(&mut alone, 0, since, 2), Status::OutcomeUnknown);
         // However far a client says that the group had reached.
         assert_eq!(write(&mut alone, 7, Some(Sequence(u64::MAX)), 3), Status::Ok);
+    }
+
+    #[test]
+    fn what_a_client_knew_of_a_group_before_it_was_given_up_tells_nothing_of_what_was_done_since() {
+        let mut before = Alone::new();
+        for origin in 10..20 {
+            assert_eq!(write(&mut before, origin, None, 1), Status::Ok);
+        }
+        let since = Some(reached(&before));
+        // On a blank drive fewer writes follow than there were.
+        let mut alone = Alone::new();
+        alone.begins_anew(History(1));
+        assert_eq!(write(&mut alone, 6, None, 2), Status::Ok);
+        alone.age_log();
+        assert_eq!(write(&mut alone, 5, since, 1), Status::OutcomeUnknown);
+        assert!(holds(&alone, 2), "what was acknowledged is there");
     }
 
     #[test]

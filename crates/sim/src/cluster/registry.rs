@@ -85,6 +85,8 @@ pub(super) struct Registry {
     is_removed: Vec<bool>,
     /// By node: its drive is lost, and a blank one is to take its place.
     is_to_be_replaced: Vec<bool>,
+    /// Groups whose last copies are lost with one of these, and that an operator has begin anew.
+    given_up: BTreeSet<PgId>,
     /// By node: as what its drive is formatted.
     uuids: Vec<OsdUuid>,
     /// By node: how much of the data shall lie there, as the size of its drive in bytes.
@@ -134,6 +136,7 @@ impl Registry {
             retires: vec![false; plan.nodes],
             is_removed: vec![false; plan.nodes],
             is_to_be_replaced: vec![false; plan.nodes],
+            given_up: BTreeSet::new(),
             uuids: (0..plan.nodes).map(osd_uuid).collect(),
             weights: vec![OSD_BYTES; plan.nodes],
             topology: plan.topology.clone(),

@@ -45,6 +45,9 @@ pub enum Scenario {
     RepeatedPastTheLog,
     /// A member that missed everything is brought up to date by another one that was brought up to date itself.
     CaughtUpFromWhoCaughtUp,
+    /// Of two members one is away, and the drive of the other is lost. What was on it is given up, and written anew with fewer
+    /// writes than before; or that twice. Who was away comes back, with all that was given up.
+    GivenUpAndBack,
     /// A member that missed everything of many objects is broken off again and again while it is brought up to date.
     BrokenOffCatchingUp,
     /// A client with the key of another pool means harm while others work.
@@ -70,7 +73,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 13] = [
+    pub const ALL: [Scenario; 14] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -80,6 +83,7 @@ impl Scenario {
         Scenario::ResizedUnderLoad,
         Scenario::RepeatedPastTheLog,
         Scenario::CaughtUpFromWhoCaughtUp,
+        Scenario::GivenUpAndBack,
         Scenario::BrokenOffCatchingUp,
         Scenario::HostileClient,
         Scenario::HostileStranger,
@@ -91,7 +95,7 @@ impl Scenario {
             Scenario::AwayPastTheLog | Scenario::PartedAndAway | Scenario::ResizedUnderLoad => {
                 random.choose(&[2, 3])
             }
-            Scenario::RottenWhileAway => 2,
+            Scenario::RottenWhileAway | Scenario::GivenUpAndBack => 2,
             Scenario::BrokenOffCatchingUp => random.choose(&[2, 3]),
             Scenario::ForgedBehindChecksums
             | Scenario::PoolRemovedWhileAway
@@ -136,7 +140,10 @@ impl Scenario {
                 plan.clients = 2;
                 plan = plan.with_malice(self.malice().expect("these have somebody who means harm"));
             }
-            Scenario::AwayPastTheLog | Scenario::RottenWhileAway | Scenario::CaughtUpFromWhoCaughtUp => {}
+            Scenario::AwayPastTheLog
+            | Scenario::RottenWhileAway
+            | Scenario::CaughtUpFromWhoCaughtUp
+            | Scenario::GivenUpAndBack => {}
         }
         plan
     }
@@ -179,6 +186,7 @@ impl Life {
         match scenario {
             Scenario::RepeatedPastTheLog => self.repeated_past_the_log()?,
             Scenario::CaughtUpFromWhoCaughtUp => self.caught_up_from_who_caught_up()?,
+            Scenario::GivenUpAndBack => self.given_up_and_back()?,
             Scenario::BrokenOffCatchingUp => self.broken_off_catching_up()?,
             Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,

@@ -6,7 +6,6 @@ use base::OsdId;
 use base::map::{Admission, DeviceClass};
 use cluster::{ClusterError, Replacement};
 use registry::Txn;
-use std::collections::BTreeSet;
 use store::Identity;
 
 impl Registry {
@@ -28,6 +27,14 @@ impl Registry {
         }
     }
 
+    /// A node's drive is lost, with the last copies of these groups, and an operator who has a blank one gives them up.
+    pub(in crate::cluster) fn give_up(&mut self, node: usize) {
+        self.is_to_be_replaced[node] = true;
+        let osd = OsdId(node as u32);
+        let last = self.map.pgs.iter().filter(|(_, config)| config.in_sync == [osd]);
+        self.given_up = last.map(|(pg, _)| *pg).collect();
+    }
+
     /// The operator gives a node's OSD the blank drive, which is formatted as `identity`. False while it counts as up, or
     /// groups count on what it had.
     pub(in crate::cluster) fn replace(&mut self, node: usize, identity: Identity, world: &mut World) -> bool {
@@ -38,8 +45,8 @@ impl Registry {
             bytes: self.weights[node],
             class: DeviceClass::Ssd,
         };
-        let (osd, nothing) = (OsdId(node as u32), BTreeSet::new());
-        let is_replaced = match done(self.cluster.replace_osd(osd, &replacement, &nothing, Txn::new())) {
+        let (osd, lost) = (OsdId(node as u32), &self.given_up);
+        let is_replaced = match done(self.cluster.replace_osd(osd, &replacement, lost, Txn::new())) {
             Ok(is_replaced) => is_replaced,
             Err(ClusterError::OsdUp { .. }) => false,
             Err(ClusterError::OsdInSync { .. }) => {
@@ -54,6 +61,7 @@ impl Registry {
         if is_replaced {
             world.event(Some(Process(node)), "goes on under its number on a blank drive");
             (self.uuids[node], self.is_to_be_replaced[node]) = (identity.osd_uuid, false);
+            self.given_up.clear();
         }
         self.show(world);
         is_replaced

@@ -1,5 +1,6 @@
 //! What is told of places in a group's order instead of contents: of a write that is sent again when nobody's log has it any more,
-//! by a member that was brought up to date itself, and to one that is broken off while it is.
+//! by a member that was brought up to date itself, to one that is broken off while it is, and by one that comes back when the
+//! group was given up meanwhile.
 
 use super::FOR_EVER;
 use crate::cluster::client::{Step, all_of};
@@ -15,6 +16,11 @@ const FORGOTTEN: usize = 4;
 const DONE_WITHIN: u64 = SECOND;
 /// How often a member is broken off while it catches up.
 const INTERRUPTIONS: usize = 6;
+
+/// Every other one of these writes. Of what a log ends with, everything is sent anew, and so what these touch.
+fn every_other(all: &[Step]) -> Vec<Step> {
+    all.iter().copied().filter(|step| step.first_block % 2 == 1).collect()
+}
 
 impl Life {
     /// A client writes and is not told: its answers do not arrive. Another one sees what it wrote, writes something else there, and
@@ -52,9 +58,7 @@ impl Life {
         let first = self.some_node();
         let [second, third] = [1, 2].map(|step| (first + step) % self.nodes.len());
         let all = all_of(Kind::Write, &self.world.plan, 1);
-        // Of what a log ends with, everything is sent anew.
-        let last = all.iter().copied().filter(|step| step.first_block % 2 == 1).collect();
-        self.writes_past_logs(0, last)?;
+        self.writes_past_logs(0, every_other(&all))?;
         self.stop_node_for(third, false, "is away for long", FOR_EVER);
         self.others_go_on(third)?;
         self.stop_node_for(second, false, "is away for long", FOR_EVER);
@@ -68,6 +72,28 @@ impl Life {
         self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
         self.world.after(0, Event::Start(Process(first)));
         Ok(())
+    }
+
+    /// Of two members one is away, and the other one's drive is lost, with the last copy of everything: an operator gives that up.
+    /// All is written anew. Then the one is back that has what was written before, by more writes than there are now.
+    pub(super) fn given_up_and_back(&mut self) -> Result<(), String> {
+        let away = self.some_node();
+        let other = 1 - away;
+        self.writes_past_logs(0, every_other(&all_of(Kind::Write, &self.world.plan, 1)))?;
+        self.misses_everything(away)?;
+        for _ in 0..self.world.random.between(1, 2) {
+            self.registry.give_up(other);
+            self.stop_node_for(other, true, "its drive is lost, with all that was written", SECOND);
+            self.wait("that the groups begin anew", Life::all_groups_serve)?;
+            self.do_all(Kind::Write, self.world.plan.operation_blocks_max)?;
+        }
+        if self.world.random.percent(50) {
+            self.world.plan.doublings += 1;
+            self.world.after(0, Event::SplitPool);
+        }
+        self.comes_back(away)?;
+        self.check_agreement()?;
+        self.leads_alone(away)
     }
 
     /// Who was stopped is started, and comes to be in sync everywhere, whoever else is away.
