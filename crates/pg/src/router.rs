@@ -271,6 +271,9 @@ impl Router {
             Awaited::Write(operation) => {
                 let Some(operation) = cx.operations.get(operation) else { return };
                 let group = operation.group;
+                if status == Status::NoSpace && matches!(operation.purpose, Purpose::Cut(_)) {
+                    cx.groups[group].pauses.tails_wait_for_room = true;
+                }
                 let pg = cx.groups[group].pg;
                 cx.note(format!("{osd} refused a write of pg {pg}: {status:?} ({epoch})"));
                 // What made it refuse may last: each claim is a commit of the registry.

@@ -12,16 +12,20 @@ use crate::osd::{Osd, OsdOptions};
 use crate::replication::order;
 use crate::request::write;
 use crate::router::Router;
+use base::log_entry::REPAIR;
 use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
 use base::{
     BLOCK_BYTES, BlockRange, Buffer, ClientId, ClusterId, Epoch, Generation, History, Instant, LinkId,
-    LogEntry, Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId, crc32c,
+    LogEntry, Network, ObjectKey, OsdId, OsdUuid, PgId, PoolId, RecoveryShare, Sequence, VolumeId, crc32c,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::{Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, Status, Version};
+use wire::{
+    Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, ReplicateRefused, Status,
+    Version,
+};
 use zerocopy::little_endian::U32;
 
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -270,6 +274,19 @@ impl Alone {
         self.run();
     }
 
+    /// How long a hundred small pushes hold up the next one, a tenth of a second from now and at the greatest share: the less
+    /// clients got until then, the longer.
+    pub(crate) fn pause_behind_pushes(&mut self) -> Duration {
+        self.now = self.now + Duration::from_millis(100);
+        let share = RecoveryShare::try_from(80_u8).unwrap();
+        self.with(|_, cx| {
+            for _ in 0..100 {
+                cx.pace.push_begins(cx.now, 16, share);
+            }
+            cx.pace.next_at.map_or(Duration::ZERO, |next_at| next_at.since(cx.now))
+        })
+    }
+
     pub(crate) fn holds(&self, key: ObjectKey) -> bool {
         self.osd.shared.disk.store.objects().any(|held| held == key)
     }
@@ -296,6 +313,8 @@ pub(crate) struct Pair {
     pub(crate) block: Option<Vec<u8>>,
     /// A bit of what it answers flips on the way.
     pub(crate) garbles: bool,
+    /// The replica says that it is nearly full, and has no room for writes.
+    pub(crate) is_full: bool,
     /// What the replica was sent that it has no answer to, in words.
     pub(crate) heard: Vec<String>,
 }
@@ -328,7 +347,8 @@ impl Pair {
         let link = alone.connect(REPLICA);
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         let (received, acknowledges, block, heard) = (0, true, None, Vec::new());
-        Pair { alone, link, received, acknowledges, entries, block, garbles: false, heard }
+        let (garbles, is_full) = (false, false);
+        Pair { alone, link, received, acknowledges, entries, block, garbles, is_full, heard }
     }
 
     /// Most of a second passes.
@@ -393,6 +413,13 @@ impl Pair {
                     let entries = self.entries.iter().copied();
                     answer.extend(log.encode(entries));
                 }
+                // What makes members agree it takes all the same.
+                Message::ReplicateWrite(write) if self.is_full && write.head.origin & REPAIR == 0 => {
+                    self.received += 1;
+                    let (ordinal, epoch) = (self.received, write.head.epoch);
+                    let refused = ReplicateRefused { ordinal, status: Status::NoSpace, epoch };
+                    answer.extend(refused.encode());
+                }
                 Message::Activate(_) | Message::ReplicateWrite(_) | Message::ReplicateZero(_) => {
                     self.received += 1;
                 }
@@ -426,7 +453,8 @@ impl Pair {
             bytes = &bytes[size..];
         }
         if self.acknowledges && self.received > before {
-            answer.extend(ack(self.received));
+            let (through, is_full, takes_no_objects) = (self.received, self.is_full, false);
+            answer.extend(ReplicateAck { through, is_full, takes_no_objects }.encode());
         }
         answer
     }

@@ -234,5 +234,18 @@ pub fn check_logs(store: &Store, model: &Model) -> Result<(), String> {
             return Err(format!("pg {pg} has a log that begins at {}, and it says {begins}", log.begins));
         }
     }
+    check_held(store, model)
+}
+
+/// A member that missed something may say that it surely has less than it has, but never more.
+fn check_held(store: &Store, model: &Model) -> Result<(), String> {
+    for (key, missed_behind) in model.keys.iter().zip(&model.missed_behind) {
+        let through = store.object_held_through(key);
+        if let Some(missed_behind) = missed_behind.filter(|missed_behind| through > *missed_behind) {
+            return Err(format!(
+                "{key} is said to be held through {through}, and what came behind {missed_behind} was missed"
+            ));
+        }
+    }
     Ok(())
 }

@@ -113,6 +113,7 @@ fn run_clusters(arguments: &Arguments) -> bool {
         scenario: arguments.scenario,
         sabotage: arguments.break_osds,
         store_sabotage: arguments.sabotage,
+        gives_up_what_counts: false,
     };
     let seeds = seeds_of(arguments);
     let clock = Clock::start();
@@ -241,6 +242,7 @@ fn add(total: &mut store_life::Report, report: &store_life::Report) {
     total.replayed_batches += report.replayed_batches;
     total.splits += report.splits;
     total.forgets += report.forgets;
+    total.held += report.held;
     total.pushed_blocks += report.pushed_blocks;
     total.colliding_blocks += report.colliding_blocks;
     total.lookalike_blocks += report.lookalike_blocks;

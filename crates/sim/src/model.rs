@@ -36,8 +36,14 @@ pub enum Effect {
     Push(Vec<u32>),
     /// Makes this many blocks read as zeros.
     Zero(u16),
-    /// Only moves the log's position.
+    /// Only moves the log's position. Whoever lagged has everything.
     Mark,
+    /// The member missed this many writes, and its log begins anew behind them.
+    Join(u64),
+    /// The member, if it lags, has everything of its group's objects up to this one.
+    Reached,
+    /// It has everything.
+    Whole,
     /// The object's group gives what is not its own by this modulus to another.
     Split(u32),
     /// The logs of all groups go; nothing is written anywhere.
@@ -70,7 +76,8 @@ impl Change {
         match &self.effect {
             Effect::Write(checksums) | Effect::Push(checksums) => checksums.len() as u16,
             Effect::Zero(count) => *count,
-            Effect::Mark | Effect::Split(_) | Effect::Forget => 0,
+            Effect::Mark | Effect::Join(_) | Effect::Reached | Effect::Whole => 0,
+            Effect::Split(_) | Effect::Forget => 0,
         }
     }
 
@@ -120,6 +127,12 @@ impl Log {
         self.entries.push_back(entry);
     }
 
+    fn restart(&mut self, mark: Entry) {
+        self.entries.clear();
+        self.begins = mark.sequence.next();
+        self.entries.push_back(mark);
+    }
+
     /// The place of the newest entry.
     #[must_use]
     pub fn position(&self) -> Option<(Epoch, Sequence)> {
@@ -150,6 +163,8 @@ pub struct Model {
     pub blocks: Vec<Vec<Version>>,
     /// The durable log of every placement group.
     pub logs: Vec<Log>,
+    /// For each object the place in its group's order behind which the member missed something of it, as far as is durable.
+    pub missed_behind: Vec<Option<Sequence>>,
     /// What each group was split by last, durably; 0 where it never was.
     pub moduli: Vec<u32>,
     /// Staged operations that were not reported durable, in order.
@@ -169,6 +184,7 @@ impl Model {
         Model {
             blocks: vec![vec![Version::default(); OBJECT_BLOCKS]; keys.len()],
             logs: vec![Log { entries_max: log_entries_max, ..Log::default() }; pgs.len()],
+            missed_behind: vec![None; keys.len()],
             moduli: vec![0; pgs.len()],
             staged: VecDeque::new(),
             pgs,
@@ -223,6 +239,12 @@ impl Model {
             });
             differences = differences.checked_add_signed(change).expect("a count of differences");
         }
+        // What shows nowhere may have survived, too.
+        let shows_nowhere =
+            |operation: &mut Change| matches!(operation.effect, Effect::Reached | Effect::Whole);
+        while let Some(operation) = self.staged.pop_front_if(shows_nowhere) {
+            self.apply(&operation, |_, _, _| ());
+        }
         let lost = self.staged.iter().find_map(|operation| operation.batch);
         if batch.is_some() && batch == lost {
             return Err(format!(
@@ -251,6 +273,10 @@ impl Model {
             }
             return;
         }
+        self.note_missed(operation);
+        if matches!(operation.effect, Effect::Reached | Effect::Whole) {
+            return;
+        }
         let first = usize::from(operation.first_block);
         let blocks = &mut self.blocks[operation.object];
         for index in 0..usize::from(operation.block_count()) {
@@ -260,7 +286,7 @@ impl Model {
                     checksum: checksums[index],
                     changed: operation.changed(index),
                 },
-                Effect::Zero(_) | Effect::Mark | Effect::Split(_) | Effect::Forget => Version::default(),
+                _ => Version::default(),
             };
             changed(first + index, blocks[first + index], new);
             blocks[first + index] = new;
@@ -268,14 +294,38 @@ impl Model {
         if matches!(operation.effect, Effect::Push(_)) {
             return;
         }
-        let marks = matches!(operation.effect, Effect::Mark);
-        self.logs[self.pg_of[operation.object]].push(Entry {
+        let marks = matches!(operation.effect, Effect::Mark | Effect::Join(_));
+        let entry = Entry {
             epoch: operation.epoch,
             sequence: operation.sequence,
             object: (!marks).then_some(operation.object),
             first_block: operation.first_block,
             block_count: operation.block_count(),
-        });
+        };
+        let log = &mut self.logs[self.pg_of[operation.object]];
+        match operation.effect {
+            Effect::Join(_) => log.restart(entry),
+            _ => log.push(entry),
+        }
+    }
+
+    /// Who joins has missed what comes behind its log's end so far; until it is told that it has it, or all.
+    fn note_missed(&mut self, operation: &Change) {
+        let pg = self.pg_of[operation.object];
+        let place = |key: &ObjectKey| (key.volume, key.object);
+        let last = self.logs[pg].position().map_or(Sequence(0), |(_, sequence)| sequence);
+        let reached = place(&self.keys[operation.object]);
+        for (object, missed_behind) in self.missed_behind.iter_mut().enumerate() {
+            if self.pg_of[object] != pg {
+                continue;
+            }
+            match operation.effect {
+                Effect::Join(_) => *missed_behind = missed_behind.or(Some(last)),
+                Effect::Reached if place(&self.keys[object]) > reached => {}
+                Effect::Reached | Effect::Mark | Effect::Whole => *missed_behind = None,
+                _ => {}
+            }
+        }
     }
 
     /// Groups are numbered as their place in the list says.
@@ -432,6 +482,34 @@ mod tests {
         model.staged.push_back(Change { sequence: Sequence(9), effect, batch: None, ..write(2, 0, &[], 1) });
         assert_eq!(model.recover(&shown(&[(0, 20), (1, 21)], 1)), Ok(1));
         assert_eq!([0, 1].map(|block| model.blocks[0][block].changed), [Sequence(9), Sequence(4)]);
+    }
+
+    #[test]
+    fn who_joins_has_missed_what_came_behind_its_log_until_it_is_told_otherwise() {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let keys = (0..2).map(|object| ObjectKey { pg, volume: VolumeId(1), object }).collect();
+        let mut model = Model::new(vec![pg], keys, 1024);
+        let change = |token, sequence, effect| Change {
+            sequence: Sequence(sequence),
+            effect,
+            batch: None,
+            ..write(token, 0, &[], 1)
+        };
+        let expected = [
+            (Effect::Write(vec![10]), 5, [None, None]),
+            (Effect::Join(20), 26, [Some(Sequence(5)); 2]),
+            (Effect::Write(vec![20]), 27, [Some(Sequence(5)); 2]),
+            (Effect::Reached, 28, [None, Some(Sequence(5))]),
+            (Effect::Join(3), 31, [Some(Sequence(27)), Some(Sequence(5))]),
+            (Effect::Whole, 32, [None, None]),
+        ];
+        for (token, (effect, sequence, missed_behind)) in (1..).zip(expected) {
+            model.staged.push_back(change(token, sequence, effect));
+            model.durable(token).unwrap();
+            assert_eq!(model.missed_behind, missed_behind, "after operation {token}");
+        }
+        assert_eq!(model.logs[0].position(), Some((Epoch(1), Sequence(31))));
+        assert_eq!((model.logs[0].begins, model.logs[0].entries.len()), (Sequence(32), 1));
     }
 
     #[test]

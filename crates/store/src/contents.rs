@@ -111,7 +111,7 @@ impl Contents {
             let volume = key.volume;
             let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
             match view.kind {
-                RecordKind::Join if view.record.modulus().is_none() => logs.left(pg, entry),
+                RecordKind::Join if view.record.is_leave() => logs.left(pg, entry),
                 RecordKind::Join => logs.restart(pg, entry),
                 _ => logs.push(pg, entry),
             }

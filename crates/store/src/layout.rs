@@ -319,6 +319,12 @@ impl Record {
         Some(self.object.get()).filter(|modulus| *modulus > 0)
     }
 
+    /// Of a join: whether it says that the member leaves the group.
+    #[must_use]
+    pub fn is_leave(&self) -> bool {
+        self.modulus().is_none() && self.sequence.get() == 0
+    }
+
     /// The same record, of that origin.
     #[must_use]
     pub fn with_origin(self, origin: u64) -> Record {

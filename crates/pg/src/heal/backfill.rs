@@ -41,7 +41,6 @@ use base::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use store::Store;
 use wire::{
     Activate, BlockBits, Blocks, GroupEpoch, Kind, ListObjects, ObjectEpoch, ObjectHeld, Objects, Page,
     Position, Push, PushEntry, Query, Status,
@@ -436,26 +435,30 @@ impl Backfill {
             joined.comparison = None;
         }
         let known: BTreeSet<_> = own.iter().map(|key| (key.volume, key.object)).collect();
+        let mut work = Vec::new();
         for (volume, object) in theirs.keys().filter(|key| !known.contains(key)) {
             // The primary has nothing of it, unless it was made since: whatever it has is pushed.
             let key = ObjectKey { pg, volume: *volume, object: *object };
-            joined.work.push_back(Work::Range(BlockRange::whole(key)));
+            work.push(Work::Range(BlockRange::whole(key)));
         }
         for (number, key) in (1..).zip(&own) {
             match theirs.get(&(key.volume, key.object)) {
                 None if is_cramped => {}
-                None => joined.work.push_back(Work::Range(BlockRange::whole(*key))),
-                Some(held) if is_behind(&cx.disk.store, key, held) => {
-                    joined.work.push_back(Work::Object(*key, held.through));
+                None => work.push(Work::Range(BlockRange::whole(*key))),
+                Some(held) if is_behind(cx, index, key, held) => {
+                    work.push(Work::Object(*key, held.through));
                 }
                 Some(_) => {}
             }
             if number % REACHED_EVERY == 0 && !is_cramped {
-                joined.work.push_back(Work::Reached(*key));
+                work.push(Work::Reached(*key));
             }
         }
         if let Some((volume, object)) = end.filter(|_| !is_cramped) {
-            joined.work.push_back(Work::Reached(ObjectKey { pg, volume, object }));
+            work.push(Work::Reached(ObjectKey { pg, volume, object }));
+        }
+        if let Some(Learner { joined: Some(joined), .. }) = cx.groups[index].learner_mut(osd) {
+            joined.work.extend(work);
         }
         self.recover_next(cx, index, osd);
     }
@@ -492,11 +495,14 @@ impl Backfill {
 
 /// Whether a learner may lack something of an object that both have, or have something of it that nobody else has. What was
 /// only zeroed since has left no trace in the index here, but blocks that the learner has too many: of those that are here
-/// none has changed, so it has them.
-fn is_behind(store: &Store, key: &ObjectKey, held: &ObjectHeld) -> bool {
+/// none has changed, so it has them. While something is under way on the object, that is not so: the learner may have zeroed
+/// blocks that are still here, and their number tells nothing then.
+fn is_behind(cx: &Context<'_, impl Io>, index: u32, key: &ObjectKey, held: &ObjectHeld) -> bool {
+    let store = &cx.disk.store;
     store.last_changed(key) > held.through
         || held.has_doubts != 0
         || held.block_count != store.block_count(key)
+        || cx.must_wait(index, &BlockRange::whole(*key))
 }
 
 /// The learner that says something in its group's present epoch: the group, whether the learner is to free some room before
@@ -641,10 +647,12 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG, VOLUME};
-    use base::History;
+    use crate::replication::order;
+    use crate::testing::{Alone, PG, VOLUME, ack};
     use base::map::OsdInfo;
+    use base::{History, LinkId};
     use std::sync::Arc;
+    use wire::{LogState, Message};
 
     #[test]
     fn whatever_a_member_has_of_an_earlier_history_is_older_than_what_was_written_in_this_one() {
@@ -655,7 +663,7 @@ mod tests {
         alone.write(key);
         let ObjectKey { volume, object, .. } = key;
         let held = |through| ObjectHeld { volume, object, block_count: 1, has_doubts: 0, through };
-        let is_behind = |through| is_behind(alone.osd.store(), &key, &held(through));
+        let mut is_behind = |through| alone.with(|_, cx| is_behind(cx, 0, &key, &held(through)));
         assert!(is_behind(Sequence(this.floor().0 - 1)), "however much was written before");
         assert!(!is_behind(this.floor().next().next()));
     }
@@ -702,5 +710,77 @@ mod tests {
         alone.osd.shared.links.osd_mut(link).unwrap().since = alone.now;
         assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX + 1), 0);
         assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX), 1);
+    }
+
+    /// The OSD gets these bytes on a link.
+    fn hears(alone: &mut Alone, link: LinkId, bytes: &[u8]) {
+        let Alone { osd, io, now } = alone;
+        osd.handle_bytes(*now, link, bytes, io).unwrap();
+    }
+
+    /// Of what was sent on a link since the last look, what is picked.
+    fn sent<T>(alone: &mut Alone, link: LinkId, pick: impl Fn(Message<'_>) -> Option<T>) -> Vec<T> {
+        let bytes = alone.io.to.remove(&link).unwrap_or_default();
+        let (mut left, mut picked) = (&bytes[..], Vec::new());
+        while let Some((message, size)) = wire::parse(left).unwrap() {
+            picked.extend(pick(message));
+            left = &left[size..];
+        }
+        picked
+    }
+
+    #[test]
+    fn a_zeroing_that_a_learner_has_before_its_primary_hides_no_block_that_it_has_too_many() {
+        let mut alone = Alone::new();
+        let (learner, key) = (OsdId(1), ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+        alone.order(key, 1, 2, 0);
+        let address = Some(([127, 0, 0, 1], 7001).into());
+        let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
+        map.osds.insert(learner, OsdInfo { address, ..OsdInfo::default() });
+        let link = alone.connect(learner);
+        alone.osd.shared.groups[0].wanted.target = vec![OsdId(0), learner];
+        alone.with(|router, cx| router.backfill.advance(cx));
+        let epoch = alone.osd.shared.groups[0].epoch;
+        let (_, last_sequence) = alone.osd.store().pg_position(PG).unwrap();
+        // Its log does not tell what it has.
+        let state = LogState {
+            pg: PG,
+            epoch,
+            last_sequence,
+            log_begins: Sequence(0),
+            is_incomplete: true,
+            may_lack_tail: false,
+        };
+        hears(&mut alone, link, &state.encode(std::iter::empty()));
+        let through = alone.osd.shared.links.osd_mut(link).unwrap().sent;
+        hears(&mut alone, link, &ack(through));
+        // Block 2 is zeroed. The learner has that on stable media, and this OSD does not.
+        alone.with(|_, cx| {
+            let range = BlockRange::one(key, 2);
+            let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+            assert!(order::zero(cx, id));
+        });
+        let Alone { osd, io, now } = &mut alone;
+        osd.end_turn(*now, io);
+        // Block 3 was zeroed while the learner was away, which has it still: two of three blocks are left there, as here.
+        let held =
+            ObjectHeld { volume: VOLUME, object: 3, block_count: 2, has_doubts: 0, through: last_sequence };
+        assert_eq!(alone.osd.store().block_count(&key), held.block_count);
+        hears(&mut alone, link, &Page { pg: PG, epoch, is_last: true }.encode([held].into_iter()));
+        let asked = sent(&mut alone, link, |message| match message {
+            Message::ListBlocks(of) => Some(of.key),
+            _ => None,
+        });
+        assert_eq!(asked, [key], "it may have others than these");
+        let mut allocated: BlockBits = [0; OBJECT_BLOCKS / 8];
+        allocated[0] = 1 << 1 | 1 << 3;
+        let (of, doubted) = (ObjectEpoch { key, epoch }, [0; OBJECT_BLOCKS / 8]);
+        hears(&mut alone, link, &Blocks { of, allocated: &allocated, doubted: &doubted }.encode());
+        alone.run();
+        let zeros = sent(&mut alone, link, |message| match message {
+            Message::PushZero(push) => Some(push.range),
+            _ => None,
+        });
+        assert_eq!(zeros, [BlockRange { key, first_block: 2, block_count: 2 }]);
     }
 }

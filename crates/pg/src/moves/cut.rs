@@ -307,6 +307,13 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
 /// Zeroes of the block in which a volume ends what lies behind the end. `false` when there is no memory for that right now.
 fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk: &Shrunk) -> bool {
     let Some(tail) = tail_of(key.pg, key.volume, shrunk) else { return true };
+    // Who refuses one ends the epoch, and the next one would begin it again at once.
+    if cx.groups[index].pauses.tails_wait_for_room {
+        if admit::is_full(cx, index, &key) {
+            return true;
+        }
+        cx.groups[index].pauses.tails_wait_for_room = false;
+    }
     let Some(mut zeros) = cx.disk.large.take() else { return false };
     zeros.bytes_mut().expect("a buffer from the pool is unique")[..BLOCK_BYTES].fill(0);
     let again_at = cx.now + TAIL_PAUSE;
@@ -334,8 +341,8 @@ mod tests {
     use super::*;
     use crate::epoch;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
-    use base::crc32c;
     use base::map::ClusterMap;
+    use base::{Epoch, crc32c};
     use std::sync::Arc;
     use wire::{Kind, Status};
 
@@ -556,6 +563,30 @@ mod tests {
         alone.run();
         alone.run();
         assert_eq!((through(&alone), held(&alone, 3)), (CutId(1), vec![(10, block_of(10, 1))]));
+    }
+
+    #[test]
+    fn a_last_block_for_which_a_member_has_no_room_ends_one_epoch_and_not_one_after_the_other() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        pair.entries = pair.alone.osd.store().pg_log(PG).collect();
+        pair.is_full = true;
+        let epoch = pair.alone.osd.shared.groups[0].epoch;
+        hears_of(&mut pair.alone, 3 * OBJECT_BYTES + 10 * BLOCK + 1, Some(CutId(2)));
+        pair.turns(1000);
+        let group = &pair.alone.osd.shared.groups[0];
+        assert!(group.is_active() && group.epoch == Epoch(epoch.0 + 1), "{epoch:?}: {group:?}");
+        assert_eq!(through(&pair.alone), CutId(0));
+        // It says when it has room.
+        pair.is_full = false;
+        acknowledge(&mut pair);
+        pair.turns(50);
+        assert_eq!(through(&pair.alone), CutId(2));
+        assert_eq!(held(&pair.alone, 3), [(10, block_of(7, 1))]);
+        assert_eq!(pair.alone.osd.shared.groups[0].epoch, Epoch(epoch.0 + 1));
     }
 
     #[test]

@@ -207,6 +207,33 @@ mod tests {
     use wire::{Kind, Message};
 
     #[test]
+    fn the_more_clients_are_served_the_more_is_pushed_beside_them() {
+        let mut alone = Alone::new();
+        let request = wire::Request {
+            request: 1,
+            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            offset: 0,
+            length: 4 * BLOCK_BYTES as u32,
+            epoch: alone.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            since: None,
+        };
+        let least_pace = alone.pause_behind_pushes().as_micros();
+        assert!((38_000..38_200).contains(&least_pace), "{least_pace} us");
+        alone.with(|router, cx| {
+            for _ in 0..2000 {
+                assert_eq!(router.reads.handle_read(cx, LinkId(7), &request), Handled::Done);
+            }
+        });
+        let Alone { osd, io, now } = &mut alone;
+        osd.end_turn(*now, io);
+        // Four for each operation and four blocks: of each second four fifths are for pushes, which cost forty.
+        let paused = alone.pause_behind_pushes().as_micros();
+        assert!((5_000..5_500).contains(&paused), "{paused} us");
+    }
+
+    #[test]
     fn a_long_read_of_one_bad_place_comes_to_an_end_and_names_the_place() {
         let mut alone = Alone::new();
         let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };

@@ -285,16 +285,16 @@ impl Life {
             }
             FaultKind::DriveReplaced => {
                 let node = self.some_node();
-                let is_known = self.registry.map.osds.contains_key(&OsdId(node as u32));
-                let is_there = is_known && !self.registry.is_gone(node) && !self.registry.retires(node);
-                if is_there
-                    && self.nodes[node].is_running()
-                    && self.registry.is_settled()
-                    && self.registry.can_lose(node)
-                {
-                    self.world.event(Some(Process(node)), "drive lost, and another is there");
-                    self.registry.lose_for_another(node, &mut self.world);
-                    self.stop_node(node, true, "its process ends");
+                // With the power, or alone; or an operator ends the OSD in good order to take a drive away that works.
+                match self.world.random.below(3) {
+                    0 if self.nodes[node].shut_down(&mut self.world) => {
+                        self.world.event(Some(Process(node)), "shutdown begins");
+                        self.ends_for_another = Some(node);
+                    }
+                    ending if self.nodes[node].is_running() && self.lose_for_another(node) => {
+                        self.stop_node(node, ending == 1, "its process ends");
+                    }
+                    _ => {}
                 }
             }
             FaultKind::WriteErrors => {
@@ -352,6 +352,30 @@ impl Life {
                 }
                 self.world.after(outage, Event::SpellEnds { serial });
             }
+        }
+    }
+
+    /// A node's drive is lost, and an operator has another one, if nothing is lost for good by that.
+    fn lose_for_another(&mut self, node: usize) -> bool {
+        let is_known = self.registry.map.osds.contains_key(&OsdId(node as u32));
+        let is_there = is_known && !self.registry.has_lost_its_drive(node) && !self.registry.retires(node);
+        let is_lost = is_there && self.registry.is_settled() && self.registry.can_lose(node);
+        if is_lost {
+            self.world.event(Some(Process(node)), "drive lost, and another is there");
+            self.registry.lose_for_another(node, &mut self.world);
+        }
+        is_lost
+    }
+
+    /// A node has ended in good order: perhaps for its drive to be replaced.
+    pub(super) fn ended_in_good_order(&mut self, node: usize) {
+        let is_meant = self.ends_for_another.take_if(|meant| *meant == node).is_some();
+        if is_meant
+            && !self.world.is_calm
+            && !self.atlas.has_damage(&self.nodes, &self.served)
+            && self.lose_for_another(node)
+        {
+            self.world.event(Some(Process(node)), "ended in good order for another drive");
         }
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Life {
     pub(super) encore: Option<FaultKind>,
     /// Who dies before that.
     pub(super) doomed: Option<Doomed>,
+    /// Who ends in good order for its drive to be replaced.
+    pub(super) ends_for_another: Option<usize>,
     /// The newest time of slowness.
     pub(super) spell: u64,
     /// What rotted where.
@@ -92,7 +94,8 @@ impl Life {
                 ClientProcess::new(Process(plan.nodes + index), loads.fork(), work)
             })
             .collect();
-        let registry = Registry::new(&plan);
+        let mut registry = Registry::new(&plan);
+        registry.gives_up_what_counts = settings.gives_up_what_counts;
         let history = History::new(&plan);
         let hostile = plan.malice.map(|malice| Hostile::new(malice, &plan, loads.fork()));
         let world = World::new(plan, random, Trace::new(settings.print));
@@ -107,6 +110,7 @@ impl Life {
             armed: None,
             encore: None,
             doomed: None,
+            ends_for_another: None,
             spell: 0,
             atlas: Atlas::default(),
             absence: Absence::default(),
@@ -690,6 +694,7 @@ impl Life {
         if end == TurnEnd::Exits {
             self.stop_node(process.0, false, "shutdown done");
             self.registry.withdraw(process.0, &mut self.world);
+            self.ended_in_good_order(process.0);
         } else if self.nodes[process.0].has_failed_drive() {
             self.gives_its_drive_up(process);
         }

@@ -80,6 +80,8 @@ pub struct Settings {
     pub sabotage: Option<Sabotage>,
     /// Breaks a promise of the stores, to see the checkers notice.
     pub store_sabotage: Option<store::Sabotage>,
+    /// Has drives replaced that hold the last copy of something, as if nobody looked: to see the checkers notice.
+    pub gives_up_what_counts: bool,
 }
 
 /// What happened in a life in which nothing was wrong.

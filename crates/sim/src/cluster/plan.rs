@@ -372,7 +372,7 @@ impl Plan {
         }
         let fails_to_write = random.choose(&[0, 1, 2, 5]);
         let goes_astray = random.choose(&[0, 5, 15, 40]);
-        let is_replaced = random.choose(&[0, 0, 1, 2]);
+        let is_replaced = random.choose(&[0, 1, 2, 4]);
         if !is_sound {
             *plan.weight_of(FaultKind::WriteErrors) = fails_to_write;
             *plan.weight_of(FaultKind::MisdirectedWrite) = goes_astray;

@@ -87,6 +87,8 @@ pub(super) struct Registry {
     is_to_be_replaced: Vec<bool>,
     /// Groups whose last copies are lost with one of these, and that an operator has begin anew.
     given_up: BTreeSet<PgId>,
+    /// Nobody looks whether a drive that is replaced holds the last copy of something.
+    pub(super) gives_up_what_counts: bool,
     /// By node: as what its drive is formatted.
     uuids: Vec<OsdUuid>,
     /// By node: how much of the data shall lie there, as the size of its drive in bytes.
@@ -137,6 +139,7 @@ impl Registry {
             is_removed: vec![false; plan.nodes],
             is_to_be_replaced: vec![false; plan.nodes],
             given_up: BTreeSet::new(),
+            gives_up_what_counts: false,
             uuids: (0..plan.nodes).map(osd_uuid).collect(),
             weights: vec![OSD_BYTES; plan.nodes],
             topology: plan.topology.clone(),

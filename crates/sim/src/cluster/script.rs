@@ -4,6 +4,7 @@
 mod catching_up;
 mod malice;
 mod removal;
+mod replacement;
 mod sizes;
 
 use super::Report;
@@ -34,6 +35,9 @@ pub enum Scenario {
     /// A member's copy of a block is another than that of the others, with the same CRC-32C and CRC-64, and a deep scrub
     /// looks for that.
     ForgedBehindChecksums,
+    /// The drive of a member that is away is replaced. Then an operator wants to do the same with the only other one, which has
+    /// everything and is down just then.
+    DriveReplaced,
     /// A pool is removed while a member is away, which comes back.
     PoolRemovedWhileAway,
     /// A volume is.
@@ -73,11 +77,12 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 14] = [
+    pub const ALL: [Scenario; 15] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
         Scenario::ForgedBehindChecksums,
+        Scenario::DriveReplaced,
         Scenario::PoolRemovedWhileAway,
         Scenario::VolumeRemovedWhileAway,
         Scenario::ResizedUnderLoad,
@@ -97,6 +102,7 @@ impl Scenario {
             }
             Scenario::RottenWhileAway | Scenario::GivenUpAndBack => 2,
             Scenario::BrokenOffCatchingUp => random.choose(&[2, 3]),
+            Scenario::DriveReplaced => 2,
             Scenario::ForgedBehindChecksums
             | Scenario::PoolRemovedWhileAway
             | Scenario::VolumeRemovedWhileAway
@@ -131,6 +137,7 @@ impl Scenario {
                 }
             }
             Scenario::RepeatedPastTheLog => plan.clients = 2,
+            Scenario::DriveReplaced => {}
             Scenario::BrokenOffCatchingUp => {
                 // So many that a member is told how far it got, more than once, before it is done.
                 (plan.pgs, plan.regions, plan.region_blocks) = (1, MANY_REGIONS, 2);
@@ -192,6 +199,7 @@ impl Life {
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,
             Scenario::HostileMember => self.work_beside_malice(Malice::Member)?,
             Scenario::AwayPastTheLog => self.away_past_the_log()?,
+            Scenario::DriveReplaced => self.drive_replaced()?,
             Scenario::PartedAndAway => self.parted_and_away()?,
             Scenario::RottenWhileAway => self.rotten_while_away()?,
             Scenario::ForgedBehindChecksums => self.forged_behind_checksums()?,
@@ -284,6 +292,9 @@ impl Life {
         let forged = self.forgery_of(&key, block);
         self.nodes[victim].forge(key, block, Some(&forged))?;
         self.comes_back(victim)?;
+        if self.check_agreement().is_ok() {
+            return Err(format!("the forged copy of block {block} of {key} is gone before it is looked for"));
+        }
         self.scrub_everything(true)?;
         self.check_agreement()
     }

@@ -85,6 +85,8 @@ pub struct Report {
     pub splits: u64,
     /// Times that everything went, the logs of groups too.
     pub forgets: u64,
+    /// Times that something was known for sure of an object of which something is missing.
+    pub held: u64,
     /// Blocks that were pushed, as to a learner.
     pub pushed_blocks: u64,
     /// Blocks that were written and have the checksum of another.
@@ -200,6 +202,8 @@ struct Life {
     forgets: Option<Random>,
     /// Everything is going: objects before this one are zeroed.
     forgetting: Option<usize>,
+    /// Decides when a member misses something and when it has caught up, in lives in which it does: of its own too.
+    lags: Option<Random>,
     /// Whether some writes are pushes.
     has_pushes: bool,
     trace: Trace,
@@ -279,6 +283,7 @@ impl Life {
             splits,
             forgets: (seed % 3 == 2).then(|| Random::new(mix(seed))),
             forgetting: None,
+            lags: seed.is_multiple_of(3).then(|| Random::new(mix(seed))),
             trace: Trace::new(settings.print),
             report: Report::default(),
             random,

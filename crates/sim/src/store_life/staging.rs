@@ -15,6 +15,10 @@ const BUSY_TURNS_MAX: u32 = 50;
 const SPLIT_EVERY: u64 = 40;
 /// Of so many operations of a life that lets everything go one begins that.
 const FORGET_EVERY: u64 = 60;
+/// Of so many operations of a life with a member that lags one is about that.
+const LAG_EVERY: u64 = 12;
+/// The most writes that it misses at a time.
+const MISSED_MAX: u64 = 2000;
 /// Of so many writes of a life with pushes one is a push.
 const PUSH_EVERY: u64 = 6;
 /// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
@@ -31,6 +35,9 @@ impl Life {
         }
         if let Some((object, modulus)) = self.draw_split() {
             return self.stage(store, object, 0, Effect::Split(modulus));
+        }
+        if let Some((object, effect)) = self.draw_lag() {
+            return self.stage(store, object, 0, effect);
         }
         let object = self.random.index(self.plan.objects);
         let kind = self.random.below(100);
@@ -81,6 +88,21 @@ impl Life {
         is_possible.then_some((object, modulus))
     }
 
+    /// A group of which the member misses something, or something that it is told while it lags, now and then.
+    fn draw_lag(&mut self) -> Option<(usize, Effect)> {
+        let random = self.lags.as_mut()?;
+        if self.relief > 0 || !random.one_in(LAG_EVERY) {
+            return None;
+        }
+        let object = random.index(self.plan.objects);
+        let effect = match random.below(10) {
+            0..=3 => Effect::Join(random.between(1, MISSED_MAX)),
+            4..=7 => Effect::Reached,
+            _ => Effect::Whole,
+        };
+        Some((object, effect))
+    }
+
     pub(super) fn draw_range(&mut self, blocks_max: u64) -> (u16, u16) {
         let first = self.random.below(self.range_blocks);
         let count = self.random.between(1, blocks_max.min(self.range_blocks - first));
@@ -108,7 +130,13 @@ impl Life {
         effect: Effect,
     ) -> Result<bool, String> {
         let (token, pg) = (self.next_token, self.pg_of[object]);
-        let is_push = matches!(effect, Effect::Push(_));
+        let next = self.next_sequence[pg];
+        let sequence = match effect {
+            Effect::Join(missed) => next + missed,
+            // What is pushed changed before.
+            Effect::Push(_) => next - 1,
+            _ => next,
+        };
         let role = match &effect {
             Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
             _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
@@ -117,8 +145,7 @@ impl Life {
             token,
             object,
             epoch: Epoch(self.epochs[pg]),
-            // What is pushed changed before.
-            sequence: Sequence(self.next_sequence[pg] - u64::from(is_push)),
+            sequence: Sequence(sequence),
             first_block,
             effect,
             batch: None,
@@ -187,11 +214,15 @@ impl Life {
                 store.stage_push(&record, &words, &self.data)
             }
             Effect::Zero(_) => store.stage_zero(&record),
-            Effect::Mark => {
+            Effect::Mark | Effect::Join(_) => {
                 let (pg, modulus) = (record.key.pg, self.moduli[self.pg_of[operation.object]]);
                 let Change { epoch, sequence, token, .. } = *operation;
-                store.stage_mark(RecordKind::Mark, pg, modulus, epoch, sequence, token)
+                let joins = matches!(operation.effect, Effect::Join(_));
+                let kind = if joins { RecordKind::Join } else { RecordKind::Mark };
+                store.stage_mark(kind, pg, modulus, epoch, sequence, token)
             }
+            Effect::Reached => store.stage_reached(record.key, operation.token),
+            Effect::Whole => store.stage_whole(record.key.pg, operation.epoch, operation.token),
             Effect::Split(modulus) => store.stage_split(record.key.pg, *modulus, operation.token),
             Effect::Forget => store.stage_forget(record.key.pg.pool, operation.token),
         }
@@ -214,8 +245,8 @@ impl Life {
             self.report.forgets += 1;
         } else if matches!(operation.effect, Effect::Push(_)) {
             self.report.pushed_blocks += u64::from(operation.block_count());
-        } else {
-            self.next_sequence[pg] += 1;
+        } else if !matches!(operation.effect, Effect::Reached | Effect::Whole) {
+            self.next_sequence[pg] = operation.sequence.0 + 1;
         }
         if let Effect::Write(checksums) | Effect::Push(checksums) = &operation.effect {
             match self.contents {
@@ -278,6 +309,9 @@ fn name_of(effect: &Effect) -> &'static str {
         Effect::Push(_) => "stage push",
         Effect::Zero(_) => "stage zero",
         Effect::Mark => "stage mark",
+        Effect::Join(_) => "stage join",
+        Effect::Reached => "stage reached",
+        Effect::Whole => "stage whole",
         Effect::Split(_) => "stage split",
         Effect::Forget => "stage forget",
     }

@@ -5,7 +5,7 @@ use crate::contents::Place;
 use crate::drive::Completion;
 use crate::inspect::{self, View};
 use crate::plan::LOG_OFFSET_BYTES;
-use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, crc32c};
+use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, Sequence, crc32c};
 use store::{Action, BatchId, Expected, Store};
 
 /// Writes to the media after a block's own that prove it durable to any later replay: more than can be
@@ -267,6 +267,8 @@ impl Life {
     pub(super) fn check_everything(&mut self, store: &Store) -> Result<(), String> {
         for object in 0..self.plan.objects {
             inspect::check_object(store, &self.model, object, self.media())?;
+            let is_held = store.object_held_through(&self.model.keys[object]) > Sequence(0);
+            self.report.held += u64::from(is_held && self.model.missed_behind[object].is_some());
         }
         inspect::check_logs(store, &self.model)?;
         store.verify().map_err(|wrong| format!("the store's own accounting is wrong: {wrong}"))

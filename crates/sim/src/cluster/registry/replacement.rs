@@ -45,8 +45,11 @@ impl Registry {
             bytes: self.weights[node],
             class: DeviceClass::Ssd,
         };
-        let (osd, lost) = (OsdId(node as u32), &self.given_up);
-        let is_replaced = match done(self.cluster.replace_osd(osd, &replacement, lost, Txn::new())) {
+        let (osd, mut lost) = (OsdId(node as u32), self.given_up.clone());
+        if self.gives_up_what_counts {
+            lost.extend(self.map.pgs.keys().copied());
+        }
+        let is_replaced = match done(self.cluster.replace_osd(osd, &replacement, &lost, Txn::new())) {
             Ok(is_replaced) => is_replaced,
             Err(ClusterError::OsdUp { .. }) => false,
             Err(ClusterError::OsdInSync { .. }) => {
