@@ -653,8 +653,8 @@ impl Work<'_> {
                 let told = self.inquiry.osds().await?.into_iter().find(|view| view.osd == osd);
                 match told {
                     Some(mut view) if is_up && view.up => {
-                        // It is up before it reports itself to whoever answers this.
-                        view.path.get_or_insert_with(|| new.display().to_string());
+                        // It is up before it reports itself to whoever answers this, who knows of the drive before at most.
+                        view.path = Some(new.display().to_string());
                         return Ok(Box::new(view));
                     }
                     Some(OsdView { start_refused: Some(reason), .. }) if !is_up => bail!("{reason}"),
