@@ -95,4 +95,10 @@ fn seeds_that_failed_once_do_not_fail_again() {
     for seed in [1_001_240, 1_004_129, 1_753_316_152_578_302] {
         assert_survives(seed);
     }
+    // What arrived of a batch made the one whole that an opening had given up in its place.
+    for seed in [5_000_711, 5_004_178, 5_012_720, 5_013_929] {
+        assert_survives(seed);
+    }
+    // Both streams were full to the last block before any segment was free, and no batch could tell of the next one.
+    assert_survives(5_011_186);
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, ClusterId, ObjectKey, OsdUuid, PgId, ZERO_BLOCK_CRC32C, crc32c};
+use base::{BLOCK_BYTES, ClusterId, ObjectKey, OsdUuid, PgId, SECTOR_BYTES, ZERO_BLOCK_CRC32C, crc32c};
 use sim::contents::{Collision, Contents, Place};
 use sim::drive::SimDrive;
 use sim::lookalike;
@@ -495,6 +495,54 @@ fn a_batch_is_not_taken_for_whole_because_what_lay_there_before_has_its_checksum
             is_first && says_first,
             "the second write is taken for durable, and what is read is not what it wrote"
         );
+    }
+}
+
+/// A batch of so many blocks is torn, given up by an opening, and what is written in its place then is torn too: of the first
+/// one the front arrives, of the second one the rest. Answers the store that is opened on that.
+fn opened_over_two_torn_batches(
+    start: &Machine,
+    writes: [&dyn Fn(&mut Machine); 2],
+    blocks: u32,
+    front_bytes: usize,
+) -> Store {
+    let at = location(&start.store, 5).unwrap() + 1;
+    let bytes_at =
+        |drive: &SimDrive| -> Vec<u8> { (at..at + blocks).flat_map(|block| *drive.block(block)).collect() };
+    let mut drive = start.drive.copy();
+    // What lay there before has nothing in common with either.
+    drive.write(offset_of(at), &vec![0xa5; blocks as usize * BLOCK_BYTES]).unwrap();
+    let mut wholes = Vec::new();
+    for (number, write) in writes.into_iter().enumerate() {
+        let mut machine = Machine::open(drive, &options()).unwrap();
+        assert_eq!(location(&machine.store, 0), location(&start.store, 0), "a torn batch does not count");
+        drive = machine.drive.copy();
+        write(&mut machine);
+        machine.settle();
+        let (mut there, whole) = (bytes_at(&drive), bytes_at(&machine.drive));
+        let arrived = if number == 0 { 0..front_bytes } else { front_bytes..whole.len() };
+        there[arrived.clone()].copy_from_slice(&whole[arrived]);
+        drive.write(offset_of(at), &there).unwrap();
+        wholes.push(whole);
+    }
+    assert!(bytes_at(&drive) == wholes[0] && wholes[0] != wholes[1], "the first is there, to the last byte");
+    Machine::open(drive, &options()).unwrap().store
+}
+
+#[test]
+fn a_torn_batch_does_not_make_the_one_whole_that_was_given_up_in_its_place() {
+    let start = machine(3);
+    let zero = |machine: &mut Machine| machine.zero(0, 0, 2).unwrap();
+    let write = |machine: &mut Machine| {
+        machine.write(0, 0, &[9; BLOCK_BYTES]).unwrap();
+    };
+    // All headers of few records end in zeros. And a client that heard nothing sends the same data once more.
+    let all = [
+        opened_over_two_torn_batches(&start, [&zero, &write], 1, BLOCK_BYTES - SECTOR_BYTES),
+        opened_over_two_torn_batches(&start, [&write, &write], 2, BLOCK_BYTES),
+    ];
+    for store in all {
+        assert_eq!(location(&store, 0), location(&start.store, 0), "what was given up stays so");
     }
 }
 

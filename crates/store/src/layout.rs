@@ -79,8 +79,11 @@ pub struct Superblock {
     pub root: [Piece; ROOT_PIECES_MAX],
     /// Drawn when the drive was formatted, and told to nobody: batches are known by it.
     pub secret: Secret,
+    /// The first batch of the last opening, if it wrote one: from there on batches of earlier openings were given up. 0 where it
+    /// was not noted.
+    pub mount_begin: U64,
     /// Zeros.
-    pub reserved: [u8; 388],
+    pub reserved: [u8; 380],
 }
 const _: () = assert!(size_of::<Superblock>() == BLOCK_BYTES);
 

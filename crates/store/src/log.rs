@@ -169,7 +169,7 @@ impl Log {
             return false;
         }
         let blocks = batch.blocks() + kind.data_blocks(block_count);
-        let room = self.streams.room(HOT, segments);
+        let room = self.streams.room_to_take(HOT, segments);
         // A batch ends with its segment, so that little of it is wasted; the record begins the next one.
         let ends_segment = batch.record_count > 0 && batch.blocks() <= room && blocks > room;
         let has_room = room >= blocks || self.streams.has_next(HOT);
@@ -191,7 +191,7 @@ impl Log {
     pub(crate) fn cold_blocks_max(&self, segments: &Segments) -> u32 {
         let most =
             self.batch_blocks_max.max((COLD_BATCH_BYTES / BLOCK_BYTES) as u32).min(segments.blocks_each);
-        let room = self.streams.room(COLD, segments);
+        let room = self.streams.room_to_take(COLD, segments);
         if room >= 2 { room.min(most) } else { most }
     }
 

@@ -19,7 +19,10 @@
 //! go down along the log. M is in both superblocks, durably, before its first batch is written, so no two
 //! mounts have the same number. Of two candidates for one place, the later mount's counts, for it was written
 //! when the other had been given up. And should the new N rot, the old one does not stand in for it: every batch says
-//! with which its mount began, and what follows a batch of an earlier mount is that one.
+//! with which its mount began, and what follows a batch of an earlier mount is that one. Nor does a new N that is torn make the
+//! old one whole: most headers end in zeros, and a client that sends its write again sends the same data, so what arrives of
+//! the new one may be just what the old one lacked. The superblocks say with which batch M begins, and from there on
+//! batches of earlier mounts are none.
 //!
 //! # Damage is not the end of the log
 //! When the chain ends, the rest of the open segments is searched for later batches that say that the missing
@@ -47,6 +50,7 @@ use base::{
     BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use zerocopy::FromBytes;
 
 /// Whose OSD a drive holds, or `None` if it holds none.
@@ -84,6 +88,7 @@ impl Store {
         let fingerprints = recovery.fingerprints();
         let Recovery { contents, end, freed_pages, replayed_batches, replayed_blocks, .. } = recovery;
         found.mount = (found.mount.get() + 1).into();
+        found.mount_begin = (end.sequence.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
         // Also makes durable what was read from a drive's cache and now counts.
         superblock::write_both(device, &found)?;
@@ -425,6 +430,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     /// The next batch of the chain, wherever it is.
     fn next_batch(&mut self) -> Result<Option<Found>, OpenError> {
         let mut best: Option<Found> = None;
+        let mounts = self.mounts_of_next();
         for stream in 0..STREAMS {
             for (number, place) in places(&self.chain, stream).into_iter().enumerate() {
                 let segments = &self.contents.segments;
@@ -441,8 +447,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                 let (mount, mount_before) = (header.mount.get(), self.chain.mount.get());
                 let begin = header.mount_begin.get();
                 let is_begin = begin == 0 || begin == header.sequence.get();
-                let mount_fits = mount == mount_before
-                    || mount > mount_before && mount <= self.superblock.mount.get() && is_begin;
+                let mount_fits = mounts.contains(&mount) && (mount == mount_before || is_begin);
                 let is_later = best.as_ref().is_none_or(|best| mount > best.header.mount.get());
                 if is_next && (mount_fits || self.sabotage == Some(Sabotage::IgnoreMount)) && is_later {
                     best = Some(Found { header, block: bytes.to_vec(), place });
@@ -466,6 +471,14 @@ impl<'a, D: Device> Recovery<'a, D> {
             self.chain = found.end(&self.chain);
         }
         Ok(best)
+    }
+
+    /// The mounts by which the next batch of the chain may have been written: what earlier ones wrote in its place was given up.
+    fn mounts_of_next(&self) -> RangeInclusive<u64> {
+        let (last, begin) = (self.superblock.mount.get(), self.superblock.mount_begin.get());
+        let is_of_last = begin != 0 && self.chain.sequence.get() + 1 >= begin;
+        let first = if is_of_last { last } else { self.chain.mount.get() };
+        first..=last
     }
 
     /// The first data block of a batch.

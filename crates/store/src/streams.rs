@@ -22,6 +22,11 @@ pub(crate) struct Streams {
     next_is_announced: [bool; STREAMS],
 }
 
+/// Free segments that a stream may not take.
+fn kept_from(stream: usize) -> u32 {
+    if stream == HOT { RESERVE } else { 0 }
+}
+
 impl Streams {
     /// As the log's last batch has them.
     pub(crate) fn new(cursors: [Cursor; STREAMS], next_segment: [U32; STREAMS]) -> Streams {
@@ -32,6 +37,19 @@ impl Streams {
     /// Blocks left of a stream's segment.
     pub(crate) fn room(&self, stream: usize, segments: &Segments) -> u32 {
         segments.blocks_each - self.cursors[stream].block.get()
+    }
+
+    /// Blocks of that which a batch may take. A batch that left neither stream a place would be the last of all, as nothing could
+    /// tell any more of where to go on: so a block is kept.
+    pub(crate) fn room_to_take(&self, stream: usize, segments: &Segments) -> u32 {
+        let goes_on = self.has_next(stream) || self.other_goes_on(stream, segments);
+        self.room(stream, segments).saturating_sub(u32::from(!goes_on))
+    }
+
+    /// Whether the other stream has a place once a batch told of its next segment.
+    fn other_goes_on(&self, stream: usize, segments: &Segments) -> bool {
+        let goes_on = |other: usize| self.room(other, segments) > 0 || self.has_next(other);
+        (0..STREAMS).any(|other| other != stream && goes_on(other))
     }
 
     /// Whether a stream can go on when its segment is full, once that is announced.
@@ -59,8 +77,7 @@ impl Streams {
     }
 
     fn choose_next(&mut self, stream: usize, segments: &mut Segments) {
-        let keep = if stream == HOT { RESERVE } else { 0 };
-        self.next_segment[stream] = segments.take(keep);
+        self.next_segment[stream] = segments.take(kept_from(stream));
         self.next_is_announced[stream] = false;
     }
 
@@ -71,8 +88,14 @@ impl Streams {
         blocks: u32,
         segments: &mut Segments,
     ) -> Option<(u32, u32)> {
-        if self.room(stream, segments) < blocks {
+        if self.room_to_take(stream, segments) < blocks {
             let next = self.next_segment[stream].filter(|_| self.next_is_announced[stream])?;
+            let goes_on = blocks < segments.blocks_each
+                || segments.free_count() > kept_from(stream)
+                || self.other_goes_on(stream, segments);
+            if !goes_on {
+                return None;
+            }
             let old = self.cursors[stream].segment.get();
             segments.all[old as usize].state = SegmentState::Sealed;
             segments.try_free(old);
@@ -115,5 +138,29 @@ mod tests {
         let [next, _] = streams.announce();
         assert_eq!(streams.place(HOT, 3, &mut segments), Some((next.get(), 0)));
         assert!(!streams.waits_for_word(HOT, 13, &segments) && streams.waits_for_word(HOT, 14, &segments));
+    }
+
+    #[test]
+    fn the_last_place_of_all_is_kept_for_the_batch_that_tells_of_the_next_one() {
+        let cursor = |segment: u32, block: u32| Cursor { segment: segment.into(), block: block.into() };
+        for (stream, blocks) in [(HOT, [14, 16]), (COLD, [16, 14])] {
+            let mut segments = Segments::new(SEGMENTS_OFFSET + (1 << 20), 64 << 10);
+            let cursors = [cursor(0, blocks[HOT]), cursor(1, blocks[COLD])];
+            let mut streams = Streams::new(cursors, [NO_SEGMENT.into(); STREAMS]);
+            streams.replenish(&mut segments);
+            assert_eq!(streams.place(stream, 2, &mut segments), None, "none is free, and the other is full");
+            assert_eq!(streams.room_to_take(stream, &segments), 1);
+            assert!(streams.place(stream, 1, &mut segments).is_some());
+            assert_eq!(streams.place(stream, 1, &mut segments), None);
+            for segment in &mut segments.all[2..8] {
+                segment.state = SegmentState::Sealed;
+            }
+            segments.free_all_unused();
+            streams.replenish(&mut segments);
+            assert!(streams.waits_for_word(stream, 2, &segments));
+            assert!(streams.place(stream, 1, &mut segments).is_some(), "now it tells of the next one");
+            let next = streams.announce()[stream].get();
+            assert_eq!(streams.place(stream, 2, &mut segments), Some((next, 0)));
+        }
     }
 }

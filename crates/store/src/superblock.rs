@@ -118,7 +118,7 @@ pub(crate) fn fault(superblock: &Superblock, options: &Options) -> Option<&'stat
         Some(_) => segment_bytes > 0 && segment_bytes.is_multiple_of(BLOCK_BYTES as u64),
     };
     let device_bytes = SEGMENTS_OFFSET + SEGMENTS_MIN * segment_bytes..=DEVICE_BYTES_MAX;
-    let counts = [superblock.mount, superblock.sequence, superblock.covers];
+    let counts = [superblock.mount, superblock.sequence, superblock.covers, superblock.mount_begin];
     let checks = [
         (has_segments, "the size of segments in the superblock"),
         (device_bytes.contains(&superblock.device_bytes.get()), "the size of the drive in the superblock"),

@@ -63,6 +63,7 @@ const SUPERBLOCK: &[Field] = &[
     (offset_of!(Superblock, root) + offset_of!(Piece, crc32c), 4),
     (offset_of!(Superblock, root) + size_of::<Piece>() + offset_of!(Piece, location), 4),
     (offset_of!(Superblock, secret), 8),
+    (offset_of!(Superblock, mount_begin), 8),
 ];
 
 const HEADER: &[Field] = &[
