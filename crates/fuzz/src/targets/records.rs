@@ -34,7 +34,11 @@ const KINDS: [Choice; 21] = [
         r#"{"name":"pool","size":3,"min_size":2,"pg_count":64,"split_to":128,"pg_autoscale":true,
             "rule":{"failure_domain":"rack","device_class":"ssd"}}"#,
     ),
-    ("group", reads_back::<PgConfig>, r#"{"epoch":3,"primary":1,"in_sync":[1,2],"learners":[4]}"#),
+    (
+        "group",
+        reads_back::<PgConfig>,
+        r#"{"epoch":3,"primary":1,"in_sync":[1,2],"learners":[4],"history":2}"#,
+    ),
     (
         "volume",
         reads_back::<VolumeInfo>,

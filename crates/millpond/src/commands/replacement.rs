@@ -425,26 +425,8 @@ impl Work<'_> {
             self.check_accepted(&last, &map)?;
             let waiting = waiting(&map, osd, &last);
             if waiting.is_empty() {
-                let mut held = self.hold(new, old, info).await?;
-                // From here on nobody runs it. Until now it may have come up, and have become in sync.
-                let in_want = self.inquiry.osds().await?.into_iter().flat_map(|view| view.in_want).collect();
-                let map = self.cluster.map().await?;
-                let last = LastCopies::of(&map, osd, &in_want);
-                self.check_accepted(&last, &map)?;
-                self.leave_to_others(&last).await?;
-                held.new.erase().with_context(|| format!("{}: cannot erase it", new.display()))?;
-                let replacement = Replacement {
-                    uuid,
-                    path: new.display().to_string(),
-                    bytes: held.new.bytes(),
-                    class: held.new.class,
-                };
-                let along = self.along(runner, info.node, new, old).await?;
-                match self.cluster.replace_osd(osd, &replacement, &last.alone, along).await {
-                    Ok(true) => return Ok(uuid),
-                    // Something that this was decided by has changed.
-                    Ok(false) | Err(ClusterError::OsdInSync { .. }) => {}
-                    Err(error) => return Err(error.into()),
+                if self.exchange(uuid, runner, new, old, info).await? {
+                    return Ok(uuid);
                 }
             } else if must_be_out(&map, osd, &waiting) && info.admission == Admission::In {
                 output::notice(&format!(
@@ -468,6 +450,43 @@ impl Work<'_> {
         }
     }
 
+    /// Takes the drive, erases it, and gives it the OSD's number. False if something that this was decided by has changed.
+    async fn exchange(
+        &self,
+        uuid: OsdUuid,
+        runner: &Runner,
+        new: &Path,
+        old: Option<&Path>,
+        info: &OsdInfo,
+    ) -> anyhow::Result<bool> {
+        let osd = self.arguments.osd;
+        let mut held = self.hold(new, old, info).await?;
+        // From here on nobody runs it. Until now it may have come up, and may have become in sync.
+        let in_want = self.inquiry.osds().await?.into_iter().flat_map(|view| view.in_want).collect();
+        let map = self.cluster.map().await?;
+        if info_of(&map, osd)?.address.is_some() {
+            return Err(ClusterError::OsdUp { osd }.into());
+        }
+        let last = LastCopies::of(&map, osd, &in_want);
+        self.check_accepted(&last, &map)?;
+        if !waiting(&map, osd, &last).is_empty() {
+            return Ok(false);
+        }
+        self.leave_to_others(&last).await?;
+        held.new.erase().with_context(|| format!("{}: cannot erase it", new.display()))?;
+        let replacement = Replacement {
+            uuid,
+            path: new.display().to_string(),
+            bytes: held.new.bytes(),
+            class: held.new.class,
+        };
+        let along = self.along(runner, info.node, new, old).await?;
+        match self.cluster.replace_osd(osd, &replacement, &last.alone, along).await {
+            Err(ClusterError::OsdInSync { .. }) => Ok(false),
+            done => Ok(done?),
+        }
+    }
+
     /// Whether a person gives up the copies that may be the last good ones.
     fn check_accepted(&self, last: &LastCopies, map: &ClusterMap) -> anyhow::Result<()> {
         let name =
@@ -482,36 +501,8 @@ impl Work<'_> {
         let told: Vec<String> = refused
             .iter()
             .map(|pool| {
-                let LastOfPool { pgs, example, down, older, in_want } = &last.pools[*pool];
                 let of_all = map.pgs_of(**pool).count();
-                let names = |osds: &BTreeSet<OsdId>| {
-                    let names: Vec<String> = osds.iter().map(OsdId::to_string).collect();
-                    names.join(" and ")
-                };
-                let has = |osds: &BTreeSet<OsdId>| if osds.len() == 1 { "has" } else { "have" };
-                let mut more = Vec::new();
-                if !down.is_empty() {
-                    let is = if down.len() == 1 { "is" } else { "are" };
-                    more.push(format!(
-                        "{} {} one too, and {is} down: bring that back first",
-                        names(down),
-                        has(down)
-                    ));
-                }
-                if !older.is_empty() {
-                    more.push(format!(
-                        "what {} {} of them is older, and is given up with it",
-                        names(older),
-                        has(older)
-                    ));
-                }
-                if *in_want > 0 {
-                    more.push(format!(
-                        "in {in_want} of them the others want a sound copy of a block, and it may have that: bring it back first"
-                    ));
-                }
-                let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
-                format!("{pgs} of {of_all} placement groups of pool {}, {example} among them{more}", name(pool))
+                last.pools[*pool].in_words(&name(pool), of_all)
             })
             .collect();
         let flags: Vec<String> =
@@ -691,7 +682,7 @@ struct LastCopies {
 }
 
 /// Those of a pool.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LastOfPool {
     pgs: usize,
     example: PgId,
@@ -701,6 +692,32 @@ struct LastOfPool {
     older: BTreeSet<OsdId>,
     /// In how many of them it is not in sync, and the others want a sound copy of a block.
     in_want: usize,
+}
+
+impl LastOfPool {
+    /// What is given up with them, and by whom else it may be had, for a person.
+    fn in_words(&self, pool: &str, of_all: usize) -> String {
+        let LastOfPool { pgs, example, down, older, in_want } = self;
+        let who_has = |osds: &BTreeSet<OsdId>| {
+            let names: Vec<String> = osds.iter().map(OsdId::to_string).collect();
+            format!("{} {}", names.join(" and "), if osds.len() == 1 { "has" } else { "have" })
+        };
+        let mut more = Vec::new();
+        if !down.is_empty() {
+            let is = if down.len() == 1 { "is" } else { "are" };
+            more.push(format!("{} one too, and {is} down: bring that back first", who_has(down)));
+        }
+        if !older.is_empty() {
+            more.push(format!("what {} of them is older, and is given up with it", who_has(older)));
+        }
+        if *in_want > 0 {
+            more.push(format!(
+                "in {in_want} of them the others want a sound copy of a block, which it may have: bring it back first"
+            ));
+        }
+        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
+        format!("{pgs} of {of_all} placement groups of pool {pool}, {example} among them{more}")
+    }
 }
 
 impl LastCopies {
@@ -718,9 +735,7 @@ impl LastCopies {
             if !is_last && !is_wanted {
                 continue;
             }
-            let (pgs, in_want) = (0, 0);
-            let fresh =
-                || LastOfPool { pgs, example: *pg, down: BTreeSet::new(), older: BTreeSet::new(), in_want };
+            let fresh = || LastOfPool { example: *pg, ..LastOfPool::default() };
             let of_pool = last.pools.entry(pg.pool).or_insert_with(fresh);
             of_pool.pgs += 1;
             if is_wanted {
@@ -943,6 +958,9 @@ mod tests {
         let last = LastCopies::of(&map, OSD, &all);
         let of_pool = &last.pools[&PoolId(1)];
         assert_eq!((of_pool.pgs, of_pool.in_want, of_pool.example), (2, 2, pg(0)));
+        let told = of_pool.in_words("p", 4);
+        let begin = "2 of 4 placement groups of pool p, 1.0 among them (in 2 of them the others want";
+        assert!(told.starts_with(begin), "{told}");
         assert!(last.alone.is_empty() && last.with_others_down.is_empty(), "no group changes for it");
         assert!(LastCopies::of(&map, OSD, &BTreeSet::new()).pools.is_empty());
     }
@@ -954,8 +972,11 @@ mod tests {
         map.targets.insert(pg(0), vec![OSD, OsdId(2)]);
         let last = LastCopies::of(&map, OSD, &BTreeSet::new());
         let of_pool = &last.pools[&PoolId(1)];
-        assert_eq!(of_pool.older, BTreeSet::from([OsdId(1), OsdId(2)]));
-        assert_eq!(of_pool.down, BTreeSet::from([OsdId(2)]));
+        assert_eq!(
+            of_pool.in_words("p", 2),
+            "2 of 2 placement groups of pool p, 1.0 among them (osd.2 has one too, and is down: bring that back first; \
+             what osd.1 and osd.2 have of them is older, and is given up with it)"
+        );
     }
 
     #[test]

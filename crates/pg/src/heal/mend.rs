@@ -532,6 +532,23 @@ mod tests {
     }
 
     #[test]
+    fn a_group_wants_a_sound_copy_until_somebody_who_did_not_answer_brings_it() {
+        let mut pair = damaged();
+        (pair.block, pair.garbles) = (Some(vec![7; BLOCK_BYTES]), true);
+        assert!(pair.alone.osd.groups_in_want().is_empty());
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.alone.osd.groups_in_want(), [PG]);
+        assert!(pair.alone.osd.lost_blocks().is_empty(), "it may be had");
+        pair.garbles = false;
+        pair.turns(80);
+        pair.ask(&read);
+        pair.run();
+        assert!(pair.alone.osd.groups_in_want().is_empty());
+    }
+
+    #[test]
     fn a_block_that_nobody_has_is_lost_until_it_is_written_anew() {
         let mut pair = damaged();
         let read = pair.request(10).encode(Kind::Read);

@@ -183,8 +183,11 @@ impl Life {
         }
         let is_half_written = |block: u64| {
             let bytes = block * BLOCK_BYTES as u64..(block + 1) * BLOCK_BYTES as u64;
+            // Members agree when an epoch begins: half written is only what began before.
+            let (pg, ..) = self.place_of(volume, block);
+            let before = self.settled_since(pg).filter(|at| *at <= since).unwrap_or(self.world.now);
             self.world.spoiled.contains(&(volume, block))
-                && self.history.has_unfinished_write(operation, &bytes)
+                && self.history.has_unfinished_write(operation, &bytes, before)
         };
         blocks.into_iter().any(is_half_written).then_some(LOST_HALF_WRITTEN)
     }
@@ -192,15 +195,12 @@ impl Life {
     /// Whether a member in sync had for sure a sound copy of a block of a volume all the time since then, on a drive that
     /// could be read.
     fn was_readable(&self, volume: VolumeId, block: u64, since: u64) -> bool {
-        let (object, first) = (block / OBJECT_BLOCKS as u64, block % OBJECT_BLOCKS as u64);
-        let map = &self.registry.map;
-        let pg = map.pg_of(POOL, volume, object as u32).expect("the pool is there");
-        let (key, first) = (ObjectKey { pg, volume, object: object as u32 }, first as u16);
+        let (pg, object, first) = self.place_of(volume, block);
+        let key = ObjectKey { pg, volume, object };
         let config = &self.registry.map.pgs[&pg];
         let primary = &self.nodes[config.primary.0 as usize];
         // In another epoch others were asked.
-        let is_settled =
-            self.serving_since.get(&pg).is_some_and(|(epoch, at)| *epoch == config.epoch && *at <= since);
+        let is_settled = self.settled_since(pg).is_some_and(|at| at <= since);
         if !is_settled || !primary.is_running() || self.world.spoiled.contains(&(volume, block)) {
             return false;
         }
@@ -214,6 +214,19 @@ impl Life {
             let is_there = node.is_running() && !node.has_failed_drive();
             is_right && is_there && node.reads_since(since) && self.registry.is_in(*osd)
         })
+    }
+
+    /// Where a block of a volume lies: its group, its object, and the block of that.
+    fn place_of(&self, volume: VolumeId, block: u64) -> (PgId, u32, u16) {
+        let object = (block / OBJECT_BLOCKS as u64) as u32;
+        let pg = self.registry.map.pg_of(POOL, volume, object).expect("the pool is there");
+        (pg, object, (block % OBJECT_BLOCKS as u64) as u16)
+    }
+
+    /// Since when somebody serves a group in the newest epoch of it, if somebody does.
+    fn settled_since(&self, pg: PgId) -> Option<u64> {
+        let (epoch, at) = *self.serving_since.get(&pg)?;
+        (epoch == self.registry.map.pgs[&pg].epoch).then_some(at)
     }
 
     /// A block of one member in sync.

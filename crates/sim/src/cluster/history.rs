@@ -175,14 +175,16 @@ impl History {
         self.get(number).invoked
     }
 
-    /// Whether some of these bytes lie where a write other than `number` began of which nobody was told that it is done.
-    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>) -> bool {
+    /// Whether some of these bytes lie where a write other than `number` began, and did so before then, of which nobody was told
+    /// that it is done.
+    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>, before: u64) -> bool {
         let volume = self.get(number).step.volume;
-        (1..).zip(&self.operations).any(|(other, Operation { step, completed, .. })| {
+        (1..).zip(&self.operations).any(|(other, Operation { step, invoked, completed, .. })| {
             let begin = step.first_block * self.unit_bytes as u64;
             let end = begin + step.blocks * self.unit_bytes as u64;
             other != number
                 && *completed == PENDING
+                && *invoked < before
                 && matches!(step.kind, Kind::Write | Kind::Zero)
                 && step.volume == volume
                 && begin < bytes.end
@@ -545,6 +547,19 @@ mod tests {
         let parts =
             ["version 2 of 3 (operation 2)", "failed, as its client was told, seen by", "unknown end"];
         refused(read(&mut history, first, 10, 11), &parts);
+    }
+
+    #[test]
+    fn a_write_is_unfinished_while_nobody_was_told_and_only_if_it_began_before_then() {
+        let mut history = history();
+        done(&mut history, Kind::Write, 1, 2);
+        begin(&mut history, Kind::Write, 5);
+        let reading = begin(&mut history, Kind::Read, 7);
+        let block = |number: u64| number * BLOCK_BYTES as u64..(number + 1) * BLOCK_BYTES as u64;
+        assert!(history.has_unfinished_write(reading, &block(BLOCK), 6));
+        assert!(!history.has_unfinished_write(reading, &block(BLOCK), 5), "it began when members agreed");
+        assert!(!history.has_unfinished_write(reading, &block(BLOCK + 1), 6));
+        assert!(!history.has_unfinished_write(2, &block(BLOCK), 6), "it is that one itself");
     }
 
     #[test]

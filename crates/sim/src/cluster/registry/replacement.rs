@@ -27,7 +27,8 @@ impl Registry {
         }
     }
 
-    /// A node's drive is lost, with the last copies of these groups, and an operator who has a blank one gives them up.
+    /// A node's drive is lost, with the last copies of the groups that it alone is in sync in. An operator gives these up, and has
+    /// a blank one.
     pub(in crate::cluster) fn give_up(&mut self, node: usize) {
         self.is_to_be_replaced[node] = true;
         let osd = OsdId(node as u32);
