@@ -271,7 +271,7 @@ impl Router {
             Awaited::Write(operation) => {
                 let Some(operation) = cx.operations.get(operation) else { return };
                 let group = operation.group;
-                if status == Status::NoSpace && matches!(operation.purpose, Purpose::Cut(_)) {
+                if matches!(operation.purpose, Purpose::Cut(_)) {
                     cx.groups[group].pauses.tails_wait_for_room = true;
                 }
                 let pg = cx.groups[group].pg;

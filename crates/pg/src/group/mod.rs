@@ -40,7 +40,7 @@ pub(crate) struct Pauses {
     pub(crate) hand_over_after: Instant,
     /// A member left too much unread when it was sent a write last: clients' wait until it has taken some of it.
     pub(crate) is_member_behind: bool,
-    /// A member had no room for the last block of a volume that was made smaller: none is cut before it says that it has.
+    /// A member refused a cut, perhaps as it had no room for a volume's last block: none is cut while one says that it has none.
     pub(crate) tails_wait_for_room: bool,
 }
 
