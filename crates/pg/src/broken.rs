@@ -89,6 +89,8 @@ pub enum Sabotage {
     ObeyAnybody,
     /// A member obeys whoever says that it claimed an epoch later than the map shows.
     ObeyAnyQuery,
+    /// A member takes from the primary of a group what is about objects of other groups too.
+    TakeForeign,
     /// A client may do anything, whatever its key is good for.
     ForgetRights,
     /// Who is sent a client's fence answers without making sure of the other OSDs.
@@ -98,7 +100,7 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 30] = [
+    pub const ALL: [Sabotage; 31] = [
         Sabotage::BeginAtOne,
         Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,
@@ -128,6 +130,7 @@ impl Sabotage {
         Sabotage::TrustOldCopy,
         Sabotage::ObeyAnybody,
         Sabotage::ObeyAnyQuery,
+        Sabotage::TakeForeign,
         Sabotage::ForgetRights,
     ];
 }

@@ -134,6 +134,7 @@ fn clusters_survive_whatever_breaks() {
         ("a client means harm", 10),
         ("an OSD that holds nothing means harm", 5),
         ("a member means harm", 4),
+        ("a leader means harm", 3),
         ("a message of somebody who means harm", 5000),
     ] {
         assert!(total.coverage.of(what) >= times, "{what}: only {}", total.coverage.of(what));
@@ -281,6 +282,17 @@ fn who_has_the_key_of_a_member_spoils_nothing_that_it_did_not_lead() {
 }
 
 #[test]
+fn who_has_the_key_of_a_leader_spoils_nothing_of_the_groups_that_it_did_not_lead() {
+    let settings = Settings { scenario: Some(Scenario::HostileLeader), ..Settings::default() };
+    let mut total = Report::default();
+    for seed in 0..SCRIPTED_SEEDS {
+        total.merge(&cluster::run_guarded(seed, settings).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    let orders = total.coverage.of("an order about what another group has");
+    assert!(orders >= 5 * SCRIPTED_SEEDS, "only {orders}");
+}
+
+#[test]
 fn what_is_stale_is_told_by_its_version() {
     // Who is counted although it was given nothing has all blocks as they were, each with the checksum that it should have.
     let (scenario, sabotage) = (Some(Scenario::AwayPastTheLog), Some(Sabotage::CountLearner));
@@ -301,7 +313,7 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 30] = [
+const NOTICED_AT: [(Sabotage, u64); 31] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
@@ -332,6 +344,7 @@ const NOTICED_AT: [(Sabotage, u64); 30] = [
     (Sabotage::ForgetRights, 1),
     (Sabotage::ObeyAnybody, 4),
     (Sabotage::ObeyAnyQuery, 1),
+    (Sabotage::TakeForeign, 0),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -387,6 +400,7 @@ fn scenario_for(sabotage: Sabotage) -> Option<Scenario> {
         Sabotage::BeginAtOne => Some(Scenario::GivenUpAndBack),
         Sabotage::ForgetRights => Some(Scenario::HostileClient),
         Sabotage::ObeyAnybody | Sabotage::ObeyAnyQuery => Some(Scenario::HostileStranger),
+        Sabotage::TakeForeign => Some(Scenario::HostileLeader),
         Sabotage::ForgetTombstones => Some(Scenario::PoolRemovedWhileAway),
         Sabotage::ServeBeyondEnd | Sabotage::KeepBeyondEnd => Some(Scenario::ResizedUnderLoad),
         _ => None,

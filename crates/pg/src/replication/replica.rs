@@ -78,7 +78,8 @@ fn ordered_group(cx: &Context<'_, impl Io>, link: LinkId, replicate: &Replicate)
 /// A group that takes what its primary says of an object, if that is one of its own.
 fn that_holds(cx: &Context<'_, impl Io>, index: u32, key: &ObjectKey) -> Result<u32, Refusal> {
     let group = &cx.groups[index];
-    if group.holds(key) { Ok(index) } else { Err((Status::NotActive, group.epoch)) }
+    let is_taken = group.holds(key) || cx.breaks(Sabotage::TakeForeign);
+    if is_taken { Ok(index) } else { Err((Status::NotActive, group.epoch)) }
 }
 
 /// Has the store take what blocks of a group are to hold, if the bytes are those that were sent.

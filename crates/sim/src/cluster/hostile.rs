@@ -11,6 +11,8 @@
 //!   there: neither that it has something (an acknowledgement, a position, what a learner has, a block, a check), nor that it lets
 //!   another lead (a lease, a fence that is known). And it says nothing about groups that its OSD led at some time, for those it
 //!   may spoil. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
+//! - [`Malice::Leader`] has the key of a member that leads groups, and does what a member does. As the leader of these it orders
+//!   and pushes what is right in all but one thing: it is about objects that other groups have, which its OSD never led.
 //!
 //! Either may have clients fail that have volumes attached, by telling of generations that no map shows.
 //!
@@ -24,13 +26,13 @@ use super::world::{Input, MICROSECOND, MILLISECOND, Process, SECOND, World};
 use crate::random::Random;
 use base::map::ClusterMap;
 use base::{
-    Access, BLOCK_BYTES, ClientId, ClusterId, Generation, LinkId, ObjectKey, OsdId, Permission, PgId,
-    Principal, PublicKey,
+    Access, BLOCK_BYTES, BlockRange, ClientId, ClusterId, Generation, LinkId, OBJECT_BLOCKS, ObjectKey,
+    OsdId, Permission, PgId, Principal, PublicKey, crc32c,
 };
 use pg::Credential;
 use std::collections::BTreeMap;
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
-use wire::{Hello, Kind, Lease, Message, Role, Status, VERSIONS};
+use wire::{Hello, Kind, Lease, Message, Push, Replicate, Role, Status, VERSIONS};
 
 /// Who means harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +43,13 @@ pub enum Malice {
     Stranger,
     /// Somebody with the key of an OSD that runs, and that did not lead the groups which it hears of.
     Member,
+    /// Somebody with the key of an OSD that leads groups, who is after the others.
+    Leader,
 }
 
 /// Of a hundred lives, in how many there is which.
-const PERCENT: [(Malice, u64); 3] = [(Malice::Client, 12), (Malice::Stranger, 7), (Malice::Member, 6)];
+const PERCENT: [(Malice, u64); 4] =
+    [(Malice::Client, 12), (Malice::Stranger, 7), (Malice::Member, 6), (Malice::Leader, 5)];
 
 /// Whether OSDs that mean harm ask where members stand in epochs that no map shows yet.
 const ASKS_BEYOND_THE_MAP: bool = true;
@@ -136,7 +141,7 @@ impl Hostile {
                     if self.random.percent(80) { Permission::ReadWrite } else { Permission::Read };
                 Access::Pools(BTreeMap::from([(MALICE_POOL, permission)]))
             }
-            Malice::Stranger | Malice::Member => Access::Node(node_id(self.osd.0 as usize)),
+            Malice::Stranger | Malice::Member | Malice::Leader => Access::Node(node_id(self.osd.0 as usize)),
         };
         let principal = Principal { public_key: PublicKey([0x6d; 32]), access };
         // No map takes it away.
@@ -145,6 +150,11 @@ impl Hostile {
 
     fn is_osd(&self) -> bool {
         self.malice != Malice::Client
+    }
+
+    /// Whether it is the word of an OSD that holds something.
+    fn is_member(&self) -> bool {
+        matches!(self.malice, Malice::Member | Malice::Leader)
     }
 
     /// Looks at what came, as far as it reads at all.
@@ -236,7 +246,13 @@ impl Hostile {
 
     /// Says many things at once.
     fn burst(&mut self, line: usize, in_use: &InUse, life: &mut Life) {
-        let link = self.lines[line].link;
+        let Line { link, target, .. } = self.lines[line];
+        if self.malice == Malice::Leader
+            && let Some(bytes) = self.order_about_another_group(target, life)
+        {
+            life.world.coverage.count("an order about what another group has");
+            life.world.send(link, &bytes);
+        }
         let mut source = self.random.fork();
         let mut forger = Forger::new(in_use, move || source.next_u64());
         let count = self.random.choose(&[1, 3, 10, 30]);
@@ -263,10 +279,51 @@ impl Hostile {
         }
     }
 
+    /// What its OSD would order or push next as the leader of a group, but about an object that another group has at the one
+    /// who is told.
+    fn order_about_another_group(&mut self, target: OsdId, life: &Life) -> Option<Vec<u8>> {
+        let (osd, registry) = (self.osd, &life.registry);
+        let groups = registry.map.pgs_of(POOL).filter(|(_, config)| config.primary == osd);
+        let led: Vec<_> = groups.map(|(pg, config)| (pg, config.epoch)).collect();
+        let store = life.nodes.get(target.0 as usize)?.osd()?.store();
+        let is_of_others = |key: &ObjectKey| key.pg.pool == POOL && !registry.has_led(key.pg, osd);
+        let mut keys: Vec<ObjectKey> = store.objects().filter(is_of_others).collect();
+        if led.is_empty() || keys.is_empty() {
+            return None;
+        }
+        keys.sort_unstable();
+        let (pg, epoch) = led[self.random.index(led.len())];
+        let key = ObjectKey { pg, ..keys[self.random.index(keys.len())] };
+        let (_, last) = store.pg_position(pg)?;
+        let kind = self.random.choose(&[
+            Kind::ReplicateWrite,
+            Kind::ReplicateWrite,
+            Kind::ReplicateZero,
+            Kind::ReplicateZero,
+            Kind::PushWrite,
+            Kind::PushZero,
+            Kind::PushLost,
+        ]);
+        let range = match kind {
+            Kind::ReplicateZero | Kind::PushZero => BlockRange::whole(key),
+            _ => BlockRange::one(key, self.random.index(OBJECT_BLOCKS) as u16),
+        };
+        let (sequence, data) = (last.next(), [self.random.next_u64() as u8; BLOCK_BYTES]);
+        let (checksum, changed) = (crc32c(&data).to_le_bytes(), sequence.0.to_le_bytes());
+        let (order, push) = (Replicate { range, epoch, sequence, origin: 0 }, Push { range, epoch });
+        Some(match kind {
+            Kind::ReplicateWrite => [&order.encode(kind)[..], &checksum, &data].concat(),
+            Kind::ReplicateZero => order.encode(kind).to_vec(),
+            Kind::PushWrite => [&push.encode(kind)[..], &checksum, &changed, &data].concat(),
+            Kind::PushLost => [&push.encode(kind)[..], &checksum, &changed].concat(),
+            _ => push.encode(kind).to_vec(),
+        })
+    }
+
     /// What of a message it sends, if anything: see the module's documentation.
     fn as_far_as_it_may(&mut self, bytes: Vec<u8>, life: &Life) -> Option<Vec<u8>> {
         let kind = bytes.get(KIND_AT).and_then(|number| Kind::from_number(*number));
-        if self.malice == Malice::Member && kind.is_some_and(speaks_for_a_member) {
+        if self.is_member() && kind.is_some_and(speaks_for_a_member) {
             // Not half of it either: what follows might complete it.
             return None;
         }
@@ -299,7 +356,7 @@ impl Hostile {
             }
             _ => {}
         }
-        if self.malice == Malice::Stranger {
+        if !self.is_member() {
             return Some(bytes);
         }
         if let Message::Lease(lease) = message {
@@ -355,12 +412,21 @@ impl Life {
     pub(super) fn malice_begins(&mut self) {
         let nodes = self.nodes.len();
         let Some(hostile) = &mut self.hostile else { return };
-        if hostile.malice == Malice::Member {
-            // Rather one that leads nothing: more of what it says is nobody's word but its own.
-            let leads = |osd: &OsdId| self.registry.map.pgs.keys().any(|pg| self.registry.has_led(*pg, *osd));
+        if hostile.is_member() {
+            let groups = &self.registry.map.pgs;
+            let malice = hostile.malice;
+            let is_wanted = |osd: &OsdId| {
+                let led = groups.keys().filter(|pg| self.registry.has_led(**pg, *osd)).count();
+                match malice {
+                    // One that leads some, and is after the others.
+                    Malice::Leader => (1..groups.len()).contains(&led),
+                    // Rather one that leads nothing: more of what it says is nobody's word but its own.
+                    _ => led == 0,
+                }
+            };
             let first = hostile.random.index(nodes);
             let mut osds = (first..nodes).chain(0..first).map(|node| OsdId(node as u32));
-            hostile.osd = osds.find(|osd| !leads(osd)).unwrap_or(OsdId(first as u32));
+            hostile.osd = osds.find(is_wanted).unwrap_or(OsdId(first as u32));
         }
         hostile.is_at_work = true;
         let (process, credential) = (hostile.process, hostile.credential());
@@ -374,6 +440,7 @@ impl Life {
                 Malice::Client => "a client means harm",
                 Malice::Stranger => "an OSD that holds nothing means harm",
                 Malice::Member => "a member means harm",
+                Malice::Leader => "a leader means harm",
             },
         );
         let now = self.world.now;
@@ -463,11 +530,11 @@ mod tests {
     use base::{Epoch, Sequence};
 
     #[test]
-    fn a_quarter_of_all_lives_has_somebody_who_means_harm() {
+    fn three_in_ten_lives_have_somebody_who_means_harm() {
         let mut random = Random::new(1);
         let drawn: Vec<_> = (0..1000).map(|_| draw(&mut random)).collect();
         let count = |wanted| drawn.iter().filter(|one| **one == wanted).count();
-        assert!((680..820).contains(&count(None)), "{}", count(None));
+        assert!((630..770).contains(&count(None)), "{}", count(None));
         for (malice, _) in PERCENT {
             assert!(count(Some(malice)) > 30, "{malice:?}");
         }

@@ -60,6 +60,8 @@ pub enum Scenario {
     HostileStranger,
     /// Somebody with the key of a member does.
     HostileMember,
+    /// Somebody with the key of a member that leads groups is after the others, and all start anew behind that.
+    HostileLeader,
 }
 
 /// How long anything may take.
@@ -77,7 +79,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 15] = [
+    pub const ALL: [Scenario; 16] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -93,6 +95,7 @@ impl Scenario {
         Scenario::HostileClient,
         Scenario::HostileStranger,
         Scenario::HostileMember,
+        Scenario::HostileLeader,
     ];
 
     pub(super) fn plan(self, random: &mut Random) -> Plan {
@@ -110,7 +113,8 @@ impl Scenario {
             | Scenario::CaughtUpFromWhoCaughtUp
             | Scenario::HostileClient
             | Scenario::HostileStranger
-            | Scenario::HostileMember => 3,
+            | Scenario::HostileMember
+            | Scenario::HostileLeader => 3,
         };
         let mut plan = Plan::scripted(nodes, random);
         match self {
@@ -143,9 +147,16 @@ impl Scenario {
                 (plan.pgs, plan.regions, plan.region_blocks) = (1, MANY_REGIONS, 2);
                 plan.volume_objects = 3 * MANY_REGIONS + 3;
             }
-            Scenario::HostileClient | Scenario::HostileStranger | Scenario::HostileMember => {
+            Scenario::HostileClient
+            | Scenario::HostileStranger
+            | Scenario::HostileMember
+            | Scenario::HostileLeader => {
                 plan.clients = 2;
                 plan = plan.with_malice(self.malice().expect("these have somebody who means harm"));
+                if self == Scenario::HostileLeader {
+                    // Objects of several groups, of which nobody leads all.
+                    (plan.pgs, plan.regions) = (4, 2);
+                }
             }
             Scenario::AwayPastTheLog
             | Scenario::RottenWhileAway
@@ -161,6 +172,7 @@ impl Scenario {
             Scenario::HostileClient => Some(Malice::Client),
             Scenario::HostileStranger => Some(Malice::Stranger),
             Scenario::HostileMember => Some(Malice::Member),
+            Scenario::HostileLeader => Some(Malice::Leader),
             _ => None,
         }
     }
@@ -198,6 +210,10 @@ impl Life {
             Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,
             Scenario::HostileMember => self.work_beside_malice(Malice::Member)?,
+            Scenario::HostileLeader => {
+                self.work_beside_malice(Malice::Leader)?;
+                self.all_start_anew()?;
+            }
             Scenario::AwayPastTheLog => self.away_past_the_log()?,
             Scenario::DriveReplaced => self.drive_replaced()?,
             Scenario::PartedAndAway => self.parted_and_away()?,

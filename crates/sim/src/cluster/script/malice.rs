@@ -1,5 +1,6 @@
 //! Somebody means harm while clients work and nothing else is wrong: so what they wait for is its doing.
 
+use super::FOR_EVER;
 use crate::cluster::client::all_of;
 use crate::cluster::history::Kind;
 use crate::cluster::hostile::Malice;
@@ -28,13 +29,23 @@ impl Life {
         self.malice_ends();
         let (number, took) = self.history.slowest_since(began_at, self.world.now);
         // Who has the key of a member takes its connections away.
-        if malice != Malice::Member && took > OPERATION_MAX {
+        if !matches!(malice, Malice::Member | Malice::Leader) && took > OPERATION_MAX {
             return Err(format!(
                 "{} after {:.3} s, beside {malice:?}: {}",
                 self.history.describe(number),
                 took as f64 / SECOND as f64,
                 self.troubles()
             ));
+        }
+        Ok(())
+    }
+
+    /// One node after the other dies and starts anew: it does by its log once more what it did.
+    pub(super) fn all_start_anew(&mut self) -> Result<(), String> {
+        self.wait("that the cluster is whole again", Life::has_healed)?;
+        for node in 0..self.nodes.len() {
+            self.stop_node_for(node, false, "starts anew", FOR_EVER);
+            self.comes_back(node)?;
         }
         Ok(())
     }
