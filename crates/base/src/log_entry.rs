@@ -66,6 +66,12 @@ impl LogEntry {
         (self.first_block..self.end()).contains(&block)
     }
 
+    /// Whether it changed a block of an object. In which group that was is told elsewhere.
+    #[must_use]
+    pub fn is_about(&self, key: &ObjectKey, block: u16) -> bool {
+        (self.volume, self.object) == (key.volume, key.object) && self.covers(block)
+    }
+
     /// Whether it is of the write that a client calls `name`, or of a repair of it.
     #[must_use]
     pub fn is_of(&self, key: &ObjectKey, name: u64) -> bool {

@@ -121,10 +121,8 @@ impl Damage {
     /// The blocks of the groups this OSD is primary of that no member has a sound copy of, in order.
     pub(crate) fn lost_blocks(&self, disk: &mut Disk) -> Vec<LostBlock> {
         let mut lost = Vec::new();
-        for ((key, block), _) in self.lost.iter().filter(|((key, block), known)| {
-            known.is_for_good() && disk.location_of(*key, *block) == Some(known.location)
-        }) {
-            lost.push(LostBlock { pg: key.pg, volume: key.volume, object: key.object, block: *block });
+        for (key, block, _) in self.still_lost(disk).filter(|(.., known)| known.is_for_good()) {
+            lost.push(LostBlock { pg: key.pg, volume: key.volume, object: key.object, block });
         }
         lost.sort_unstable_by_key(|lost| (lost.volume, lost.object, lost.block));
         lost
@@ -132,11 +130,13 @@ impl Damage {
 
     /// The groups with a block of which nobody who answered had a sound copy, in order. Somebody may come back with one.
     pub(crate) fn groups_in_want(&self, disk: &mut Disk) -> BTreeSet<PgId> {
-        let wanting = self
-            .lost
-            .iter()
-            .filter(|((key, block), known)| disk.location_of(*key, *block) == Some(known.location));
-        wanting.map(|((key, _), _)| key.pg).collect()
+        self.still_lost(disk).map(|(key, ..)| key.pg).collect()
+    }
+
+    /// What nobody had, and was neither written anew nor moved since.
+    fn still_lost<'a>(&'a self, disk: &'a mut Disk) -> impl Iterator<Item = (ObjectKey, u16, &'a Lost)> {
+        let all = self.lost.iter().map(|((key, block), known)| (*key, *block, known));
+        all.filter(|(key, block, known)| disk.location_of(*key, *block) == Some(known.location))
     }
 }
 

@@ -76,6 +76,24 @@ pub(crate) struct Surroundings {
     pub(crate) unread: BTreeMap<LinkId, usize>,
 }
 
+impl Surroundings {
+    /// Of each message that was sent on a link and not looked at yet, what is picked.
+    pub(crate) fn told<T>(&mut self, link: LinkId, pick: impl FnMut(Message<'_>) -> Option<T>) -> Vec<T> {
+        let told = self.to.remove(&link).unwrap_or_default();
+        let (mut left, mut pick, mut picked) = (&told[..], pick, Vec::new());
+        while let Some((message, size)) = wire::parse(left).unwrap() {
+            picked.extend(pick(message));
+            left = &left[size..];
+        }
+        picked
+    }
+
+    /// How many positions were.
+    pub(crate) fn positions_told(&mut self, link: LinkId) -> usize {
+        self.told(link, |message| matches!(message, Message::Position(_)).then_some(())).len()
+    }
+}
+
 impl Network for Surroundings {
     fn connect(&mut self, address: SocketAddr) -> Option<LinkId> {
         self.dialled.push(address);
@@ -164,16 +182,34 @@ impl Alone {
         }
     }
 
-    /// A moment passes: the drive and the registry do what they were asked.
+    /// A moment passes.
     pub(crate) fn turn(&mut self) {
-        self.now = self.now + Duration::from_millis(50);
-        for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
-            self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
-        }
+        self.passes(Duration::from_millis(50));
+    }
+
+    /// So much time passes: the drive and the registry do what they were asked.
+    fn passes(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.drive_answers();
         for (pg, config) in std::mem::take(&mut self.io.proposals) {
             grant(&mut self.osd, &mut self.io, self.now, pg, config);
         }
         self.osd.end_turn(self.now, &mut self.io);
+    }
+
+    /// The drive does what it was asked, at this moment.
+    pub(crate) fn drive_answers(&mut self) {
+        for (token, buffer, result) in std::mem::take(&mut self.io.drive) {
+            self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
+        }
+    }
+
+    /// Whatever is under way comes to its end, at this moment.
+    pub(crate) fn settles(&mut self) {
+        for _ in 0..8 {
+            self.drive_answers();
+            self.osd.end_turn(self.now, &mut self.io);
+        }
     }
 
     /// What mechanisms do now, with what follows from it.
@@ -257,19 +293,25 @@ impl Alone {
         }
     }
 
+    /// What a client asks for that wants something of these blocks, for the first time.
+    pub(crate) fn request(&self, range: &BlockRange) -> wire::Request {
+        wire::Request {
+            request: 1,
+            key: range.key,
+            offset: u32::from(range.first_block) * BLOCK_BYTES as u32,
+            length: u32::from(range.block_count) * BLOCK_BYTES as u32,
+            epoch: self.osd.shared.groups[0].epoch,
+            generation: Generation(1),
+            origin: 0,
+            since: None,
+        }
+    }
+
     /// As [`Alone::order`], by a client that sent it before.
     pub(crate) fn send_again(&mut self, key: ObjectKey, first_block: u16, block_count: u16, origin: u64) {
         let (data, checksums) = content(first_block, block_count);
-        let request = wire::Request {
-            request: 1,
-            key,
-            offset: u32::from(first_block) * BLOCK_BYTES as u32,
-            length: data.len() as u32,
-            epoch: self.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin,
-            since: Some(Sequence(0)),
-        };
+        let range = BlockRange { key, first_block, block_count };
+        let request = wire::Request { origin, since: Some(Sequence(0)), ..self.request(&range) };
         self.with(|_, cx| write::handle_write(cx, LinkId(7), &request, &checksums, &data));
         self.run();
     }
@@ -373,18 +415,10 @@ impl Pair {
         });
     }
 
-    /// A moment passes: the drive and the registry do what they were asked, and the replica answers.
+    /// A moment passes, and the replica answers.
     pub(crate) fn turn(&mut self) {
-        let Alone { osd, io, now } = &mut self.alone;
-        *now = *now + Duration::from_millis(20);
-        for (token, buffer, result) in std::mem::take(&mut io.drive) {
-            osd.handle_file(*now, token, buffer, result, io);
-        }
-        for (pg, config) in std::mem::take(&mut io.proposals) {
-            grant(osd, io, *now, pg, config);
-        }
-        osd.end_turn(*now, io);
-        let bytes = io.to.remove(&self.link).unwrap_or_default();
+        self.alone.passes(Duration::from_millis(20));
+        let bytes = self.alone.io.to.remove(&self.link).unwrap_or_default();
         let answer = self.answer(&bytes);
         self.hears(&answer);
     }
@@ -491,16 +525,8 @@ impl Pair {
 
     /// A request for one block.
     pub(crate) fn request(&self, block: u16) -> wire::Request {
-        wire::Request {
-            request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
-            offset: u32::from(block) * BLOCK_BYTES as u32,
-            length: BLOCK_BYTES as u32,
-            epoch: self.alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        }
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        self.alone.request(&BlockRange::one(key, block))
     }
 }
 

@@ -282,15 +282,9 @@ impl Scene {
 
     /// Whatever is under way comes to its end, at the same moment.
     fn settles(&mut self) {
-        let Alone { osd, io, now } = &mut self.alone;
         // Leases are asked for as often whether somebody has just said something or not.
-        osd.shared.turn.active_at = *now;
-        for _ in 0..8 {
-            for (token, buffer, result) in std::mem::take(&mut io.drive) {
-                osd.handle_file(*now, token, buffer, result, io);
-            }
-            osd.end_turn(*now, io);
-        }
+        self.alone.osd.shared.turn.active_at = self.alone.now;
+        self.alone.settles();
     }
 
     fn say(&mut self, link: LinkId, bytes: &[u8]) -> Result<(), LinkError> {

@@ -172,23 +172,17 @@ impl PgLogs {
     pub(crate) fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
         let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
         let through = self.object_held_through(key);
-        let is_of = |entry: &&LogEntry| {
-            (entry.volume, entry.object) == (key.volume, key.object) && entry.covers(block)
-        };
-        let beyond = log.entries.iter().filter(|entry| entry.sequence > through).chain(&log.doubts);
+        let mut beyond = log.entries.iter().filter(|entry| entry.sequence > through).chain(&log.doubts);
         // A mend brings what was there, whatever becomes of it.
-        let mut changes = beyond.filter(is_of).filter(|entry| !entry.is_mend());
-        if changes.next().is_some() { Sequence(0) } else { through }
+        let is_in_doubt = beyond.any(|entry| entry.is_about(key, block) && !entry.is_mend());
+        if is_in_doubt { Sequence(0) } else { through }
     }
 
     /// See [`Store::writes_of`](crate::Store::writes_of); `last` is the sequence of the block's last change.
     pub(crate) fn writes_of(&self, key: &ObjectKey, block: u16, last: Sequence) -> Vec<LastWrite> {
         let none = PgLog::default();
         let log = self.groups.get(&key.pg).unwrap_or(&none);
-        let is_of = |entry: &&LogEntry| {
-            (entry.volume, entry.object) == (key.volume, key.object) && entry.covers(block)
-        };
-        let told = || log.entries.iter().chain(&log.doubts).filter(is_of);
+        let told = || log.entries.iter().chain(&log.doubts).filter(|entry| entry.is_about(key, block));
         let mut writes = Vec::new();
         let mut next = Some(last);
         while let Some(sequence) = next {
@@ -212,77 +206,80 @@ impl PgLogs {
         writes
     }
 
-    /// A group's log, which may be a new one; `None` if it is ahead.
-    fn log_to_change(&mut self, pg: PgId) -> Option<&mut PgLog> {
-        (!self.ahead.contains(&pg)).then(|| self.groups.entry(pg).or_default())
+    /// Changes a group's log, which may be a new one, unless it is ahead.
+    fn change(&mut self, pg: PgId, change: impl FnOnce(&mut PgLog)) {
+        if self.ahead.contains(&pg) {
+            return;
+        }
+        let log = self.groups.entry(pg).or_default();
+        self.before_bytes -= log.before_bytes();
+        change(log);
+        self.before_bytes += log.before_bytes();
     }
 
     /// A member that is catching up has everything of the objects up to this one.
     pub(crate) fn reached(&mut self, pg: PgId, object: (VolumeId, u32)) {
-        let Some(log) = self.log_to_change(pg) else { return };
-        if log.is_incomplete {
-            log.reached = log.reached.max(Some(object));
-        }
+        self.change(pg, |log| {
+            if log.is_incomplete {
+                log.reached = log.reached.max(Some(object));
+            }
+        });
     }
 
     /// Notes a write. What only makes members agree must not drive out what they have to agree about: of marks the last is
     /// kept, and repairs of one write are one entry as far as they follow each other, in place of earlier attempts.
     pub(crate) fn push(&mut self, pg: PgId, mut entry: LogEntry) {
         let entries_max = self.entries_max;
-        let Some(log) = self.log_to_change(pg) else { return };
-        // Replay goes over entries that the checkpoint may hold already.
-        if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
-            return;
-        }
-        if let Some(last) = log.entries.back().copied() {
-            let goes_on = repair_the_same(&entry, &last)
-                && entry.epoch == last.epoch
-                && entry.first_block == last.end();
-            if goes_on {
-                (entry.first_block, entry.block_count) = (last.first_block, entry.end() - last.first_block);
+        self.change(pg, |log| {
+            // Replay goes over entries that the checkpoint may hold already.
+            if log.entries.back().is_some_and(|last| last.sequence >= entry.sequence) {
+                return;
             }
-        }
-        if entry.is_mark() || entry.is_repair() {
-            log.entries.retain(|earlier| !supersedes(&entry, earlier));
-        }
-        // A checkpoint may hold more of them, made when more were kept.
-        while log.entries.len() >= entries_max {
-            log.begins = log.entries.pop_front().map_or(log.begins, |dropped| dropped.sequence.next());
-        }
-        log.entries.push_back(entry);
+            if let Some(last) = log.entries.back().copied() {
+                let goes_on = repair_the_same(&entry, &last)
+                    && entry.epoch == last.epoch
+                    && entry.first_block == last.end();
+                if goes_on {
+                    (entry.first_block, entry.block_count) =
+                        (last.first_block, entry.end() - last.first_block);
+                }
+            }
+            if entry.is_mark() || entry.is_repair() {
+                log.entries.retain(|earlier| !supersedes(&entry, earlier));
+            }
+            // A checkpoint may hold more of them, made when more were kept.
+            while log.entries.len() >= entries_max {
+                log.begins = log.entries.pop_front().map_or(log.begins, |dropped| dropped.sequence.next());
+            }
+            log.entries.push_back(entry);
+        });
     }
 
     /// A log begins anew: what the member had before says nothing any more.
     pub(crate) fn restart(&mut self, pg: PgId, entry: LogEntry) {
         let in_flight_max = self.in_flight_max();
-        let Some(log) = self.log_to_change(pg) else { return };
-        let bytes_until_now = log.before_bytes();
-        log.note_held(in_flight_max);
-        log.entries.clear();
-        log.begins = entry.sequence.next();
-        log.started = log.begins;
-        log.is_incomplete = true;
-        log.entries.push_back(entry);
-        let bytes = log.before_bytes();
-        self.before_bytes = self.before_bytes - bytes_until_now + bytes;
+        self.change(pg, |log| {
+            log.note_held(in_flight_max);
+            log.entries.clear();
+            log.begins = entry.sequence.next();
+            log.started = log.begins;
+            log.is_incomplete = true;
+            log.entries.push_back(entry);
+        });
     }
 
     /// The member leaves the group, and is about to delete what it has: nothing says any more that it has it.
     pub(crate) fn left(&mut self, pg: PgId, entry: LogEntry) {
         self.restart(pg, entry);
-        let Some(log) = self.log_to_change(pg) else { return };
-        let bytes_until_now = log.before_bytes();
-        (log.held, log.doubts) = (Vec::new(), Vec::new());
-        self.before_bytes -= bytes_until_now;
+        self.change(pg, |log| (log.held, log.doubts) = (Vec::new(), Vec::new()));
     }
 
     /// An epoch began in which the member is in sync.
     pub(crate) fn completed(&mut self, pg: PgId) {
-        let Some(log) = self.log_to_change(pg) else { return };
-        log.is_incomplete = false;
-        let bytes_until_now = log.before_bytes();
-        (log.reached, log.held, log.doubts) = (None, Vec::new(), Vec::new());
-        self.before_bytes -= bytes_until_now;
+        self.change(pg, |log| {
+            log.is_incomplete = false;
+            (log.reached, log.held, log.doubts) = (None, Vec::new(), Vec::new());
+        });
     }
 
     /// The group's modulus is known. It only grows: replay goes over what the checkpoint may hold already.

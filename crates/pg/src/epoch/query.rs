@@ -256,19 +256,8 @@ mod tests {
     use base::map::PgConfig;
     use base::{History, ObjectKey, PgId, PoolId};
     use std::sync::Arc;
-    use wire::Message;
 
     const PRIMARY: OsdId = OsdId(1);
-
-    fn positions(alone: &mut Alone, link: LinkId) -> usize {
-        let sent = alone.io.to.remove(&link).unwrap_or_default();
-        let (mut rest, mut count) = (&sent[..], 0);
-        while let Some((message, size)) = wire::parse(rest).unwrap() {
-            count += usize::from(matches!(message, Message::Position(_)));
-            rest = &rest[size..];
-        }
-        count
-    }
 
     fn next_epoch(alone: &Alone) -> Epoch {
         Epoch(alone.osd.shared.groups[0].epoch.0 + 1)
@@ -281,7 +270,7 @@ mod tests {
         let epoch = next_epoch(&alone);
         alone.is_led_by(PRIMARY, epoch);
         alone.query(link, PG, 1, epoch);
-        assert_eq!(positions(&mut alone, link), 1);
+        assert_eq!(alone.io.positions_told(link), 1);
         let group = &alone.osd.shared.groups[0];
         assert!(!group.is_led_here() && group.epoch == epoch && group.leader == Some(PRIMARY));
     }
@@ -295,13 +284,13 @@ mod tests {
         for link in [other, link] {
             alone.query(link, PG, 1, epoch);
         }
-        assert_eq!((positions(&mut alone, link), positions(&mut alone, other)), (0, 0));
+        assert_eq!((alone.io.positions_told(link), alone.io.positions_told(other)), (0, 0));
         assert!(alone.osd.shared.groups[0].is_active(), "it serves as if nobody had asked");
         // A map of something else.
         alone.is_led_by(OsdId(0), Epoch(epoch.0 - 1));
-        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 2));
+        assert_eq!((alone.io.positions_told(link), alone.osd.router.kept.len()), (0, 2));
         alone.is_led_by(PRIMARY, epoch);
-        assert_eq!((positions(&mut alone, link), positions(&mut alone, other)), (1, 0));
+        assert_eq!((alone.io.positions_told(link), alone.io.positions_told(other)), (1, 0));
         let group = &alone.osd.shared.groups[0];
         assert!(group.epoch == epoch && group.leader == Some(PRIMARY));
         assert_eq!(alone.osd.router.kept.len(), 0);
@@ -315,10 +304,10 @@ mod tests {
         alone.query(link, PG, 1, epoch);
         let later = Epoch(epoch.0 + 1);
         alone.is_led_by(PRIMARY, later);
-        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 0));
+        assert_eq!((alone.io.positions_told(link), alone.osd.router.kept.len()), (0, 0));
         assert_eq!(alone.osd.shared.groups[0].leader, None);
         alone.query(link, PG, 1, later);
-        assert_eq!(positions(&mut alone, link), 1);
+        assert_eq!(alone.io.positions_told(link), 1);
     }
 
     #[test]
@@ -335,7 +324,7 @@ mod tests {
         let heir = alone.connect(OsdId(2));
         alone.is_led_by(OsdId(2), epoch);
         alone.query(heir, PG, 1, epoch);
-        assert_eq!((positions(&mut alone, heir), positions(&mut alone, link)), (1, 0));
+        assert_eq!((alone.io.positions_told(heir), alone.io.positions_told(link)), (1, 0));
         // What was kept ends with its link.
         let now = alone.now;
         alone.osd.handle_closed(now, link, "a test", &mut alone.io);
@@ -350,7 +339,7 @@ mod tests {
         let young = PgId { pool: PoolId(2), index: 0 };
         let epoch = Epoch(5);
         alone.query(link, young, 1, epoch);
-        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 1));
+        assert_eq!((alone.io.positions_told(link), alone.osd.router.kept.len()), (0, 1));
         let mut map = (*alone.osd.shared.volumes.map).clone();
         map.revision += 1;
         map.pools.insert(young.pool, map.pools[&PG.pool].clone());
@@ -358,11 +347,15 @@ mod tests {
         map.pgs.insert(young, config);
         map.targets.insert(young, vec![PRIMARY]);
         alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
-        assert_eq!((positions(&mut alone, link), alone.osd.router.kept.len()), (0, 1), "it is no member yet");
+        assert_eq!(
+            (alone.io.positions_told(link), alone.osd.router.kept.len()),
+            (0, 1),
+            "it is no member yet"
+        );
         map.revision += 1;
         map.targets.insert(young, vec![PRIMARY, OsdId(0)]);
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
-        assert_eq!(positions(&mut alone, link), 1);
+        assert_eq!(alone.io.positions_told(link), 1);
     }
 
     #[test]
@@ -371,7 +364,7 @@ mod tests {
         let link = alone.connect(PRIMARY);
         let epoch = alone.osd.shared.groups[0].epoch;
         alone.query(link, PG, 1, epoch);
-        assert_eq!(positions(&mut alone, link), 0);
+        assert_eq!(alone.io.positions_told(link), 0);
         assert!(alone.osd.shared.groups[0].is_active(), "it leads that epoch itself");
     }
 
@@ -383,10 +376,10 @@ mod tests {
         let epoch = next_epoch(&alone);
         alone.is_led_by(PRIMARY, epoch);
         alone.query(link, PG, 1, epoch);
-        assert_eq!(positions(&mut alone, link), 0);
+        assert_eq!(alone.io.positions_told(link), 0);
         alone.osd.shared.groups[0].staged_count -= 1;
         alone.with(|_, cx| answer_pending(cx, 0));
-        assert_eq!(positions(&mut alone, link), 1);
+        assert_eq!(alone.io.positions_told(link), 1);
     }
 
     #[test]

@@ -149,11 +149,7 @@ pub(crate) fn has_same(cx: &Context<'_, impl Io>, operation: &Operation, osd: Os
     let BlockRange { key, first_block, .. } = operation.range;
     let Some(repairing) = cx.groups[operation.group].standing.repairing() else { return false };
     let Some(member) = repairing.others.iter().find(|member| member.osd == osd) else { return false };
-    let is_last = |entry: &LogEntry| {
-        !entry.is_mark()
-            && (entry.volume, entry.object) == (key.volume, key.object)
-            && entry.covers(first_block)
-    };
+    let is_last = |entry: &LogEntry| entry.is_about(&key, first_block);
     let place = |entry: LogEntry| (entry.sequence, entry.epoch);
     let own = cx.disk.store.pg_log(key.pg).rev().find(is_last).map(place);
     own == member.entries.iter().rev().copied().find(is_last).map(place)

@@ -718,17 +718,6 @@ mod tests {
         osd.handle_bytes(*now, link, bytes, io).unwrap();
     }
 
-    /// Of what was sent on a link since the last look, what is picked.
-    fn sent<T>(alone: &mut Alone, link: LinkId, pick: impl Fn(Message<'_>) -> Option<T>) -> Vec<T> {
-        let bytes = alone.io.to.remove(&link).unwrap_or_default();
-        let (mut left, mut picked) = (&bytes[..], Vec::new());
-        while let Some((message, size)) = wire::parse(left).unwrap() {
-            picked.extend(pick(message));
-            left = &left[size..];
-        }
-        picked
-    }
-
     #[test]
     fn a_zeroing_that_a_learner_has_before_its_primary_hides_no_block_that_it_has_too_many() {
         let mut alone = Alone::new();
@@ -767,7 +756,7 @@ mod tests {
             ObjectHeld { volume: VOLUME, object: 3, block_count: 2, has_doubts: 0, through: last_sequence };
         assert_eq!(alone.osd.store().block_count(&key), held.block_count);
         hears(&mut alone, link, &Page { pg: PG, epoch, is_last: true }.encode([held].into_iter()));
-        let asked = sent(&mut alone, link, |message| match message {
+        let asked = alone.io.told(link, |message| match message {
             Message::ListBlocks(of) => Some(of.key),
             _ => None,
         });
@@ -777,7 +766,7 @@ mod tests {
         let (of, doubted) = (ObjectEpoch { key, epoch }, [0; OBJECT_BLOCKS / 8]);
         hears(&mut alone, link, &Blocks { of, allocated: &allocated, doubted: &doubted }.encode());
         alone.run();
-        let zeros = sent(&mut alone, link, |message| match message {
+        let zeros = alone.io.told(link, |message| match message {
             Message::PushZero(push) => Some(push.range),
             _ => None,
         });

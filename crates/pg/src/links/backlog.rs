@@ -178,13 +178,9 @@ mod tests {
 
     /// How many leases were granted since the last time.
     fn granted(alone: &mut Alone, link: LinkId) -> usize {
-        let told = alone.io.to.remove(&link).unwrap_or_default();
-        let (mut count, mut at) = (0, 0);
-        while let Some((message, size)) = wire::parse(&told[at..]).unwrap() {
-            count += usize::from(matches!(message, Message::Lease(lease) if lease.granted_ttl_ms > 0));
-            at += size;
-        }
-        count
+        let is_grant =
+            |message: Message<'_>| matches!(message, Message::Lease(lease) if lease.granted_ttl_ms > 0);
+        alone.io.told(link, |message| is_grant(message).then_some(())).len()
     }
 
     fn activate() -> Vec<u8> {
@@ -219,9 +215,7 @@ mod tests {
         assert_eq!(alone.osd.shared.links.osd_mut(link).unwrap().received, 0, "and not handled out of order");
         // The drive writes.
         for _ in 0..8 {
-            for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
-                alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
-            }
+            alone.drive_answers();
             alone.osd.end_turn(alone.now, &mut alone.io);
         }
         let peer = alone.osd.shared.links.osd_mut(link).unwrap();

@@ -171,27 +171,19 @@ mod tests {
 
     /// What an OSD was told since the last time: which fetches were answered, and how many leases granted.
     fn told(alone: &mut Alone, link: LinkId) -> (Vec<u64>, usize) {
-        let told = alone.io.to.remove(&link).unwrap_or_default();
-        let (mut answered, mut granted, mut at) = (Vec::new(), 0, 0);
-        while let Some((message, size)) = wire::parse(&told[at..]).unwrap() {
-            match message {
-                Message::Fetched(fetched) => {
-                    assert_eq!(fetched.head.status, Status::Ok);
-                    answered.push(fetched.head.inquiry.request);
-                }
-                Message::Lease(lease) if lease.granted_ttl_ms > 0 => granted += 1,
-                _ => {}
+        let mut granted = 0;
+        let answered = alone.io.told(link, |message| match message {
+            Message::Fetched(fetched) => {
+                assert_eq!(fetched.head.status, Status::Ok);
+                Some(fetched.head.inquiry.request)
             }
-            at += size;
-        }
+            Message::Lease(lease) if lease.granted_ttl_ms > 0 => {
+                granted += 1;
+                None
+            }
+            _ => None,
+        });
         (answered, granted)
-    }
-
-    /// What the drive was asked for is read.
-    fn reads(alone: &mut Alone) {
-        for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
-            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
-        }
     }
 
     #[test]
@@ -202,39 +194,30 @@ mod tests {
         for request in 0..3 {
             comes(&mut alone, link, &[&fetch(request, epoch)[..], &lease].concat());
             ends_turn(&mut alone);
-            reads(&mut alone);
+            alone.drive_answers();
             assert_eq!(told(&mut alone, link), (vec![], 1), "what comes behind an inquiry is handled");
         }
         // It has taken some of it: what it asked first is answered first.
         alone.io.unread.remove(&link);
         comes(&mut alone, link, &fetch(3, epoch));
         ends_turn(&mut alone);
-        reads(&mut alone);
+        alone.drive_answers();
         assert_eq!(told(&mut alone, link), (vec![0, 1, 2, 3], 0));
         comes(&mut alone, link, &fetch(4, epoch));
-        reads(&mut alone);
+        alone.drive_answers();
         assert_eq!(told(&mut alone, link).0, [4], "nobody is before it any more");
     }
 
     #[test]
     fn a_position_is_told_to_who_takes_what_it_was_sent() {
         let (mut alone, link, epoch) = led();
-        let positions = |alone: &mut Alone| {
-            let told = alone.io.to.remove(&link).unwrap_or_default();
-            let (mut count, mut at) = (0, 0);
-            while let Some((message, size)) = wire::parse(&told[at..]).unwrap() {
-                count += usize::from(matches!(message, Message::Position(_)));
-                at += size;
-            }
-            count
-        };
         alone.io.unread.insert(link, UNREAD_BYTES_MAX + 1);
         alone.query(link, PG, 1, epoch);
         ends_turn(&mut alone);
-        assert_eq!(positions(&mut alone), 0);
+        assert_eq!(alone.io.positions_told(link), 0);
         alone.io.unread.remove(&link);
         ends_turn(&mut alone);
-        assert_eq!(positions(&mut alone), 1);
+        assert_eq!(alone.io.positions_told(link), 1);
     }
 
     #[test]
@@ -248,7 +231,7 @@ mod tests {
         while answered.len() < count as usize {
             assert_eq!(alone.osd.view().check_bounds(), Ok(()));
             assert!(!alone.io.drive.is_empty() && alone.io.drive.len() <= READS_MAX);
-            reads(&mut alone);
+            alone.drive_answers();
             answered.extend(told(&mut alone, link).0);
             ends_turn(&mut alone);
         }

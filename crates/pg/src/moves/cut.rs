@@ -476,11 +476,9 @@ mod tests {
 
     /// A moment passes, in which no map comes.
     fn step(alone: &mut Alone) {
+        alone.now = alone.now + Duration::from_millis(50);
+        alone.drive_answers();
         let Alone { osd, io, now } = alone;
-        *now = *now + Duration::from_millis(50);
-        for (token, buffer, result) in std::mem::take(&mut io.drive) {
-            osd.handle_file(*now, token, buffer, result, io);
-        }
         for (pg, config) in std::mem::take(&mut io.proposals) {
             osd.handle_proposal(*now, pg, Some(config), io);
         }

@@ -531,9 +531,7 @@ mod tests {
             alone.now = alone.now + std::time::Duration::from_millis(50);
             alone.osd.end_turn(alone.now, &mut alone.io);
             assert!(told(&alone).0.is_empty(), "it was only staged");
-            for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
-                alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
-            }
+            alone.drive_answers();
             assert!(told(&alone).0.is_empty() || !alone.holds(key) && told(&alone).1.is_empty());
         }
         // A crash right then changes nothing of it.

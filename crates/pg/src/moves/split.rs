@@ -277,9 +277,7 @@ mod tests {
         alone.osd.end_turn(alone.now, &mut alone.io);
         assert!(told(&alone).is_empty());
         for _ in 0..8 {
-            for (token, buffer, result) in std::mem::take(&mut alone.io.drive) {
-                alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
-            }
+            alone.drive_answers();
             alone.osd.end_turn(alone.now, &mut alone.io);
         }
         let entries = alone.osd.shared.disk.store.pg_log(PG).count();

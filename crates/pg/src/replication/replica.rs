@@ -301,18 +301,12 @@ mod tests {
 
     /// What comes on a link is handled, and is on stable media at the same moment.
     fn takes(alone: &mut Alone, link: LinkId, mut bytes: &[u8]) {
-        let Alone { osd, io, now } = alone;
         while !bytes.is_empty() {
             // Where a segment ends, the store takes no more before that is written.
-            let consumed = osd.handle_bytes(*now, link, bytes, io).unwrap().consumed;
+            let consumed = alone.osd.handle_bytes(alone.now, link, bytes, &mut alone.io).unwrap().consumed;
             assert!(consumed > 0, "{} bytes are left", bytes.len());
             bytes = &bytes[consumed..];
-            for _ in 0..8 {
-                for (token, buffer, result) in std::mem::take(&mut io.drive) {
-                    osd.handle_file(*now, token, buffer, result, io);
-                }
-                osd.end_turn(*now, io);
-            }
+            alone.settles();
         }
     }
 

@@ -203,22 +203,13 @@ mod tests {
     use super::*;
     use crate::io::reads_data;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
-    use base::Generation;
     use wire::{Kind, Message};
 
     #[test]
     fn the_more_clients_are_served_the_more_is_pushed_beside_them() {
         let mut alone = Alone::new();
-        let request = wire::Request {
-            request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
-            offset: 0,
-            length: 4 * BLOCK_BYTES as u32,
-            epoch: alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        };
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let request = alone.request(&BlockRange { key, first_block: 0, block_count: 4 });
         let least_pace = alone.pause_behind_pushes().as_micros();
         assert!((38_000..38_200).contains(&least_pace), "{least_pace} us");
         alone.with(|router, cx| {
@@ -243,16 +234,7 @@ mod tests {
         assert_eq!(extents.len(), 1, "one read of the drive brings all three");
         let location = extents[0].location.unwrap();
         alone.io.bad = Some(u64::from(location.0 + 1) * BLOCK_BYTES as u64);
-        let request = wire::Request {
-            request: 1,
-            key,
-            offset: 10 * BLOCK_BYTES as u32,
-            length: 3 * BLOCK_BYTES as u32,
-            epoch: alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        };
+        let request = alone.request(&BlockRange { key, first_block: 10, block_count: 3 });
         alone.io.sent.clear();
         alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
         alone.run();
@@ -282,16 +264,7 @@ mod tests {
         alone.osd.shared.disk.store.lookup(&key, 10, 3, &mut extents, &mut Vec::new());
         let location = extents[0].location.unwrap();
         alone.io.bad = Some(u64::from(location.0 + 1) * BLOCK_BYTES as u64);
-        let request = wire::Request {
-            request: 1,
-            key,
-            offset: 10 * BLOCK_BYTES as u32,
-            length: 3 * BLOCK_BYTES as u32,
-            epoch: alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        };
+        let request = alone.request(&BlockRange { key, first_block: 10, block_count: 3 });
         alone.io.sent.clear();
         alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
         let failed = std::mem::take(&mut alone.io.drive);

@@ -99,7 +99,7 @@ mod tests {
     use crate::testing::{Alone, PG, Pair, VOLUME};
     use base::figures::{RequestFigures, Traffic};
     use base::log_entry::REPAIR;
-    use base::{ClientId, Epoch, Generation, ObjectKey, crc32c};
+    use base::{BlockRange, ClientId, Epoch, Generation, ObjectKey, crc32c};
     use wire::{Kind, Message, ReplicateAck};
 
     #[test]
@@ -140,16 +140,7 @@ mod tests {
             alone.order(ObjectKey { object, ..key }, 0, 64, 0);
             object += 1;
         }
-        let request = wire::Request {
-            request: 2,
-            key,
-            offset: 0,
-            length: BLOCK_BYTES as u32,
-            epoch: alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        };
+        let request = wire::Request { request: 2, ..alone.request(&BlockRange::one(key, 0)) };
         let (writer, reader) = (LinkId(7), LinkId(8));
         let data = [5; BLOCK_BYTES];
         alone.with(|router, cx| {
@@ -206,16 +197,8 @@ mod tests {
         alone.send_again(key, 0, 2, 5);
         // Again: it is done already, and answered all the same.
         alone.send_again(key, 0, 2, 5);
-        let request = wire::Request {
-            request: 2,
-            key,
-            offset: 0,
-            length: 4 * BLOCK_BYTES as u32,
-            epoch: alone.osd.shared.groups[0].epoch,
-            generation: Generation(1),
-            origin: 0,
-            since: None,
-        };
+        let range = BlockRange { key, first_block: 0, block_count: 4 };
+        let request = wire::Request { request: 2, ..alone.request(&range) };
         alone.with(|router, cx| router.reads.handle_read(cx, link, &request));
         // Of nothing: it is answered without the drive.
         let hole = wire::Request { key: ObjectKey { object: 4, ..key }, ..request };
