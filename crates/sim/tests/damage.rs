@@ -547,6 +547,46 @@ fn a_torn_batch_does_not_make_the_one_whole_that_was_given_up_in_its_place() {
 }
 
 #[test]
+fn checkpoints_that_are_broken_off_leave_room_to_clean_until_one_is_complete() {
+    let drive_bytes = LOG_OFFSET_BYTES + 32 * u64::from(options().segment_bytes.unwrap());
+    let mut machine = Machine::format(SimDrive::new(drive_bytes, true, Random::new(1)), &options());
+    for object in 0..8 {
+        for write in 0..4 {
+            machine.write(object, 7 * write, &[object as u8 + 1; 7 * BLOCK_BYTES]).unwrap();
+            machine.settle();
+        }
+    }
+    // Of each segment something stays live.
+    for object in 0..8 {
+        for write in 0..4 {
+            machine.zero(object, 7 * write, 5).unwrap();
+        }
+    }
+    let mut drive = machine.shut_down();
+    for round in 0..24 {
+        let mut machine = Machine::open(drive, &options()).unwrap();
+        machine.store.renew_checkpoint();
+        // All of it is durable, but no superblock points there.
+        while !machine.drive.flying_writes().any(|(block, _)| block == 0) {
+            assert!(machine.step(), "checkpoint {round} is stuck: {:?}", machine.store.statistics());
+        }
+        drive = machine.drive.copy();
+    }
+    let mut machine = Machine::open(drive, &options()).unwrap().restart();
+    machine.write(0, 0, &[9; BLOCK_BYTES]).unwrap();
+    machine.settle();
+    machine.store.verify().unwrap();
+    assert_eq!(machine.durable(), 1);
+    for object in 0..8 {
+        for write in 0..4 {
+            let mut checksums = Vec::new();
+            machine.store.lookup(&Machine::key(object), 7 * write + 5, 2, &mut Vec::new(), &mut checksums);
+            assert_eq!(checksums, [crc32c(&[object as u8 + 1; BLOCK_BYTES]); 2]);
+        }
+    }
+}
+
+#[test]
 fn a_drive_of_another_cluster_or_another_osd_is_refused() {
     let mut drive = machine(1).shut_down();
     let identity = Machine::identity();

@@ -70,6 +70,10 @@ pub(crate) struct Checkpoint {
     begun_at: u64,
     /// Space is short until one was written.
     is_wanted: bool,
+    /// It goes on once cleaning made room.
+    waits_for_room: bool,
+    /// Cleaning cannot make any: it may take what is left.
+    may_take_last: bool,
     /// The next one is to be whole, whether there is news or not.
     is_renewal: bool,
     end: Option<LogEnd>,
@@ -101,6 +105,8 @@ impl Checkpoint {
             phase: Phase::Idle,
             begun_at: 0,
             is_wanted: false,
+            waits_for_room: false,
+            may_take_last: false,
             is_renewal: false,
             end: None,
             queue: Vec::new(),
@@ -150,6 +156,16 @@ impl Checkpoint {
     /// Space is short until one more was written.
     pub(crate) fn want(&mut self) {
         self.is_wanted = true;
+    }
+
+    /// Whether one that is under way cannot go on before cleaning made room.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.waits_for_room
+    }
+
+    /// There is nothing to clean that would make room for it.
+    pub(crate) fn take_last(&mut self) {
+        self.may_take_last = true;
     }
 
     /// The next one writes everything anew.
@@ -209,6 +225,7 @@ impl Checkpoint {
 
     fn begin(&mut self, contents: &Contents, log: &Log) {
         self.is_wanted = false;
+        self.may_take_last = false;
         self.end = Some(log.durable);
         self.phase = Phase::Pages;
         self.begun_at = log.appended_blocks;
@@ -273,13 +290,22 @@ impl Checkpoint {
         let kind = if key.is_some() { RecordKind::Page } else { RecordKind::Root };
         let blocks = bytes.len().div_ceil(BLOCK_BYTES) as u16;
         let blocks_max = log.cold_blocks_max(&turn.contents.segments).max(u32::from(blocks) + 1);
-        if log.open_cold().as_ref().is_some_and(|batch| !batch.fits(kind, blocks, blocks_max))
+        // Where nothing is pending, it is what cleaning moved.
+        let is_cleaning = self.pending.is_empty();
+        if log.open_cold().as_ref().is_some_and(|batch| is_cleaning || !batch.fits(kind, blocks, blocks_max))
             && !self.seal(turn)
         {
             return false;
         }
         let log = &mut *turn.log;
         if log.open_cold().is_none() {
+            // What one that was broken off took is not free before the next one is complete: where that took the last
+            // segment and was broken off too, there would be none to move anything to.
+            let leaves_room = log.leaves_room_to_clean(u32::from(blocks) + 1, &turn.contents.segments);
+            self.waits_for_room = !leaves_room && !self.may_take_last;
+            if self.waits_for_room {
+                return false;
+            }
             *log.open_cold() = log.slots.take();
         }
         let Some(batch) = log.open_cold() else { return false };

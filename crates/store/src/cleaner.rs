@@ -71,6 +71,12 @@ fn begins_below(segments: &Segments) -> u32 {
     RESERVE + 2 + segments.count() / 16
 }
 
+/// Whether cleaning that segment gives back what it takes, where nothing else is free to take: not what becomes free by a
+/// checkpoint only, for which there would be no room then.
+fn is_worth_the_last(index: u32, segments: &Segments) -> bool {
+    segments.free_count() > 0 || segments.frees_at_once(index)
+}
+
 impl Cleaner {
     /// The foreground wrote.
     pub(crate) fn grant(&mut self, blocks: u32) {
@@ -83,13 +89,15 @@ impl Cleaner {
         if log.cold_is_reserved {
             return;
         }
+        let is_starving = log.is_starving || checkpoint.waits_for_room();
+        let segments = &contents.segments;
         // What was live in the victim may have died meanwhile, and the segment been freed.
-        let is_freed = |victim: u32| contents.segments.all[victim as usize].state != SegmentState::Sealed;
-        if self.victim.is_some_and(is_freed) {
+        let is_freed = |victim: u32| segments.all[victim as usize].state != SegmentState::Sealed;
+        let is_of_use = |victim: u32| !is_freed(victim) && is_worth_the_last(victim, segments);
+        if self.victim.is_some_and(|victim| !is_of_use(victim)) {
             self.victim = None;
             self.drained_with = None;
         }
-        let segments = &contents.segments;
         if self.victim.is_none() && segments.free_count() >= begins_below(segments) {
             self.foreground_seen = log.client_blocks;
             return;
@@ -108,7 +116,7 @@ impl Cleaner {
                 return;
             }
             let Some(victim) = self.victim else { return };
-            if !self.pace_allows(victim, &contents.segments, log) {
+            if !self.pace_allows(victim, &contents.segments, log, is_starving) {
                 return;
             }
             let written = contents.segments.all[victim as usize].written;
@@ -143,14 +151,14 @@ impl Cleaner {
     }
 
     /// A little more is moved than the foreground writes, the more so the fewer segments are free.
-    fn pace_allows(&mut self, victim: u32, segments: &Segments, log: &Log) -> bool {
+    fn pace_allows(&mut self, victim: u32, segments: &Segments, log: &Log, is_starving: bool) -> bool {
         let free = segments.free_count();
         let is_idle = log.foreground_is_idle();
         let written = (log.client_blocks - self.foreground_seen) as i64;
         self.foreground_seen = log.client_blocks;
-        if log.is_starving || is_idle || free <= RESERVE + 1 {
+        if is_starving || is_idle || free <= RESERVE + 1 {
             self.credit = 0;
-            return log.is_starving || !is_idle || self.idle_budget > 0;
+            return is_starving || !is_idle || self.idle_budget > 0;
         }
         let segment = &segments.all[victim as usize];
         let blocks = i64::from(segments.blocks_each);
@@ -164,7 +172,8 @@ impl Cleaner {
 
     fn choose_victim(&mut self, contents: &mut Contents, log: &Log, checkpoint: &mut Checkpoint) -> bool {
         let now = log.durable.sequence.get();
-        let (is_idle, is_starving) = (log.foreground_is_idle(), log.is_starving);
+        let is_idle = log.foreground_is_idle();
+        let is_starving = log.is_starving || checkpoint.waits_for_room();
         if is_idle && !is_starving && self.idle_budget <= 0 {
             return false;
         }
@@ -179,6 +188,10 @@ impl Cleaner {
             }
             if segment.live == 0 && segment.pages == 0 {
                 waiting_for_checkpoint += 1;
+                continue;
+            }
+            if !is_worth_the_last(index as u32, segments) {
+                waiting_for_checkpoint += u32::from(segment.pages == 0);
                 continue;
             }
             // Moving pages takes a checkpoint, which leaves pages elsewhere: not for the sake of tidiness.
@@ -203,7 +216,12 @@ impl Cleaner {
             checkpoint.want();
             self.idle_budget -= i64::from(PIECE_BLOCKS);
         }
-        let Some((_, victim)) = best else { return false };
+        let Some((_, victim)) = best else {
+            if checkpoint.waits_for_room() && log.in_flight.is_empty() {
+                checkpoint.take_last();
+            }
+            return false;
+        };
         if segments.all[victim as usize].pages > 0 && checkpoint.is_idle() {
             // Its pages move with the next checkpoint.
             for (_, object) in contents.index.iter_mut() {

@@ -195,6 +195,11 @@ impl Log {
         if room >= 2 { room.min(most) } else { most }
     }
 
+    /// Whether a cold batch of `blocks` leaves cleaning a segment to go on in.
+    pub(crate) fn leaves_room_to_clean(&self, blocks: u32, segments: &Segments) -> bool {
+        self.streams.leaves_next(COLD, blocks, segments)
+    }
+
     /// Whether one more cold batch may be under way.
     pub(crate) fn cold_may_go(&self) -> bool {
         self.in_flight.count(COLD) < COLD_IN_FLIGHT_MAX

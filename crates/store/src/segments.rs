@@ -134,6 +134,12 @@ impl Segments {
         Some(segment)
     }
 
+    /// Whether it becomes free as soon as no block in it is live, and no checkpoint must be written before.
+    pub(crate) fn frees_at_once(&self, index: u32) -> bool {
+        let segment = &self.all[index as usize];
+        segment.pages == 0 && segment.last_sequence <= self.covers
+    }
+
     /// Makes a sealed segment free if nothing needs it any more.
     pub(crate) fn try_free(&mut self, index: u32) {
         let segment = &self.all[index as usize];

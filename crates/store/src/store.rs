@@ -161,7 +161,8 @@ impl Store {
     }
 
     fn advance_cleaning(&mut self, actions: &mut Vec<Action>) {
-        if self.shutdown == Shutdown::No && self.failure.is_none() {
+        let is_needed = self.shutdown == Shutdown::No || self.checkpoint.waits_for_room();
+        if is_needed && self.failure.is_none() {
             let mut turn = Turn { contents: &mut self.contents, log: &mut self.log, actions };
             self.cleaner.advance(&mut self.checkpoint, &mut turn);
         }

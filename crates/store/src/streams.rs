@@ -57,6 +57,12 @@ impl Streams {
         self.next_segment[stream].is_some()
     }
 
+    /// Whether a stream still has a next segment behind a batch of `blocks`.
+    pub(crate) fn leaves_next(&self, stream: usize, blocks: u32, segments: &Segments) -> bool {
+        let is_in_this = blocks <= self.room_to_take(stream, segments);
+        if is_in_this { self.has_next(stream) } else { segments.free_count() > kept_from(stream) }
+    }
+
     /// Whether a batch of one block has a place.
     pub(crate) fn has_place(&self, stream: usize, segments: &Segments) -> bool {
         self.room(stream, segments) > 0 || self.has_next(stream) && self.next_is_announced[stream]
