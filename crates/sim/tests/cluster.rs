@@ -191,6 +191,11 @@ fn a_rotten_block_is_not_mended_by_an_older_one_of_the_same_checksum() {
 }
 
 #[test]
+fn a_block_that_was_mended_once_is_mended_again_by_who_went_away_behind_that() {
+    assert_plays(Scenario::MendedBeforeItRots);
+}
+
+#[test]
 fn a_deep_scrub_finds_a_copy_that_differs_behind_equal_checksums() {
     assert_plays(Scenario::ForgedBehindChecksums);
 }

@@ -59,7 +59,7 @@ pub use actions::{
 pub use device::{Device, DeviceError};
 pub use error::{FormatError, OpenError};
 pub use layout::{RecordKind, Secret};
-pub use pg_log::{IN_FLIGHT_MAX, LastWrite, PG_LOG_ENTRIES};
+pub use pg_log::{Currency, IN_FLIGHT_MAX, LastWrite, PG_LOG_ENTRIES};
 pub use recovery::identify;
 pub use store::Store;
 pub use superblock::{DEVICE_BYTES_MIN, format};

@@ -31,6 +31,28 @@ pub struct LastWrite {
     pub sequence: Sequence,
     /// The epoch in which it was ordered, if the group's log tells of it.
     pub epoch: Option<Epoch>,
+    /// The group's log tells that it brought what was there before.
+    pub is_mend: bool,
+}
+
+impl LastWrite {
+    fn is_same(&self, other: &LastWrite) -> bool {
+        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach. Of what was pushed they
+        // tell nothing; and it may be the only sound copy.
+        self.sequence == other.sequence
+            && self.epoch.is_none_or(|own| other.epoch.is_none_or(|epoch| own == epoch))
+    }
+}
+
+/// How current a copy of a block is, as far as the member that has it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Currency {
+    /// It is as the group's order has it up to this sequence, for sure; 0 if nothing is.
+    pub through: Sequence,
+    /// Its last change, if that is known exactly.
+    pub last: Option<LastWrite>,
+    /// If that mended what was there before, and the log tells of it: the write that it was made from.
+    pub before: Option<LastWrite>,
 }
 
 /// Whether both repair the same write.
@@ -168,8 +190,8 @@ impl PgLogs {
         now.max(log.held_before(object))
     }
 
-    /// See [`Store::held_through`](crate::Store::held_through).
-    pub(crate) fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
+    /// The same of one block, which may be in doubt.
+    fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
         let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
         let through = self.object_held_through(key);
         let mut beyond = log.entries.iter().filter(|entry| entry.sequence > through).chain(&log.doubts);
@@ -178,8 +200,55 @@ impl PgLogs {
         if is_in_doubt { Sequence(0) } else { through }
     }
 
-    /// See [`Store::writes_of`](crate::Store::writes_of); `last` is the sequence of the block's last change.
-    pub(crate) fn writes_of(&self, key: &ObjectKey, block: u16, last: Sequence) -> Vec<LastWrite> {
+    /// See [`Store::currency`](crate::Store::currency); `last` is the sequence of the block's last change.
+    pub(crate) fn currency(&self, key: &ObjectKey, block: u16, last: Option<Sequence>) -> Currency {
+        let writes = last.map_or_else(Vec::new, |last| self.writes_of(key, block, last));
+        let held = self.held_through(key, block);
+        // Or else a push brought what is newer than what it was sure of.
+        let is_as_held = writes.first().is_none_or(|last| last.sequence <= held || last.is_mend);
+        let before = writes.iter().skip(1).last().filter(|write| !write.is_mend).copied();
+        let through = if is_as_held { held } else { Sequence(0) };
+        Currency { through, last: writes.first().copied(), before }
+    }
+
+    /// See [`Store::is_current`](crate::Store::is_current); `changed` is the sequence of the block's last change or a later one,
+    /// `last` the same if it is known exactly.
+    pub(crate) fn is_current(
+        &self,
+        key: &ObjectKey,
+        block: u16,
+        changed: Sequence,
+        last: Option<Sequence>,
+        theirs: &Currency,
+    ) -> bool {
+        let Some(log) = self.groups.get(&key.pg) else { return false };
+        let writes = last.map_or_else(Vec::new, |last| self.writes_of(key, block, last));
+        let mut told = theirs.last.into_iter().chain(theirs.before);
+        if told.any(|theirs| writes.iter().any(|own| own.is_same(&theirs))) {
+            return true;
+        }
+        let oldest = writes.last();
+        // By then was written what the block has, here: of what was written before the log begins, only that is known.
+        let is_older_than_log = oldest.is_some_and(|oldest| {
+            let is_before = |entry: &LogEntry| entry.is_about(key, block) && entry.sequence < oldest.sequence;
+            oldest.is_mend && log.begins > Sequence(0) && !log.entries.iter().any(is_before)
+        });
+        let known = oldest.map_or(changed, |oldest| oldest.sequence);
+        let before_log = Sequence(log.begins.0.saturating_sub(1));
+        let written_by = if is_older_than_log { known.min(before_log) } else { known };
+        let next = log.entries.iter().find(|entry| entry.sequence >= written_by).map(|entry| entry.epoch);
+        let epoch = oldest.filter(|oldest| !oldest.is_mend).and_then(|oldest| oldest.epoch).or(next);
+        // A mend brings what all members had agreed on before it, in the history of its epoch.
+        let has_it_by_mend =
+            theirs.last.filter(|last| last.is_mend && last.sequence > written_by).is_some_and(|mend| {
+                mend.epoch.zip(epoch).is_some_and(|(theirs, written_in)| written_in <= theirs)
+            });
+        theirs.through >= written_by || has_it_by_mend
+    }
+
+    /// The writes by which a block has what it has, the newest first: its last change, of the sequence `last`, and if that mended
+    /// what was there before, the one before, as far as the group's log tells.
+    fn writes_of(&self, key: &ObjectKey, block: u16, last: Sequence) -> Vec<LastWrite> {
         let none = PgLog::default();
         let log = self.groups.get(&key.pg).unwrap_or(&none);
         let told = || log.entries.iter().chain(&log.doubts).filter(|entry| entry.is_about(key, block));
@@ -187,21 +256,25 @@ impl PgLogs {
         let mut next = Some(last);
         while let Some(sequence) = next {
             let mut same = told().filter(|entry| entry.sequence == sequence);
-            // Mends of blocks that follow each other are one entry.
-            let merged = || told().filter(|entry| entry.is_mend() && entry.sequence > sequence);
+            // Mends of blocks that follow each other are one entry. What was dropped from the log was no part of one in it.
+            let is_told = |entry: &LogEntry| sequence >= log.begins || log.doubts.contains(entry);
+            let is_merged =
+                |entry: &&LogEntry| entry.is_mend() && entry.sequence > sequence && is_told(entry);
+            let merged = || told().filter(is_merged);
             let first = same.next().or_else(|| merged().min_by_key(|entry| entry.sequence));
             // The log and what it was before may tell of two that got the same sequence.
             let entry = first.filter(|entry| same.all(|other| other.epoch == entry.epoch));
-            writes.push(LastWrite { sequence, epoch: entry.map(|entry| entry.epoch) });
-            let Some(mend) = entry.filter(|entry| entry.is_mend()) else { break };
+            let mend = entry.filter(|entry| entry.is_mend());
+            writes.push(LastWrite {
+                sequence,
+                epoch: entry.map(|entry| entry.epoch),
+                is_mend: mend.is_some(),
+            });
+            let Some(mend) = mend else { break };
             let before = || told().filter(|entry| entry.sequence < sequence);
             // What came in a later epoch the mend knew nothing of.
             let is_one_history = before().all(|entry| entry.epoch <= mend.epoch);
             next = before().map(|entry| entry.sequence).max().filter(|_| is_one_history);
-            if next.is_none() && !log.entries.contains(mend) {
-                // It brought what this member had before it began to lag: how far that goes it is sure of.
-                writes.pop();
-            }
         }
         writes
     }
@@ -603,16 +676,77 @@ mod tests {
         logs.restart(GROUP, mark(30));
         assert_eq!([8, 9].map(|block| logs.held_through(&key(3), block).0), [0, 5]);
         assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2)), (8, Some(1))]);
-        assert_eq!(writes_of(&logs, 9, 13), [], "what it is sure of tells of it");
+        assert_eq!(writes_of(&logs, 9, 13), [(13, Some(2))]);
         // While it lags, another comes.
         mends(&mut logs, 3, 40..=40, 9);
-        assert_eq!(writes_of(&logs, 9, 40), [(40, Some(3))]);
+        assert_eq!(writes_of(&logs, 9, 40), [(40, Some(3)), (13, Some(2))]);
         mends(&mut logs, 3, 41..=41, 20);
         assert_eq!(writes_of(&logs, 20, 41), [(41, Some(3))]);
         // What a later epoch brought was before no mend of an earlier one.
         let later = LogEntry { epoch: Epoch(4), ..write(11, 3, 8) };
         logs.groups.entry(GROUP).or_default().doubts.push(later);
-        assert_eq!(writes_of(&logs, 8, 12), []);
+        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2))]);
+    }
+
+    #[test]
+    fn a_copy_is_current_if_it_is_sure_of_the_last_write_or_was_mended_behind_it() {
+        let mut logs = PgLogs::new(16);
+        let of_epoch = |epoch, entry| LogEntry { epoch: Epoch(epoch), ..entry };
+        // The log begins at 9, and tells of a write of block 20 and of none of block 3.
+        (1..=24).for_each(|sequence| {
+            let block = if sequence == 20 { 20 } else { 7 };
+            logs.push(GROUP, of_epoch(if sequence < 16 { 2 } else { 4 }, write(sequence, 3, block)));
+        });
+        assert_eq!(logs.groups[&GROUP].begins, Sequence(9));
+        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
+        let mended = |epoch: Option<u32>, sequence| {
+            let last = LastWrite { sequence: Sequence(sequence), epoch: epoch.map(Epoch), is_mend: true };
+            Currency { last: Some(last), ..surely(0) }
+        };
+        let is_current = |logs: &PgLogs, block, last, theirs: &Currency| {
+            logs.is_current(&key(3), block, Sequence(last), Some(Sequence(last)), theirs)
+        };
+        assert_eq!([4, 5].map(|through| is_current(&logs, 3, 5, &surely(through))), [false, true]);
+        assert_eq!([19, 20].map(|through| is_current(&logs, 20, 20, &surely(through))), [false, true]);
+        // In which epoch block 3 was written is not known: the second at the latest.
+        let behind = |logs: &PgLogs, block, last, epoch| {
+            [last, last + 1].map(|sequence| is_current(logs, block, last, &mended(epoch, sequence)))
+        };
+        assert_eq!(behind(&logs, 3, 5, Some(2)), [true, true], "it is the same, or of one that has it");
+        assert_eq!(behind(&logs, 3, 5, Some(1)), [true, false]);
+        assert_eq!(behind(&logs, 20, 20, Some(4)), [true, true]);
+        assert_eq!(behind(&logs, 20, 20, Some(3)), [false, false], "another history has these sequences too");
+        assert_eq!(behind(&logs, 20, 20, None), [true, false]);
+        // Now it mends block 3 itself: what was written before its log begins is still all that is known.
+        logs.push(GROUP, LogEntry { origin: REPAIR | MEND, ..of_epoch(4, write(25, 3, 3)) });
+        let begins = logs.groups[&GROUP].begins.0;
+        let sure = [begins - 2, begins - 1].map(|through| is_current(&logs, 3, 25, &surely(through)));
+        assert_eq!(sure, [false, true]);
+        assert_eq!(behind(&logs, 3, 25, Some(4)), [true, true]);
+        let early = [1, 2].map(|epoch| is_current(&logs, 3, 25, &mended(Some(epoch), begins)));
+        assert_eq!(early, [false, true]);
+        // Its own change is told with a tolerance: who is sure of all of it is current.
+        let tolerant = |theirs| logs.is_current(&key(3), 3, Sequence(40), None, &theirs);
+        assert_eq!([surely(39), surely(40), mended(Some(9), 25)].map(tolerant), [false, true, false]);
+    }
+
+    #[test]
+    fn who_has_what_may_come_to_nothing_is_sure_of_nothing() {
+        let mut logs = PgLogs::new(16);
+        (1..=10).for_each(|sequence| logs.push(GROUP, write(sequence, 3, sequence as u16)));
+        let currency = |logs: &PgLogs, block, last| logs.currency(&key(3), block, Some(Sequence(last)));
+        let last = |sequence, is_mend| {
+            Some(LastWrite { sequence: Sequence(sequence), epoch: Some(Epoch(1)), is_mend })
+        };
+        let of = |through, last, before| Currency { through: Sequence(through), last, before };
+        assert_eq!(currency(&logs, 5, 5), of(6, last(5, false), None));
+        assert_eq!(currency(&logs, 9, 9), of(0, last(9, false), None));
+        // A push, of which the log does not tell.
+        let pushed = currency(&logs, 20, 8);
+        assert_eq!((pushed.through, pushed.last.map(|last| last.epoch)), (Sequence(0), Some(None)));
+        mends(&mut logs, 1, 11..=11, 5);
+        assert_eq!(currency(&logs, 5, 11), of(6, last(11, true), last(5, false)));
+        assert_eq!(logs.currency(&key(3), 5, None), of(6, None, None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::actions::{Extent, Identity, Location, Role, Statistics};
 use crate::index::ObjectIndex;
 use crate::layout::Superblock;
-use crate::pg_log::LastWrite;
+use crate::pg_log::Currency;
 use crate::space::Space;
 use crate::store::Store;
 use crate::superblock;
@@ -93,13 +93,24 @@ impl Store {
         self.contents.index.get(key)?.changed(block)
     }
 
-    /// The writes by which a block has what it has, the newest first: its last change, and if that mended what was there
-    /// before, the one before, as far as the group's log tells. Empty if it is not known exactly, or the block is not there.
+    /// How current what this member has of a block is.
     #[must_use]
-    pub fn writes_of(&self, key: &ObjectKey, block: u16) -> Vec<LastWrite> {
-        let object = self.contents.index.get(key);
-        let last = object.and_then(|object| object.exactly_changed(block));
-        last.map_or_else(Vec::new, |last| self.contents.logs.writes_of(key, block, last))
+    pub fn currency(&self, key: &ObjectKey, block: u16) -> Currency {
+        self.contents.logs.currency(key, block, self.exactly_changed(key, block))
+    }
+
+    /// Whether a copy of a block that another member has is of the same write as this one's, should its checksum be the same:
+    /// checksums alone do not tell. This member has all of its group's order. What only mends brought since counts as what it was
+    /// made from, for mends change nothing, whether they were done everywhere or came to nothing.
+    #[must_use]
+    pub fn is_current(&self, key: &ObjectKey, block: u16, theirs: &Currency) -> bool {
+        self.changed(key, block).is_some_and(|changed| {
+            self.contents.logs.is_current(key, block, changed, self.exactly_changed(key, block), theirs)
+        })
+    }
+
+    fn exactly_changed(&self, key: &ObjectKey, block: u16) -> Option<Sequence> {
+        self.contents.index.get(key)?.exactly_changed(block)
     }
 
     /// The last change of any block of an object, which may be told later than it is.
@@ -173,14 +184,8 @@ impl Store {
         self.contents.logs.groups.get(&pg).is_some_and(|log| log.is_incomplete)
     }
 
-    /// Up to which sequence of its group's order this member surely has a block as that order has it. Beyond that it may lack
-    /// something, or have what came to nothing.
-    #[must_use]
-    pub fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
-        self.contents.logs.held_through(key, block)
-    }
-
-    /// The same of all blocks of an object but those that are [in doubt](Self::doubts).
+    /// Up to which sequence of its group's order this member surely has an object as that order has it, but for blocks that are
+    /// [in doubt](Self::doubts). Beyond that it may lack something, or have what came to nothing.
     #[must_use]
     pub fn object_held_through(&self, key: &ObjectKey) -> Sequence {
         self.contents.logs.object_held_through(key)

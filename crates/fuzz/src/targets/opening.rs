@@ -746,7 +746,7 @@ fn look_at(store: &Store) -> &'static str {
             assert_eq!((blocks, checksums.len()), (LOOKED_UP, usize::from(LOOKED_UP)));
         }
         assert!(store.last_changed(&key) >= store.changed(&key, 3).unwrap_or_default());
-        let _ = (store.held_through(&key, 3), store.doubts(&key).count());
+        let _ = (store.currency(&key, 3), store.doubts(&key).count());
         assert!(store.pg_log(key.pg).all(|entry| usize::from(entry.end()) <= OBJECT_BLOCKS));
     }
     let statistics = store.statistics();

@@ -3,7 +3,7 @@
 //! Pure functions of where the members stand ([`MemberPosition`]).
 
 use crate::group::position::{Difference, MemberPosition, range_of};
-use base::log_entry::{REPAIR, UNDONE, name_of};
+use base::log_entry::{MEND, REPAIR, UNDONE, name_of};
 use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -60,11 +60,12 @@ pub(crate) fn as_told_by(
     difference: Difference,
 ) -> impl Iterator<Item = Difference> + use<> {
     let Difference { range, origin } = difference;
-    let name = name_of(origin);
+    let (name, mend) = (name_of(origin), origin & MEND);
     let runs = done_runs(member.entries.iter().copied(), &range, name);
     runs.into_iter().map(move |(first_block, block_count, was_done)| {
         let undone = if name != 0 && !was_done { UNDONE } else { 0 };
-        Difference { range: BlockRange { first_block, block_count, ..range }, origin: name | REPAIR | undone }
+        let origin = name | REPAIR | mend | undone;
+        Difference { range: BlockRange { first_block, block_count, ..range }, origin }
     })
 }
 
@@ -98,10 +99,15 @@ pub(crate) fn differences(
         .into_values()
         .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
         .filter(|(entry, _)| pg.holds(modulus, entry.volume, entry.object))
-        .map(|(entry, _)| Difference { range: range_of(pg, &entry), origin: name_of(entry.origin) })
+        .map(|(entry, _)| {
+            let mend = if entry.is_mend() { MEND } else { 0 };
+            Difference { range: range_of(pg, &entry), origin: name_of(entry.origin) | mend }
+        })
         .collect();
     let words: Vec<Words> = members.iter().map(words_of).collect();
-    Ok(ranges.into_iter().flat_map(|range| unsettled(&words, range)).collect())
+    // What only mends differ in comes last: then they bring what all have agreed on, as they did before.
+    let (mends, writes): (Vec<_>, Vec<_>) = ranges.into_iter().partition(|range| range.origin & MEND != 0);
+    Ok(writes.into_iter().chain(mends).flat_map(|range| unsettled(&words, range)).collect())
 }
 
 /// What a member's log says of each write that has a name, by volume, object and name, oldest first.
@@ -311,6 +317,16 @@ mod tests {
     }
 
     #[test]
+    fn what_only_mends_differ_in_is_mended_once_more_when_all_else_agrees() {
+        let common = [entry(1, 1, 9)];
+        let mend = LogEntry { origin: REPAIR | MEND, ..entry(1, 2, 10) };
+        let write = LogEntry { origin: 7, ..entry(1, 3, 10) };
+        let members = [member(0, true, &[common[0], mend, write]), member(1, true, &common)];
+        let found = differences(PgId { pool: PoolId(1), index: 0 }, 1, &members).unwrap();
+        assert_eq!(found.iter().map(|difference| difference.origin).collect::<Vec<_>>(), [7, MEND]);
+    }
+
+    #[test]
     fn a_repair_tells_what_the_log_of_the_content_tells() {
         let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
         let range = BlockRange { key, first_block: 10, block_count: 2 };
@@ -322,6 +338,7 @@ mod tests {
         assert_eq!(told(&[write], 7), [(10, 7 | REPAIR)]);
         assert_eq!(told(&[write], 8), [(10, 8 | REPAIR | UNDONE)]);
         let undone = LogEntry { origin: 7 | REPAIR | UNDONE, ..entry(2, 2, 11) };
+        assert_eq!(told(&[write], MEND), [(10, REPAIR | MEND)]);
         assert_eq!(told(&[write, undone], 7), [(10, 7 | REPAIR), (11, 7 | REPAIR | UNDONE)]);
         assert_eq!(told(&[write], 0), [(10, REPAIR)], "a write without a name is never told undone");
         // What was told before counts no more: another member's content is told by that one's log.

@@ -10,6 +10,7 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Operation, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
+use base::log_entry::MEND;
 use base::{BLOCK_BYTES, BlockRange, LogEntry, ObjectKey, OsdId};
 use store::StageError;
 use wire::{GroupEpoch, Kind};
@@ -162,7 +163,9 @@ pub(crate) fn adopted(cx: &mut Context<'_, impl Io>, id: OperationId, osd: OsdId
     let Some(repairing) = cx.groups[operation.group].standing.repairing() else { return };
     let Some(member) = repairing.others.iter().find(|member| member.osd == osd) else { return };
     let told = as_told_by(member, difference_of(operation));
-    operation.attempt.origin = told.map(|told| told.origin).next().unwrap_or(operation.attempt.origin);
+    // What it had itself may have been another content.
+    let origin = told.map(|told| told.origin).next().unwrap_or(operation.attempt.origin);
+    operation.attempt.origin = origin & !MEND;
 }
 
 /// The store has no room right now for a repair.

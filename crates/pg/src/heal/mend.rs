@@ -5,8 +5,9 @@
 //! what is under way there, and holds back all that waits. So no write is in flight on the block, every member in sync has
 //! the same content, and what another one answers is right if it matches the checksum in this OSD's index. Of anybody else
 //! that does not tell enough: what they hold may be an older or another content with the same checksum. So they say up to
-//! which sequence they surely have the group's order, and this OSD's index when the block last changed. It is ordered
-//! as a write to all members, which puts it at a new place of every drive.
+//! which sequence they surely have the group's order, and by which changes the block came to be, and this OSD's index and log
+//! tell whether that is what it lacks ([`Store::is_current`](store::Store::is_current)). It is ordered as a write to all members,
+//! which puts it at a new place of every drive.
 //!
 //! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
 //! While a member is away that may have one, they wait instead.
@@ -23,8 +24,8 @@ use crate::replication::order;
 use base::log_entry::{MEND, REPAIR};
 use base::{BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, OsdId, Sequence, crc32c};
 use std::time::Duration;
-use store::{LastWrite, Store};
-use wire::{Fetched, Found, Inquiry, Status};
+use store::{Currency, LastWrite, Store};
+use wire::{Change, FETCHED_WORDS, Fetched, Found, Inquiry, Status};
 use zerocopy::little_endian::U32;
 
 /// How long a member may take to answer before the next one is asked.
@@ -189,8 +190,7 @@ impl Mends {
         link: LinkId,
         fetched: &Fetched<'_>,
     ) {
-        let Fetched { head, checksums, data } = *fetched;
-        let Found { inquiry, status, .. } = head;
+        let Fetched { head: Found { inquiry, status, .. }, checksums, data } = *fetched;
         let is_meant = |asked: &Fetching| asked.fetch.id.number() == inquiry.request && asked.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
         let Fetch { id, asked, absence } = self.fetching.swap_remove(index).fetch;
@@ -204,7 +204,7 @@ impl Mends {
         };
         let breaks_trust = cx.breaks(Sabotage::TrustFetched);
         let verifies = data.len() == BLOCK_BYTES && (crc32c(data) == expected || breaks_trust);
-        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, &head);
+        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, &currency_in(fetched));
         let verifies = verifies && is_current;
         if status == Status::Ok {
             let operation = cx.operations.live(id);
@@ -242,34 +242,39 @@ impl Mends {
     }
 }
 
+/// What a member tells of how current its copy is.
+fn currency_in(fetched: &Fetched<'_>) -> Currency {
+    let write = |change: Change, is_mend: bool| {
+        let Change { sequence, epoch } = change;
+        let epoch = Some(epoch).filter(|epoch| *epoch != Epoch(0));
+        (sequence != Sequence(0)).then_some(LastWrite { sequence, epoch, is_mend })
+    };
+    let [last, before] = fetched.changes();
+    let Found { through, is_mend, .. } = fetched.head;
+    Currency { through, last: write(last, is_mend), before: write(before, false) }
+}
+
+/// What is told of the one block here that is sent.
+fn words_of(currency: &Currency, checksum: U32) -> [U32; FETCHED_WORDS] {
+    let change = |write: Option<LastWrite>| {
+        write.map_or_else(Change::default, |LastWrite { sequence, epoch, .. }| Change {
+            sequence,
+            epoch: epoch.unwrap_or_default(),
+        })
+    };
+    Change::words(checksum, [currency.last, currency.before].map(change))
+}
+
 /// Whether what a member has in the one block of an operation is what this OSD's index is about, should its checksum be the
-/// same: checksums alone do not tell. It says up to which sequence it surely has the group's order there; or which change was
-/// the last there, if it may have come to nothing. What mends were ordered since changed nothing: a copy that one of them made
-/// sound counts as what it was made from, should the mend itself have come to nothing here.
-fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, found: &Found) -> bool {
+/// same: checksums alone do not tell.
+fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, theirs: &Currency) -> bool {
     let (Some(operation), Some(osd)) = (cx.operations.get(id), cx.links.osd_at(link)) else { return false };
     let BlockRange { key, first_block, .. } = operation.range;
-    let (group, store) = (&cx.groups[operation.group], &cx.disk.store);
-    if group.config.in_sync.contains(&osd) {
+    if cx.groups[operation.group].config.in_sync.contains(&osd) {
         // Members in sync have the same on blocks that an operation holds, once they agreed.
         return operation.purpose != Purpose::Repair || repair::has_same(cx, operation, osd);
     }
-    if cx.breaks(Sabotage::TrustOldCopy) {
-        return true;
-    }
-    match found.written_in {
-        None => {
-            let last = store.changed(&key, first_block).into_iter();
-            let mended = store.writes_of(&key, first_block).into_iter().map(|write| write.sequence);
-            last.chain(mended).any(|sequence| sequence <= found.through)
-        }
-        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach. Of what was pushed they
-        // tell nothing; and it may be the only sound copy.
-        Some(theirs) => store.writes_of(&key, first_block).iter().any(|write| {
-            let is_known = theirs != Epoch(0);
-            write.sequence == found.through && write.epoch.is_none_or(|own| own == theirs || !is_known)
-        }),
-    }
+    cx.breaks(Sabotage::TrustOldCopy) || cx.disk.store.is_current(&key, first_block, theirs)
 }
 
 /// Orders what a block shall hold as a write to all members, `None` for zeros.
@@ -363,14 +368,14 @@ pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
     Some((link, Inquiry { request, range: operation.range, epoch: operation.epoch }))
 }
 
-/// A primary asks what blocks hold here.
+/// A primary asks what a block holds here.
 pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry: &Inquiry) {
     let sender = cx.links.osd_at(link);
     let is_told = |index: &u32| may_fetch(&cx.groups[*index], sender, inquiry.epoch);
     let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(is_told) else {
         return cx.io.send(
             link,
-            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0), written_in: None }
+            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0), is_mend: false }
                 .encode(false),
         );
     };
@@ -378,24 +383,19 @@ pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry:
     let operation = cx.operations.live(id);
     cx.disk.look_up(operation);
     if operation.is_hole() {
-        let found = found(&cx.disk.store, inquiry, Status::Ok);
+        let (found, _) = found(&cx.disk.store, inquiry, Status::Ok);
         cx.io.send(link, &found.encode(false));
         return cx.forget(id);
     }
     cx.read_parts(id);
 }
 
-/// The answer about blocks here: how current they are.
-fn found(store: &Store, inquiry: &Inquiry, status: Status) -> Found {
-    let BlockRange { key, first_block, block_count } = inquiry.range;
-    let through = inquiry.range.blocks().map(|block| store.held_through(&key, block)).min();
-    let surely = Found { inquiry: *inquiry, status, through: through.unwrap_or_default(), written_in: None };
-    match store.writes_of(&key, first_block).last() {
-        Some(LastWrite { sequence, epoch }) if block_count == 1 && *sequence > surely.through => {
-            Found { through: *sequence, written_in: Some(epoch.unwrap_or_default()), ..surely }
-        }
-        _ => surely,
-    }
+/// The answer about the one block here, and how current that is.
+fn found(store: &Store, inquiry: &Inquiry, status: Status) -> (Found, Currency) {
+    let BlockRange { key, first_block, .. } = inquiry.range;
+    let currency = store.currency(&key, first_block);
+    let is_mend = currency.last.is_some_and(|last| last.is_mend);
+    (Found { inquiry: *inquiry, status, through: currency.through, is_mend }, currency)
 }
 
 /// The drive answered what a primary asked for.
@@ -411,7 +411,7 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     }
     let damage = operation.first_damage();
     let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
-    let found = found(&cx.disk.store, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
+    let (found, currency) = found(&cx.disk.store, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
     match damage {
         Some(_) => {
             cx.damage.counts.found += 1;
@@ -420,6 +420,8 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
         None if operation.is_hole() => cx.io.send(link, &found.encode(false)),
         None => {
             cx.io.send(link, &found.encode(true));
+            let words = words_of(&currency, operation.checksums[0]);
+            operation.checksums.extend_from_slice(&words[1..]);
             cx.disk.send_content(operation, link, cx.io);
         }
     }
@@ -489,46 +491,90 @@ mod tests {
         assert_eq!(pair.told(), Some(Status::Ok));
     }
 
+    /// The one block whose copies are compared, and whether one of such a currency counts at this OSD.
+    const BLOCK: BlockRange =
+        BlockRange { key: ObjectKey { pg: PG, volume: VOLUME, object: 3 }, first_block: 10, block_count: 1 };
+
+    fn told(alone: &Alone) -> Currency {
+        let inquiry = Inquiry { request: 1, range: BLOCK, epoch: Epoch(9) };
+        let (found, currency) = found(alone.osd.store(), &inquiry, Status::Ok);
+        let data = [7; BLOCK_BYTES];
+        let words = words_of(&currency, U32::new(crc32c(&data)));
+        // As it comes at the other end.
+        let received = currency_in(&Fetched { head: found, checksums: &words, data: &data });
+        assert_eq!(received, currency);
+        received
+    }
+
+    fn counts(alone: &mut Alone, theirs: Currency) -> bool {
+        let other = alone.connect(OsdId(2));
+        alone.with(|_, cx| {
+            let purpose = Purpose::Mend(MendReason::Damaged);
+            let id = cx.operations.add_for(OperationKind::Mend, purpose, 0, BLOCK);
+            let is_current = is_current(cx, id, other, &theirs);
+            cx.forget(id);
+            is_current
+        })
+    }
+
     #[test]
     fn a_copy_counts_by_the_write_that_brought_it_and_not_by_mends_of_it() {
         let mut alone = Alone::new();
-        let range = BlockRange::one(ObjectKey { pg: PG, volume: VOLUME, object: 3 }, 10);
-        let place = |alone: &Alone| {
-            let write = alone.osd.store().writes_of(&range.key, 10)[0];
-            (write.sequence, write.epoch)
-        };
-        alone.order(range.key, 10, 1, 7);
-        let written = place(&alone);
-        let counts = |alone: &mut Alone, (through, written_in): (Sequence, Option<Epoch>)| {
-            let inquiry = Inquiry { request: 1, range, epoch: Epoch(9) };
-            let found = Found { inquiry, status: Status::Ok, through, written_in };
-            let other = alone.connect(OsdId(2));
-            alone.with(|_, cx| {
-                let purpose = Purpose::Mend(MendReason::Damaged);
-                let id = cx.operations.add_for(OperationKind::Mend, purpose, 0, range);
-                let is_current = is_current(cx, id, other, &found);
-                cx.forget(id);
-                is_current
-            })
-        };
+        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
+        alone.order(BLOCK.key, 10, 1, 7);
+        let written = told(&alone);
+        let sequence = written.last.unwrap().sequence.0;
         assert!(counts(&mut alone, written));
-        alone.order(range.key, 10, 1, REPAIR | MEND);
-        let mended = place(&alone);
-        assert!(mended.0 > written.0);
-        // What this one tells of its copy, to a primary at which the mend came to nothing.
-        let inquiry = Inquiry { request: 1, range, epoch: Epoch(9) };
-        let told = found(alone.osd.store(), &inquiry, Status::Ok);
-        assert_eq!((told.through, told.written_in), written);
+        alone.order(BLOCK.key, 10, 1, REPAIR | MEND);
+        let mended = told(&alone);
+        let mend = mended.last.unwrap();
+        assert!(mend.is_mend && mend.sequence.0 > sequence && mended.before == written.last);
         // What it takes from one that has the mend, that has not, and that is sure of what was before.
         assert!(counts(&mut alone, mended) && counts(&mut alone, written));
-        assert!(counts(&mut alone, (written.0, None)));
+        assert!(counts(&mut alone, surely(sequence)));
         // Of an epoch that its log does not tell, of another one, and from before.
-        assert!(counts(&mut alone, (written.0, Some(Epoch(0)))));
-        assert!(!counts(&mut alone, (written.0, Some(Epoch(77)))));
-        assert!(!counts(&mut alone, (Sequence(written.0.0 - 1), None)));
+        let of_epoch = |epoch| {
+            let last = written.last.map(|last| LastWrite { epoch, ..last });
+            Currency { last, ..surely(0) }
+        };
+        assert!(counts(&mut alone, of_epoch(None)));
+        assert!(!counts(&mut alone, of_epoch(Some(Epoch(77)))));
+        assert!(!counts(&mut alone, surely(sequence - 1)));
+        // A mend that it does not have, by somebody who had all that it has, and by one who had not.
+        let by = |epoch| {
+            let sequence = mend.sequence.next();
+            let last = Some(LastWrite { sequence, epoch: Some(epoch), is_mend: true });
+            Currency { last, ..surely(0) }
+        };
+        assert!(counts(&mut alone, by(mend.epoch.unwrap())) && !counts(&mut alone, by(Epoch(0))));
         // A write is no mend.
-        alone.order(range.key, 10, 1, 8);
+        alone.order(BLOCK.key, 10, 1, 8);
         assert!(!counts(&mut alone, mended) && !counts(&mut alone, written));
+    }
+
+    #[test]
+    fn the_copy_of_who_went_away_behind_a_mend_counts_though_no_log_tells_of_the_write_any_more() {
+        let mut alone = Alone::new();
+        alone.order(BLOCK.key, 10, 1, 7);
+        alone.age_log();
+        alone.order(BLOCK.key, 10, 1, REPAIR | MEND);
+        let mended = told(&alone);
+        assert!(mended.last.unwrap().is_mend && mended.before.is_none());
+        assert!(counts(&mut alone, mended));
+        // One to which the mend never came, and that is sure of what was before; and who may have missed a write.
+        let begins = alone.osd.store().pg_log(PG).next().unwrap().sequence.0;
+        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
+        assert!(counts(&mut alone, surely(begins)) && !counts(&mut alone, surely(begins / 2)));
+        alone.age_log();
+        assert!(counts(&mut alone, mended), "it is the same mend");
+        // Another mend, behind all that this one knows of, in the same history and in an earlier one.
+        let by = |epoch| {
+            let last = mended.last.map(|last| LastWrite { sequence: last.sequence.next(), epoch, ..last });
+            Currency { last, ..Currency::default() }
+        };
+        let epoch = mended.last.unwrap().epoch;
+        assert!(epoch.is_some() && counts(&mut alone, by(epoch)));
+        assert!(!counts(&mut alone, by(Some(Epoch(0)))) && !counts(&mut alone, by(None)));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
 }
 
 /// Whether one more of a group's writes may be under way. What a member has beyond so many may have come to nothing, when it
-/// comes back: see [`Store::held_through`](store::Store::held_through). Repairs come one by one, before an epoch serves.
+/// comes back: see [`Store::currency`](store::Store::currency). Repairs come one by one, before an epoch serves.
 fn may_go(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     let operation = cx.operations.live(id);
     let (group, is_repair) = (operation.group, operation.purpose == Purpose::Repair);

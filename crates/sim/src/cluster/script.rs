@@ -32,6 +32,10 @@ pub enum Scenario {
     /// Of two members one is away in the same way, and a block of the other rots. When both are there again, one has a block
     /// that does not verify, and the other an older version that has the checksum which is wanted.
     RottenWhileAway,
+    /// Of two members one goes away when a block has just been mended that was written longer ago than any log tells. The same
+    /// block of the other rots when all logs have gone past that. Who was away has the only sound copy, and nothing was written
+    /// there since.
+    MendedBeforeItRots,
     /// A member's copy of a block is another than that of the others, with the same CRC-32C and CRC-64, and a deep scrub
     /// looks for that.
     ForgedBehindChecksums,
@@ -79,10 +83,11 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 16] = [
+    pub const ALL: [Scenario; 17] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
+        Scenario::MendedBeforeItRots,
         Scenario::ForgedBehindChecksums,
         Scenario::DriveReplaced,
         Scenario::PoolRemovedWhileAway,
@@ -103,7 +108,7 @@ impl Scenario {
             Scenario::AwayPastTheLog | Scenario::PartedAndAway | Scenario::ResizedUnderLoad => {
                 random.choose(&[2, 3])
             }
-            Scenario::RottenWhileAway | Scenario::GivenUpAndBack => 2,
+            Scenario::RottenWhileAway | Scenario::MendedBeforeItRots | Scenario::GivenUpAndBack => 2,
             Scenario::BrokenOffCatchingUp => random.choose(&[2, 3]),
             Scenario::DriveReplaced => 2,
             Scenario::ForgedBehindChecksums
@@ -160,6 +165,7 @@ impl Scenario {
             }
             Scenario::AwayPastTheLog
             | Scenario::RottenWhileAway
+            | Scenario::MendedBeforeItRots
             | Scenario::CaughtUpFromWhoCaughtUp
             | Scenario::GivenUpAndBack => {}
         }
@@ -218,6 +224,7 @@ impl Life {
             Scenario::DriveReplaced => self.drive_replaced()?,
             Scenario::PartedAndAway => self.parted_and_away()?,
             Scenario::RottenWhileAway => self.rotten_while_away()?,
+            Scenario::MendedBeforeItRots => self.mended_before_it_rots()?,
             Scenario::ForgedBehindChecksums => self.forged_behind_checksums()?,
             Scenario::PoolRemovedWhileAway => self.removed_while_away(true)?,
             Scenario::VolumeRemovedWhileAway => self.removed_while_away(false)?,
@@ -284,11 +291,9 @@ impl Life {
         let away = self.some_node();
         let other = 1 - away;
         self.misses_everything(away)?;
-        let Spot { in_volume, key, block } = self.some_spot();
-        let held = look(&self.nodes[other], &key, block);
-        let location = held.ok_or("a block that was written is not there")?.location;
-        self.nodes[other].spoil(location);
-        self.atlas.destroyed.insert((key.volume, in_volume));
+        let spot = self.some_spot();
+        self.rots(other, spot)?;
+        self.atlas.destroyed.insert((spot.key.volume, spot.in_volume));
         self.comes_back(away)?;
         // It may be refused, but nothing else may be read there.
         self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
@@ -297,12 +302,43 @@ impl Life {
         Ok(())
     }
 
+    fn mended_before_it_rots(&mut self) -> Result<(), String> {
+        let away = self.some_node();
+        let other = 1 - away;
+        let spot = self.some_spot();
+        self.writes_past_logs(0, self.all_but(spot))?;
+        self.rots(other, spot)?;
+        self.scrub_everything(true)?;
+        let is_power_cut = self.world.random.percent(50);
+        self.stop_node_for(away, is_power_cut, "is away behind a mend", FOR_EVER);
+        self.others_go_on(away)?;
+        if self.world.random.percent(70) {
+            self.writes_past_logs(0, self.all_but(spot))?;
+        }
+        self.rots(other, spot)?;
+        self.comes_back(away)?;
+        self.do_all(Kind::Read, self.world.plan.operation_blocks_max)
+    }
+
+    /// What a member has there does not verify any more.
+    fn rots(&mut self, node: usize, spot: Spot) -> Result<(), String> {
+        let held = look(&self.nodes[node], &spot.key, spot.block);
+        let location = held.ok_or("a block that was written is not there")?.location;
+        self.nodes[node].spoil(location);
+        Ok(())
+    }
+
+    /// Writes of everything else, block by block.
+    fn all_but(&self, spot: Spot) -> Vec<Step> {
+        let elsewhere = |step: &Step| step.first_block != spot.in_volume;
+        all_of(Kind::Write, &self.world.plan, 1).into_iter().filter(elsewhere).collect()
+    }
+
     fn forged_behind_checksums(&mut self) -> Result<(), String> {
-        let Spot { in_volume, key, block } = self.some_spot();
+        let spot = self.some_spot();
+        let Spot { key, block, .. } = spot;
         // Of what was written last a member that comes back is sent everything again.
-        let elsewhere = |step: &Step| step.first_block != in_volume;
-        let steps = all_of(Kind::Write, &self.world.plan, 1).into_iter().filter(elsewhere).collect();
-        self.writes_past_logs(0, steps)?;
+        self.writes_past_logs(0, self.all_but(spot))?;
         let victim = self.some_node();
         self.stop_node_for(victim, false, "a copy is forged", FOR_EVER);
         let forged = self.forgery_of(&key, block);
