@@ -291,6 +291,25 @@ impl Scene {
         self.alone.settles();
     }
 
+    /// The next epoch makes this OSD a learner of the group that it followed, from 70 on. Answers what its primary may say there,
+    /// and by which link.
+    fn joins(&mut self) -> (LinkId, About) {
+        let mut map = (*self.alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        let epoch = Epoch(EPOCH.0 + 1);
+        let (in_sync, learners) = (vec![PRIMARY, MEMBER], vec![OsdId(0)]);
+        map.pgs.insert(PG, PgConfig { epoch, primary: PRIMARY, in_sync, learners, ..PgConfig::default() });
+        let now = self.alone.now;
+        self.alone.osd.handle_map(now, Arc::new(map), &mut self.alone.io);
+        let link = self.connect(Sender::Osd(PRIMARY, 0));
+        let about = About { key: key_of(PG), epoch, sequence: Sequence(60) };
+        self.say(link, &message(Kind::Query, about)).unwrap();
+        let join = Activate { pg: PG, epoch, mark: Sequence(55), join: Some(Sequence(70)) };
+        self.say(link, &join.encode()).unwrap();
+        assert!(self.alone.osd.store().pg_is_incomplete(PG));
+        (link, about)
+    }
+
     fn say(&mut self, link: LinkId, bytes: &[u8]) -> Result<(), LinkError> {
         self.alone.io.to.clear();
         let Alone { osd, io, now } = &mut self.alone;
@@ -441,19 +460,7 @@ fn whom_the_map_names_says_nothing_of_objects_that_are_another_groups() {
     }
     for kind in [Kind::PushWrite, Kind::PushZero, Kind::PushLost, Kind::PushEntry] {
         let mut scene = Scene::new();
-        let mut map = (*scene.alone.osd.shared.volumes.map).clone();
-        map.revision += 1;
-        let epoch = Epoch(EPOCH.0 + 1);
-        let (in_sync, learners) = (vec![PRIMARY, MEMBER], vec![OsdId(0)]);
-        map.pgs.insert(PG, PgConfig { epoch, primary: PRIMARY, in_sync, learners, ..PgConfig::default() });
-        let now = scene.alone.now;
-        scene.alone.osd.handle_map(now, Arc::new(map), &mut scene.alone.io);
-        let mut link = scene.connect(sender);
-        let about = About { key: key_of(PG), epoch, sequence: Sequence(60) };
-        scene.say(link, &message(Kind::Query, about)).unwrap();
-        let join = Activate { pg: PG, epoch, mark: Sequence(55), join: Some(Sequence(70)) };
-        scene.say(link, &join.encode()).unwrap();
-        assert!(scene.alone.osd.store().pg_is_incomplete(PG));
+        let (mut link, about) = scene.joins();
         if kind == Kind::PushEntry {
             // Its log may name what was the group's before a split.
             scene.say(link, &message(kind, foreign(about))).unwrap();
@@ -468,6 +475,20 @@ fn whom_the_map_names_says_nothing_of_objects_that_are_another_groups() {
         let is_new = kind != Kind::PushEntry;
         assert_eq!(scene.parts()["store"] != before, is_new, "{kind:?} of the group's own is taken");
     }
+}
+
+#[test]
+fn an_entry_of_the_log_tells_of_nothing_that_is_to_come() {
+    let mut scene = Scene::new();
+    let (mut link, about) = scene.joins();
+    for sequence in [Sequence(70), Sequence(u64::MAX)] {
+        let (sender, refused) = (Sender::Osd(PRIMARY, 0), Fate::Told("refused NotActive"));
+        scene.becomes(&mut link, sender, Kind::PushEntry, About { sequence, ..about }, refused);
+    }
+    let last = Sequence(69);
+    scene.say(link, &message(Kind::PushEntry, About { sequence: last, ..about })).unwrap();
+    assert!(scene.answers(link).iter().all(|answer| answer.starts_with("ReplicateAck(")));
+    assert_eq!(scene.alone.osd.store().pg_position(PG), Some((about.epoch, last)));
 }
 
 #[test]

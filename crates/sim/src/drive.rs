@@ -39,6 +39,14 @@ enum Flying {
     },
 }
 
+impl Flying {
+    fn token(&self) -> u32 {
+        match self {
+            Flying::Write { token, .. } | Flying::Flush { token, .. } | Flying::Read { token, .. } => *token,
+        }
+    }
+}
+
 /// A completed operation, to be told to the store.
 #[derive(Debug)]
 pub enum Completion {
@@ -226,7 +234,23 @@ impl SimDrive {
 
     /// Completes one operation in flight, whichever chance picks; `None` when there is none.
     pub fn complete_any(&mut self) -> Option<Completion> {
-        Some(match self.take_any()? {
+        let flying = self.take_any()?;
+        Some(self.complete(flying))
+    }
+
+    /// The same but for those whose tokens are held back; `None` when there is no other.
+    pub fn complete_any_but(&mut self, is_held_back: impl Fn(u32) -> bool) -> Option<Completion> {
+        let may_complete = |index: &usize| !is_held_back(self.flying[*index].token());
+        let free: Vec<usize> = (0..self.flying.len()).filter(may_complete).collect();
+        if free.is_empty() {
+            return None;
+        }
+        let flying = self.flying.swap_remove(free[self.random.index(free.len())]);
+        Some(self.complete(flying))
+    }
+
+    fn complete(&mut self, flying: Flying) -> Completion {
+        match flying {
             Flying::Write { token, offset, buffer, length } => {
                 self.write_all(offset, &buffer.bytes()[..length]);
                 Completion::Written(token)
@@ -240,7 +264,7 @@ impl SimDrive {
                 self.read_visible(offset, &mut bytes[..length]);
                 Completion::Read(token, buffer, length)
             }
-        })
+        }
     }
 
     /// Fails one operation in flight, whichever chance picks. Of a write, anything may have happened.

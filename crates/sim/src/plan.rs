@@ -9,6 +9,11 @@ pub const LOG_OFFSET_BYTES: u64 = 4 << 20;
 
 /// The part of the drive that all logs take in a checkpoint, at most: one in so many.
 const LOGS_PART: u64 = 48;
+/// What many objects mean: their pages are of a block each, and take some of the batches of the smallest segments.
+const MANY_OBJECTS: usize = 64;
+/// The drive of a life with many objects, and its log between two checkpoints: for all of them to change meanwhile.
+const MANY_OBJECTS_SEGMENTS: u64 = 56;
+const MANY_OBJECTS_INTERVAL_SEGMENTS: u64 = 20;
 
 /// The parameters of one simulated life, all drawn from its seed.
 #[derive(Clone, Debug)]
@@ -51,6 +56,8 @@ pub struct Plan {
     pub fill_first: bool,
     /// Whether bits rot on the media.
     pub rot: bool,
+    /// Whether there are many objects, so that other work goes on between the pages of a checkpoint.
+    pub has_many_objects: bool,
 }
 
 impl Plan {
@@ -83,6 +90,7 @@ impl Plan {
             turns_max: random.choose(&[40, 150, 400, 1000]),
             fill_first: random.percent(60),
             rot: random.percent(20),
+            has_many_objects: false,
         };
         if random.percent(15) {
             plan.hasten();
@@ -91,6 +99,23 @@ impl Plan {
         plan.pg_log_entries = log_bytes as usize / size_of::<RootEntry>() / plan.pgs;
         plan.pg_log_entries = plan.pg_log_entries.min(store::PG_LOG_ENTRIES);
         plan
+    }
+
+    /// Has many objects, each of a few blocks, in the smallest segments, and work in every turn: a checkpoint's pages take some
+    /// batches, and what is staged meanwhile is durable before its root is made. That is small, for logs are short; and lives
+    /// are, for each look at the store takes longer.
+    pub fn have_many_objects(&mut self) {
+        self.has_many_objects = true;
+        self.objects = MANY_OBJECTS;
+        (self.segment_bytes, self.segments) = (64 << 10, MANY_OBJECTS_SEGMENTS);
+        self.batch_bytes_max = self.batch_bytes_max.min(self.segment_bytes as usize);
+        let interval_bytes = MANY_OBJECTS_INTERVAL_SEGMENTS * u64::from(self.segment_bytes);
+        self.checkpoint_interval_bytes = Some(interval_bytes);
+        self.pg_log_entries = self.pg_log_entries.min(64);
+        self.write_blocks_max = self.write_blocks_max.min(2);
+        self.demand_percent = self.demand_percent.min(30);
+        self.operations_per_turn_max = 16;
+        (self.turns_max, self.short_percent) = (150, 20);
     }
 
     /// Batches of one size and one crash after the other: what a crash left behind a lost batch then lies

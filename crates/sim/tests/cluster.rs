@@ -272,6 +272,17 @@ fn a_member_that_is_broken_off_again_and_again_comes_to_have_everything() {
 }
 
 #[test]
+fn a_member_that_joined_while_it_wrote_a_checkpoint_is_sure_of_nothing_that_it_missed() {
+    let settings = Settings { scenario: Some(Scenario::JoinsBesideACheckpoint), ..Settings::default() };
+    let mut total = Report::default();
+    for seed in 0..SCRIPTED_SEEDS {
+        total.merge(&cluster::run_guarded(seed, settings).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    let ahead = total.coverage.of("finds logs in a root that go further than it covers");
+    assert!(ahead >= SCRIPTED_SEEDS / 2, "only {ahead} died behind such a checkpoint");
+}
+
+#[test]
 fn a_client_that_means_harm_keeps_nobody_in_another_pool_from_working() {
     assert_plays(Scenario::HostileClient);
 }
@@ -442,6 +453,14 @@ fn stores_that_break_their_promises_are_noticed_in_a_cluster() {
         let is_noticed = is_noticed(settings, &told, hint);
         assert!(is_noticed, "{sabotage:?} was not noticed in {SABOTAGE_SEEDS_MAX} lives");
     }
+}
+
+#[test]
+fn a_store_that_replays_what_its_logs_have_already_is_noticed_in_a_cluster() {
+    let (scenario, store_sabotage) =
+        (Some(Scenario::JoinsBesideACheckpoint), Some(store::Sabotage::ReplayOverLogs));
+    let settings = Settings { scenario, store_sabotage, ..Settings::default() };
+    assert!(is_noticed(settings, CONTENTS, 0));
 }
 
 /// Seeds that once failed, each by another mistake; the plan of a seed changes with the simulator, so what they

@@ -85,6 +85,8 @@ pub enum Sabotage {
     ForgetSplit,
     /// A checkpoint that is under way goes on with the objects of a group that splits as they were called before.
     KeepOldNames,
+    /// When opening, have the groups' logs take in again what the checkpoint's root has of them already.
+    ReplayOverLogs,
 }
 
 /// A batch that is being filled or under way: the number of its buffer.

@@ -320,8 +320,10 @@ impl<'a, D: Device> Recovery<'a, D> {
             let through = header.end.sequence.get().saturating_add(group.batches_ahead.get().into());
             self.logs_through = self.logs_through.max(through);
         }
-        // All are of the same moment.
-        self.contents.logs.ahead = self.contents.logs.groups.keys().copied().collect();
+        if self.sabotage != Some(Sabotage::ReplayOverLogs) {
+            // All are of the same moment.
+            self.contents.logs.ahead = self.contents.logs.groups.keys().copied().collect();
+        }
         Ok(())
     }
 

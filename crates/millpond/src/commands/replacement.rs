@@ -917,6 +917,30 @@ mod tests {
         assert_eq!(named().await, [new.clone(), before.clone()], "what is gone is nobody's");
     }
 
+    #[tokio::test]
+    async fn who_is_taken_out_for_a_replacement_that_is_given_up_is_in_again_when_it_comes_back() {
+        let scene = Scene::new().await;
+        let (cluster, new) = (&scene.cluster, scene.drive("new", None));
+        cluster.create_pool("p", 2, 2, 1).await.unwrap();
+        let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
+        cluster.osd_up(OTHER, ([127, 0, 0, 1], 7001).into(), lease).await.unwrap();
+        let is_out = async {
+            while cluster.map().await.unwrap().osds[&OSD].admission == Admission::In {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let (work, runner) = (scene.work(), Runner::Node);
+        let replacing = work.register(&runner, &new, None);
+        // Of two copies one is left, and the group takes no writes by that: so it waits for it, unless it is out.
+        tokio::select! {
+            done = replacing => panic!("{OSD} is in sync still: {done:?}"),
+            () = is_out => {}
+        }
+        // Here a person ends the command, puts the drive back, and whoever manages sees the OSD come up.
+        cluster.osd_up(OSD, ([127, 0, 0, 1], 7000).into(), lease).await.unwrap();
+        assert!(cluster.take_in_again(OSD).await.unwrap());
+    }
+
     fn pg(index: u32) -> PgId {
         PgId { pool: PoolId(1), index }
     }

@@ -183,8 +183,9 @@ mod tests {
     use crate::group::LogTail;
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::map::{OsdInfo, PgConfig, PoolInfo};
-    use base::{Epoch, ObjectKey, OsdId, PoolId};
+    use base::{Epoch, ObjectKey, OsdId, PoolId, Sequence};
     use std::sync::Arc;
+    use wire::Activate;
 
     fn key(modulus: u32, object: u32) -> ObjectKey {
         ObjectKey { pg: PgId::of_object(PG.pool, modulus, VOLUME, object), volume: VOLUME, object }
@@ -264,25 +265,53 @@ mod tests {
         alone.query(link, child, 2, next);
         alone.query(link, PG, 2, next);
         assert_eq!(alone.osd.shared.groups.iter().count(), 1, "nothing is split by its word");
-        let mut map = map_of(3, next, Some(next));
-        for pg in [PG, child] {
-            let config = map.pgs.get_mut(&pg).unwrap();
-            (config.primary, config.in_sync) = (leader, vec![leader, OsdId(0)]);
-            map.targets.insert(pg, config.in_sync.clone());
-        }
-        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        both_are_led_by(&mut alone, leader, next);
         let born = &alone.osd.shared.groups[index_of(&alone, child)];
         assert_eq!((born.epoch, born.leader), (next, Some(leader)));
         assert_eq!((born.modulus, born.tail), (2, LogTail::IsKnown));
         alone.osd.end_turn(alone.now, &mut alone.io);
         assert!(told(&alone).is_empty());
-        for _ in 0..8 {
-            alone.drive_answers();
-            alone.osd.end_turn(alone.now, &mut alone.io);
-        }
+        alone.settles();
         let entries = alone.osd.shared.disk.store.pg_log(PG).count();
         assert_eq!(told(&alone), [(PG, entries), (child, entries)]);
         assert!((0..8).all(|object| alone.holds(key(2, object))));
+    }
+
+    #[test]
+    fn neither_half_begins_an_epoch_before_the_split_is_on_stable_media() {
+        let (mut alone, epoch) = about_to_split();
+        let (leader, next) = (OsdId(1), Epoch(epoch.0 + 1));
+        let link = alone.connect(leader);
+        both_are_led_by(&mut alone, leader, next);
+        let mut said: Vec<u8> = Vec::new();
+        for pg in [PG, PG.child(1)] {
+            alone.query(link, pg, 2, next);
+            said.extend(Activate { pg, epoch: next, mark: Sequence(50), join: None }.encode());
+        }
+        // It does not wait until it is told where this member stands.
+        let progress = alone.osd.handle_bytes(alone.now, link, &said, &mut alone.io).unwrap();
+        assert_eq!((progress.consumed, progress.is_stalled), (0, true));
+        alone.settles();
+        let progress = alone.osd.handle_bytes(alone.now, link, &said, &mut alone.io).unwrap();
+        assert_eq!(progress.consumed, said.len());
+        alone.settles();
+        for group in alone.osd.shared.groups.iter() {
+            let following = group.standing.following().unwrap();
+            assert_eq!(following.expected, Some(Sequence(51)), "pg {}", group.pg);
+        }
+        assert!((0..8).all(|object| alone.holds(key(2, object))));
+        alone.osd.shared.disk.store.verify().unwrap();
+    }
+
+    /// The map comes by which the group was split, and another OSD leads both halves in that epoch.
+    fn both_are_led_by(alone: &mut Alone, leader: OsdId, epoch: Epoch) {
+        let mut map = map_of(3, epoch, Some(epoch));
+        for pg in [PG, PG.child(1)] {
+            let config = map.pgs.get_mut(&pg).unwrap();
+            (config.primary, config.in_sync) = (leader, vec![leader, OsdId(0)]);
+            map.targets.insert(pg, config.in_sync.clone());
+        }
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
     }
 
     /// The groups of which this OSD said where it stands, with how many entries of its log.

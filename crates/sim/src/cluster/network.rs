@@ -88,6 +88,15 @@ impl Links {
     fn get(&mut self, link: usize) -> Option<&mut Link> {
         self.all[link].as_deref_mut()
     }
+
+    /// The links between two processes that are not broken, each with the end of the first one.
+    fn between(&self, one: Process, other: Process) -> Vec<(usize, usize)> {
+        let ends = |link: &Link| link.ends.each_ref().map(|end| end.process);
+        let known = (0..).zip(&self.all).filter_map(|(number, link)| Some((number, link.as_deref()?)));
+        let sound = known.filter(|(_, link)| !link.is_broken);
+        let both = sound.filter(|(_, link)| ends(link) == [one, other] || ends(link) == [other, one]);
+        both.map(|(number, link)| (number, usize::from(link.ends[0].process != one))).collect()
+    }
 }
 
 /// Where a node listens in one of its lives.
@@ -463,14 +472,16 @@ impl World {
 
     /// Breaks whatever links there are between two processes. Both know of it within [`TOLD_WITHIN`].
     pub(super) fn break_links(&mut self, one: Process, other: Process) {
-        for link in 0..self.links.all.len() {
-            let Some(state) = self.links.all[link].as_deref().filter(|state| !state.is_broken) else {
-                continue;
-            };
-            let between = [state.ends[0].process, state.ends[1].process];
-            if between == [one, other] || between == [other, one] {
-                self.break_link(link);
-            }
+        for (link, _) in self.links.between(one, other) {
+            self.break_link(link);
+        }
+    }
+
+    /// Ends whatever links there are between two processes, as the first one would: it knows of it at once, and the other one as
+    /// soon as that gets through.
+    pub(super) fn end_links(&mut self, one: Process, other: Process) {
+        for (link, end) in self.links.between(one, other) {
+            self.close(id_of(link, end), "it is ended by a script");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use super::plan::Plan;
-use super::world::{Event, Input, MICROSECOND, Process, Proposal, SECOND, World};
+use super::world::{Event, Input, MICROSECOND, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::drive::{Completion, SimDrive};
 use crate::machine::{Machine, identity_after};
 use crate::plan::LOG_OFFSET_BYTES;
@@ -11,12 +11,14 @@ use base::hash::mix;
 use base::map::{ClusterMap, PgConfig};
 use base::{BLOCK_BYTES, Buffer, Epoch, Instant, LinkId, Network, ObjectKey, OsdId, PgId, crc32c};
 use pg::{Io, Osd, OsdOptions};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Device, Expected, Identity, Options, Store};
+use store::layout::{BatchHeader, SUPERBLOCK_OFFSETS};
+use store::{Device, Expected, Identity, Options, Sabotage, Store};
+use zerocopy::FromBytes;
 
 /// How long somebody who connected may take to say who it is.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
@@ -24,6 +26,10 @@ const GREETING_LIMIT: Duration = Duration::from_secs(10);
 const SEGMENT_BYTES: u32 = 512 << 10;
 /// The largest batch: the largest message of a client and its header fit.
 const BATCH_BYTES_MAX: usize = 300 << 10;
+/// The stream of foreground writes, as batches name it: of the other one are checkpoints, and what cleaning moves.
+const FOREGROUND: u8 = 0;
+/// How often a drive whose batches of checkpoints wait looks again.
+const WAIT_OF_CHECKPOINTS: u64 = 20 * MILLISECOND;
 
 /// A monotonic clock that starts anywhere and runs a little wrong.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +70,12 @@ struct Submitted {
 }
 
 impl Submitted {
+    /// The header of the batch that is written, if it is one.
+    fn batch(&self) -> Option<BatchHeader> {
+        let buffer = self.buffer.as_ref().filter(|_| self.offset >= LOG_OFFSET_BYTES)?;
+        BatchHeader::read_from_prefix(buffer.bytes()).ok().map(|(header, _)| header)
+    }
+
     /// Whether a read meets a bad place, if of a hundred blocks so many are bad; another `outage` has other bad ones.
     fn meets_a_bad_place(&self, percent: u64, outage: u64) -> bool {
         let first = self.offset / BLOCK_BYTES as u64;
@@ -183,6 +195,8 @@ pub(super) struct Node {
     starts: u32,
     /// How often its OSD's number was given to another drive.
     replacements: u8,
+    /// The drive writes batches in the log's order, and those of a checkpoint only when one of the foreground is behind them.
+    has_checkpoints_wait: bool,
     running: Option<Running>,
 }
 
@@ -409,6 +423,7 @@ impl Node {
             went_astray: false,
             starts: 0,
             replacements: 0,
+            has_checkpoints_wait: false,
             running: None,
         }
     }
@@ -598,6 +613,49 @@ impl Node {
         self.read_errors_until <= then
     }
 
+    /// From now on the drive writes batches in the log's order, and those of a checkpoint only when one of the foreground is
+    /// behind them; or as it likes.
+    pub(super) fn have_checkpoints_wait(&mut self, waits: bool) {
+        self.has_checkpoints_wait = waits;
+    }
+
+    /// By their places, the batches that the drive does not write yet.
+    fn batches_that_wait(&self) -> BTreeSet<u32> {
+        if !self.has_checkpoints_wait {
+            return BTreeSet::new();
+        }
+        let slots = (0..).zip(&self.bay.submitted);
+        let batches: BTreeMap<u64, (u32, bool)> = slots
+            .filter_map(|(slot, submitted)| {
+                let batch = submitted.as_ref()?.batch()?;
+                Some((batch.sequence.get(), (slot, batch.stream == FOREGROUND)))
+            })
+            .collect();
+        let is_awaited = batches.values().any(|(_, is_foreground)| *is_foreground);
+        batches.values().skip(usize::from(is_awaited)).map(|(slot, _)| *slot).collect()
+    }
+
+    /// Blocks of checkpoints that the store has written since the process was started.
+    pub(super) fn checkpoint_blocks(&self) -> u64 {
+        self.osd().map_or(0, |osd| osd.store().statistics().checkpoint_blocks)
+    }
+
+    /// What tells the superblocks on the drive from those that will be there next.
+    pub(super) fn superblocks(&self) -> [u32; 2] {
+        SUPERBLOCK_OFFSETS.map(|offset| crc32c(self.bay.drive.block((offset / BLOCK_BYTES as u64) as u32)))
+    }
+
+    /// While the process does not run: whether a start would take this member for more current than it is, if it had the groups'
+    /// logs take in again what the root of the checkpoint has of them already.
+    pub(super) fn has_logs_ahead(&self) -> bool {
+        let open = |sabotage| {
+            let options = Options { sabotage, ..self.options.clone() };
+            Store::open(&mut self.bay.drive.copy(), &Expected::default(), options)
+        };
+        let (Ok(right), Ok(wrong)) = (open(None), open(Some(Sabotage::ReplayOverLogs))) else { return false };
+        right.objects().any(|key| wrong.object_held_through(&key) > right.object_held_through(&key))
+    }
+
     /// The OSD, while the process runs, to be told something by an operator.
     pub(super) fn osd_mut(&mut self) -> Option<&mut Osd> {
         self.running.as_mut().map(|running| &mut running.osd)
@@ -711,7 +769,19 @@ impl Node {
             self.write_errors_until > world.now && world.random.percent(world.plan.write_error_percent);
         let failed = if must_fail { self.bay.drive.fail_any_change() } else { None };
         let has_failed = failed.is_some();
-        let Some(completion) = failed.or_else(|| self.bay.drive.complete_any()) else { return };
+        let waiting = self.batches_that_wait();
+        let completed = failed.or_else(|| match waiting.is_empty() {
+            true => self.bay.drive.complete_any(),
+            false => self.bay.drive.complete_any_but(|slot| waiting.contains(&slot)),
+        });
+        let Some(completion) = completed else {
+            if !waiting.is_empty() {
+                // Whatever this was to complete is completed later.
+                let (process, life) = (self.process, world.mailboxes[self.process.0].life);
+                world.after(WAIT_OF_CHECKPOINTS, Event::DriveDone { process, life });
+            }
+            return;
+        };
         let (slot, read) = match completion {
             Completion::Written(slot) | Completion::Flushed(slot) => (slot, None),
             Completion::Read(slot, buffer, _) => (slot, Some(buffer)),

@@ -58,6 +58,8 @@ pub enum Scenario {
     GivenUpAndBack,
     /// A member that missed everything of many objects is broken off again and again while it is brought up to date.
     BrokenOffCatchingUp,
+    /// A member in sync misses everything and joins while it writes a checkpoint of many objects, and dies when that counts.
+    JoinsBesideACheckpoint,
     /// A client with the key of another pool means harm while others work.
     HostileClient,
     /// Somebody with the key of an OSD that holds nothing does.
@@ -78,12 +80,16 @@ const LOST_WRITES: usize = 40;
 const LOST_WRITES_TIME: u64 = 300 * MILLISECOND;
 /// Places of a volume that is spread over many objects, two for each.
 const MANY_REGIONS: u64 = 80;
+/// The same for a volume whose objects' pages take more batches than are written while a member joins, and the log between two
+/// checkpoints, in segments, in which nearly all of them change.
+const CHECKPOINT_REGIONS: u64 = 480;
+const CHECKPOINT_SEGMENTS: u64 = 20;
 /// How often everything is written in order to get past logs.
 const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 17] = [
+    pub const ALL: [Scenario; 18] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -97,6 +103,7 @@ impl Scenario {
         Scenario::CaughtUpFromWhoCaughtUp,
         Scenario::GivenUpAndBack,
         Scenario::BrokenOffCatchingUp,
+        Scenario::JoinsBesideACheckpoint,
         Scenario::HostileClient,
         Scenario::HostileStranger,
         Scenario::HostileMember,
@@ -109,7 +116,7 @@ impl Scenario {
                 random.choose(&[2, 3])
             }
             Scenario::RottenWhileAway | Scenario::MendedBeforeItRots | Scenario::GivenUpAndBack => 2,
-            Scenario::BrokenOffCatchingUp => random.choose(&[2, 3]),
+            Scenario::BrokenOffCatchingUp | Scenario::JoinsBesideACheckpoint => random.choose(&[2, 3]),
             Scenario::DriveReplaced => 2,
             Scenario::ForgedBehindChecksums
             | Scenario::PoolRemovedWhileAway
@@ -151,6 +158,11 @@ impl Scenario {
                 // So many that a member is told how far it got, more than once, before it is done.
                 (plan.pgs, plan.regions, plan.region_blocks) = (1, MANY_REGIONS, 2);
                 plan.volume_objects = 3 * MANY_REGIONS + 3;
+            }
+            Scenario::JoinsBesideACheckpoint => {
+                (plan.pgs, plan.regions, plan.region_blocks) = (1, CHECKPOINT_REGIONS, 2);
+                plan.volume_objects = 3 * CHECKPOINT_REGIONS + 3;
+                (plan.segments, plan.checkpoint_segments) = (96, CHECKPOINT_SEGMENTS);
             }
             Scenario::HostileClient
             | Scenario::HostileStranger
@@ -213,6 +225,7 @@ impl Life {
             Scenario::CaughtUpFromWhoCaughtUp => self.caught_up_from_who_caught_up()?,
             Scenario::GivenUpAndBack => self.given_up_and_back()?,
             Scenario::BrokenOffCatchingUp => self.broken_off_catching_up()?,
+            Scenario::JoinsBesideACheckpoint => self.joins_beside_a_checkpoint()?,
             Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,
             Scenario::HostileMember => self.work_beside_malice(Malice::Member)?,

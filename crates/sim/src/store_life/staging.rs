@@ -15,14 +15,17 @@ const BUSY_TURNS_MAX: u32 = 50;
 const SPLIT_EVERY: u64 = 40;
 /// Of so many operations of a life that lets everything go one begins that.
 const FORGET_EVERY: u64 = 60;
-/// Of so many operations of a life with a member that lags one is about that.
+/// Of so many operations of a life with a member that lags one is about that; and where there are many objects.
 const LAG_EVERY: u64 = 12;
+const LAG_EVERY_WITH_MANY_OBJECTS: u64 = 4;
 /// The most writes that it misses at a time.
 const MISSED_MAX: u64 = 2000;
 /// Of so many writes of a life with pushes one is a push.
 const PUSH_EVERY: u64 = 6;
-/// What two checkpoints of a life may take: three full logs and six objects' pages, each twice.
+/// What two checkpoints of a life may take: three full logs and six objects' pages, each twice. Pages of more objects are of a
+/// block each.
 const CHECKPOINT_BYTES_MAX: u64 = 512 << 10;
+const CHECKPOINT_OBJECTS: usize = 6;
 
 impl Life {
     /// Stages one operation; `false` when the store has no room right now.
@@ -91,7 +94,8 @@ impl Life {
     /// A group of which the member misses something, or something that it is told while it lags, now and then.
     fn draw_lag(&mut self) -> Option<(usize, Effect)> {
         let random = self.lags.as_mut()?;
-        if self.relief > 0 || !random.one_in(LAG_EVERY) {
+        let every = if self.plan.has_many_objects { LAG_EVERY_WITH_MANY_OBJECTS } else { LAG_EVERY };
+        if self.relief > 0 || !random.one_in(every) {
             return None;
         }
         let object = random.index(self.plan.objects);
@@ -265,8 +269,10 @@ impl Life {
         if !matches!(operation.effect, Effect::Write(_) | Effect::Push(_)) {
             return Err(format!("a full store refused a {}", name_of(&operation.effect)));
         }
-        // Checkpoints count as used too, which matters on a drive as small as the smallest here.
-        if statistics.live_bytes + CHECKPOINT_BYTES_MAX < statistics.usable_bytes / 2 {
+        // Checkpoints count as used too, which matters on a drive as small as the smallest here; and while two are there, twice.
+        let more_objects = self.plan.objects.saturating_sub(CHECKPOINT_OBJECTS) as u64;
+        let checkpoint_bytes = CHECKPOINT_BYTES_MAX + 4 * more_objects * BLOCK_BYTES as u64;
+        if statistics.live_bytes + checkpoint_bytes < statistics.usable_bytes / 2 {
             return Err(format!("refused as full with {statistics:?}"));
         }
         self.relief = self.random.between(1, 6);

@@ -6,6 +6,7 @@ use crate::drive::Completion;
 use crate::inspect::{self, View};
 use crate::plan::LOG_OFFSET_BYTES;
 use base::{BLOCK_BYTES, Buffer, OBJECT_BLOCKS, Sequence, crc32c};
+use store::layout::SUPERBLOCK_OFFSETS;
 use store::{Action, BatchId, Expected, Store};
 
 /// Writes to the media after a block's own that prove it durable to any later replay: more than can be
@@ -56,6 +57,15 @@ impl Life {
         }
     }
 
+    /// A start finds this checkpoint: in half of the cases that is soon, before what the store is told next hides what it finds.
+    fn checkpoint_is_in_force(&mut self) {
+        if let (Some(random), Some(moments)) = (&mut self.lags, &mut self.moments)
+            && random.percent(50)
+        {
+            *moments = (*moments).min(random.between(1, 8));
+        }
+    }
+
     /// Does what the store asked for, up to the end if it comes in between.
     pub(super) fn perform(&mut self) -> Result<(), String> {
         let mut actions = std::mem::take(&mut self.actions);
@@ -75,6 +85,9 @@ impl Life {
                 let content = crc32c(&buffer.bytes()[..length]);
                 self.trace.note("write", &[u64::from(token), offset, length as u64, u64::from(content)]);
                 self.check_place(offset, length)?;
+                if self.plan.has_many_objects && offset == SUPERBLOCK_OFFSETS[1] {
+                    self.checkpoint_is_in_force();
+                }
                 self.drive.submit_write(token, offset, buffer, length)?;
                 self.moment();
             }

@@ -1,14 +1,15 @@
 //! What is told of places in a group's order instead of contents: of a write that is sent again when nobody's log has it any more,
-//! by a member that was brought up to date itself, to one that is broken off while it is, and by one that comes back when the
-//! group was given up meanwhile.
+//! by a member that was brought up to date itself, to one that is broken off while it is, by one that comes back when the group
+//! was given up meanwhile, and by one that died behind a checkpoint beside which it joined.
 
 use super::FOR_EVER;
 use crate::cluster::client::{Step, all_of};
 use crate::cluster::history::Kind;
 use crate::cluster::life::Life;
 use crate::cluster::network::TOLD_WITHIN;
+use crate::cluster::registry::POOL;
 use crate::cluster::world::{Event, MILLISECOND, Process, SECOND};
-use base::OsdId;
+use base::{OsdId, PgId};
 
 /// Writes whose answers do not arrive: as many as a client of a script has under way.
 const FORGOTTEN: usize = 4;
@@ -16,6 +17,12 @@ const FORGOTTEN: usize = 4;
 const DONE_WITHIN: u64 = SECOND;
 /// How often a member is broken off while it catches up.
 const INTERRUPTIONS: usize = 6;
+/// How often it is tried to have a member die behind the right checkpoint.
+const CHECKPOINTS_MAX: usize = 4;
+/// Writes, one after the other, by which a checkpoint is due.
+const DUE_WITHIN: usize = 1400;
+/// How long a member may take to join, and a checkpoint to be written that waits for nothing.
+const JOINS_WITHIN: u64 = 10 * SECOND;
 
 /// Every other one of these writes. Of what a log ends with, everything is sent anew, and so what these touch.
 fn every_other(all: &[Step]) -> Vec<Step> {
@@ -132,5 +139,70 @@ impl Life {
         self.comes_back(away)?;
         self.check_agreement()?;
         self.leads_alone(away)
+    }
+
+    /// A member dies behind a checkpoint whose root has its join, and that covers what was before it lagged. Then it is brought
+    /// up to date, leads alone, and is read whole.
+    pub(super) fn joins_beside_a_checkpoint(&mut self) -> Result<(), String> {
+        let pg = PgId { pool: POOL, index: 0 };
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let primary = self.registry.map.pgs[&pg].primary.0 as usize;
+            let away = (primary + 1) % self.nodes.len();
+            let is_behind_it = self.dies_behind_a_checkpoint(pg, primary, away)?;
+            self.comes_back(away)?;
+            if is_behind_it || attempts == CHECKPOINTS_MAX {
+                self.check_agreement()?;
+                return self.leads_alone(away);
+            }
+        }
+    }
+
+    /// A member in sync begins a checkpoint, whose batches its drive writes only where something else waits for them. Before its
+    /// root is made an epoch begins with the member, and then one without it, in which everything is written over; and the member
+    /// joins as a learner. It dies when there is a superblock that points to the root. Answers whether a start finds more in that
+    /// root than the checkpoint covers, and would be wrong about the member if it did not heed that.
+    fn dies_behind_a_checkpoint(&mut self, pg: PgId, primary: usize, away: usize) -> Result<bool, String> {
+        let all = all_of(Kind::Write, &self.world.plan, 1);
+        // All of them are to get pages.
+        self.do_steps(0, all.clone())?;
+        self.run_until(self.world.now + SECOND, |_| false)?;
+        self.nodes[away].have_checkpoints_wait(true);
+        let written = self.nodes[away].checkpoint_blocks();
+        for step in all.iter().cycle().take(DUE_WITHIN) {
+            if self.nodes[away].checkpoint_blocks() > written {
+                break;
+            }
+            self.do_steps(0, vec![*step])?;
+        }
+        let superblocks = self.nodes[away].superblocks();
+        let epoch = self.registry.map.pgs[&pg].epoch;
+        self.world.end_links(Process(primary), Process(away));
+        self.wait("the next epoch", |life| {
+            life.registry.map.pgs[&pg].epoch > epoch && life.all_groups_serve()
+        })?;
+        self.part_from_nodes(away, FOR_EVER);
+        self.world.end_links(Process(primary), Process(away));
+        self.others_go_on(away)?;
+        self.writes_past_logs(0, all)?;
+        for other in (0..self.nodes.len()).map(Process) {
+            self.world.heal(Process(away), other, 0);
+            self.world.heal(other, Process(away), 0);
+        }
+        let joins_until = self.world.now + JOINS_WITHIN;
+        self.run_until(joins_until, |life| {
+            life.nodes[away].osd().is_some_and(|osd| osd.store().pg_is_incomplete(pg))
+        })?;
+        self.nodes[away].have_checkpoints_wait(false);
+        let written_until = self.world.now + JOINS_WITHIN;
+        self.run_until(written_until, |life| life.nodes[away].superblocks() != superblocks)?;
+        let is_power_cut = self.world.random.percent(30);
+        self.stop_node_for(away, is_power_cut, "dies behind a checkpoint", FOR_EVER);
+        let is_behind_it = self.nodes[away].has_logs_ahead();
+        if is_behind_it {
+            self.world.event(Some(Process(away)), "finds logs in a root that go further than it covers");
+        }
+        Ok(is_behind_it)
     }
 }
