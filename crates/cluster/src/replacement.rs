@@ -89,11 +89,17 @@ impl Cluster {
             let what = so_many_of(counting.len(), map.pgs.len(), *example);
             return Err(ClusterError::OsdInSync { osd: id, what });
         }
-        // As long as it is down nobody else becomes in sync in these.
+        // As long as it is down nobody else becomes in sync in these, but by a claim that was under way before.
         let mut anew = Vec::new();
         for pg in lost {
             let read: Read<PgConfig> = self.read(&keys::pg(*pg)).await?;
-            let Some(present) = read.value.as_ref().filter(|config| config.in_sync == [id]) else { continue };
+            let Some(present) = read.value.as_ref().filter(|config| config.in_sync.contains(&id)) else {
+                continue;
+            };
+            // Somebody else has what was to be given up.
+            if present.in_sync != [id] {
+                return Ok(false);
+            }
             let (pg, expected) = (*pg, present.epoch);
             let too_often = ClusterError::PgInvalid { pg, expected, reason: "it was given up too often" };
             let history = present.history.next().ok_or(too_often)?;

@@ -6,8 +6,9 @@
 //! - One that gave its drive up lets go of it, and is not tried again by itself.
 //! - Either is tried at once when the cluster gives its number to another drive (`millpond osd replace`), which may be in this
 //!   very bay.
-//! - A bay whose OSD was removed, or is in another bay by now, is over. A blank drive in it becomes no other OSD: whoever put it
-//!   there meant it for the one that was.
+//! - A bay whose OSD was removed, or is in another bay by now, is dormant. A blank drive in it becomes no new OSD: whoever put it
+//!   there meant it for the one that was. The bay wakes when the cluster puts an OSD on the drive in it, under whatever number:
+//!   the names of drives shift, and what was the one's path may be the other's by now.
 
 use crate::error::NodeError;
 use crate::listeners::{ListenError, Listeners};
@@ -22,6 +23,7 @@ use base::status::OsdStatus;
 use base::{ClusterId, NodeId, OsdId, OsdUuid};
 use cluster::{Cluster, ClusterError, ScrubWishes, SlotOsd};
 use drive::{Drive, DriveError, Use};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,10 +32,12 @@ use store::Device;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// The longest queue between a shard and the control side.
 const QUEUE_LENGTH: usize = 256;
+/// How often it is looked whether an OSD was put in a dormant bay.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pauses before an OSD that was not started is tried again, doubled each time, in seconds.
 const PAUSE_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
 
@@ -53,13 +57,13 @@ pub(crate) struct Surroundings {
 }
 
 /// See the module's documentation.
-pub(crate) struct Bay {
+struct Bay {
     around: Arc<Surroundings>,
     path: PathBuf,
 }
 
 /// A bay without a running OSD.
-pub(crate) struct Vacancy {
+struct Vacancy {
     /// The OSD that belongs there, and as what the cluster knew it, if it knows one.
     slot: Option<(OsdId, OsdUuid)>,
     why: Why,
@@ -78,7 +82,7 @@ impl Vacancy {
     }
 
     /// Whether it is for this one drive alone.
-    pub(crate) fn is_of_drive(&self) -> bool {
+    fn is_of_drive(&self) -> bool {
         match &self.why {
             Why::Refused(error) => error.is_of_drive(),
             Why::GaveUp(_) => true,
@@ -86,7 +90,7 @@ impl Vacancy {
     }
 
     /// Whether the cluster knows an OSD that belongs there.
-    pub(crate) fn is_known(&self) -> bool {
+    fn is_known(&self) -> bool {
         self.slot.is_some()
     }
 
@@ -99,7 +103,7 @@ impl Vacancy {
     }
 
     /// The same, for whoever cannot go on without.
-    pub(crate) fn into_error(self) -> NodeError {
+    fn into_error(self) -> NodeError {
         match self.why {
             Why::Refused(error) => *error,
             Why::GaveUp(status) => NodeError::Store(status.failure.unwrap_or_default()),
@@ -134,8 +138,144 @@ fn outlook(map: &ClusterMap, node: NodeId, (osd, uuid): (OsdId, OsdUuid), is_kno
     }
 }
 
+/// The OSDs of a node that do not run, and as what they are formatted.
+fn down(map: &ClusterMap, node: NodeId) -> BTreeSet<(OsdId, OsdUuid)> {
+    let down = map.osds.iter().filter(|(_, info)| info.node == node && info.address.is_none());
+    down.map(|(osd, info)| (*osd, info.uuid)).collect()
+}
+
+/// The bays of a process.
+pub(crate) struct Bays {
+    tended: JoinSet<(Bay, Result<End, NodeError>)>,
+    /// Those in which no OSD belongs, as far as the cluster knew when it was looked last.
+    dormant: Vec<Bay>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Bays {
+    /// Starts the OSDs on these drives, which end when `stop` changes. A drive that is of no use and nobody's is left alone.
+    ///
+    /// # Errors
+    /// When the registry does not say which of them it knows, when an OSD cannot be started though its drive is sound, or when
+    /// all drives are left alone.
+    pub(crate) async fn start(
+        around: &Arc<Surroundings>,
+        paths: &[PathBuf],
+        stop: watch::Receiver<bool>,
+    ) -> Result<Bays, NodeError> {
+        let mut bays = Bays { tended: JoinSet::new(), dormant: Vec::new(), stop };
+        let mut left_alone = Ok(());
+        for (bay, started) in start_all(around, paths).await? {
+            match started {
+                // The others of this node are needed, and nobody misses an OSD on this one.
+                Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
+                    bay.log(&vacancy, &mut String::new());
+                    left_alone = Err(vacancy.into_error());
+                    bays.dormant.push(bay);
+                }
+                Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
+                started => bays.tend(bay, started),
+            }
+        }
+        match bays.tended.is_empty() {
+            true => left_alone.map(|()| bays),
+            false => Ok(bays),
+        }
+    }
+
+    /// Keeps them until no OSD belongs in any of them, or the node is to stop. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// When an OSD cannot go on though its drive is sound.
+    pub(crate) async fn keep(&mut self) -> Result<(), NodeError> {
+        while !self.tended.is_empty() {
+            tokio::select! {
+                Some(ended) = self.tended.join_next() => match joined(ended)? {
+                    (bay, End::Removed) => self.dormant.push(bay),
+                    _ => return Ok(()),
+                },
+                (bay, osd) = wakes(&mut self.dormant) => self.wake(bay, osd),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all OSDs have ended.
+    ///
+    /// # Errors
+    /// When one could not go on though its drive is sound.
+    pub(crate) async fn end(mut self) -> Result<(), NodeError> {
+        let mut outcome = Ok(());
+        while let Some(ended) = self.tended.join_next().await {
+            outcome = outcome.and(joined(ended).map(drop));
+        }
+        outcome
+    }
+
+    fn tend(&mut self, bay: Bay, started: Result<OsdControl, Vacancy>) {
+        let stop = self.stop.clone();
+        self.tended.spawn(async move {
+            let ended = bay.tend(started, stop).await;
+            (bay, ended)
+        });
+    }
+
+    /// An OSD was put in a dormant bay.
+    fn wake(&mut self, bay: Bay, osd: OsdId) {
+        let stop = self.stop.clone();
+        self.tended.spawn(async move {
+            let ended = match bay.start(Some(osd)).await {
+                // It went elsewhere meanwhile, or the registry is away: it is looked again.
+                Err(vacancy) if !vacancy.is_known() => {
+                    bay.log(&vacancy, &mut String::new());
+                    Ok(End::Removed)
+                }
+                started => bay.tend(started, stop).await,
+            };
+            (bay, ended)
+        });
+    }
+}
+
+/// Waits until the cluster has an OSD for one of the bays, and takes that out. Dropping the future loses none.
+async fn wakes(dormant: &mut Vec<Bay>) -> (Bay, OsdId) {
+    let Some(around) = dormant.first().map(|bay| bay.around.clone()) else {
+        return std::future::pending().await;
+    };
+    // Whoever was put on another drive is down, and is formatted as what was not there before.
+    let mut looked_for = BTreeSet::new();
+    loop {
+        // The registry may be away.
+        tokio::time::sleep(LOOK_EVERY).await;
+        let down = down(&around.maps.borrow(), around.node);
+        if down == looked_for {
+            continue;
+        }
+        match first_known(dormant).await {
+            Ok(Some((index, osd))) => return (dormant.swap_remove(index), osd),
+            Ok(None) => looked_for = down,
+            Err(error) => tracing::debug!(%error, "it is not known whether a drive is needed; looking again"),
+        }
+    }
+}
+
+/// The first of the bays that the cluster has an OSD for, and which.
+async fn first_known(bays: &[Bay]) -> Result<Option<(usize, OsdId)>, ClusterError> {
+    for (index, bay) in bays.iter().enumerate() {
+        if let Some(SlotOsd { osd, .. }) = bay.known().await? {
+            return Ok(Some((index, osd)));
+        }
+    }
+    Ok(None)
+}
+
+fn joined(ended: Result<(Bay, Result<End, NodeError>), JoinError>) -> Result<(Bay, End), NodeError> {
+    let (bay, ended) = ended.map_err(|error| NodeError::Shard(error.to_string()))?;
+    Ok((bay, ended?))
+}
+
 /// A bay, and what became of its first start.
-pub(crate) type Started = (Bay, Result<OsdControl, Vacancy>);
+type Started = (Bay, Result<OsdControl, Vacancy>);
 
 /// Starts the OSDs on these drives; in which order it answers is not certain. Those that the cluster knows are started at the
 /// same time: a drive may be waited for, and a store takes a while to open. The others are started one after the other: they
@@ -143,10 +283,7 @@ pub(crate) type Started = (Bay, Result<OsdControl, Vacancy>);
 ///
 /// # Errors
 /// When the registry does not say which of them it knows.
-pub(crate) async fn start_all(
-    around: &Arc<Surroundings>,
-    paths: &[PathBuf],
-) -> Result<Vec<Started>, NodeError> {
+async fn start_all(around: &Arc<Surroundings>, paths: &[PathBuf]) -> Result<Vec<Started>, NodeError> {
     let mut starting = JoinSet::new();
     let mut unknown = Vec::new();
     for path in paths {
@@ -179,16 +316,16 @@ fn pause(attempts: u32) -> Duration {
 }
 
 impl Bay {
-    pub(crate) fn new(around: Arc<Surroundings>, path: PathBuf) -> Bay {
+    fn new(around: Arc<Surroundings>, path: PathBuf) -> Bay {
         Bay { around, path }
     }
 
-    /// Keeps the bay, from what became of its first start, until it is over or `stop` changes.
+    /// Keeps the bay, from what became of its first start, until no OSD belongs in it any more or `stop` changes.
     ///
     /// # Errors
     /// When its OSD cannot go on though the drive is sound.
-    pub(crate) async fn tend(
-        self,
+    async fn tend(
+        &self,
         started: Result<OsdControl, Vacancy>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<End, NodeError> {
@@ -503,7 +640,6 @@ mod tests {
     use cluster::Replacement;
     use registry::Txn;
     use registry_embedded::EmbeddedRegistry;
-    use std::collections::BTreeSet;
     use std::fs::File;
     use std::path::Path;
 
@@ -756,6 +892,43 @@ mod tests {
         assert!(matches!(ended, Ok(End::Removed)));
         assert_eq!(osds(&cluster.map().await.unwrap()), [osd]);
         assert!(scene.around.board.statuses().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_bay_that_no_osd_belongs_in_since_names_shifted_wakes_when_one_is_put_there() {
+        let scene = Scene::new().await;
+        let (cluster, osds) = (&scene.around.cluster, [OsdId(0), OsdId(1)]);
+        let paths = ["one", "two"].map(|name| scene.scratch.path().join(name));
+        let put_blank = |path: &Path| File::create(path).unwrap().set_len(256 << 20).unwrap();
+        for path in &paths {
+            put_blank(path);
+        }
+        let start = async || Bays::start(&scene.around, &paths, scene.stop.subscribe()).await.unwrap();
+        let are_up = |map: &ClusterMap| osds.iter().all(|osd| is_up(map, *osd));
+        let first = start().await;
+        scene.sees("both are up", are_up).await;
+        scene.stop.send_replace(true);
+        first.end().await.unwrap();
+        scene.stop.send_replace(false);
+
+        // The first drive is lost, and the second one has its name from now on.
+        std::fs::rename(&paths[1], &paths[0]).unwrap();
+        let mut second = start().await;
+        let sleeps = tokio::time::timeout(PATIENCE, async {
+            while second.dormant.is_empty() {
+                let _ = tokio::time::timeout(Duration::from_millis(20), second.keep()).await;
+            }
+        });
+        sleeps.await.expect("the bay where nothing is any more is dormant");
+        put_blank(&paths[1]);
+        replace(cluster, osds[0], &paths[1], 256 << 20).await;
+        tokio::select! {
+            kept = second.keep() => panic!("they are kept no more: {kept:?}"),
+            () = scene.sees("both are up again", are_up) => {}
+        }
+        assert!(second.dormant.is_empty());
+        scene.stop.send_replace(true);
+        second.end().await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

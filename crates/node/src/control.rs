@@ -3,11 +3,10 @@
 //! its node go on.
 
 use crate::attendance::Attendance;
-use crate::bay::{Surroundings, start_all};
+use crate::bay::{Bays, Surroundings};
 use crate::client_port::ClientService;
 use crate::error::NodeError;
 use crate::location::Location;
-use crate::osd_control::End;
 use api::board::Board;
 use auth::Identity;
 use base::map::ClusterMap;
@@ -121,50 +120,21 @@ async fn serve_drives(
     stop: &watch::Sender<bool>,
     [mut terminate, mut interrupt]: [Signal; 2],
 ) -> Result<(), NodeError> {
-    let mut bays = Vec::new();
-    let mut left_alone = Ok(());
-    for (bay, started) in start_all(around, &config.osds).await? {
-        match started {
-            // The others of this node are needed, and nobody misses an OSD on this one.
-            Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
-                let error = vacancy.into_error();
-                tracing::warn!(%error, "a drive is left alone");
-                left_alone = Err(error);
-            }
-            Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
-            started => bays.push((bay, started)),
-        }
-    }
-    if bays.is_empty() {
-        return left_alone;
-    }
+    let mut bays = Bays::start(around, &config.osds, stop.subscribe()).await?;
     let clients = config.serve_clients();
     let client_port = clients.as_ref().map(ClientService::address);
     // Where it was to serve and cannot, another process of the node may.
     let client_port = Some(client_port).filter(|port| port.is_some() || config.client_port.is_none());
     tokio::spawn(announce(config.node, around.cluster.clone(), client_port, config.other_addresses()));
-    let mut tasks = tokio::task::JoinSet::new();
-    for (bay, started) in bays {
-        tasks.spawn(bay.tend(started, stop.subscribe()));
-    }
-    let mut outcome = loop {
-        tokio::select! {
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
-            stranger = loses_its_key(config, around.maps.clone()) => break Err(stranger),
-            Some(ended) = tasks.join_next() => match joined(ended) {
-                Ok(End::Removed) if !tasks.is_empty() => {}
-                Ok(_) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        }
+    let outcome = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        stranger = loses_its_key(config, around.maps.clone()) => Err(stranger),
+        kept = bays.keep() => kept,
     };
     drop(clients);
     stop.send_replace(true);
-    while let Some(ended) = tasks.join_next().await {
-        outcome = outcome.and(joined(ended).map(drop));
-    }
-    outcome
+    outcome.and(bays.end().await)
 }
 
 impl Config {
@@ -241,8 +211,4 @@ async fn loses_its_key(config: &Config, mut maps: watch::Receiver<Arc<ClusterMap
             Ok(()) => {}
         }
     }
-}
-
-fn joined(ended: Result<Result<End, NodeError>, tokio::task::JoinError>) -> Result<End, NodeError> {
-    ended.unwrap_or_else(|error| Err(NodeError::Shard(error.to_string())))
 }

@@ -42,7 +42,14 @@ impl Absence {
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     location: Location,
-    /// When members were asked last.
+    /// What came of it when members were asked; `None` in an epoch in which they were not yet.
+    answer: Option<Answer>,
+}
+
+/// What came of asking all members for a block.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    /// When they were asked last.
     since: Instant,
     /// When they were asked for it first, of the times that followed each other closely.
     first_at: Instant,
@@ -52,11 +59,11 @@ struct Lost {
 impl Lost {
     /// Whether no other time will show a sound copy.
     fn is_for_good(&self) -> bool {
-        match self.absence {
+        self.answer.is_some_and(|Answer { since, first_at, absence }| match absence {
             Absence::Unknown => false,
-            Absence::Unreadable => self.since.since(self.first_at) >= UNREADABLE_FOR,
+            Absence::Unreadable => since.since(first_at) >= UNREADABLE_FOR,
             Absence::Certain => true,
-        }
+        })
     }
 }
 
@@ -66,6 +73,8 @@ pub(crate) struct Damage {
     pub(crate) counts: DamageCounts,
     /// Blocks of which no member had a sound copy.
     lost: BTreeMap<(ObjectKey, u16), Lost>,
+    /// Those of them for which members are to be asked again.
+    to_ask: Vec<(ObjectKey, u16)>,
 }
 
 impl Damage {
@@ -77,7 +86,7 @@ impl Damage {
             self.lost.remove(&(key, block));
             return false;
         }
-        now.since(known.since) < LOST_PAUSE
+        known.answer.is_some_and(|answer| now.since(answer.since) < LOST_PAUSE)
     }
 
     /// Notes that nobody had the block that lies there. Answers whether that is new.
@@ -92,10 +101,12 @@ impl Damage {
         if self.lost.len() >= LOST_MAX {
             self.lost.pop_first();
         }
-        let is_same = |lost: &&Lost| lost.location == location && now.since(lost.since) < UNREADABLE_GAP;
-        let before = self.lost.get(&(key, block)).filter(is_same);
-        let first_at = before.map_or(now, |lost| lost.first_at);
-        self.lost.insert((key, block), Lost { location, since: now, first_at, absence }).is_none()
+        let before = self.lost.get(&(key, block)).filter(|lost| lost.location == location);
+        let is_close = |answer: &Answer| now.since(answer.since) < UNREADABLE_GAP;
+        let before = before.and_then(|lost| lost.answer).filter(is_close);
+        let first_at = before.map_or(now, |answer| answer.first_at);
+        let answer = Some(Answer { since: now, first_at, absence });
+        self.lost.insert((key, block), Lost { location, answer }).is_none()
     }
 
     /// A block was read without damage.
@@ -103,14 +114,32 @@ impl Damage {
         self.lost.remove(&(key, block));
     }
 
-    /// A new epoch begins: members may have come back with sound copies.
-    pub(crate) fn forget_lost(&mut self, pg: PgId) {
-        self.lost.retain(|(key, _), _| key.pg != pg);
+    /// A new epoch begins: members may have come back with sound copies, so they are asked again. Until one has brought its
+    /// copy, the group wants it as before.
+    pub(crate) fn ask_again(&mut self, pg: PgId) {
+        self.to_ask.retain(|(key, _)| key.pg != pg);
+        for (place, lost) in self.lost.iter_mut().filter(|((key, _), _)| key.pg == pg) {
+            lost.answer = None;
+            if self.to_ask.len() < LOST_MAX {
+                self.to_ask.push(*place);
+            }
+        }
+    }
+
+    /// The next block for which members are to be asked again.
+    pub(crate) fn next_to_ask(&mut self) -> Option<(ObjectKey, u16)> {
+        self.to_ask.pop()
+    }
+
+    /// Whether there is none.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.to_ask.is_empty()
     }
 
     /// Whether every member said that it has no sound copy of a block, or cannot read the one it has now.
     pub(crate) fn cannot_be_read(&self, key: ObjectKey, block: u16) -> bool {
-        self.lost.get(&(key, block)).is_some_and(|lost| lost.absence > Absence::Unknown)
+        let answer = self.lost.get(&(key, block)).and_then(|lost| lost.answer);
+        answer.is_some_and(|answer| answer.absence > Absence::Unknown)
     }
 
     /// Whether no member has a sound copy of a block, nor one that its drive may read another time.
@@ -172,7 +201,11 @@ mod tests {
             damage.nobody_has(Instant::default(), key, 0, Location(1), Absence::Certain);
         }
         assert_eq!(damage.lost.len(), LOST_MAX);
-        damage.forget_lost(PgId::default());
-        assert!(damage.lost.is_empty());
+        // However often it is noted that they are to be asked for again.
+        for _ in 0..2 {
+            damage.ask_again(PgId::default());
+            assert!(damage.lost.values().all(|lost| lost.answer.is_none()));
+            assert_eq!((damage.lost.len(), damage.to_ask.len()), (LOST_MAX, LOST_MAX));
+        }
     }
 }

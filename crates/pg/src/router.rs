@@ -23,7 +23,7 @@ use crate::moves::cut::{self, Cuts};
 use crate::moves::delete::Deletions;
 use crate::moves::placement;
 use crate::moves::split::{self, Splits};
-use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
+use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
 use crate::replication::replica::{self, Content};
 use crate::request::read::{self, Reads};
@@ -496,6 +496,13 @@ impl Router {
         }
         self.fences.advance(cx);
         self.renewals.advance(cx);
+        // One after the other: of a drive that lost much there are many.
+        if self.mends.is_idle()
+            && let Some((key, block)) = cx.damage.next_to_ask()
+            && let Some(group) = cx.groups.find(key.pg)
+        {
+            cx.mend(group, key, block, MendReason::Damaged);
+        }
         self.mends.advance(cx);
         self.settle(cx);
         self.scrubs.advance(cx);
@@ -534,6 +541,7 @@ impl Router {
             && self.deletions.is_idle()
             && self.cuts.is_idle()
             && self.mends.is_idle()
+            && cx.damage.asks_nothing()
             && self.fences.is_idle()
             && self.scrubs.is_idle()
             && cx.groups.iter().all(is_group_at_rest)

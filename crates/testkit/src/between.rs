@@ -16,6 +16,9 @@ pub trait Between: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Waits until a key may be read.
+    async fn before_get(&self, _key: &str) {}
+
     /// Performs a transaction, or what else comes of it.
     ///
     /// # Errors
@@ -30,6 +33,7 @@ pub struct Behind<B>(pub Arc<dyn Registry>, pub B);
 impl<B: Between> Registry for Behind<B> {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, RegistryError> {
         self.1.lets_read()?;
+        self.1.before_get(key).await;
         self.0.get(key).await
     }
     async fn range(&self, prefix: &str) -> Result<Range, RegistryError> {

@@ -190,9 +190,11 @@ async fn a_dead_osd_is_removed_and_one_without_a_successor_is_not() {
     assert!(cluster.remove_osd(osd, Txn::new()).await.unwrap());
 }
 
-/// A registry that stands still before the first transaction which changes a key, until it is told to go on.
+/// A registry that stands still before the first transaction which changes a key, or before that is first read, until it is
+/// told to go on.
 pub(super) struct Paused {
     before: String,
+    is_of_reads: bool,
     signals: std::sync::Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
 }
 
@@ -202,25 +204,53 @@ impl Paused {
         cluster: &Cluster,
         key: &str,
     ) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
+        Paused::at(cluster, key, false)
+    }
+
+    /// The same before the key is read by itself.
+    pub(super) fn before_read(
+        cluster: &Cluster,
+        key: &str,
+    ) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
+        Paused::at(cluster, key, true)
+    }
+
+    fn at(
+        cluster: &Cluster,
+        key: &str,
+        is_of_reads: bool,
+    ) -> (Cluster, oneshot::Receiver<()>, oneshot::Sender<()>) {
         let ((reached, when), (go, goes)) = (oneshot::channel(), oneshot::channel());
         let signals = std::sync::Mutex::new(Some((reached, goes)));
-        let paused = Behind(cluster.registry().clone(), Paused { before: key.to_owned(), signals });
-        (Cluster::new(Arc::new(paused)), when, go)
+        let paused = Paused { before: key.to_owned(), is_of_reads, signals };
+        (Cluster::new(Arc::new(Behind(cluster.registry().clone(), paused))), when, go)
+    }
+
+    async fn stand_still_once(&self) {
+        let signals = self.signals.lock().unwrap().take();
+        if let Some((reached, goes)) = signals {
+            reached.send(()).unwrap();
+            goes.await.unwrap();
+        }
     }
 }
 
 #[async_trait::async_trait]
 impl Between for Paused {
+    async fn before_get(&self, key: &str) {
+        if self.is_of_reads && key == self.before {
+            self.stand_still_once().await;
+        }
+    }
+
     async fn txn(
         &self,
         registry: &Arc<dyn Registry>,
         txn: Txn,
     ) -> Result<registry::TxnResult, RegistryError> {
         let is_it = txn.then.iter().any(|operation| operation.key() == self.before);
-        let signals = if is_it { self.signals.lock().unwrap().take() } else { None };
-        if let Some((reached, goes)) = signals {
-            reached.send(()).unwrap();
-            goes.await.unwrap();
+        if is_it && !self.is_of_reads {
+            self.stand_still_once().await;
         }
         registry.txn(txn).await
     }

@@ -157,6 +157,27 @@ async fn groups_that_are_lost_begin_anew_only_where_that_is_said_and_nobody_else
 }
 
 #[tokio::test]
+async fn a_group_that_somebody_else_has_by_the_time_that_it_is_given_up_is_not() {
+    let (_directory, cluster) = with_osds(3).await;
+    cluster.create_pool("single", 1, 1, 64).await.unwrap();
+    let map = cluster.map().await.unwrap();
+    let alone = map.pgs.iter().filter(|(_, config)| config.in_sync == [OSD]);
+    let lost: BTreeSet<PgId> = alone.map(|(pg, _)| *pg).collect();
+    let pg = *lost.first().expect("some group lies there alone");
+    let (slow, paused, go) = Paused::before_read(&cluster, &keys::pg(pg));
+    let replacing = tokio::spawn(async move { slow.replace_osd(OSD, &blank(9), &lost, Txn::new()).await });
+    paused.await.unwrap();
+    // What its process asked for before it ended.
+    let config = &map.pgs[&pg];
+    let late = PgConfig { epoch: Epoch(2), in_sync: vec![OSD, OsdId(0)], ..config.clone() };
+    assert!(cluster.claim_pg(pg, config.epoch, late.clone(), &map).await.unwrap());
+    go.send(()).unwrap();
+    assert!(!replacing.await.unwrap().unwrap(), "a blank drive would count as in sync");
+    let after = cluster.map().await.unwrap();
+    assert_eq!((after.osds[&OSD].uuid, &after.pgs[&pg]), (uuid(3), &late));
+}
+
+#[tokio::test]
 async fn a_group_that_is_given_up_is_in_another_history_each_time_and_so_are_both_its_halves() {
     let (_directory, cluster) = three().await;
     goes_on_without(&cluster, OSD).await;

@@ -55,7 +55,7 @@ fn serve(cx: &mut Context<'_, impl Io>, index: u32) {
     for link in group.replicas(cx.me.id).filter_map(|osd| cx.links.ready(osd)) {
         cx.io.send(link, &GroupEpoch { pg, epoch }.encode(Kind::Serves));
     }
-    cx.damage.forget_lost(pg);
+    cx.damage.ask_again(pg);
 }
 
 fn stage_mark(cx: &mut Context<'_, impl Io>, index: u32) {

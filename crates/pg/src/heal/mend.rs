@@ -595,6 +595,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_group_wants_it_wants_in_the_next_epoch_too_and_asks_for_without_a_read() {
+        let mut pair = damaged();
+        (pair.block, pair.garbles) = (Some(vec![7; BLOCK_BYTES]), true);
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        for is_had in [false, true] {
+            pair.garbles = !is_had;
+            // The replica stands where this OSD does: nothing is repaired.
+            pair.entries = pair.alone.osd.store().pg_log(PG).collect();
+            pair.alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
+            pair.turns(100);
+            assert!(pair.alone.osd.shared.groups[0].is_active());
+            assert_eq!(pair.alone.osd.groups_in_want().is_empty(), is_had);
+        }
+        assert_eq!(pair.alone.osd.view().damage().mended, 1);
+    }
+
+    #[test]
     fn a_block_that_nobody_has_is_lost_until_it_is_written_anew() {
         let mut pair = damaged();
         let read = pair.request(10).encode(Kind::Read);
