@@ -93,6 +93,10 @@ impl PgId {
     /// The most groups that a pool can have.
     pub const COUNT_MAX: u32 = 1 << 16;
 
+    /// The most groups that an OSD should hold copies of. With their logs full they take a quarter of the room that its
+    /// checkpoints have, and with more than three times as many no object finds room beside them.
+    pub const PER_OSD_MAX: u32 = 2000;
+
     /// The group that holds `object` of `volume`. Objects that follow each other fall to different groups.
     /// `family` is the volume whose layers this volume shares, itself when it has none.
     ///

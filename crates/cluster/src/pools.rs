@@ -5,7 +5,7 @@ use super::osds::OsdRecord;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, RemovedPool, VolumeInfo};
 use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
-use placement::{Candidate, PG_COUNT_MAX, place};
+use placement::{Candidate, PG_COUNT_MAX, most_replicas, place};
 use registry::{Compare, Operation, Txn};
 
 /// Copies of an object, at most.
@@ -45,6 +45,7 @@ impl Cluster {
             let removed: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
             let map = self.map().await?;
             check_enough(&map, info)?;
+            check_not_too_many(&map, info)?;
             let candidates = Candidate::of_rule(&map, rule);
             let id = self.take_pool_id().await?;
             let groups = place(id, pg_count, size, rule.failure_domain, &candidates);
@@ -87,7 +88,11 @@ impl Cluster {
             pool.size = size.unwrap_or(size_before);
             pool.min_size = min_size.unwrap_or(pool.min_size);
             check_pool(name, pool.size, pool.min_size, pool.pg_count)?;
-            if pool.size > size_before { check_enough(map, pool) } else { Ok(()) }
+            if pool.size > size_before {
+                check_enough(map, pool)?;
+                check_not_too_many(map, pool)?;
+            }
+            Ok(())
         })
         .await
     }
@@ -309,6 +314,19 @@ fn check_enough(map: &ClusterMap, pool: &PoolInfo) -> Result<()> {
         return Err(ClusterError::TooFewDomains { name, size, domain, domains });
     }
     Ok(())
+}
+
+/// Whether an OSD would have to hold more groups than its checkpoints should have to keep the logs of, were a pool this.
+pub(super) fn check_not_too_many(map: &ClusterMap, pool: &PoolInfo) -> Result<()> {
+    let (most, limit) = (most_replicas(map, pool), PgId::PER_OSD_MAX);
+    if most <= limit {
+        return Ok(());
+    }
+    let reason = format!(
+        "an OSD would hold copies of {most} placement groups, those of other pools among them; choose so many \
+         that it is {limit} at most, or add OSDs first"
+    );
+    Err(ClusterError::PoolInvalid { name: pool.name.clone(), reason })
 }
 
 fn check_pool(name: &str, size: u32, min_size: u32, pg_count: u32) -> Result<()> {

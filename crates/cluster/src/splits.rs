@@ -4,7 +4,7 @@
 //! replaces the group's configuration and adds that of its child; the manager says when all are. Nothing is ever made
 //! fewer: groups are not merged.
 
-use super::pools::check_pg;
+use super::pools::{check_not_too_many, check_pg};
 use super::scrubs::ScrubRecord;
 use super::{Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{PgConfig, PoolInfo};
@@ -17,14 +17,15 @@ impl Cluster {
     /// now; the groups are split one by one from here on, while they serve.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchPool`]; [`ClusterError::PoolInvalid`] for any other number, or while the groups are being
-    /// split already; those of the registry.
+    /// [`ClusterError::NoSuchPool`]; [`ClusterError::PoolInvalid`] for any other number, while the groups are being
+    /// split already, or when they would be more than the OSDs should hold; those of the registry.
     pub async fn set_pg_count(&self, name: &str, pg_count: u32) -> Result<PoolInfo> {
-        self.update_pool(name, |_, pool| {
+        self.update_pool(name, |map, pool| {
             check_split(pool, pg_count)
                 .map_err(|reason| ClusterError::PoolInvalid { name: name.to_owned(), reason })?;
+            let before = pool.pg_numbers();
             pool.split_to = (pg_count > pool.pg_count).then_some(pg_count);
-            Ok(())
+            if pool.pg_numbers() > before { check_not_too_many(map, pool) } else { Ok(()) }
         })
         .await
     }
@@ -109,6 +110,25 @@ mod tests {
     use super::*;
     use crate::testing::cluster_of;
     use base::PoolId;
+
+    #[tokio::test]
+    async fn nothing_makes_a_pool_such_that_an_osd_holds_more_groups_than_it_should() {
+        // 1,334 copies on each.
+        let cluster = cluster_of(3, 2001).await;
+        let refused = [
+            cluster.create_pool("q", 3, 1, 800).await.map(|_| ()),
+            cluster.change_pool("p", Some(3), None).await.map(|_| ()),
+            cluster.set_pg_count("p", 4002).await.map(|_| ()),
+        ];
+        for (refused, most) in refused.into_iter().zip([2134, 2001, 2668]) {
+            let error = refused.unwrap_err().to_string();
+            let (has, limit) = (format!("copies of {most} "), format!("{} at most", PgId::PER_OSD_MAX));
+            assert!(error.contains(&has) && error.contains(&limit), "{error}");
+        }
+        cluster.change_pool("p", Some(1), None).await.unwrap();
+        assert_eq!(cluster.set_pg_count("p", 4002).await.unwrap().split_to, Some(4002));
+        cluster.create_pool("q", 3, 1, 600).await.unwrap();
+    }
 
     #[tokio::test]
     async fn a_split_changes_no_members_and_is_lost_to_whoever_was_faster() {

@@ -83,6 +83,8 @@ pub(crate) struct Turn {
     pub(crate) tasks: Vec<Task>,
     /// How much was begun of what waited ([`crate::request::queue`]).
     pub(crate) work: usize,
+    /// All objects of a group were gone through for another OSD: that is done once in a turn, whoever asks.
+    pub(crate) has_listed: bool,
     /// Something was left although it could be done, for it is the turn of others.
     pub(crate) goes_on: bool,
     /// For that the next turn is to be at once.

@@ -175,7 +175,7 @@ impl Disk {
 
     /// The objects of a group, in order.
     pub(crate) fn objects_of(&self, pg: base::PgId) -> Vec<ObjectKey> {
-        let mut objects: Vec<ObjectKey> = self.store.objects().filter(|key| key.pg == pg).collect();
+        let mut objects: Vec<ObjectKey> = self.store.objects_of(pg).collect();
         objects.sort_unstable_by_key(|key| (key.volume, key.object));
         objects
     }

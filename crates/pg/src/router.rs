@@ -176,7 +176,7 @@ impl Router {
                 }
             }
             Message::Serves(group) => replica::epoch_serves(cx, link, group),
-            Message::ListObjects(wanted) => self.inquire(cx, link, Asks::Objects(wanted)),
+            Message::ListObjects(wanted) => inquiries::wait(cx.links, link, Asks::Objects(wanted)),
             Message::Objects(objects) => {
                 if !self.scrubs.handle_objects(cx, osd, &objects) {
                     self.backfill.handle_objects(cx, osd, &objects);
@@ -216,8 +216,11 @@ impl Router {
         }
     }
 
-    /// Answers what waited of what other OSDs ask, as far as they have taken what they were sent.
+    /// Answers what waited of what other OSDs ask, as far as they have taken what they were sent. Of all of them one has objects
+    /// listed; what else that one asks for comes behind the others with the next turn.
     fn answer_waiting(&mut self, cx: &mut Context<'_, impl Io>) {
+        cx.turn.has_listed = false;
+        let mut listed_for = None;
         for link in std::mem::take(&mut cx.links.with_inquiries) {
             let mut work = 0;
             loop {
@@ -225,7 +228,9 @@ impl Router {
                 let Some(peer) = cx.links.osd_mut(link).filter(|peer| peer.inquiries.are_waiting()) else {
                     break;
                 };
-                let is_left = peer.inquiries.has_room(unread_bytes) && work >= queue::WORK_MAX;
+                let is_others_turn =
+                    work >= queue::WORK_MAX || cx.turn.has_listed && peer.inquiries.lists_next();
+                let is_left = peer.inquiries.has_room(unread_bytes) && is_others_turn;
                 cx.turn.goes_on |= is_left;
                 let next = if is_left { None } else { peer.inquiries.next(unread_bytes) };
                 let Some(asks) = next else {
@@ -237,8 +242,12 @@ impl Router {
                 work += queue::work_to_answer(&asks);
                 self.answer(cx, link, asks);
                 self.settle(cx);
+                if cx.turn.has_listed && listed_for.is_none() {
+                    listed_for = Some(link);
+                }
             }
         }
+        cx.links.with_inquiries.sort_by_key(|link| Some(*link) == listed_for);
     }
 
     /// A replica has everything up to a message on stable media.

@@ -1,6 +1,9 @@
 //! How many placement groups a pool should have.
 
-use base::PgId;
+use super::{Candidate, fair_replicas};
+use base::map::{ClusterMap, PoolInfo};
+use base::{OsdId, PgId};
+use std::collections::BTreeMap;
 
 /// The fewest that a pool gets without being asked for a number.
 pub const PG_COUNT_MIN: u32 = 16;
@@ -31,10 +34,54 @@ pub fn next_pg_count(current: u32, recommended: u32) -> u32 {
     if is_possible && recommended / TOO_FEW_BY >= current { 2 * current } else { current }
 }
 
+/// How many replicas, of all pools, the OSD should hold that should hold the most, if the pool of that name is or becomes
+/// `info`. Where they lie at the moment does not count. [`PgId::PER_OSD_MAX`] is enough.
+#[must_use]
+pub fn most_replicas(map: &ClusterMap, info: &PoolInfo) -> u32 {
+    let mut of_osds: BTreeMap<OsdId, f64> = BTreeMap::new();
+    let others = map.pools.values().filter(|pool| pool.name != info.name);
+    for pool in others.chain([info]) {
+        let candidates = Candidate::of_rule(map, &pool.rule);
+        if candidates.is_empty() {
+            continue;
+        }
+        let fair = fair_replicas(pool.size, pool.rule.failure_domain, pool.pg_numbers(), &candidates);
+        for (candidate, replicas) in candidates.iter().zip(fair) {
+            *of_osds.entry(candidate.osd).or_default() += replicas;
+        }
+    }
+    of_osds.into_values().fold(0.0, f64::max).round() as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::map::{DeviceClass, OsdInfo, PlacementRule};
+    use base::{NodeId, PoolId};
     use proptest::prelude::*;
+
+    #[test]
+    fn an_osd_should_hold_its_part_of_each_pool_that_may_lie_on_it() {
+        let mut map = ClusterMap::default();
+        for osd in 0..4 {
+            let device_class = if osd < 2 { DeviceClass::Ssd } else { DeviceClass::Hdd };
+            let info = OsdInfo { node: NodeId(osd), bytes: 1 << 40, device_class, ..OsdInfo::default() };
+            map.osds.insert(OsdId(osd), info);
+        }
+        let pool = |name: &str, pg_count, device_class| PoolInfo {
+            name: name.to_owned(),
+            size: 2,
+            min_size: 1,
+            pg_count,
+            rule: PlacementRule { device_class, ..PlacementRule::default() },
+            ..PoolInfo::default()
+        };
+        map.pools.insert(PoolId(1), pool("all", 100, None));
+        assert_eq!(most_replicas(&map, &pool("fast", 300, Some(DeviceClass::Ssd))), 50 + 300);
+        let split = PoolInfo { split_to: Some(200), ..pool("all", 100, None) };
+        assert_eq!(most_replicas(&map, &split), 100, "it takes the place of what it is now");
+        assert_eq!(most_replicas(&ClusterMap::default(), &split), 0);
+    }
 
     #[test]
     fn a_pool_gets_about_a_hundred_replicas_on_each_osd() {

@@ -33,7 +33,7 @@ mod survey;
 mod tests;
 mod tree;
 
-pub use count::{PG_COUNT_MAX, PG_COUNT_MIN, next_pg_count, recommended_pg_count};
+pub use count::{PG_COUNT_MAX, PG_COUNT_MIN, most_replicas, next_pg_count, recommended_pg_count};
 pub use survey::{Spread, Survey, fair_replicas, moved};
 
 use base::hash::Map;

@@ -233,7 +233,7 @@ impl Checkpoint {
         let objects = contents.index.iter();
         let dirty = objects.filter(|(_, object)| is_renewal || object.is_dirty || object.page.is_none());
         self.queue.clear();
-        self.queue.extend(dirty.map(|(key, _)| *key));
+        self.queue.extend(dirty.map(|(key, _)| key));
         // The map's order is its history's; sorted pages are read faster.
         self.queue.sort_unstable_by(|left, right| right.cmp(left));
     }

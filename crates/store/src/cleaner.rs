@@ -224,7 +224,7 @@ impl Cleaner {
         };
         if segments.all[victim as usize].pages > 0 && checkpoint.is_idle() {
             // Its pages move with the next checkpoint.
-            for (_, object) in contents.index.iter_mut() {
+            for object in contents.index.objects_mut() {
                 object.is_dirty |=
                     object.page.is_some_and(|page| segments.of(page.location.get()) == Some(victim));
             }

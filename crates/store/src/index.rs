@@ -11,7 +11,7 @@
 
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
-use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
+use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
 use std::collections::hash_map;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -223,23 +223,26 @@ fn shift_for(sequences: u64, shift: u8) -> u8 {
     (shift..).find(|shift| tick(sequences, *shift).is_some()).expect("2^49 times 2^16 is more than there are")
 }
 
-/// All objects.
+/// The objects of one group.
+type Objects = Map<(VolumeId, u32), Box<ObjectIndex>>;
+
+/// All objects, by group: whoever asks for those of one walks no others, and what grows is a group's table at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    objects: Map<ObjectKey, Box<ObjectIndex>>,
-    /// How many of them each group has, so that nobody has to walk them; groups without any are absent.
-    counts: Map<PgId, u64>,
+    /// Groups without any are absent.
+    groups: Map<PgId, Objects>,
+    object_count: usize,
     pub(crate) block_count: u64,
     slot_capacity: u64,
 }
 
 impl Index {
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&ObjectIndex> {
-        self.objects.get(key).map(|object| &**object)
+        self.groups.get(&key.pg)?.get(&(key.volume, key.object)).map(|object| &**object)
     }
 
     pub(crate) fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut ObjectIndex> {
-        self.objects.get_mut(key).map(|object| &mut **object)
+        self.groups.get_mut(&key.pg)?.get_mut(&(key.volume, key.object)).map(|object| &mut **object)
     }
 
     pub(crate) fn entry(&self, key: &ObjectKey, block: u16) -> Option<Entry> {
@@ -253,8 +256,9 @@ impl Index {
         entry: Entry,
         changed: Sequence,
     ) -> Option<Entry> {
-        let object = self.objects.entry(key).or_insert_with(|| {
-            *self.counts.entry(key.pg).or_default() += 1;
+        let objects = self.groups.entry(key.pg).or_default();
+        let object = objects.entry((key.volume, key.object)).or_insert_with(|| {
+            self.object_count += 1;
             Box::default()
         });
         let capacity = object.slots.capacity();
@@ -266,7 +270,7 @@ impl Index {
 
     /// A block lies elsewhere now, and is what it was: `false` if it is not what and where it was taken to be.
     pub(crate) fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
-        let Some(object) = self.objects.get_mut(key).filter(|object| object.has(block)) else { return false };
+        let Some(object) = self.get_mut(key).filter(|object| object.has(block)) else { return false };
         let rank = object.rank(block);
         let slot = &mut object.slots[rank];
         let is_it = slot.entry() == from;
@@ -285,7 +289,8 @@ impl Index {
         block_count: u16,
         mut removed: impl FnMut(Entry),
     ) -> Option<Piece> {
-        let object = self.objects.get_mut(key)?;
+        let (objects, place) = (self.groups.get_mut(&key.pg)?, (key.volume, key.object));
+        let object = objects.get_mut(&place)?;
         for block in first_block..first_block + block_count {
             if let Some(entry) = object.remove(block) {
                 self.block_count -= 1;
@@ -295,72 +300,79 @@ impl Index {
         if !object.slots.is_empty() {
             return None;
         }
-        let object = self.objects.remove(key)?;
-        self.uncount(key.pg);
+        let object = objects.remove(&place)?;
+        if objects.is_empty() {
+            self.groups.remove(&key.pg);
+        }
+        self.object_count -= 1;
         self.slot_capacity -= object.slots.capacity() as u64;
         object.page
     }
 
-    fn uncount(&mut self, pg: PgId) {
-        let count = self.counts.get_mut(&pg).expect("whose objects are there is counted");
-        *count -= 1;
-        if *count == 0 {
-            self.counts.remove(&pg);
-        }
-    }
-
     /// Gives the objects of a group that are its child's by `modulus` to that one; one of neither stays where it is. One walk
-    /// over all objects: some milliseconds for each million.
+    /// over the group's objects: some milliseconds for each million.
     pub(crate) fn split(&mut self, pg: PgId, modulus: u32) {
         let child = pg.child(modulus / 2);
-        let is_given = |key: &&ObjectKey| key.pg == pg && child.holds(modulus, key.volume, key.object);
-        let given: Vec<ObjectKey> = self.objects.keys().filter(is_given).copied().collect();
-        for key in given {
-            self.uncount(pg);
-            let object = self.objects.remove(&key).expect("it was just found");
-            *self.counts.entry(child).or_default() += 1;
-            let before = self.objects.insert(ObjectKey { pg: child, ..key }, object);
-            assert!(before.is_none(), "{key} is there twice: a group that is split off holds nothing before");
+        let Some(objects) = self.groups.get_mut(&pg) else { return };
+        let given: Vec<_> = objects.extract_if(|place, _| child.holds(modulus, place.0, place.1)).collect();
+        objects.shrink_to_fit();
+        if objects.is_empty() {
+            self.groups.remove(&pg);
+        }
+        for (place, object) in given {
+            let before = self.groups.entry(child).or_default().insert(place, object);
+            assert!(before.is_none(), "a group that is split off from {pg} holds nothing before");
         }
     }
 
     /// Takes in an object read from a checkpoint. `false` if it is there already.
     pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) -> bool {
-        let hash_map::Entry::Vacant(place) = self.objects.entry(key) else { return false };
+        let objects = self.groups.entry(key.pg).or_default();
+        let hash_map::Entry::Vacant(place) = objects.entry((key.volume, key.object)) else { return false };
         self.block_count += object.slots.len() as u64;
         self.slot_capacity += object.slots.capacity() as u64;
         place.insert(Box::new(object));
-        *self.counts.entry(key.pg).or_default() += 1;
+        self.object_count += 1;
         true
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectIndex)> {
-        self.objects.iter().map(|(key, object)| (key, &**object))
+    /// All objects, those of a group one after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
+        self.groups.keys().flat_map(move |pg| self.of_group(*pg))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&ObjectKey, &mut ObjectIndex)> {
-        self.objects.iter_mut().map(|(key, object)| (key, &mut **object))
+    /// The objects of a group, in no order.
+    pub(crate) fn of_group(&self, pg: PgId) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
+        let objects = self.groups.get(&pg).into_iter().flatten();
+        objects.map(move |((volume, object), index)| {
+            (ObjectKey { pg, volume: *volume, object: *object }, &**index)
+        })
+    }
+
+    pub(crate) fn objects_mut(&mut self) -> impl Iterator<Item = &mut ObjectIndex> {
+        self.groups.values_mut().flatten().map(|(_, object)| &mut **object)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.objects.len()
+        self.object_count
     }
 
     /// The groups that have objects.
     pub(crate) fn groups(&self) -> impl Iterator<Item = PgId> + '_ {
-        self.counts.keys().copied()
+        self.groups.keys().copied()
     }
 
     pub(crate) fn object_count(&self, pg: PgId) -> u64 {
-        self.counts.get(&pg).copied().unwrap_or(0)
+        self.groups.get(&pg).map_or(0, |objects| objects.len() as u64)
     }
 
-    /// Memory it takes, map included, without walking it.
+    /// Memory it takes, maps included, without walking the objects.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let slot = size_of::<ObjectKey>() + size_of::<Box<ObjectIndex>>() + 1;
-        let map = self.objects.capacity() * slot * 8 / 7;
-        let objects = self.objects.len() * size_of::<ObjectIndex>();
-        map as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
+        let slot = size_of::<(VolumeId, u32)>() + size_of::<Box<ObjectIndex>>() + 1;
+        let capacity: usize = self.groups.values().map(Objects::capacity).sum();
+        let maps = capacity * slot * 8 / 7;
+        let objects = self.object_count * size_of::<ObjectIndex>();
+        maps as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
     }
 }
 
@@ -415,14 +427,24 @@ mod tests {
         index.split(pg, 4);
         let child = PgId { index: 3, ..pg };
         let held = |index: &Index, pg| index.iter().filter(|(key, _)| key.pg == pg).count() as u64;
+        for of in [pg, child] {
+            assert_eq!(index.of_group(of).count() as u64, held(&index, of));
+            assert!(index.of_group(of).all(|(key, _)| of.holds(4, key.volume, key.object)));
+        }
         assert_eq!(index.object_count(pg), held(&index, pg));
         assert_eq!(index.object_count(child), held(&index, child));
         assert_eq!(index.object_count(pg) + index.object_count(child), count - 1);
         assert!(index.object_count(pg) > 0 && index.object_count(child) > 0);
         let mut copy = Index::default();
-        let all: Vec<(ObjectKey, ObjectIndex)> = index.iter().map(|(key, it)| (*key, it.clone())).collect();
+        let all: Vec<(ObjectKey, ObjectIndex)> = index.iter().map(|(key, it)| (key, it.clone())).collect();
         all.into_iter().for_each(|(key, object)| assert!(copy.insert(key, object)));
         assert_eq!(copy.object_count(child), index.object_count(child));
+        assert_eq!((copy.len(), index.len()), (keys.len() - 1, keys.len() - 1));
+        // The last of a group goes, and the group with it.
+        keys.iter().for_each(|key| {
+            index.remove(key, 0, 8, |_| {});
+        });
+        assert_eq!(index.groups().collect::<Vec<_>>(), [child]);
     }
 
     #[test]

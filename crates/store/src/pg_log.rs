@@ -134,9 +134,13 @@ impl PgLog {
         }
     }
 
-    /// Bytes of a checkpoint's root that what it had before takes.
-    pub(crate) fn before_bytes(&self) -> u64 {
-        (self.doubts.len() * size_of::<RootEntry>() + self.held.len() * size_of::<RootHeld>()) as u64
+    /// Bytes of a checkpoint's root that it may come to take beside its [`RootGroup`], of so many entries at most. One that
+    /// tells of nothing is that of a group that this OSD left, as a rule: nothing comes to it before the OSD joins again.
+    pub(crate) fn bytes_max(&self, entries_max: usize) -> u64 {
+        let tells = self.entries.back().is_some_and(|last| last.sequence > Sequence(0));
+        let entries = if tells { entries_max.max(self.entries.len()) } else { self.entries.len() };
+        let before = self.doubts.len() * size_of::<RootEntry>() + self.held.len() * size_of::<RootHeld>();
+        (entries * size_of::<RootEntry>() + before) as u64
     }
 
     /// Of an incomplete one, up to where it had an object when it last had it all.
@@ -150,31 +154,30 @@ impl PgLog {
 #[derive(Debug)]
 pub(crate) struct PgLogs {
     pub(crate) groups: Map<PgId, PgLog>,
-    entries_max: usize,
+    pub(crate) entries_max: usize,
     /// During a replay: groups whose logs tell already of what is replayed. They are left as they are: a member that joins
     /// notes what its log told until then, and that must not be what was in it only later.
     pub(crate) ahead: Set<PgId>,
-    /// The sum of [`PgLog::before_bytes`], so that nobody has to walk them.
-    pub(crate) before_bytes: u64,
+    /// The sum of [`PgLog::bytes_max`], so that nobody has to walk them.
+    pub(crate) bytes_max: u64,
 }
 
 impl PgLogs {
     pub(crate) fn new(entries_max: usize) -> PgLogs {
         assert!((1..=PG_LOG_ENTRIES).contains(&entries_max), "no log of {entries_max} entries can be kept");
-        PgLogs { groups: Map::default(), entries_max, ahead: Set::default(), before_bytes: 0 }
+        PgLogs { groups: Map::default(), entries_max, ahead: Set::default(), bytes_max: 0 }
     }
 
-    /// Bytes of a checkpoint's root that they take when each has as many entries as are kept.
+    /// Bytes of a checkpoint's root that they take when each that tells of something has as many entries as are kept.
     pub(crate) fn root_bytes_max(&self) -> u64 {
-        let full = size_of::<RootGroup>() + self.entries_max * size_of::<RootEntry>();
-        (self.groups.len() * full) as u64 + self.before_bytes
+        (self.groups.len() * size_of::<RootGroup>()) as u64 + self.bytes_max
     }
 
     /// Takes in a log read from a checkpoint.
     pub(crate) fn insert(&mut self, pg: PgId, log: PgLog) {
-        self.before_bytes += log.before_bytes();
+        self.bytes_max += log.bytes_max(self.entries_max);
         let before = self.groups.insert(pg, log);
-        self.before_bytes -= before.map_or(0, |before| before.before_bytes());
+        self.bytes_max -= before.map_or(0, |before| before.bytes_max(self.entries_max));
     }
 
     pub(crate) fn in_flight_max(&self) -> u64 {
@@ -285,9 +288,9 @@ impl PgLogs {
             return;
         }
         let log = self.groups.entry(pg).or_default();
-        self.before_bytes -= log.before_bytes();
+        self.bytes_max -= log.bytes_max(self.entries_max);
         change(log);
-        self.before_bytes += log.before_bytes();
+        self.bytes_max += log.bytes_max(self.entries_max);
     }
 
     /// A member that is catching up has everything of the objects up to this one.
@@ -369,7 +372,7 @@ impl PgLogs {
         }
         log.modulus = modulus;
         let copy = log.clone();
-        self.before_bytes += copy.before_bytes();
+        self.bytes_max += copy.bytes_max(self.entries_max);
         let before = self.groups.insert(pg.child(modulus / 2), copy);
         assert!(before.is_none(), "a group that is split off from {pg} has no log before");
         true
@@ -378,10 +381,10 @@ impl PgLogs {
     /// The logs of all groups of a pool go. All at once: of groups that were split from each other a start never finds some
     /// without the others.
     pub(crate) fn forget(&mut self, pool: PoolId) {
-        let before_bytes = &mut self.before_bytes;
+        let (bytes_max, entries_max) = (&mut self.bytes_max, self.entries_max);
         self.groups.retain(|pg, log| {
             let stays = pg.pool != pool || self.ahead.contains(pg);
-            *before_bytes -= if stays { 0 } else { log.before_bytes() };
+            *bytes_max -= if stays { 0 } else { log.bytes_max(entries_max) };
             stays
         });
     }
@@ -830,10 +833,11 @@ mod tests {
     fn what_logs_may_take_of_a_root_is_counted_as_they_come_are_copied_and_go() {
         let (mut logs, child) = (PgLogs::new(16), GROUP.child(1));
         let one = (size_of::<RootGroup>() + 16 * size_of::<RootEntry>()) as u64;
+        // What they had before, beside all their entries.
         let taken = |logs: &PgLogs| {
-            let before = logs.groups.values().map(PgLog::before_bytes).sum::<u64>();
-            assert_eq!(logs.root_bytes_max(), logs.groups.len() as u64 * one + before);
-            before
+            let each = logs.groups.values().map(|log| log.bytes_max(16) + size_of::<RootGroup>() as u64);
+            assert_eq!(logs.root_bytes_max(), each.sum::<u64>());
+            logs.root_bytes_max() - logs.groups.len() as u64 * one
         };
         (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
         assert_eq!(taken(&logs), 0);
@@ -852,6 +856,27 @@ mod tests {
         taken(&logs);
         logs.forget(GROUP.pool);
         assert_eq!((taken(&logs), logs.root_bytes_max()), (0, 0));
+    }
+
+    #[test]
+    fn a_group_that_was_left_takes_of_a_root_what_it_holds_until_it_is_joined_again() {
+        let mut logs = PgLogs::new(16);
+        let one = (size_of::<RootGroup>() + size_of::<RootEntry>()) as u64;
+        let full = one + 15 * size_of::<RootEntry>() as u64;
+        for index in 0..100 {
+            let pg = PgId { index, ..GROUP };
+            (1..=20).for_each(|sequence| logs.push(pg, write(sequence, 0, 0)));
+            assert_eq!(logs.root_bytes_max(), u64::from(index) * one + full);
+            logs.left(pg, mark(0));
+        }
+        assert_eq!(logs.root_bytes_max(), 100 * one);
+        logs.restart(GROUP, mark(900));
+        assert_eq!(logs.root_bytes_max(), 99 * one + full);
+        logs.left(GROUP, mark(0));
+        // One that joins while its group's order is at its beginning gets all of it.
+        logs.restart(GROUP, mark(0));
+        logs.push(GROUP, write(1, 0, 0));
+        assert_eq!(logs.root_bytes_max(), 99 * one + full);
     }
 
     #[test]

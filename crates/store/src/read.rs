@@ -133,7 +133,12 @@ impl Store {
 
     /// Every object with at least one block.
     pub fn objects(&self) -> impl Iterator<Item = ObjectKey> + '_ {
-        self.contents.index.iter().map(|(key, _)| *key)
+        self.contents.index.iter().map(|(key, _)| key)
+    }
+
+    /// Those of them that are a group's, in no order. Of other groups none is looked at.
+    pub fn objects_of(&self, pg: PgId) -> impl Iterator<Item = ObjectKey> + '_ {
+        self.contents.index.of_group(pg).map(|(key, _)| key)
     }
 
     /// How many objects of a group are there.

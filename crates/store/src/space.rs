@@ -23,7 +23,7 @@ pub(crate) struct Space {
     used: u64,
     /// The largest root.
     root_bytes_max: u64,
-    /// What the root comes to when the logs of all groups are full: entries of a log are refused to nobody.
+    /// What the root comes to when the logs are full of all groups that were not left: entries of a log are refused to nobody.
     root_bytes: u64,
 }
 
@@ -86,6 +86,31 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actions::Options;
+    use crate::pg_log::PgLogs;
+    use base::{BLOCK_BYTES, Epoch, LogEntry, PgId, PoolId, Sequence, VolumeId};
+
+    #[test]
+    fn as_many_groups_as_an_osd_should_hold_leave_most_of_a_root_to_objects() {
+        let options = Options::default();
+        let root_bytes_max = (options.root_pieces_max * (options.batch_bytes_max - BLOCK_BYTES)) as u64;
+        let mut logs = PgLogs::new(options.pg_log_entries);
+        for index in 0..PgId::PER_OSD_MAX {
+            let entry = LogEntry {
+                epoch: Epoch(1),
+                sequence: Sequence(1),
+                volume: VolumeId(1),
+                object: 0,
+                first_block: 0,
+                block_count: 1,
+                origin: 0,
+            };
+            logs.push(PgId { pool: PoolId(1), index }, entry);
+        }
+        let root_bytes = logs.root_bytes_max() + 6_000_000 * OBJECT_ROOT_BYTES;
+        let space = Space { working: 10_000, apart: 200, used: 0, root_bytes_max, root_bytes };
+        assert!(space.has_room_for_object(Role::Primary));
+    }
 
     #[test]
     fn who_can_do_without_is_refused_first() {

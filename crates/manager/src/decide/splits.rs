@@ -2,7 +2,7 @@
 
 use base::map::{ClusterMap, PgConfig, PoolInfo};
 use base::{PgId, PoolId};
-use placement::{Candidate, next_pg_count, recommended_pg_count};
+use placement::{Candidate, most_replicas, next_pg_count, recommended_pg_count};
 
 /// What a pool shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,8 @@ fn count_to_split_to(map: &ClusterMap, pool: PoolId, info: &PoolInfo) -> Option<
     // Nobody knows which pool will hold how much.
     let share = 1.0 / map.pools.len() as f64;
     let next = next_pg_count(info.pg_count, recommended_pg_count(osds, info.size, share));
-    (next > info.pg_count).then_some(next)
+    let split = PoolInfo { split_to: Some(next), ..info.clone() };
+    (next > info.pg_count && most_replicas(map, &split) <= PgId::PER_OSD_MAX).then_some(next)
 }
 
 #[cfg(test)]
@@ -96,5 +97,16 @@ mod tests {
         assert_eq!(only(&map), None, "one group is still to be split");
         put_group(&mut map, 31, vec![OsdId(0), OsdId(1)]);
         assert_eq!(only(&map), Some((32, None)));
+    }
+
+    #[test]
+    fn a_pool_does_not_double_where_its_osds_hold_groups_enough_of_others() {
+        let mut map = map();
+        let changes_beside = |pg_count| {
+            let other = PoolInfo { name: "q".into(), pg_count, ..map.pools[&POOL].clone() };
+            map.pools.insert(PoolId(2), PoolInfo { pg_autoscale: false, ..other });
+            pool_changes(&map).len()
+        };
+        assert_eq!([1960, 1990].map(changes_beside), [1, 0]);
     }
 }

@@ -161,7 +161,7 @@ impl Scrubs {
             if !group.is_active() {
                 continue;
             }
-            let own = cx.disk.store.objects().filter(|key| key.pg == pg);
+            let own = cx.disk.store.objects_of(pg);
             let objects: BTreeSet<_> = own.map(|key| (key.volume, key.object)).collect();
             self.current = Some(Scrub {
                 group: index,

@@ -5,6 +5,9 @@
 //! Of clients' writes that it is a member for, none are taken up by its primary meanwhile (`replication::order`), and as a
 //! learner it is given up (`heal::backfill`).
 //!
+//! What a group holds is listed with the end of a turn, once in each: all objects of the group are gone through for it, and the
+//! keys of many OSDs may be in one hand. Who had that done is the last one the next time.
+//!
 //! Nothing but its inquiries waits: whatever else it sends is received and handled, orders, acknowledgements and leases. So two
 //! OSDs that ask each other for more than they take at a time cannot wait for each other: each goes on taking what the other one
 //! sent, and makes room by that. Who has no inquiry to ask any more, and still has itself answered without taking anything, is
@@ -63,6 +66,11 @@ impl Inquiries {
     /// Whether some wait.
     pub(crate) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether the next one that waits asks for objects.
+    pub(crate) fn lists_next(&self) -> bool {
+        matches!(self.waiting.front(), Some(Asks::Objects(_)))
     }
 
     /// The next one that waited and is to be answered now.
@@ -138,7 +146,9 @@ mod tests {
     use crate::osd::Progress;
     use crate::request::queue::WORK_MAX;
     use crate::testing::{Alone, PG, VOLUME};
-    use base::{BlockRange, Epoch, ObjectKey, OsdId};
+    use base::map::{OsdInfo, PgConfig};
+    use base::{BlockRange, Epoch, ObjectKey, OsdId, PgId};
+    use std::sync::Arc;
     use wire::{Lease, Message, Status};
 
     const PEER: OsdId = OsdId(1);
@@ -236,6 +246,44 @@ mod tests {
             ends_turn(&mut alone);
         }
         assert_eq!(answered, (0..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn objects_are_listed_once_in_a_turn_and_by_turns_for_all_who_ask() {
+        let mut alone = Alone::with_groups(2);
+        let (groups, leaders) = ([PG, PgId { index: 1, ..PG }], [PEER, OsdId(2)]);
+        let newest = alone.osd.shared.groups.iter().map(|group| group.epoch.0).max();
+        let epoch = Epoch(newest.unwrap() + 1);
+        let mut map = (*alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        for (pg, primary) in groups.into_iter().zip(leaders) {
+            map.osds.insert(primary, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+            let in_sync = vec![primary, OsdId(0)];
+            map.targets.insert(pg, in_sync.clone());
+            map.pgs.insert(pg, PgConfig { epoch, primary, in_sync, ..PgConfig::default() });
+        }
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let links = leaders.map(|osd| alone.connect(osd));
+        for (pg, link) in groups.into_iter().zip(links) {
+            alone.query(link, pg, 2, epoch);
+        }
+        let list = |pg| ListObjects { pg, epoch, after: None }.encode();
+        // For one that leads nothing, nothing is gone through.
+        let stranger = alone.connect(OsdId(3));
+        comes(&mut alone, stranger, &list(PG).repeat(3));
+        comes(&mut alone, links[0], &list(groups[0]).repeat(3));
+        comes(&mut alone, links[1], &list(groups[1]));
+        let listed = |alone: &mut Alone| {
+            ends_turn(alone);
+            let is_list = |message: Message<'_>| matches!(message, Message::Objects(_)).then_some(());
+            links.map(|link| alone.io.told(link, is_list).len())
+        };
+        assert_eq!(listed(&mut alone), [1, 0]);
+        assert!(alone.osd.next_timeout() <= alone.now, "it goes on at once");
+        assert_eq!(listed(&mut alone), [0, 1], "who asks for more of them comes behind the others");
+        assert_eq!(listed(&mut alone), [1, 0]);
+        assert_eq!(listed(&mut alone), [1, 0]);
+        assert!(alone.osd.shared.links.with_inquiries.is_empty());
     }
 
     #[test]

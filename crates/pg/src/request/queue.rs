@@ -55,8 +55,6 @@ pub(crate) fn work_of(message: &Message<'_>) -> usize {
         Message::Write(write) if write.head.since.is_some() => REPEAT_WORK,
         Message::Zero(request) if request.since.is_some() => REPEAT_WORK,
         Message::Query(_) | Message::Position(_) => LOG_WORK,
-        // All objects of the store are gone through.
-        Message::ListObjects(_) => WORK_MAX,
         _ => 1,
     }
 }
@@ -65,8 +63,7 @@ pub(crate) fn work_of(message: &Message<'_>) -> usize {
 pub(crate) fn work_to_answer(asks: &Asks) -> usize {
     match asks {
         Asks::Position(_) => LOG_WORK,
-        Asks::Objects(_) => WORK_MAX,
-        Asks::Blocks(_) | Asks::Content(_) | Asks::Check(_) => 1,
+        Asks::Objects(_) | Asks::Blocks(_) | Asks::Content(_) | Asks::Check(_) => 1,
     }
 }
 
@@ -472,10 +469,6 @@ mod tests {
         assert_eq!(progress, Progress { consumed: WORK_MAX * grant.len(), is_stalled: true });
         osd.end_turn(*now, io);
         assert!(osd.next_timeout() <= *now, "it goes on at once");
-        // It goes through all objects to say which there are.
-        let list = wire::ListObjects { pg: PG, epoch: Epoch(1), after: None }.encode();
-        let progress = osd.handle_bytes(*now, link, &list.repeat(2), io).unwrap();
-        assert_eq!(progress, Progress { consumed: list.len(), is_stalled: true });
     }
 
     #[test]
