@@ -204,6 +204,15 @@ impl<I: Io> Context<'_, I> {
         self.ledger.note(group, record, self.groups);
     }
 
+    /// How many bytes whoever is at the other end of a link leaves unread, but for those that it may have been sent as a learner.
+    pub(crate) fn unread_bytes(&self, link: LinkId) -> usize {
+        let unread_bytes = self.io.unsent_bytes(link);
+        match self.links.get(link) {
+            Some(Peer::Osd(peer)) => peer.unacknowledged.beside_learners(unread_bytes),
+            _ => unread_bytes,
+        }
+    }
+
     /// Sends a message that counts as replicated.
     pub(crate) fn send_replicated(&mut self, link: LinkId, awaited: Awaited, bytes: &[u8]) {
         if let Some(peer) = self.links.osd_mut(link) {

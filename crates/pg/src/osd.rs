@@ -400,7 +400,8 @@ fn handle_messages(
 ) -> Result<Progress, LinkError> {
     let mut has_aside = take_up(router, cx, link)?;
     let mut was_in_the_way = is_in_the_way(cx, link);
-    let is_behind = inquiries::is_behind(cx.links, link, cx.io.unsent_bytes(link));
+    let unread_bytes = cx.unread_bytes(link);
+    let is_behind = inquiries::is_behind(cx.links, link, unread_bytes);
     let (mut consumed, mut work) = (0, 0);
     loop {
         if work >= queue::WORK_MAX {

@@ -199,7 +199,7 @@ impl Router {
 
     /// Answers what an OSD asks, or has it wait until that one has taken some of what it was sent.
     fn inquire(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, asks: Asks) {
-        let unread_bytes = cx.io.unsent_bytes(link);
+        let unread_bytes = cx.unread_bytes(link);
         if cx.links.osd_mut(link).is_some_and(|peer| peer.inquiries.takes(unread_bytes)) {
             return self.answer(cx, link, asks);
         }
@@ -224,7 +224,7 @@ impl Router {
         for link in std::mem::take(&mut cx.links.with_inquiries) {
             let mut work = 0;
             loop {
-                let unread_bytes = cx.io.unsent_bytes(link);
+                let unread_bytes = cx.unread_bytes(link);
                 let Some(peer) = cx.links.osd_mut(link).filter(|peer| peer.inquiries.are_waiting()) else {
                     break;
                 };
@@ -261,7 +261,7 @@ impl Router {
         while let Some(awaited) = cx.links.next_had(link, ack.through) {
             match awaited {
                 Awaited::Write(operation) => order::member_has(cx, operation),
-                Awaited::Learner { sent: ToLearner::Entry, .. } => {}
+                Awaited::Learner { sent: ToLearner::Entry | ToLearner::Write { .. }, .. } => {}
                 Awaited::Learner { group, session, sent } => {
                     self.backfill.learner_has(cx, group, session, sent);
                 }
@@ -281,7 +281,7 @@ impl Router {
                 let Some(operation) = cx.operations.get(operation) else { return };
                 let group = operation.group;
                 if matches!(operation.purpose, Purpose::Cut(_)) {
-                    cx.groups[group].pauses.tails_wait_for_room = true;
+                    cx.groups[group].pauses.tails_wait_until = Some(cx.now + cut::REFUSED_PAUSE);
                 }
                 let pg = cx.groups[group].pg;
                 cx.note(format!("{osd} refused a write of pg {pg}: {status:?} ({epoch})"));

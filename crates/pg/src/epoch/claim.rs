@@ -116,7 +116,7 @@ pub(crate) fn is_on_its_way(cx: &Context<'_, impl Io>, index: u32) -> bool {
 fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
     let Some(promotion) = cx.groups[index].standing.promotion() else { return true };
     let oldest = match cx.links.osd_mut(promotion.link) {
-        Some(peer) => peer.outstanding.front().map_or(u64::MAX, |front| front.ordinal),
+        Some(peer) => peer.unacknowledged.oldest().unwrap_or(u64::MAX),
         None => 0,
     };
     if oldest > promotion.through {

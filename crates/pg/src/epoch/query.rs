@@ -93,7 +93,7 @@ pub(crate) fn answer_pending(cx: &mut Context<'_, impl Io>, index: u32) {
         return;
     }
     let query = Query { pg: group.pg, modulus: group.modulus, epoch };
-    let unread_bytes = cx.io.unsent_bytes(link);
+    let unread_bytes = cx.unread_bytes(link);
     if cx.links.osd_mut(link).is_some_and(|peer| !peer.inquiries.has_room(unread_bytes)) {
         return inquiries::wait(cx.links, link, Asks::Position(query));
     }

@@ -32,7 +32,6 @@ use crate::group::position::MemberPosition;
 use crate::group::role::Change;
 use crate::io::Io;
 use crate::journal::Milestone;
-use crate::links::inquiries::UNREAD_BYTES_MAX;
 use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::pace::PUSH_BLOCKS;
@@ -57,9 +56,6 @@ const PUSH_PARTS_MAX: usize = 16;
 const REACHED_EVERY: usize = 64;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
-/// Replicated messages that a learner may leave unacknowledged before it is given up for now; as it is when it leaves more than
-/// [`UNREAD_BYTES_MAX`] unread.
-const LEARNER_LAG_MAX: usize = 16_384;
 /// How long a learner may take to answer before it is given up for now.
 const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pause after a learner was given up.
@@ -91,9 +87,8 @@ impl Backfill {
             };
             let mut lags = |learner: &Learner| match cx.links.osd_mut(learner.link) {
                 Some(peer) => {
-                    peer.outstanding.len() > LEARNER_LAG_MAX
-                        || cx.io.unsent_bytes(learner.link) > UNREAD_BYTES_MAX
-                        || is_silent(learner)
+                    let unread_bytes = cx.io.unsent_bytes(learner.link);
+                    peer.unacknowledged.lags(learner.session, unread_bytes) || is_silent(learner)
                 }
                 None => true,
             };
@@ -112,7 +107,8 @@ impl Backfill {
                 return;
             }
             let Some(link) = cx.links.ready(osd) else { continue };
-            if cx.io.unsent_bytes(link) > UNREAD_BYTES_MAX {
+            let unread_bytes = cx.io.unsent_bytes(link);
+            if cx.links.to(osd).is_none_or(|peer| !peer.unacknowledged.may_learn(unread_bytes)) {
                 continue;
             }
             let group = &mut cx.groups[index];
@@ -233,7 +229,7 @@ impl Backfill {
         let osd = learner.osd;
         let Some(joined) = &mut learner.joined else { return };
         match sent {
-            ToLearner::Entry => {}
+            ToLearner::Entry | ToLearner::Write { .. } => {}
             ToLearner::Mark => joined.has_mark = true,
             ToLearner::Push { cost } => joined.pushed = joined.pushed.saturating_sub(u32::from(cost)),
         }
@@ -647,6 +643,7 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::links::inquiries::UNREAD_BYTES_MAX;
     use crate::replication::order;
     use crate::testing::{Alone, PG, VOLUME, ack};
     use base::map::OsdInfo;
@@ -690,26 +687,54 @@ mod tests {
         assert_eq!(alone.osd.router.backfill.learning, [1, 2]);
     }
 
-    #[test]
-    fn a_learner_that_leaves_too_many_bytes_unread_is_given_up_however_few_messages_they_are() {
+    /// A group that is to have one member more, and the link to that.
+    fn short_of_one() -> (Alone, LinkId) {
         let mut alone = Alone::new();
         let link = alone.connect(OsdId(1));
         let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
         let address = Some(([127, 0, 0, 1], 7000).into());
         map.osds.insert(OsdId(1), OsdInfo { address, ..OsdInfo::default() });
         alone.osd.shared.groups[0].wanted.target = vec![OsdId(0), OsdId(1)];
-        let learners = |alone: &mut Alone, unread_bytes: usize| {
-            alone.io.unread.insert(link, unread_bytes);
-            alone.with(|router, cx| router.backfill.advance(cx));
-            alone.osd.shared.groups[0].learners().len()
-        };
-        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX), 1);
-        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX + 1), 0);
+        (alone, link)
+    }
+
+    /// How many learners there are after the next look, when so much is unread.
+    fn learners(alone: &mut Alone, link: LinkId, unread_bytes: usize) -> usize {
+        alone.io.unread.insert(link, unread_bytes);
+        alone.with(|router, cx| router.backfill.advance(cx));
+        alone.osd.shared.groups[0].learners().len()
+    }
+
+    #[test]
+    fn a_learner_that_leaves_too_many_bytes_unread_is_given_up_however_few_messages_they_are() {
+        let (mut alone, link) = short_of_one();
+        assert_eq!(learners(&mut alone, link, 0), 1);
+        let session = alone.osd.router.backfill.sessions;
+        let peer = alone.osd.shared.links.osd_mut(link).unwrap();
+        let sent = ToLearner::Write { blocks: 1024 };
+        (0..9).for_each(|_| peer.sends(Awaited::Learner { group: 0, session, sent }));
+        assert_eq!(learners(&mut alone, link, UNREAD_BYTES_MAX), 1, "it takes some of it");
+        assert_eq!(learners(&mut alone, link, UNREAD_BYTES_MAX + 1), 0);
         // Nor is it begun with before it has taken some of it.
         alone.now = alone.now + LEARN_PAUSE;
         alone.osd.shared.links.osd_mut(link).unwrap().since = alone.now;
-        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX + 1), 0);
-        assert_eq!(learners(&mut alone, UNREAD_BYTES_MAX), 1);
+        assert_eq!(learners(&mut alone, link, UNREAD_BYTES_MAX + 1), 0);
+        assert_eq!(learners(&mut alone, link, UNREAD_BYTES_MAX), 1);
+    }
+
+    #[test]
+    fn what_a_member_leaves_unread_that_clients_wrote_to_one_group_does_not_keep_it_from_another() {
+        let (mut alone, link) = short_of_one();
+        let most = 2 * UNREAD_BYTES_MAX;
+        for unread_bytes in [UNREAD_BYTES_MAX + 1, most] {
+            assert_eq!(learners(&mut alone, link, unread_bytes), 1, "{unread_bytes} bytes");
+        }
+        // Nobody was sent so much but who says that it has what it did not read.
+        assert_eq!(learners(&mut alone, link, most + 1), 0);
+        alone.now = alone.now + LEARN_PAUSE;
+        alone.osd.shared.links.osd_mut(link).unwrap().since = alone.now;
+        assert_eq!(learners(&mut alone, link, most + 1), 0);
+        assert_eq!(learners(&mut alone, link, most), 1);
     }
 
     /// The OSD gets these bytes on a link.

@@ -2,8 +2,8 @@
 //!
 //! Whoever asks is to take the answers. An OSD that leaves more than [`UNREAD_BYTES_MAX`] of what it was sent has its inquiries
 //! wait, here, until it has taken some of it; and of those for which a drive is read no more than [`READS_MAX`] are under way.
-//! Of clients' writes that it is a member for, none are taken up by its primary meanwhile (`replication::order`), and as a
-//! learner it is given up (`heal::backfill`).
+//! Of clients' writes that it is a member for, none are taken up by its primary meanwhile (`replication::order`). What it was
+//! sent as a learner is not counted in that, and has bounds of its own ([`super::unacknowledged`]).
 //!
 //! What a group holds is listed with the end of a turn, once in each: all objects of the group are gone through for it, and the
 //! keys of many OSDs may be in one hand. Who had that done is the last one the next time.

@@ -1,8 +1,8 @@
 //! The links of an OSD: who is at the other end of each, and what may be said on it.
 //!
 //! [`access`] tells what somebody may do, [`tenants`] with whom it shares, [`lease`] who may count on not being replaced,
-//! [`presence`] who is there at all, [`backlog`] what becomes of what cannot be handled yet, and [`inquiries`] of what somebody
-//! asks who does not take the answers.
+//! [`presence`] who is there at all, [`backlog`] what becomes of what cannot be handled yet, [`inquiries`] of what somebody
+//! asks who does not take the answers, and [`unacknowledged`] how much of what it does not take it was sent as a learner.
 
 pub(crate) mod access;
 pub(crate) mod backlog;
@@ -10,6 +10,7 @@ pub(crate) mod inquiries;
 pub(crate) mod lease;
 pub(crate) mod presence;
 pub(crate) mod tenants;
+pub(crate) mod unacknowledged;
 
 use crate::operation::OperationId;
 use access::{ClientLink, Credential};
@@ -17,9 +18,10 @@ use backlog::Backlog;
 use base::hash::Map;
 use base::{ClientId, ClusterId, Instant, LinkId, OsdId, Tenant};
 use inquiries::Inquiries;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tenants::Tenants;
+use unacknowledged::Unacknowledged;
 use wire::{ReplicateAck, Version, WireError};
 
 /// Why a link is of no use any more: close it with this reason, and tell the peer.
@@ -97,17 +99,12 @@ pub(crate) enum Awaited {
 pub(crate) enum ToLearner {
     /// What its log is to say: nobody waits for it.
     Entry,
+    /// A client's write of so many blocks: the same.
+    Write { blocks: u16 },
     /// The mark of its join.
     Mark,
     /// What it lacked, and for how many blocks that counts.
     Push { cost: u16 },
-}
-
-/// A replicated message that awaits its acknowledgement.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outstanding {
-    pub(crate) ordinal: u64,
-    pub(crate) awaited: Awaited,
 }
 
 /// Who is at the other end of a link.
@@ -135,7 +132,7 @@ pub(crate) struct OsdLink {
     pub(crate) unhandled: usize,
     /// Replicated messages sent on it.
     pub(crate) sent: u64,
-    pub(crate) outstanding: VecDeque<Outstanding>,
+    pub(crate) unacknowledged: Unacknowledged,
     /// Replicated messages received on it.
     pub(crate) received: u64,
     /// How many of those are on stable media here.
@@ -167,7 +164,7 @@ impl OsdLink {
     /// Notes that one more replicated message is sent.
     pub(crate) fn sends(&mut self, awaited: Awaited) {
         self.sent += 1;
-        self.outstanding.push_back(Outstanding { ordinal: self.sent, awaited });
+        self.unacknowledged.add(self.sent, awaited);
     }
 }
 
@@ -358,17 +355,13 @@ impl Links {
 
     /// The oldest message up to there that was not noted as acknowledged, if the link is still there.
     pub(crate) fn next_had(&mut self, link: LinkId, through: u64) -> Option<Awaited> {
-        let outstanding = &mut self.osd_mut(link)?.outstanding;
-        Some(outstanding.pop_front_if(|front| front.ordinal <= through)?.awaited)
+        self.osd_mut(link)?.unacknowledged.pop_through(through)
     }
 
     /// The OSD at the end of a link did not apply a message: who, and what it was.
     pub(crate) fn refused(&mut self, link: LinkId, ordinal: u64) -> Option<(OsdId, Awaited)> {
         let peer = self.osd_mut(link)?;
-        let index =
-            peer.outstanding.binary_search_by_key(&ordinal, |outstanding| outstanding.ordinal).ok()?;
-        let refused = peer.outstanding.remove(index).expect("it was just found");
-        Some((peer.osd, refused.awaited))
+        Some((peer.osd, peer.unacknowledged.remove(ordinal)?))
     }
 
     /// Acknowledges what became durable since the last call; to everybody, if whether this OSD is full changed, or whether it

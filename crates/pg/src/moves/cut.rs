@@ -47,6 +47,9 @@ use zerocopy::little_endian::U32;
 const AT_ONCE: usize = 64;
 /// How long the last block of a volume is left alone that cannot be cut: it may be damaged, and no sound copy be there.
 const TAIL_PAUSE: Duration = Duration::from_secs(5);
+/// How long last blocks are left alone after a member refused a cut, while one has no room for what clients write. It may have
+/// some for this, and it may be another one that refused, which says nothing when it takes it.
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// What lies beyond the end of a volume, in one object.
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +291,7 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
     if !may_cut(cx, index) || !cx.groups[index].holds(&key) {
         return true;
     }
-    if !queue::takes_zero(&cx.groups[index]) {
+    if !queue::takes_change(&cx.groups[index]) {
         return false;
     }
     match excess {
@@ -308,11 +311,11 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
 fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk: &Shrunk) -> bool {
     let Some(tail) = tail_of(key.pg, key.volume, shrunk) else { return true };
     // Who refuses one ends the epoch, and the next one would begin it again at once.
-    if cx.groups[index].pauses.tails_wait_for_room {
-        if admit::is_full(cx, index, &key) {
+    if let Some(until) = cx.groups[index].pauses.tails_wait_until {
+        if cx.now < until && admit::is_full(cx, index, &key) {
             return true;
         }
-        cx.groups[index].pauses.tails_wait_for_room = false;
+        cx.groups[index].pauses.tails_wait_until = None;
     }
     let Some(mut zeros) = cx.disk.large.take() else { return false };
     zeros.bytes_mut().expect("a buffer from the pool is unique")[..BLOCK_BYTES].fill(0);
@@ -563,8 +566,8 @@ mod tests {
         assert_eq!((through(&alone), held(&alone, 3)), (CutId(1), vec![(10, block_of(10, 1))]));
     }
 
-    #[test]
-    fn a_last_block_for_which_a_member_has_no_room_ends_one_epoch_and_not_one_after_the_other() {
+    /// A group in which a member has no room for the last block of a volume, some time after it refused that, and its epoch.
+    fn refused() -> (Pair, Epoch) {
         let mut pair = Pair::new();
         let write = pair.write_of(10, 7);
         pair.ask(&write);
@@ -578,13 +581,31 @@ mod tests {
         let group = &pair.alone.osd.shared.groups[0];
         assert!(group.is_active() && group.epoch == Epoch(epoch.0 + 1), "{epoch:?}: {group:?}");
         assert_eq!(through(&pair.alone), CutId(0));
+        (pair, Epoch(epoch.0 + 1))
+    }
+
+    #[test]
+    fn a_last_block_for_which_a_member_has_no_room_ends_one_epoch_and_not_one_after_the_other() {
+        let (mut pair, epoch) = refused();
         // It says when it has room.
         pair.is_full = false;
         acknowledge(&mut pair);
         pair.turns(50);
         assert_eq!(through(&pair.alone), CutId(2));
         assert_eq!(held(&pair.alone, 3), [(10, block_of(7, 1))]);
-        assert_eq!(pair.alone.osd.shared.groups[0].epoch, Epoch(epoch.0 + 1));
+        assert_eq!(pair.alone.osd.shared.groups[0].epoch, epoch);
+    }
+
+    #[test]
+    fn a_last_block_that_was_refused_is_tried_again_although_a_member_has_no_room_for_clients() {
+        let (mut pair, epoch) = refused();
+        // It has room for this, and says that it has none for what clients write.
+        pair.is_full = false;
+        pair.turns(1000);
+        assert_eq!(through(&pair.alone), CutId(0), "it was refused a short while ago");
+        pair.turns(1500);
+        assert_eq!((through(&pair.alone), held(&pair.alone, 3)), (CutId(2), vec![(10, block_of(7, 1))]));
+        assert_eq!(pair.alone.osd.shared.groups[0].epoch, epoch);
     }
 
     #[test]

@@ -158,12 +158,13 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
             message.encode(if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite })
         }
     };
+    let blocks = if operation.kind == OperationKind::Write { operation.range.block_count } else { 0 };
     let mut is_member_behind = false;
     let replicas = group.replicas(me).map(|osd| (osd, None, Awaited::Write(id)));
     // Learners have everything from their join on; nobody waits for them.
     let learners = group.learners().iter().filter(|learner| learner.receives(sequence)).map(|learner| {
         let session = learner.session;
-        let awaited = Awaited::Learner { group: group_index, session, sent: ToLearner::Entry };
+        let awaited = Awaited::Learner { group: group_index, session, sent: ToLearner::Write { blocks } };
         (learner.osd, Some(learner.link), awaited)
     });
     for (osd, link, awaited) in replicas.chain(learners) {
@@ -171,12 +172,16 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
         let Some(peer) = cx.links.osd_mut(link) else { continue };
         peer.sends(awaited);
         let unread_bytes = cx.io.unsent_bytes(link);
-        if unread_bytes > UNREAD_BYTES_MAX {
-            match awaited {
-                Awaited::Write(_) => is_member_behind = true,
-                // It is given up at once.
-                Awaited::Learner { .. } => cx.turn.next_tick = cx.now,
+        let unacknowledged = &peer.unacknowledged;
+        match awaited {
+            Awaited::Write(_) => {
+                is_member_behind |= unacknowledged.beside_learners(unread_bytes) > UNREAD_BYTES_MAX;
             }
+            // It is given up at once.
+            Awaited::Learner { session, .. } if unacknowledged.lags(session, unread_bytes) => {
+                cx.turn.next_tick = cx.now;
+            }
+            Awaited::Learner { .. } => {}
         }
         // A slow replica must not keep the store's batches: two that wait for each other would stop.
         let is_shared = unread_bytes <= SHARE_LIMIT_BYTES;
@@ -188,7 +193,7 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
     cx.groups[group_index].pauses.is_member_behind |= is_member_behind;
 }
 
-/// Whether the members of a group have taken so much of what they were sent that it takes another write of a client. They are
+/// Whether the members of a group have taken so much of what they were sent that it takes another change of a client. They are
 /// looked at only when one of them had not, the last time that it was sent something.
 pub(crate) fn do_members_take(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
     let group = &cx.groups[index];
@@ -197,7 +202,7 @@ pub(crate) fn do_members_take(cx: &mut Context<'_, impl Io>, index: u32) -> bool
     }
     let is_behind = |osd| {
         let link = cx.links.link_of(osd);
-        link.is_some_and(|link| cx.io.unsent_bytes(link) > UNREAD_BYTES_MAX)
+        link.is_some_and(|link| cx.unread_bytes(link) > UNREAD_BYTES_MAX)
     };
     let is_behind = group.replicas(cx.me.id).any(is_behind);
     cx.groups[index].pauses.is_member_behind = is_behind;
@@ -246,6 +251,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::testing::{Pair, ack};
+    use base::LinkId;
+    use wire::Message;
 
     #[test]
     fn a_write_is_acknowledged_when_every_member_has_it_and_not_before() {
@@ -294,7 +301,7 @@ mod tests {
         let mut pair = Pair::new();
         let asks = |pair: &mut Pair, bytes: &[u8]| {
             let crate::testing::Alone { osd, io, now } = &mut pair.alone;
-            osd.handle_bytes(*now, base::LinkId(99), bytes, io).unwrap().is_stalled
+            osd.handle_bytes(*now, LinkId(99), bytes, io).unwrap().is_stalled
         };
         let write = pair.write_of(10, 7);
         let read = pair.request(10).encode(Kind::Read);
@@ -306,10 +313,39 @@ mod tests {
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Ok));
-        assert!(asks(&mut pair, &write));
+        // By now it has left that unread for long: what stands behind a write is not held up any more.
+        pair.alone.io.to.remove(&LinkId(99));
+        assert!(!asks(&mut pair, &[&write[..], &read].concat()));
+        pair.turns(2);
+        let told = pair.alone.io.told(LinkId(99), |message| match message {
+            Message::Reply(reply) => Some((reply.head.status, reply.head.details.was_not_begun)),
+            _ => None,
+        });
+        assert_eq!(told, [(Status::NotActive, true), (Status::Ok, false)]);
         pair.alone.io.unread.insert(pair.link, UNREAD_BYTES_MAX);
         assert!(!asks(&mut pair, &write));
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
         assert!(!pair.alone.osd.shared.groups[0].pauses.is_member_behind, "nobody is looked at any more");
+    }
+
+    #[test]
+    fn what_a_member_leaves_unread_as_a_learner_of_another_group_holds_up_no_write_and_no_inquiry() {
+        let mut pair = Pair::new();
+        pair.acknowledges = false;
+        let link = pair.link;
+        let peer = pair.alone.osd.shared.links.osd_mut(link).unwrap();
+        let (sent, count) = (ToLearner::Write { blocks: 1024 }, 9);
+        (0..count).for_each(|_| peer.sends(Awaited::Learner { group: 0, session: 7, sent }));
+        let to_learner = count * (4 << 20);
+        for (block, beside, is_behind) in [(10, UNREAD_BYTES_MAX, false), (11, UNREAD_BYTES_MAX + 1, true)] {
+            pair.alone.io.unread.insert(link, to_learner + beside);
+            let write = pair.write_of(block, 7);
+            assert_eq!(pair.ask(&write), None);
+            pair.turns(5);
+            assert_eq!(pair.alone.osd.shared.groups[0].pauses.is_member_behind, is_behind, "{beside}");
+            pair.alone.with(|_, cx| assert_eq!(cx.unread_bytes(link), beside));
+        }
     }
 
     #[test]

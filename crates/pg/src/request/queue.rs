@@ -93,14 +93,14 @@ pub(crate) fn takes_waiting_read(
     operations.shares.has(id.slot) || may_make || has(&disk.small) && has(&disk.large)
 }
 
-/// Whether a group takes a zeroing.
-pub(crate) fn takes_zero(group: &Group) -> bool {
+/// Whether a group takes one more change under way.
+pub(crate) fn takes_change(group: &Group) -> bool {
     !group.line.is_full()
 }
 
-/// Whether a group takes a write, and there is memory to hold its bytes, should it have to wait.
-pub(crate) fn takes_write(disk: &Disk, tenant: Tenant, group: &Group) -> bool {
-    !group.line.is_full() && disk.large.has_for(tenant, 1, 0)
+/// Whether there is memory to hold the bytes of a write, should it have to wait.
+pub(crate) fn takes_write(disk: &Disk, tenant: Tenant) -> bool {
+    disk.large.has_for(tenant, 1, 0)
 }
 
 /// Whether a read that must wait in line may. It counts by what it is going to be read into, which is made for it then, if
@@ -211,11 +211,10 @@ mod tests {
     fn a_tenant_leaves_as_many_buffers_as_it_has_for_reads_and_writes() {
         let mut alone = Alone::new();
         let (tenant, other) = (Tenant(1), Tenant(2));
-        let Shared { disk, groups, .. } = &mut alone.osd.shared;
-        let group = &groups[0];
+        let disk = &mut alone.osd.shared.disk;
         let mut lent: Vec<_> = (0..2).filter_map(|_| disk.large.take_for(tenant)).collect();
-        assert!(!takes_read(disk, tenant, &read_of(1)) && !takes_write(disk, tenant, group));
-        assert!(takes_read(disk, other, &read_of(1)) && takes_write(disk, other, group));
+        assert!(!takes_read(disk, tenant, &read_of(1)) && !takes_write(disk, tenant));
+        assert!(takes_read(disk, other, &read_of(1)) && takes_write(disk, other));
         disk.put(lent.pop().unwrap());
         assert!(takes_read(disk, tenant, &read_of(1)), "its client took an answer");
         lent.extend((0..2).filter_map(|_| disk.small.take_for(tenant)));
@@ -225,14 +224,14 @@ mod tests {
     #[test]
     fn a_group_takes_no_more_than_its_log_can_tell_of() {
         let mut alone = Alone::new();
-        assert!(takes_zero(&alone.osd.shared.groups[0]));
+        assert!(takes_change(&alone.osd.shared.groups[0]));
         alone.with(|_, cx| {
             for _ in 0..IN_FLIGHT_MAX {
                 let range = BlockRange::default();
                 let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
                 cx.hold(id);
             }
-            assert!(!takes_zero(&cx.groups[0]) && !takes_write(cx.disk, Tenant::NOBODY, &cx.groups[0]));
+            assert!(!takes_change(&cx.groups[0]));
             cx.groups[0].line.take_all();
         });
     }

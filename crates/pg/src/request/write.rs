@@ -4,19 +4,27 @@ use super::{admit, edges, queue};
 use crate::codec::{Payload, payload_verifies};
 use crate::context::{Context, Handled};
 use crate::io::Io;
-use crate::operation::{OperationId, OperationKind, Purpose};
+use crate::operation::{Asked, OperationId, OperationKind, Purpose};
 use crate::replication::order;
 use base::figures::RequestKind;
 use base::{BLOCK_BYTES, LinkId};
-use wire::{Checksums, Request, Status};
+use std::time::Duration;
+use wire::{Checksums, RefusalDetails, Request, Status};
+
+/// How long a change stays in its connection because its group takes none. Members that take what they are sent make room for
+/// the next one sooner.
+const STAY_MAX: Duration = Duration::from_millis(100);
 
 pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) -> Handled {
     let asked = admit::asked(cx, link, request, RequestKind::Zero);
     let admitted = admit::admit_change(cx, request);
     let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
+    if let Some(handled) = turned_away(cx, &asked, group) {
+        return handled;
+    }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let may_wait = queue::may_wait_in_place(cx.operations, &asked);
-    if !queue::takes_zero(&cx.groups[group]) || has_conflict && !may_wait {
+    if has_conflict && !may_wait {
         return Handled::Stalled;
     }
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
@@ -40,11 +48,12 @@ pub(crate) fn handle_write(
         cx.refuse(Purpose::Client(asked), Status::NoSpace);
         return Handled::Done;
     }
+    if let Some(handled) = turned_away(cx, &asked, group) {
+        return handled;
+    }
     let has_conflict = cx.must_wait(group, &admit::range_of(request));
     let may_wait = queue::may_wait_to_write(cx.disk, cx.operations, &asked);
-    let is_taken =
-        queue::takes_write(cx.disk, asked.tenant, &cx.groups[group]) && order::do_members_take(cx, group);
-    if !is_taken || has_conflict && !may_wait {
+    if !queue::takes_write(cx.disk, asked.tenant) || has_conflict && !may_wait {
         return Handled::Stalled;
     }
     if !payload_verifies(request.offset, checksums, data) {
@@ -62,6 +71,25 @@ pub(crate) fn handle_write(
         return Handled::Done;
     }
     wait_or_stay(cx, id, may_wait)
+}
+
+/// What becomes of a change whose group takes none now: too many are under way there, or a member leaves too much unread. For a
+/// moment it stays in its connection, as that is how members hold clients back. But what is behind it there may be about other
+/// groups, or only read: where none was taken for longer than that, it is refused, and its client tries it again.
+fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Option<Handled> {
+    let is_taken = queue::takes_change(&cx.groups[group]) && order::do_members_take(cx, group);
+    let pauses = &mut cx.groups[group].pauses;
+    if is_taken {
+        pauses.takes_none_since = None;
+        return None;
+    }
+    let since = *pauses.takes_none_since.get_or_insert(cx.now);
+    if cx.now.since(since) < STAY_MAX {
+        return Some(Handled::Stalled);
+    }
+    let details = RefusalDetails { osd: cx.me.id, was_not_begun: true, ..RefusalDetails::default() };
+    cx.refuse_client(asked, Status::NotActive, details);
+    Some(Handled::Done)
 }
 
 /// What cannot begin now waits in line, if there is room for it; else it stays with its client for the moment.
@@ -94,6 +122,7 @@ pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::group::line::IN_FLIGHT_MAX;
     use crate::links::Peer;
     use crate::links::access::ClientLink;
     use crate::testing::{Alone, PG, Pair, VOLUME};
@@ -186,6 +215,38 @@ mod tests {
         let zero = pair.request(10).encode(Kind::Zero).to_vec();
         assert_eq!(done(&mut pair, &zero), Some(Status::Ok));
         assert_eq!(done(&mut pair, &new), Some(Status::Ok), "it said that it has room again");
+    }
+
+    #[test]
+    fn a_change_that_its_group_does_not_take_holds_up_what_is_behind_it_for_a_moment_only() {
+        let mut pair = Pair::new();
+        // As many as may be under way, of which a member acknowledges none.
+        pair.alone.with(|_, cx| {
+            for _ in 0..IN_FLIGHT_MAX {
+                let range = BlockRange::default();
+                let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
+                cx.hold(id);
+            }
+        });
+        let (zero, read) = (pair.request(20).encode(Kind::Zero), pair.request(21).encode(Kind::Read));
+        let both = [&zero[..], &read].concat();
+        assert_eq!(pair.ask(&both), None);
+        pair.alone.now = pair.alone.now + STAY_MAX;
+        assert_eq!(pair.ask(&both), Some(Status::NotActive));
+        pair.turn();
+        let told = pair.alone.io.told(LinkId(99), |message| match message {
+            Message::Reply(reply) => Some((reply.head.status, reply.head.details.was_not_begun)),
+            _ => None,
+        });
+        assert_eq!(told, [(Status::NotActive, true), (Status::Ok, false)]);
+        // When there is room again, the next one is taken.
+        pair.alone.with(|_, cx| {
+            cx.groups[0].line.take_all().into_iter().for_each(|id| cx.forget(id));
+        });
+        assert_eq!(pair.ask(&zero), None);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert_eq!(pair.alone.osd.shared.groups[0].pauses.takes_none_since, None);
     }
 
     #[test]
