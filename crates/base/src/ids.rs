@@ -35,7 +35,8 @@ number_id!(/// The version of a placement group's configuration. Grows by one wi
     Epoch(u32), "e");
 number_id!(/// The place of a write in its placement group's order. Never reused, in any epoch or [`History`].
     Sequence(u64), "");
-number_id!(/// How often a placement group was given up and began anew, with nothing.
+number_id!(/// How often the order of a placement group began behind all that there was of it: where it was given up and began
+    /// anew, with nothing, or had used much of one history up.
     History(u16), "history.");
 number_id!(/// How often a volume was attached exclusively; an older one is fenced.
     Generation(u32), "g");
@@ -54,6 +55,18 @@ impl Sequence {
     pub fn history(self) -> History {
         History((self.0 >> History::SEQUENCE_BITS) as u16)
     }
+
+    /// How many of its history come before it.
+    #[must_use]
+    pub fn in_history(self) -> u64 {
+        self.0 - self.history().floor().0
+    }
+
+    /// Whether no other one of its history comes behind it.
+    #[must_use]
+    pub fn ends_history(self) -> bool {
+        self.0.trailing_ones() >= History::SEQUENCE_BITS
+    }
 }
 
 impl History {
@@ -67,13 +80,13 @@ impl History {
         Sequence(u64::from(self.0) << History::SEQUENCE_BITS)
     }
 
-    /// Whether the group was never given up.
+    /// Whether the group is in no other history than the one it began in.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.0 == 0
     }
 
-    /// The one that begins when the group is given up. `None` behind the last one.
+    /// The one behind it, which begins when the group is given up. `None` behind the last one.
     #[must_use]
     pub fn next(self) -> Option<History> {
         self.0.checked_add(1).map(History)
@@ -249,9 +262,12 @@ mod tests {
         while let Some(next) = history.next() {
             assert!(next.floor() > last(history) && next.floor().history() == next);
             assert_eq!(last(history).history(), history);
+            assert!(last(history).ends_history() && !next.floor().ends_history());
+            assert_eq!((next.floor().in_history(), next.floor().next().in_history()), (0, 1));
             history = next;
         }
         assert_eq!((history, last(history).history()), (History(u16::MAX), history));
+        assert!(last(history).ends_history());
     }
 
     #[test]

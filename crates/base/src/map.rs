@@ -94,8 +94,8 @@ pub struct PgConfig {
     /// Those who are catching up.
     #[serde(default)]
     pub learners: Vec<OsdId>,
-    /// How often it was given up: its present order begins behind the floor of this history. No other change of the
-    /// configuration changes it.
+    /// Its present order begins behind the floor of this history, which is the next one each time that the group is given up.
+    /// No change of the configuration goes back to an earlier one.
     #[serde(default, skip_serializing_if = "History::is_first")]
     pub history: History,
 }

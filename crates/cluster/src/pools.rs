@@ -236,8 +236,9 @@ impl Cluster {
         if present.epoch != expected {
             return Ok(false);
         }
-        if new.history != present.history {
-            let reason = "a group begins anew only where it is given up";
+        // A later one says whose log is in one: the registry was set back since the group was given up.
+        if new.history < present.history {
+            let reason = "a group goes back to no earlier history";
             return Err(ClusterError::PgInvalid { pg, expected, reason });
         }
         let mut txn = read.replaced_by(&new);

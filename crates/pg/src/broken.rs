@@ -43,7 +43,8 @@ pub enum Sabotage {
     StalePush,
     /// A learner is taken for in sync as soon as it has joined.
     CountLearner,
-    /// The order of a group that was given up begins at the beginning, as if there had been none before.
+    /// The order of a group that was given up begins at the beginning, as if there had been none before; and who is sure of more
+    /// than that has is believed.
     BeginAtOne,
     /// Writes of all epochs are numbered as if there were one, so that two may have the same place.
     ReuseSequence,

@@ -193,6 +193,15 @@ impl PgLogs {
         now.max(log.held_before(object))
     }
 
+    /// See [`Store::pg_held_through`](crate::Store::pg_held_through).
+    pub(crate) fn pg_held_through(&self, pg: PgId) -> Sequence {
+        let Some(log) = self.groups.get(&pg) else { return Sequence(0) };
+        let is_there = !log.is_incomplete || log.reached.is_some();
+        let now = log.settled(self.in_flight_max()).filter(|_| is_there);
+        let before = log.held.iter().map(|held| held.through);
+        before.chain(now).max().unwrap_or_default()
+    }
+
     /// The same of one block, which may be in doubt.
     fn held_through(&self, key: &ObjectKey, block: u16) -> Sequence {
         let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
@@ -619,7 +628,7 @@ mod tests {
         logs.left(GROUP, mark(0));
         assert_eq!((through(&logs, 0), logs.held_through(&key(0), 0)), (0, Sequence(0)));
         logs.restart(GROUP, mark(200));
-        assert_eq!(through(&logs, 0), 0);
+        assert_eq!((through(&logs, 0), logs.pg_held_through(GROUP)), (0, Sequence(0)));
         assert!(logs.groups[&GROUP].doubts.is_empty());
     }
 
@@ -767,6 +776,7 @@ mod tests {
         logs.push(GROUP, write(950, 0, 0));
         logs.restart(GROUP, mark(1000));
         assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);
+        assert_eq!(logs.pg_held_through(GROUP), Sequence(946));
         // It got nowhere.
         logs.restart(GROUP, mark(1100));
         assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);

@@ -196,6 +196,12 @@ impl Store {
         self.contents.logs.object_held_through(key)
     }
 
+    /// The furthest that this is for any object of a group.
+    #[must_use]
+    pub fn pg_held_through(&self, pg: PgId) -> Sequence {
+        self.contents.logs.pg_held_through(pg)
+    }
+
     /// Of a member that catches up: blocks of an object, as entries of its log, that it may have beyond what its group's
     /// order has.
     pub fn doubts(&self, key: &ObjectKey) -> impl Iterator<Item = &LogEntry> {

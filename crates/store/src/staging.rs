@@ -133,8 +133,8 @@ impl Store {
         self.stage_place(RecordKind::Mark, pg, 0, epoch, Sequence(0), token)
     }
 
-    /// Appends the word that this member leaves a group: its log begins anew, and it has nothing for sure any more, for what it has
-    /// is about to be deleted. [`Self::pg_is_incomplete`] as after a join.
+    /// Appends the word that this member leaves a group, or finds that what it has is of another order than its primary's: its
+    /// log begins anew, and it has nothing for sure any more. [`Self::pg_is_incomplete`] as after a join.
     ///
     /// # Errors
     /// When the OSD is busy or has failed.

@@ -4,11 +4,12 @@ use super::{CLAIM_PAUSE_LONG, end, link_ended, query};
 use crate::broken::Sabotage;
 use crate::context::Context;
 use crate::group::Group;
+use crate::group::obedience::goes_on_in;
 use crate::group::role::{Phase, State};
 use crate::io::Io;
 use crate::journal::Milestone;
 use base::map::PgConfig;
-use base::{Epoch, OsdId, PgId};
+use base::{Epoch, History, OsdId, PgId};
 use std::time::Duration;
 
 /// How long the members may take to say where they stand.
@@ -207,8 +208,14 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
     // Who is not in the target goes when all of it is in sync, this OSD excepted: it hands over first.
     let in_sync: Vec<OsdId> = group.needed_of(&in_sync, me).collect();
     let learners = learners_beside(cx, index, &in_sync);
-    let (epoch, history) = (Epoch(config.epoch.0 + 1), config.history);
+    let (epoch, history) = (Epoch(config.epoch.0 + 1), next_history(cx, index));
     Ok(PgConfig { epoch, primary: me, in_sync, learners, history })
+}
+
+/// The history of a configuration that is asked for.
+fn next_history(cx: &Context<'_, impl Io>, index: u32) -> History {
+    let group = &cx.groups[index];
+    goes_on_in(group.config.history, query::own_end(cx, group.pg))
 }
 
 /// Whom a configuration with these members in sync names beside them: the others of the target; and until all of that
@@ -251,9 +258,9 @@ fn kind_of(group: &Group, config: &PgConfig, me: OsdId) -> Milestone {
 /// group, and the other begins an epoch of its own when it hears of it.
 pub(crate) fn propose_primary(cx: &mut Context<'_, impl Io>, index: u32, heir: OsdId, in_sync: Vec<OsdId>) {
     end(cx, index, &format!("{heir} becomes its primary"));
-    let learners = learners_beside(cx, index, &in_sync);
+    let (learners, history) = (learners_beside(cx, index, &in_sync), next_history(cx, index));
     let group = &mut cx.groups[index];
-    let (epoch, history) = (Epoch(group.config.epoch.0 + 1), group.config.history);
+    let epoch = Epoch(group.config.epoch.0 + 1);
     group.standing.claims();
     let config = PgConfig { epoch, primary: heir, in_sync, learners, history };
     cx.io.propose(group.pg, group.config.epoch, config);

@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::links::inquiries::{self, Asks};
 use base::log_entry::UNDONE;
-use base::{Epoch, LinkId, OsdId, Sequence};
+use base::{Epoch, LinkId, OsdId, PgId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use wire::{LogState, Position, Query};
@@ -104,14 +104,27 @@ pub(crate) fn answer_pending(cx: &mut Context<'_, impl Io>, index: u32) {
 fn log_state(cx: &Context<'_, impl Io>, index: u32) -> LogState {
     let (group, store) = (&cx.groups[index], &cx.disk.store);
     let pg = group.pg;
+    // Epochs that the registry forgot come again: a place in the order of one may be another's of the same number.
+    let is_learner = !group.config.in_sync.contains(&cx.me.id);
+    let is_from_another = is_learner && knows_later_epoch(cx, pg, group.epoch);
     LogState {
         pg,
         epoch: group.epoch,
-        last_sequence: store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence),
+        last_sequence: own_end(cx, pg),
         log_begins: store.pg_log_begins(pg),
-        is_incomplete: store.pg_is_incomplete(pg),
+        is_incomplete: store.pg_is_incomplete(pg) || is_from_another,
         may_lack_tail: group.tail == LogTail::MayHaveRotted,
     }
+}
+
+/// The last that this OSD has of a group's order on stable media.
+pub(crate) fn own_end(cx: &Context<'_, impl Io>, pg: PgId) -> Sequence {
+    cx.disk.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence)
+}
+
+/// Whether this OSD has something of a later epoch of a group than that one, which the registry names: it was set back.
+pub(crate) fn knows_later_epoch(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch) -> bool {
+    cx.disk.store.pg_position(pg).is_some_and(|(known, _)| known > epoch)
 }
 
 /// Where this OSD stands itself.
@@ -126,20 +139,22 @@ pub(crate) fn handle_position(
     osd: OsdId,
     position: &Position<'_>,
 ) -> Option<u32> {
-    let index = cx.groups.find(position.head.pg)?;
-    let own = cx.disk.store.pg_position(position.head.pg).map_or(Sequence(0), |(_, sequence)| sequence);
+    let LogState { pg, epoch, last_sequence, .. } = position.head;
+    let index = cx.groups.find(pg)?;
+    let own = own_end(cx, pg);
     let group = &mut cx.groups[index];
-    // Whatever is here of an earlier history, the order of this one begins behind its floor.
-    let begun = own.max(group.config.history.floor());
-    let beyond = position.head.last_sequence.0.saturating_sub(begun.0);
-    if position.head.epoch != group.epoch || beyond > AHEAD_MAX {
+    if epoch != group.epoch {
         return None;
     }
     if !group.config.in_sync.contains(&osd) {
         return Some(index);
     }
+    // Whatever is here of an earlier history, the order of this one begins behind its floor.
+    let begun = own.max(group.config.history.floor());
     let positions = group.standing.positions_mut()?;
-    if positions.iter().all(|known| known.osd != osd) {
+    if last_sequence.0.saturating_sub(begun.0) > AHEAD_MAX {
+        is_beyond(cx, index, osd, last_sequence);
+    } else if positions.iter().all(|known| known.osd != osd) {
         positions.push(MemberPosition::new(osd, &position.head, position.entries()));
         begin_epoch(cx, index);
     }
@@ -230,10 +245,40 @@ fn is_behind(cx: &mut Context<'_, impl Io>, index: u32, behind: &Behind) {
         "{osd} lacks writes that are older than the log of the others (it has {last_sequence}, the log \
          begins at {window_start})"
     );
-    let group = &mut cx.groups[index];
-    if osd != cx.me.id && group.config.in_sync.len() > group.wanted.min_size {
-        return do_without(cx, index, osd, reason);
+    match osd == cx.me.id {
+        true => stop(cx, index, reason),
+        false => do_without_or_stop(cx, index, osd, reason),
     }
+}
+
+/// A member says that it has more than there can be of the order that this OSD knows. A lie, or what one who lied made of it, is
+/// done without, if enough are left; but not what is of a later history: the registry was set back to before the group was given
+/// up, and there is what counts.
+fn is_beyond(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, last_sequence: Sequence) {
+    let me = cx.me.id;
+    if last_sequence.history() > cx.groups[index].config.history {
+        let reason = format!(
+            "{osd} says that it has what was written after the group was given up, of which the registry \
+             tells nothing; if it was set back, stop the node of {me}, so that {osd} leads"
+        );
+        return stop(cx, index, reason);
+    }
+    let reason = format!("{osd} says that it has far more of the group than there can be; stop its node");
+    do_without_or_stop(cx, index, osd, reason);
+}
+
+/// The epoch begins without a member, if enough are left.
+fn do_without_or_stop(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, reason: String) {
+    let group = &cx.groups[index];
+    match group.config.in_sync.len() > group.wanted.min_size {
+        true => do_without(cx, index, osd, reason),
+        false => stop(cx, index, reason),
+    }
+}
+
+/// The group serves nothing until somebody does something.
+fn stop(cx: &mut Context<'_, impl Io>, index: u32, reason: String) {
+    let group = &mut cx.groups[index];
     group.standing.must_stop(reason);
     group.pauses.claim_after = cx.now + STOPPED_PAUSE;
 }
@@ -252,10 +297,14 @@ fn do_without(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, reason: Str
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use crate::group::obedience::may_join;
+    use crate::group::role::State;
+    use crate::ledger::StagedRecord;
+    use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME, map};
     use base::map::PgConfig;
-    use base::{History, ObjectKey, PgId, PoolId};
+    use base::{History, LogEntry, ObjectKey, PoolId};
     use std::sync::Arc;
+    use store::RecordKind;
 
     const PRIMARY: OsdId = OsdId(1);
 
@@ -403,27 +452,97 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_a_group_goes_on_in_the_history_of_its_log_when_the_registry_was_set_back() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let later = History(3);
+        alone.begins_anew(later);
+        alone.write(key);
+        // To a time before the group was given up.
+        alone.restart(map(1));
+        let (_, last) = alone.osd.store().pg_position(PG).unwrap();
+        let group = &alone.osd.shared.groups[0];
+        assert!(group.is_active() && last.history() == later);
+        assert_eq!(group.config.history, later);
+        let next = group.standing.primary().unwrap().next_sequence;
+        assert!(may_join(group.config.history, last, next), "nobody could catch up");
+    }
+
+    #[test]
+    fn an_order_that_somebody_brought_to_the_end_of_its_history_goes_on_in_the_next_one() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let next = History(1).floor();
+        alone.with(|_, cx| {
+            let (epoch, token) = (cx.groups[0].epoch, cx.ledger.next_token());
+            let last = Sequence(next.0 - 1);
+            cx.disk.store.stage_mark(RecordKind::Mark, PG, 1, epoch, last, token).unwrap();
+            cx.note_staged(0, StagedRecord::Left);
+        });
+        alone.run();
+        alone.with(|_, cx| end(cx, 0, "a test"));
+        alone.run();
+        let last = |alone: &Alone| alone.osd.store().pg_position(PG).map(|(_, sequence)| sequence);
+        assert_eq!(last(&alone), Some(next.next()));
+        alone.write(key);
+        assert_eq!(last(&alone), Some(next.next().next()));
+        assert_eq!(alone.osd.shared.groups[0].config.history, History(1));
+    }
+
+    #[test]
     fn a_member_that_says_it_is_beyond_all_others_is_not_believed() {
-        let mut pair = Pair::new();
-        pair.asks_its_members();
-        let epoch = pair.alone.osd.shared.groups[0].epoch;
-        let said = |last_sequence| LogState {
-            pg: PG,
-            epoch,
-            last_sequence,
-            log_begins: Sequence(0),
-            is_incomplete: false,
-            may_lack_tail: false,
-        };
-        for lie in [u64::MAX, u64::MAX / 2] {
-            pair.hears(&said(Sequence(lie)).encode(std::iter::empty()));
+        let far = Sequence(2 * AHEAD_MAX);
+        // Should it be true, what is of a later history counts.
+        let later = Sequence(u64::MAX);
+        for (lie, min_size, is_left_out) in [(far, 1, true), (far, 2, false), (later, 1, false)] {
+            let mut pair = Pair::new();
+            pair.alone.osd.shared.groups[0].wanted.min_size = min_size;
+            pair.asks_its_members();
+            let state = LogState {
+                pg: PG,
+                epoch: pair.alone.osd.shared.groups[0].epoch,
+                last_sequence: lie,
+                log_begins: Sequence(0),
+                is_incomplete: false,
+                may_lack_tail: false,
+            };
+            pair.hears(&state.encode(std::iter::empty()));
+            let group = &pair.alone.osd.shared.groups[0];
+            assert_eq!(group.standing.unfit(), is_left_out.then_some(REPLICA), "{lie}");
+            assert_eq!(group.state() == State::Stopped, !is_left_out, "{lie}: {group:?}");
+            // Asked once more it says how it is.
+            let mut turns = 0;
+            while !pair.alone.osd.shared.groups[0].is_active() {
+                pair.turn();
+                turns += 1;
+                assert!(turns < 700, "{lie}: {:?}", pair.alone.osd.shared.groups[0]);
+            }
+            let config = &pair.alone.osd.shared.groups[0].config;
+            assert_eq!(config.in_sync.len(), 2 - usize::from(is_left_out), "{lie}");
+            assert!(config.history.is_first());
         }
-        let awaited = |pair: &Pair| match pair.alone.osd.shared.groups[0].standing.phase() {
-            Some(Phase::Querying { positions, .. }) => Some(positions.len()),
-            _ => None,
+    }
+
+    #[test]
+    fn a_learner_that_says_it_is_beyond_all_others_joins() {
+        let mut pair = Pair::new();
+        pair.alone.osd.shared.groups[0].wanted.min_size = 1;
+        pair.alone.with(|_, cx| end(cx, 0, "a test"));
+        let mark = LogEntry {
+            epoch: pair.alone.osd.shared.groups[0].epoch,
+            sequence: Sequence(2 * AHEAD_MAX),
+            volume: VOLUME,
+            object: 0,
+            first_block: 0,
+            block_count: 0,
+            origin: 0,
         };
-        assert_eq!(awaited(&pair), Some(0));
-        pair.hears(&said(Sequence(2)).encode(std::iter::empty()));
-        assert_eq!(awaited(&pair), None, "it goes on");
+        pair.entries.push(mark);
+        let mut turns = 0;
+        while pair.alone.osd.shared.groups[0].learners().iter().all(|learner| learner.joined.is_none()) {
+            pair.turn();
+            turns += 1;
+            assert!(turns < 700, "{:?}", pair.alone.osd.shared.groups[0]);
+        }
     }
 }

@@ -39,8 +39,9 @@ use wire::{Query, Status};
 /// By how much a member may be further than the one that asks where it stands. None is by more than what is under way at a
 /// time, and the marks of epochs that came to nothing; whoever says more would have the group's sequences used up.
 pub(crate) const AHEAD_MAX: u64 = 1 << 32;
-/// A group orders fewer than two to the power of this in an epoch: at 100,000 writes a second it is five years.
-const EPOCH_WRITES_LOG2: u32 = 44;
+/// So much of a history an epoch may begin in. What is left is more than any epoch orders: at 100,000 writes a second it takes
+/// 66 years.
+const HISTORY_USED_MAX: u64 = 1 << 46;
 
 /// Why a member takes no order of a primary, and the epoch it obeys.
 pub(crate) type Refusal = (Status, Epoch);
@@ -53,7 +54,8 @@ pub(crate) fn may_order(
     sequence: Sequence,
 ) -> Result<(), Refusal> {
     let expected = group.standing.following().and_then(|following| following.expected);
-    if epoch == group.epoch && expected == Some(sequence) && is_leader(group, sender) {
+    let is_next = expected == Some(sequence) && !sequence.ends_history();
+    if epoch == group.epoch && is_next && is_leader(group, sender) {
         return Ok(());
     }
     Err((if epoch < group.epoch { Status::StaleEpoch } else { Status::NotActive }, group.epoch))
@@ -93,16 +95,28 @@ pub(crate) fn may_activate(group: &Group, sender: Option<OsdId>, epoch: Epoch) -
 
 /// Whether the order of an epoch may go on behind `mark` at a member in sync whose log ends with `own`. The mark is behind the
 /// last that any member has, who may be as far ahead of the primary as that believes, and the primary of this member; and
-/// behind the floor of the group's history.
+/// behind the floor of the group's history, which it does not leave.
 pub(crate) fn may_go_on(history: History, own: Sequence, mark: Sequence) -> bool {
-    mark.0.saturating_sub(own.max(history.floor()).0) <= 2 * AHEAD_MAX
+    let ahead = mark.0.saturating_sub(own.max(history.floor()).0);
+    ahead <= 2 * AHEAD_MAX && mark.history() == history && !mark.ends_history()
 }
 
 /// Whether the log of a learner, which may have nothing to compare with, may begin behind `mark`, and the order reach it at
-/// `from`. Each epoch has room for more than any orders: so however far off one is, there is room behind it for the next.
-pub(crate) fn may_join(history: History, epoch: Epoch, mark: Sequence, from: Sequence) -> bool {
-    let begun = from.0.saturating_sub(history.floor().0);
-    mark < from && from.history() == history && begun >> EPOCH_WRITES_LOG2 <= u64::from(epoch.0)
+/// `from`. However far off that is in the group's history, there is room for the next epoch: see [`goes_on_in`].
+pub(crate) fn may_join(history: History, mark: Sequence, from: Sequence) -> bool {
+    mark < from && from.history() == history
+}
+
+/// The history for the next epoch of a group that is in `history` by the registry, and whose order ends with `own` at whoever
+/// claims that epoch.
+///
+/// Nobody's order leaves the history of the epoch that it obeys. So who has a later one than the registry tells that it was set
+/// back to before the group was given up: what is in the later one counts. And where somebody who led it has used much of a
+/// history up, with whatever marks, the order goes on in the next one.
+pub(crate) fn goes_on_in(history: History, own: Sequence) -> History {
+    let latest = history.max(own.history());
+    let is_used_up = latest == own.history() && own.in_history() > HISTORY_USED_MAX;
+    if is_used_up { latest.next().unwrap_or(latest) } else { latest }
 }
 
 /// Whether an entry of the log is from before whatever reaches a member next.
@@ -248,19 +262,55 @@ mod tests {
         // Where the group was given up its order goes on behind the floor, wherever this member is.
         let (second, floor) = (History(1), History(1).floor());
         assert!(!may_go_on(first, own, floor.next()) && may_go_on(second, own, floor.next()));
-        assert!(may_join(second, Epoch(1), floor.next(), floor.next().next()));
-        assert!(!may_join(first, Epoch(1), floor.next(), floor.next().next()));
+        assert!(may_join(second, floor.next(), floor.next().next()));
+        assert!(!may_join(first, floor.next(), floor.next().next()));
         // A learner that has nothing joins a group that has ordered very much.
         let (mark, from) = (Sequence(1 << 40), Sequence((1 << 40) + 1024));
-        assert!(may_join(first, Epoch(1), mark, from));
-        assert!(!may_join(first, Epoch(1), from, from), "its log would begin in what is still to come");
-        for from in [2 << EPOCH_WRITES_LOG2, u64::MAX] {
-            assert!(!may_join(first, Epoch(1), mark, Sequence(from)));
+        assert!(may_join(first, mark, from));
+        assert!(!may_join(first, from, from), "its log would begin in what is still to come");
+        assert!(!may_join(first, mark, Sequence(u64::MAX)));
+        // Wherever somebody who led it brought it, the next epoch goes on, and there is no way out of the history before.
+        let last = Sequence(floor.0 - 1);
+        let begun = Sequence(last.0 - 1);
+        assert!(may_join(first, mark, last) && !may_join(first, mark, floor));
+        assert!(may_go_on(first, begun, begun));
+        assert!(!may_go_on(first, begun, last) && !may_go_on(first, begun, floor));
+        for own in [begun, last] {
+            let next = goes_on_in(first, own);
+            assert_eq!(next, second);
+            assert!(may_go_on(next, own, next.floor().next()));
         }
-        // Wherever somebody brought it, the next epoch goes on.
-        let last = (2 << EPOCH_WRITES_LOG2) - 1;
-        assert!(may_join(first, Epoch(1), mark, Sequence(last)));
-        assert!(may_join(first, Epoch(2), mark, Sequence(last + AHEAD_MAX)));
+    }
+
+    #[test]
+    fn no_order_leaves_its_history() {
+        let last = Sequence(History(1).floor().0 - 1);
+        for (expected, is_taken) in [(last.0 - 1, true), (last.0, false), (u64::MAX, false)] {
+            let expected = Sequence(expected);
+            let mut group = member(false);
+            group.standing.was_activated(expected, false);
+            let taken = may_order(&group, Some(LEADER), EPOCH, expected);
+            assert_eq!(taken.is_ok(), is_taken, "{expected}");
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_claimed_in_the_latest_history_and_in_the_next_when_much_of_that_is_used_up() {
+        let behind = |history: u16, more: u64| Sequence(History(history).floor().0 + more);
+        for (known, own, expected) in [
+            (0, Sequence(0), 0),
+            (0, behind(0, HISTORY_USED_MAX), 0),
+            (0, behind(0, HISTORY_USED_MAX + 1), 1),
+            (2, behind(1, 5), 2),
+            // However much of that before the group was given up.
+            (2, behind(1, u64::from(u32::MAX) << 16), 2),
+            // The registry was set back.
+            (0, behind(1, 5), 1),
+            (1, behind(3, HISTORY_USED_MAX + 1), 4),
+            (u16::MAX, Sequence(u64::MAX), u16::MAX),
+        ] {
+            assert_eq!(goes_on_in(History(known), own), History(expected), "{known}, {own}");
+        }
     }
 
     #[test]

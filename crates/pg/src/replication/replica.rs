@@ -5,6 +5,7 @@
 use crate::broken::Sabotage;
 use crate::codec::payload_verifies;
 use crate::context::{Context, Handled};
+use crate::epoch::query::{knows_later_epoch, own_end};
 use crate::group::LogTail;
 use crate::group::obedience::{
     Refusal, is_from_before, may_activate, may_go_on, may_join, may_order, may_push, may_tell,
@@ -166,15 +167,14 @@ pub(crate) fn apply_reached(cx: &mut Context<'_, impl Io>, link: LinkId, reached
 pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &Activate) -> Handled {
     let Activate { pg, epoch, mark, join } = *activate;
     let sender = cx.links.osd_at(link);
-    let token = cx.ledger.next_token();
     let is_learner = join.is_some();
     let from = join.map(|from| Sequence(from.0.max(1)));
-    let own = cx.disk.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence);
+    let own = own_end(cx, pg);
     let may_begin = |index| {
         may_activate(&cx.groups[index], sender, epoch)?;
         let history = cx.groups[index].config.history;
         let leaves_room = match from {
-            Some(from) => may_join(history, epoch, mark, from),
+            Some(from) => may_join(history, mark, from),
             None => may_go_on(history, own, mark),
         };
         if leaves_room || cx.breaks(Sabotage::BeginAtOne) {
@@ -194,11 +194,27 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
             // What its log ended with when it started is no part of the one that begins now.
             group.tail = LogTail::IsKnown;
         }
+        let modulus = group.modulus;
         let kind = if is_learner { RecordKind::Join } else { RecordKind::Mark };
-        (index, cx.disk.store.stage_mark(kind, pg, group.modulus, epoch, mark, token))
+        if from.is_some_and(|from| is_from_another_order(cx, pg, epoch, from)) {
+            let forgotten = cx.disk.store.stage_left(pg, epoch, cx.ledger.next_token());
+            if forgotten.is_err() {
+                return (index, forgotten);
+            }
+            cx.note_staged(index, StagedRecord::Left);
+        }
+        (index, cx.disk.store.stage_mark(kind, pg, modulus, epoch, mark, cx.ledger.next_token()))
     });
     let next = from.unwrap_or(mark.next());
     applied(cx, link, Advance::Begin { next, is_learner }, staged)
+}
+
+/// Whether what a learner is sure of may be of another order than the one that reaches it at `from`. Of that one it can only be
+/// sure of what all members had before. After the registry was set back, the same places are given once more; and whoever led the
+/// group before may have said anything.
+fn is_from_another_order(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch, from: Sequence) -> bool {
+    let is_other = knows_later_epoch(cx, pg, epoch) || cx.disk.store.pg_held_through(pg) >= from;
+    is_other && !cx.breaks(Sabotage::BeginAtOne)
 }
 
 /// Every member has what was ordered before this epoch.
@@ -259,7 +275,7 @@ mod tests {
     use base::map::PgConfig;
     use base::{BLOCK_BYTES, BlockRange, OBJECT_BLOCKS, ObjectKey, OsdId, crc32c};
     use std::sync::Arc;
-    use wire::Kind;
+    use wire::{Kind, Message};
 
     #[test]
     fn who_left_a_group_since_it_said_where_it_stands_does_not_join_it() {
@@ -307,6 +323,42 @@ mod tests {
             assert!(consumed > 0, "{} bytes are left", bytes.len());
             bytes = &bytes[consumed..];
             alone.settles();
+        }
+    }
+
+    #[test]
+    fn a_learner_that_knows_more_than_its_primary_can_order_is_sure_of_nothing() {
+        let (primary, set_back) = (OsdId(1), Epoch(2));
+        for (epoch, beyond, is_sure) in [(Epoch(99), 1, true), (Epoch(99), 0, false), (set_back, 1, false)] {
+            let mut alone = Alone::new();
+            let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+            alone.write(key);
+            alone.age_log();
+            alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
+            alone.run();
+            let (known, _) = alone.osd.store().pg_position(PG).unwrap();
+            assert!(set_back < known && known < Epoch(99), "{known}");
+            let mut map = map(1);
+            let (in_sync, learners) = (vec![primary], vec![OsdId(0)]);
+            map.targets.insert(PG, vec![primary, OsdId(0)]);
+            map.pgs.insert(PG, PgConfig { epoch, primary, in_sync, learners, ..PgConfig::default() });
+            alone.restart(map);
+            let sure = alone.osd.store().object_held_through(&key);
+            assert!(sure > Sequence(0));
+            let link = alone.connect(primary);
+            alone.query(link, PG, 1, epoch);
+            let told = alone.io.told(link, |message| match message {
+                Message::Position(position) => Some(position.head.is_incomplete),
+                _ => None,
+            });
+            assert_eq!(told, [epoch == set_back], "whether its log tells what it has");
+            let mark = Sequence(sure.0 - 1);
+            let join = Activate { pg: PG, epoch, mark, join: Some(Sequence(sure.0 + beyond)) };
+            takes(&mut alone, link, &join.encode());
+            let store = alone.osd.store();
+            assert_eq!(store.pg_position(PG), Some((epoch, mark)));
+            let expected = if is_sure { sure } else { Sequence(0) };
+            assert_eq!(store.object_held_through(&key), expected, "{epoch}, {beyond}");
         }
     }
 
