@@ -1,7 +1,8 @@
 //! Where in a file small mistakes can be made, and which.
 //!
 //! Left alone: what is compiled for tests or under other conditions only, constants, types, patterns, what stands in macros,
-//! `const fn`, what shows values to people (`Debug`, `Display`), and what breaks promises on purpose (`Sabotage`).
+//! `const fn`, what shows values to people (`Debug`, `Display`), what only tells of the way that was gone (`Milestone`, notes), and
+//! what breaks promises on purpose (`Sabotage`).
 
 use crate::values::{self, Values};
 use proc_macro2::Span;
@@ -219,6 +220,29 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Whether all that an expression does is to tell of the way that was gone.
+    fn only_tells(&self, expression: &Expr) -> bool {
+        match bare(expression) {
+            Expr::MethodCall(call) => call.args.first().is_some_and(|first| {
+                let text = self.text(range(first));
+                call.method == "pass" && text.contains("Milestone::")
+                    || call.method == "note" && text.starts_with("format!")
+            }),
+            Expr::If(inner) => self.all_only_tells(inner),
+            _ => false,
+        }
+    }
+
+    /// Whether whatever a condition decides is what is told.
+    fn all_only_tells(&self, node: &ExprIf) -> bool {
+        let tells = |statement: &Stmt| matches!(statement, Stmt::Expr(only, _) if self.only_tells(only));
+        let otherwise = node.else_branch.as_ref().is_none_or(|(_, other)| match &**other {
+            Expr::Block(inner) => inner.block.stmts.iter().all(tells),
+            other => self.only_tells(other),
+        });
+        node.then_branch.stmts.iter().all(tells) && otherwise
+    }
+
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
         let is_inner = |one: &Attribute| matches!(one.style, syn::AttrStyle::Inner(_));
         let breaks = |text: &str| text.contains("Sabotage") || text.contains("Broken");
@@ -276,6 +300,7 @@ impl<'a> Finder<'a> {
 
     fn tail(&mut self, expression: &Expr) {
         match expression {
+            told if self.only_tells(told) => {}
             Expr::Block(inner) => self.tails(&inner.block),
             Expr::If(inner) => {
                 let sabotage = self.sabotage(&inner.cond);
@@ -435,7 +460,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_stmt(&mut self, node: &'ast Stmt) {
         let range = range(node);
-        if self.text(range.clone()).starts_with("#[cfg") {
+        if self.text(range.clone()).starts_with("#[cfg")
+            || matches!(node, Stmt::Expr(told, _) if self.only_tells(told))
+        {
             return;
         }
         match node {
@@ -455,6 +482,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_if(&mut self, node: &'ast ExprIf) {
+        if self.all_only_tells(node) {
+            return self.visit_expr(&node.cond);
+        }
         if node.else_branch.is_none() && is_one_omission(&node.then_branch) {
             self.kept.extend(node.then_branch.stmts.iter().map(|only| range(only).start));
         }
@@ -496,7 +526,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             self.condition(&guarded.guard);
             self.visit_expr(&guarded.guard);
         }
-        self.visit_expr(&node.body);
+        if !self.only_tells(&node.body) {
+            self.visit_expr(&node.body);
+        }
     }
 
     fn visit_field_value(&mut self, node: &'ast syn::FieldValue) {

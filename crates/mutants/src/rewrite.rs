@@ -408,10 +408,15 @@ mod tests {
             "fn f() -> &X { matches!(a, 1 if 2 > 3); #[cfg(test)] a(1); x }",
             "fn f(sabotage: Sabotage) -> bool { sabotage == 1 }",
             "fn f() -> &X { if cx.breaks(Sabotage::SkipLease) { return 1 + 1; } x }",
+            "fn f() -> &X { cx.pass(Milestone::LogBehind); if a { cx.note(format!(\"{b}\")); } x }",
+            "fn f() -> &X { if a { cx.pass(Milestone::A); } else if b { cx.pass(Milestone::B); } x }",
         ] {
             assert_eq!(rewritten(code, |_| true), code);
         }
-        // What stands beside a broken promise is of the program.
+        // What stands beside a broken promise, or decides about more than what is told, is of the program.
+        assert!(
+            rewritten("fn f() -> &X { if a { cx.pass(Milestone::A); b(); } x }", |_| true).contains("is(2)")
+        );
         assert_eq!(
             expression("a == b || cx.breaks(Sabotage::SkipLease)"),
             "(if is(1) { (a) != (b) } else { a == b }) || cx.breaks(Sabotage::SkipLease)"

@@ -278,15 +278,13 @@ mod tests {
         assert!(waiting.await.is_ok_and(|seen| seen.is_ok()), "the map never shows that {what}");
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_stays_away_is_taken_out_and_in_again_and_a_manager_that_ends_is_followed_by_another() {
-        let scratch = tempfile::tempdir().unwrap();
+    /// A cluster of four nodes with an OSD each, the leases of those, and a pool.
+    async fn of_four(scratch: &tempfile::TempDir) -> (Cluster, Vec<LeaseId>) {
         let id = base::ClusterId(uuid::Uuid::from_u128(1));
         let registry =
             registry_embedded::EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
         let cluster = Cluster::new(Arc::new(registry));
         cluster.create(id).await.unwrap();
-        cluster.change_settings(|settings| settings.osd_out_after_seconds = 1).await.unwrap();
         let mut leases = Vec::new();
         for node in 0..4u16 {
             let uuid = OsdUuid(uuid::Uuid::from_u128(u128::from(node) + 1));
@@ -297,6 +295,44 @@ mod tests {
             leases.push(lease);
         }
         cluster.create_pool("p", 3, 2, 64).await.unwrap();
+        (cluster, leases)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn targets_that_were_not_all_written_are_decided_again_soon() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (cluster, leases) = of_four(&scratch).await;
+        let (address, collector) = (([127, 0, 0, 1], 7100).into(), Collector::default());
+        let elected = Manager::elect(&cluster, NodeId(0), address, &collector).await.unwrap();
+        let mut manager = elected.expect("nobody else stands");
+        cluster.set_admission(OsdId(0), Admission::Out).await.unwrap();
+        let map = Arc::new(cluster.map().await.unwrap());
+        // Somebody writes others than this map has.
+        assert!(cluster.change_targets(&target_changes(&map)).await.unwrap());
+        let before = Instant::now();
+        let Ok(Decided::Again { at: Some(at) }) = manager.decide(&map, None).await else {
+            panic!("no other map may come")
+        };
+        assert!(before + RETRY_PAUSE <= at && at <= Instant::now() + RETRY_PAUSE);
+        // However late it is before somebody who is away is taken out.
+        cluster.registry().lease_revoke(leases[3]).await.unwrap();
+        let newer = Arc::new(cluster.map().await.unwrap());
+        let out_after = Duration::from_secs(600);
+        let stale = Arc::new(ClusterMap { targets: map.targets.clone(), ..ClusterMap::clone(&newer) });
+        for (map, is_soon) in [(&stale, true), (&newer, false)] {
+            let Ok(Decided::Again { at: Some(at) }) = manager.decide(map, Some(out_after)).await else {
+                panic!("somebody is away")
+            };
+            assert_eq!(at <= Instant::now() + RETRY_PAUSE, is_soon);
+            assert!(at <= Instant::now() + out_after);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_stays_away_is_taken_out_and_in_again_and_a_manager_that_ends_is_followed_by_another() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (cluster, leases) = of_four(&scratch).await;
+        cluster.change_settings(|settings| settings.osd_out_after_seconds = 1).await.unwrap();
         let placed = cluster.map().await.unwrap().targets;
         let mut maps = cluster.watch_map();
         let mut stops = Vec::new();

@@ -3,7 +3,9 @@
 use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
 use crate::operation::{ByteRange, Operation, OperationId, Part};
 use base::tenant::Held;
-use base::{BLOCK_BYTES, BlockRange, Buffer, BufferPool, LinkId, Network, ObjectKey, Tenant};
+use base::{
+    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, LinkId, Network, ObjectKey, PgId, Sequence, Tenant,
+};
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -153,6 +155,16 @@ impl Disk {
             buffer: None,
             is_pinned: false,
         }));
+    }
+
+    /// The last that is of a group's order on stable media.
+    pub(crate) fn end_of(&self, pg: PgId) -> Sequence {
+        self.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence)
+    }
+
+    /// Whether there is something of a later epoch of a group than that one, which the registry names: it was set back.
+    pub(crate) fn knows_later_epoch(&self, pg: PgId, epoch: Epoch) -> bool {
+        self.store.pg_position(pg).is_some_and(|(known, _)| known > epoch)
     }
 
     /// Where a block lies, if it has data.

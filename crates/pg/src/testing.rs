@@ -23,10 +23,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{
-    Change, Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, ReplicateRefused,
-    Status, Version,
+    Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, ReplicateRefused, Status,
+    Version,
 };
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
@@ -465,17 +464,21 @@ impl Pair {
                 }
                 Message::Fetch(inquiry) => match &self.block {
                     Some(block) => {
-                        let found =
-                            Found { inquiry, status: Status::Ok, through: Sequence(0), is_mend: false };
-                        answer.extend(found.encode(true));
-                        let checksum = U32::new(crc32c(block));
-                        answer.extend_from_slice(Change::words(checksum, [Change::default(); 2]).as_bytes());
+                        answer.extend(
+                            Found { inquiry, status: Status::Ok, through: Sequence(0), written_in: None }
+                                .encode(true),
+                        );
+                        answer.extend(crc32c(block).to_le_bytes());
                         answer.extend_from_slice(block);
                         *answer.last_mut().expect("it has a block") ^= u8::from(self.garbles);
                     }
                     None => {
-                        let found =
-                            Found { inquiry, status: Status::Damaged, through: Sequence(0), is_mend: false };
+                        let found = Found {
+                            inquiry,
+                            status: Status::Damaged,
+                            through: Sequence(0),
+                            written_in: None,
+                        };
                         answer.extend(found.encode(false));
                     }
                 },

@@ -13,12 +13,10 @@ use base::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::{
-    Activate, Blocks, Change, Check, Checked, Fence, Findings, Found, GroupEpoch, Hello, Inquiry, Kind,
-    Lease, ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, Query, Refused,
-    Replicate, ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
+    Activate, Blocks, Check, Checked, Fence, Findings, Found, GroupEpoch, Hello, Inquiry, Kind, Lease,
+    ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, Query, Refused, Replicate,
+    ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
 };
-use zerocopy::IntoBytes;
-use zerocopy::little_endian::U32;
 
 /// Whom the map names primary of the group that this OSD follows.
 const PRIMARY: OsdId = OsdId(1);
@@ -193,10 +191,8 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         }
         Kind::Fetch => inquiry.encode().to_vec(),
         Kind::Fetched => {
-            let found = Found { inquiry, status: Status::Ok, through: sequence, is_mend: false };
-            let changes = [Change { sequence, epoch }, Change::default()];
-            let words = Change::words(U32::from_bytes(checksum), changes);
-            [&found.encode(true)[..], words.as_bytes(), &data].concat()
+            let found = Found { inquiry, status: Status::Ok, through: sequence, written_in: None };
+            [&found.encode(true)[..], &checksum, &data].concat()
         }
         Kind::Check => Check { inquiry, deep: Some(3) }.encode().to_vec(),
         Kind::Checked => Checked { inquiry, findings: Findings::default() }.encode(),

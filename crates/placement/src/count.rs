@@ -34,8 +34,8 @@ pub fn next_pg_count(current: u32, recommended: u32) -> u32 {
     if is_possible && recommended / TOO_FEW_BY >= current { 2 * current } else { current }
 }
 
-/// How many replicas, of all pools, the OSD should hold that should hold the most, if the pool of that name is or becomes
-/// `info`. Where they lie at the moment does not count. [`PgId::PER_OSD_MAX`] is enough.
+/// How many replicas, of all pools, the OSD should hold that should hold the most of those on which a pool may lie, if the pool of
+/// that name is or becomes `info`. Where they lie at the moment does not count. [`PgId::PER_OSD_MAX`] is enough.
 #[must_use]
 pub fn most_replicas(map: &ClusterMap, info: &PoolInfo) -> u32 {
     let mut of_osds: BTreeMap<OsdId, f64> = BTreeMap::new();
@@ -50,7 +50,8 @@ pub fn most_replicas(map: &ClusterMap, info: &PoolInfo) -> u32 {
             *of_osds.entry(candidate.osd).or_default() += replicas;
         }
     }
-    of_osds.into_values().fold(0.0, f64::max).round() as u32
+    let own = Candidate::of_rule(map, &info.rule);
+    own.iter().filter_map(|candidate| of_osds.get(&candidate.osd)).copied().fold(0.0, f64::max).round() as u32
 }
 
 #[cfg(test)]
@@ -78,6 +79,14 @@ mod tests {
         };
         map.pools.insert(PoolId(1), pool("all", 100, None));
         assert_eq!(most_replicas(&map, &pool("fast", 300, Some(DeviceClass::Ssd))), 50 + 300);
+        map.pools.insert(PoolId(2), pool("slow", 5000, Some(DeviceClass::Hdd)));
+        let fast = pool("fast", 300, Some(DeviceClass::Ssd));
+        assert_eq!(
+            most_replicas(&map, &fast),
+            50 + 300,
+            "what others hold that it does not touch is not its matter"
+        );
+        map.pools.remove(&PoolId(2));
         let split = PoolInfo { split_to: Some(200), ..pool("all", 100, None) };
         assert_eq!(most_replicas(&map, &split), 100, "it takes the place of what it is now");
         assert_eq!(most_replicas(&ClusterMap::default(), &split), 0);

@@ -394,3 +394,132 @@ fn push_run(batch: &mut OpenBatch, run: &Run, (header, header_block): (&BatchHea
     }
     batch.push(&record, [checksums, &sources[..usize::from(run.block_count)]], data);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actions::Options;
+    use crate::index::Index;
+    use crate::layout::{LogEnd, SEGMENTS_OFFSET, Superblock};
+    use crate::pg_log::PgLogs;
+    use base::Fingerprints;
+
+    const BLOCKS: u32 = 256;
+
+    /// A store of 64 segments, of which so many are free, and none has anything in it.
+    fn store_with(free: usize) -> (Contents, Log, Checkpoint) {
+        let segment_bytes = BLOCKS * BLOCK_BYTES as u32;
+        let mut segments = Segments::new(SEGMENTS_OFFSET + 64 * u64::from(segment_bytes), segment_bytes);
+        for segment in &mut segments.all[64 - free..] {
+            segment.state = SegmentState::Sealed;
+        }
+        segments.free_all_unused();
+        let options = Options { batch_bytes_max: 64 << 10, ..Options::default() };
+        let (end, superblock) = (LogEnd::default(), Superblock::empty());
+        let fingerprints = Fingerprints::new(&superblock.secret);
+        let log = Log::new(end, &superblock, fingerprints, &segments, &options, 0, false);
+        let checkpoint = Checkpoint::new(superblock, &segments, &options);
+        (Contents { index: Index::default(), logs: PgLogs::new(16), segments }, log, checkpoint)
+    }
+
+    /// Clients have written so many blocks, and there is more of them.
+    fn clients_write(log: &mut Log, blocks: u64, segments: &Segments) {
+        let record = Record::new(RecordKind::Zero, ObjectKey::default(), 0, 1);
+        assert!(log.stage(RecordKind::Zero, &record, (&[], &[]), 0, segments).is_ok());
+        log.client_blocks += blocks;
+    }
+
+    #[test]
+    fn what_is_moved_keeps_pace_with_what_clients_write_and_the_faster_the_fewer_segments_are_free() {
+        for (free, blocks) in [(10, 40), (9, 40), (8, 80), (7, 120), (6, 160)] {
+            let (mut contents, mut log, _) = store_with(free);
+            let segments = &mut contents.segments;
+            // Half of it is to be kept, data and pages.
+            (segments.all[0].live, segments.all[0].pages) = (BLOCKS / 2 - 28, 28);
+            let mut cleaner = Cleaner::default();
+            clients_write(&mut log, 60, segments);
+            assert!(cleaner.pace_allows(0, segments, &log, false), "{free} are free");
+            assert_eq!(cleaner.credit, blocks, "{free} are free");
+            // That was moved: more is when more was written.
+            cleaner.credit -= blocks;
+            assert!(!cleaner.pace_allows(0, segments, &log, false), "{free} are free");
+            clients_write(&mut log, 6, segments);
+            assert!(cleaner.pace_allows(0, segments, &log, false), "{free} are free");
+            assert_eq!(cleaner.credit, blocks / 10);
+            clients_write(&mut log, 100_000, segments);
+            assert!(cleaner.pace_allows(0, segments, &log, false));
+            assert_eq!(cleaner.credit, 4 * i64::from(PIECE_BLOCKS), "that is no licence for ever");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_the_pace_who_wants_for_room_and_who_is_idle_has_a_budget() {
+        let (contents, mut log, _) = store_with(8);
+        let mut cleaner = Cleaner::default();
+        assert!(!cleaner.pace_allows(0, &contents.segments, &log, false), "nobody wrote");
+        assert!(cleaner.pace_allows(0, &contents.segments, &log, true));
+        cleaner.grant(1);
+        assert!(cleaner.pace_allows(0, &contents.segments, &log, false));
+        cleaner.idle_budget = 0;
+        clients_write(&mut log, 0, &contents.segments);
+        assert!(!cleaner.pace_allows(0, &contents.segments, &log, false));
+        let (contents, mut log, _) = store_with(RESERVE as usize + 1);
+        clients_write(&mut log, 0, &contents.segments);
+        assert!(cleaner.pace_allows(0, &contents.segments, &log, false), "clients take no segment any more");
+    }
+
+    /// The segment that is chosen of full ones that so many blocks of data and of pages are live in, and whose newest batch is
+    /// that.
+    fn chosen(free: usize, is_busy: bool, full: &[(u32, u32, u64)]) -> Option<u32> {
+        let (mut contents, mut log, mut checkpoint) = store_with(free);
+        log.durable.sequence = 100u64.into();
+        if is_busy {
+            clients_write(&mut log, 1, &contents.segments);
+        }
+        for (segment, (live, pages, last_sequence)) in contents.segments.all.iter_mut().zip(full) {
+            segment.state = SegmentState::Sealed;
+            (segment.live, segment.pages, segment.last_sequence) = (*live, *pages, *last_sequence);
+        }
+        let mut cleaner = Cleaner { idle_budget: 1, ..Cleaner::default() };
+        let is_chosen = cleaner.choose_victim(&mut contents, &log, &mut checkpoint);
+        assert_eq!(is_chosen, cleaner.victim.is_some());
+        cleaner.victim
+    }
+
+    #[test]
+    fn what_gives_back_most_is_cleaned_first_and_what_gives_back_little_only_for_want_of_room() {
+        assert_eq!(chosen(8, true, &[(100, 0, 7), (90, 0, 7), (110, 0, 7)]), Some(1), "the emptiest");
+        assert_eq!(chosen(8, true, &[(128, 0, 7), (128, 0, 1)]), Some(1), "the oldest");
+        assert_eq!(chosen(8, true, &[(100, 60, 7), (128, 0, 7)]), Some(1), "pages are moved too");
+        assert_eq!(chosen(8, true, &[(0, 60, 7)]), None, "a checkpoint moves those by itself");
+        assert_eq!([230, 231].map(|live| chosen(8, true, &[(live, 0, 7)])), [Some(0), None]);
+        assert_eq!([253, 254].map(|live| chosen(5, true, &[(live, 0, 7)])), [Some(0), None]);
+        // Where nothing else is free, only what needs no checkpoint before it is free.
+        assert_eq!(chosen(0, true, &[(128, 0, 7), (128, 1, 0), (200, 0, 0)]), Some(2));
+        // While nothing else is to do, for tidiness.
+        assert_eq!([128, 129].map(|live| chosen(8, false, &[(live, 0, 7)])), [Some(0), None]);
+        assert_eq!(chosen(8, false, &[(100, 1, 7)]), None);
+    }
+
+    #[test]
+    fn segments_without_anything_live_wait_for_a_checkpoint_and_keep_no_other_from_being_cleaned() {
+        let (mut contents, mut log, mut checkpoint) = store_with(8);
+        clients_write(&mut log, 1, &contents.segments);
+        // Those of no checkpoint yet that are full.
+        let is_full = |contents: &mut Contents, index: usize, live: u32| {
+            let segment = &mut contents.segments.all[index];
+            (segment.state, segment.live, segment.last_sequence) = (SegmentState::Sealed, live, 7);
+        };
+        let mut cleaner = Cleaner::default();
+        (0..4).for_each(|index| is_full(&mut contents, index, 0));
+        assert!(!cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        is_full(&mut contents, 4, BLOCKS / 2);
+        is_full(&mut contents, 5, BLOCKS / 4);
+        assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        assert_eq!((cleaner.victim, cleaner.idle_budget), (Some(5), 0));
+        // With more than a sixteenth of all a checkpoint is worth its while.
+        is_full(&mut contents, 6, 0);
+        assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        assert_eq!((cleaner.victim, cleaner.idle_budget), (Some(5), -i64::from(PIECE_BLOCKS)));
+    }
+}

@@ -46,6 +46,11 @@ impl Contents {
         // The log of the group that the record names: it was copied with this entry when the group was split.
         let pg = view.record.key().pg;
         let (epoch, sequence) = view.record.position();
+        let origin = view.record.origin();
+        let object = if block_count == 0 { 0 } else { key.object };
+        let entry =
+            LogEntry { epoch, sequence, volume: key.volume, object, first_block, block_count, origin };
+        let is_mend = view.kind == RecordKind::Write && entry.is_mend();
         match view.kind {
             RecordKind::Write | RecordKind::Relocate | RecordKind::Push => {
                 let (checksums, more) = view.tail.split_at(usize::from(block_count));
@@ -66,6 +71,7 @@ impl Contents {
                             let changed = changed_at(&more[2 * at..]);
                             index.set(key, block, Entry { location, crc32c }, changed)
                         }
+                        _ if is_mend => index.mend(key, block, Entry { location, crc32c }, sequence),
                         _ => index.set(key, block, Entry { location, crc32c }, sequence),
                     };
                     segments.at(location).live += 1;
@@ -106,10 +112,6 @@ impl Contents {
             logs.completed(pg);
         }
         if !matches!(view.kind, RecordKind::Relocate | RecordKind::Push) && is_placed {
-            let origin = view.record.origin();
-            let object = if block_count == 0 { 0 } else { key.object };
-            let volume = key.volume;
-            let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
             match view.kind {
                 RecordKind::Join if view.record.is_leave() => logs.left(pg, entry),
                 RecordKind::Join => logs.restart(pg, entry),

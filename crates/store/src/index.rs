@@ -156,6 +156,19 @@ impl ObjectIndex {
         None
     }
 
+    /// Puts a copy of a block in place of the one that is there, which is what it was: it changed when that did. One that is not
+    /// there changed then.
+    fn mend(&mut self, block: u16, entry: Entry, otherwise: Sequence) -> Option<Entry> {
+        if !self.has(block) {
+            return self.set(block, entry, otherwise);
+        }
+        self.is_dirty = true;
+        let rank = self.rank(block);
+        let tick = self.slots[rank].tick;
+        let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
+        Some(std::mem::replace(&mut self.slots[rank], slot).entry())
+    }
+
     /// Removes a block and answers its entry.
     fn remove(&mut self, block: u16) -> Option<Entry> {
         if !self.has(block) {
@@ -249,6 +262,7 @@ impl Index {
         self.get(key)?.get(block)
     }
 
+    /// Puts a block that changed then, and answers the one it replaces.
     pub(crate) fn set(
         &mut self,
         key: ObjectKey,
@@ -256,13 +270,28 @@ impl Index {
         entry: Entry,
         changed: Sequence,
     ) -> Option<Entry> {
+        self.put(key, |object| object.set(block, entry, changed))
+    }
+
+    /// Puts a copy of a block in place of the one that is there: see [`ObjectIndex::mend`].
+    pub(crate) fn mend(
+        &mut self,
+        key: ObjectKey,
+        block: u16,
+        entry: Entry,
+        otherwise: Sequence,
+    ) -> Option<Entry> {
+        self.put(key, |object| object.mend(block, entry, otherwise))
+    }
+
+    fn put(&mut self, key: ObjectKey, put: impl FnOnce(&mut ObjectIndex) -> Option<Entry>) -> Option<Entry> {
         let objects = self.groups.entry(key.pg).or_default();
         let object = objects.entry((key.volume, key.object)).or_insert_with(|| {
             self.object_count += 1;
             Box::default()
         });
         let capacity = object.slots.capacity();
-        let old = object.set(block, entry, changed);
+        let old = put(object);
         self.slot_capacity += (object.slots.capacity() - capacity) as u64;
         self.block_count += u64::from(old.is_none());
         old
@@ -545,6 +574,20 @@ mod tests {
         object.set(1, entry(1), Sequence(earlier + 3));
         assert_eq!(exact(&object), [None, None, None, seventh, eighth]);
         assert!([0, 1, 2].iter().all(|block| object.changed(*block) == Some(Sequence(later))));
+    }
+
+    #[test]
+    fn a_block_that_is_mended_changed_when_it_did() {
+        let mut index = Index::default();
+        let key = ObjectKey { pg: PgId::default(), volume: VolumeId(1), object: 0 };
+        assert_eq!(index.set(key, 3, entry(1), Sequence(7)), None);
+        assert_eq!(index.mend(key, 3, entry(2), Sequence(9)), Some(entry(1)));
+        let object = index.get(&key).unwrap();
+        assert_eq!((object.get(3), object.exactly_changed(3)), (Some(entry(2)), Some(Sequence(7))));
+        // Who did not have it knows of no change but this.
+        assert_eq!(index.mend(key, 4, entry(3), Sequence(9)), None);
+        assert_eq!(index.get(&key).unwrap().exactly_changed(4), Some(Sequence(9)));
+        assert_eq!(index.block_count, 2);
     }
 
     #[test]

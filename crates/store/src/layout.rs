@@ -536,3 +536,81 @@ pub(crate) const GROUP_REACHED: u32 = 4;
 pub(crate) const GROUP_MODULUS_SHIFT: u32 = 8;
 /// The largest modulus that fits there.
 pub(crate) const GROUP_MODULUS_MAX: u32 = u32::MAX >> GROUP_MODULUS_SHIFT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_possible(kind: RecordKind, first_block: u16, block_count: u16) -> bool {
+        let record = Record::new(kind, ObjectKey::default(), first_block, block_count);
+        Record { sequence: U64::new(1), ..record }.is_possible(kind)
+    }
+
+    #[test]
+    fn the_blocks_of_a_record_lie_within_an_object() {
+        const ALL: u16 = OBJECT_BLOCKS as u16;
+        for kind in [RecordKind::Write, RecordKind::Zero, RecordKind::Relocate, RecordKind::Push] {
+            let within = [(0, 1), (0, ALL), (1, ALL - 1), (ALL - 1, 1)];
+            assert!(within.iter().all(|(first, count)| is_possible(kind, *first, *count)), "{kind:?}");
+            let beyond = [(0, 0), (0, ALL + 1), (1, ALL), (ALL, 1)];
+            assert!(!beyond.iter().any(|(first, count)| is_possible(kind, *first, *count)), "{kind:?}");
+        }
+        assert!(is_possible(RecordKind::Entry, 0, 0) && is_possible(RecordKind::Entry, 0, ALL));
+        assert!(!is_possible(RecordKind::Entry, 1, ALL));
+        for kind in [RecordKind::Mark, RecordKind::Join, RecordKind::Reached, RecordKind::Forget] {
+            assert!(is_possible(kind, 0, 0), "{kind:?}");
+            assert!(!is_possible(kind, 0, 1) && !is_possible(kind, 1, 0), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_group_names_one_that_there_can_be() {
+        const MOST: u32 = GROUP_MODULUS_MAX;
+        let of_group = |kind, index, modulus| {
+            let pg = PgId { pool: PoolId(1), index };
+            let key = ObjectKey { pg, volume: VolumeId(0), object: modulus };
+            Record::new(kind, key, 0, 0).is_possible(kind)
+        };
+        for kind in [RecordKind::Mark, RecordKind::Join] {
+            let is = |index, modulus| of_group(kind, index, modulus);
+            assert!(is(0, 0) && is(5, 0) && is(3, 4) && is(0, MOST), "{kind:?}");
+            assert!(!is(4, 4) && !is(0, MOST + 1), "{kind:?}");
+        }
+        let splits = |index, modulus| of_group(RecordKind::Split, index, modulus);
+        assert!(splits(0, 2) && splits(1, 4) && splits(0, MOST - 1));
+        assert!(!splits(0, 0) && !splits(2, 4) && !splits(0, 3) && !splits(0, MOST + 1));
+        let forgets = |index, modulus| of_group(RecordKind::Forget, index, modulus);
+        assert!(forgets(0, 0) && !forgets(1, 0) && !forgets(0, 1));
+    }
+
+    #[test]
+    fn a_record_says_nothing_that_its_kind_has_not() {
+        let of = |kind, block_count, change: fn(&mut Record)| {
+            let mut record = Record::new(kind, ObjectKey::default(), 0, block_count);
+            change(&mut record);
+            record.is_possible(kind)
+        };
+        assert!(!of(RecordKind::Write, 1, |_| {}), "a write has a place in its group's order");
+        assert!(of(RecordKind::Zero, 1, |_| {}) && of(RecordKind::Push, 1, |_| {}));
+        let is_damaged = |record: &mut Record| record.flags = RECORD_IS_DAMAGED;
+        assert!(of(RecordKind::Push, 1, is_damaged) && !of(RecordKind::Zero, 1, is_damaged));
+        assert!(!of(RecordKind::Push, 1, |record| record.flags = 2 * RECORD_IS_DAMAGED));
+        assert!(!of(RecordKind::Push, 1, |record| record.reserved = U16::new(1)));
+        for kind in [RecordKind::Page, RecordKind::Root] {
+            let has_bytes = |record: &mut Record| record.bytes = U32::new(BLOCK_BYTES as u32 + 1);
+            assert!(of(kind, 2, has_bytes) && !of(kind, 1, has_bytes) && !of(kind, 3, has_bytes), "{kind:?}");
+            assert!(!of(kind, 0, |_| {}), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_join_that_tells_neither_modulus_nor_sequence_says_that_the_member_leaves() {
+        let is_leave = |modulus: u32, sequence: u64| {
+            let key = ObjectKey { object: modulus, ..ObjectKey::default() };
+            let join = Record::new(RecordKind::Join, key, 0, 0);
+            Record { sequence: U64::new(sequence), ..join }.is_leave()
+        };
+        assert!(is_leave(0, 0));
+        assert!(!is_leave(4, 0) && !is_leave(0, 1) && !is_leave(4, 1));
+    }
+}

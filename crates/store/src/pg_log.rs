@@ -24,35 +24,22 @@ pub(crate) struct Held {
     pub(crate) through: Sequence,
 }
 
-/// A write by which a block has what it has.
+/// The write by which a block has what it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastWrite {
     /// Its place in the group's order.
     pub sequence: Sequence,
     /// The epoch in which it was ordered, if the group's log tells of it.
     pub epoch: Option<Epoch>,
-    /// The group's log tells that it brought what was there before.
-    pub is_mend: bool,
-}
-
-impl LastWrite {
-    fn is_same(&self, other: &LastWrite) -> bool {
-        // Another epoch may have given the sequence again: the logs tell of that, as far as they reach. Of what was pushed they
-        // tell nothing; and it may be the only sound copy.
-        self.sequence == other.sequence
-            && self.epoch.is_none_or(|own| other.epoch.is_none_or(|epoch| own == epoch))
-    }
 }
 
 /// How current a copy of a block is, as far as the member that has it knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Currency {
-    /// It is as the group's order has it up to this sequence, for sure; 0 if nothing is.
-    pub through: Sequence,
-    /// Its last change, if that is known exactly.
-    pub last: Option<LastWrite>,
-    /// If that mended what was there before, and the log tells of it: the write that it was made from.
-    pub before: Option<LastWrite>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Currency {
+    /// It is as the group's order has it up to this sequence, for sure; of nothing, if that is 0.
+    Through(Sequence),
+    /// It is of this write, which may have come to nothing.
+    Of(LastWrite),
 }
 
 /// Whether both repair the same write.
@@ -212,83 +199,68 @@ impl PgLogs {
         if is_in_doubt { Sequence(0) } else { through }
     }
 
-    /// See [`Store::currency`](crate::Store::currency); `last` is the sequence of the block's last change.
+    /// See [`Store::currency`](crate::Store::currency); `last` is when the index says that the block changed last, if that is exact.
     pub(crate) fn currency(&self, key: &ObjectKey, block: u16, last: Option<Sequence>) -> Currency {
-        let writes = last.map_or_else(Vec::new, |last| self.writes_of(key, block, last));
-        let held = self.held_through(key, block);
-        // Or else a push brought what is newer than what it was sure of.
-        let is_as_held = writes.first().is_none_or(|last| last.sequence <= held || last.is_mend);
-        let before = writes.iter().skip(1).last().filter(|write| !write.is_mend).copied();
-        let through = if is_as_held { held } else { Sequence(0) };
-        Currency { through, last: writes.first().copied(), before }
+        let through = self.held_through(key, block);
+        match self.last_write(key, block, last) {
+            Some(write) if write.sequence > through => Currency::Of(write),
+            _ => Currency::Through(through),
+        }
     }
 
-    /// See [`Store::is_current`](crate::Store::is_current); `changed` is the sequence of the block's last change or a later one,
-    /// `last` the same if it is known exactly.
+    /// See [`Store::is_current`](crate::Store::is_current); `changed` is when the index says that the block changed last, or later,
+    /// `last` the same if that is exact.
     pub(crate) fn is_current(
         &self,
         key: &ObjectKey,
         block: u16,
         changed: Sequence,
         last: Option<Sequence>,
-        theirs: &Currency,
+        theirs: Currency,
     ) -> bool {
-        let Some(log) = self.groups.get(&key.pg) else { return false };
-        let writes = last.map_or_else(Vec::new, |last| self.writes_of(key, block, last));
-        let mut told = theirs.last.into_iter().chain(theirs.before);
-        if told.any(|theirs| writes.iter().any(|own| own.is_same(&theirs))) {
-            return true;
+        match theirs {
+            Currency::Through(through) => through >= self.changed_by(key, block, changed),
+            // Another epoch may have given the sequence again: the logs tell of that, as far as they reach. Of what was pushed
+            // they tell nothing; and it may be the only sound copy.
+            Currency::Of(theirs) => self.last_write(key, block, last).is_some_and(|own| {
+                let is_same = |own: Epoch| theirs.epoch.is_none_or(|epoch| own == epoch);
+                own.sequence == theirs.sequence && own.epoch.is_none_or(is_same)
+            }),
         }
-        let oldest = writes.last();
-        // By then was written what the block has, here: of what was written before the log begins, only that is known.
-        let is_older_than_log = oldest.is_some_and(|oldest| {
-            let is_before = |entry: &LogEntry| entry.is_about(key, block) && entry.sequence < oldest.sequence;
-            oldest.is_mend && log.begins > Sequence(0) && !log.entries.iter().any(is_before)
-        });
-        let known = oldest.map_or(changed, |oldest| oldest.sequence);
-        let before_log = Sequence(log.begins.0.saturating_sub(1));
-        let written_by = if is_older_than_log { known.min(before_log) } else { known };
-        let next = log.entries.iter().find(|entry| entry.sequence >= written_by).map(|entry| entry.epoch);
-        let epoch = oldest.filter(|oldest| !oldest.is_mend).and_then(|oldest| oldest.epoch).or(next);
-        // A mend brings what all members had agreed on before it, in the history of its epoch.
-        let has_it_by_mend =
-            theirs.last.filter(|last| last.is_mend && last.sequence > written_by).is_some_and(|mend| {
-                mend.epoch.zip(epoch).is_some_and(|(theirs, written_in)| written_in <= theirs)
-            });
-        theirs.through >= written_by || has_it_by_mend
     }
 
-    /// The writes by which a block has what it has, the newest first: its last change, of the sequence `last`, and if that mended
-    /// what was there before, the one before, as far as the group's log tells.
-    fn writes_of(&self, key: &ObjectKey, block: u16, last: Sequence) -> Vec<LastWrite> {
+    /// What a group's log tells of a block, the newest first. Mends change nothing.
+    fn told_of<'a>(
+        log: &'a PgLog,
+        key: &'a ObjectKey,
+        block: u16,
+    ) -> impl Iterator<Item = &'a LogEntry> + 'a {
+        let is_told = move |entry: &&LogEntry| entry.is_about(key, block) && !entry.is_mend();
+        log.entries.iter().rev().filter(is_told)
+    }
+
+    /// By when a block surely has what it has. The log of a member that has everything tells of all changes since it begins.
+    fn changed_by(&self, key: &ObjectKey, block: u16, changed: Sequence) -> Sequence {
+        let Some(log) = self.groups.get(&key.pg).filter(|log| !log.is_incomplete) else { return changed };
+        let newest = Self::told_of(log, key, block).next().map(|entry| entry.sequence);
+        let by_log = newest.or(log.begins.0.checked_sub(1).map(Sequence));
+        by_log.map_or(changed, |by_log| by_log.min(changed))
+    }
+
+    fn last_write(&self, key: &ObjectKey, block: u16, last: Option<Sequence>) -> Option<LastWrite> {
         let none = PgLog::default();
         let log = self.groups.get(&key.pg).unwrap_or(&none);
-        let told = || log.entries.iter().chain(&log.doubts).filter(|entry| entry.is_about(key, block));
-        let mut writes = Vec::new();
-        let mut next = Some(last);
-        while let Some(sequence) = next {
-            let mut same = told().filter(|entry| entry.sequence == sequence);
-            // Mends of blocks that follow each other are one entry. What was dropped from the log was no part of one in it.
-            let is_told = |entry: &LogEntry| sequence >= log.begins || log.doubts.contains(entry);
-            let is_merged =
-                |entry: &&LogEntry| entry.is_mend() && entry.sequence > sequence && is_told(entry);
-            let merged = || told().filter(is_merged);
-            let first = same.next().or_else(|| merged().min_by_key(|entry| entry.sequence));
-            // The log and what it was before may tell of two that got the same sequence.
-            let entry = first.filter(|entry| same.all(|other| other.epoch == entry.epoch));
-            let mend = entry.filter(|entry| entry.is_mend());
-            writes.push(LastWrite {
-                sequence,
-                epoch: entry.map(|entry| entry.epoch),
-                is_mend: mend.is_some(),
-            });
-            let Some(mend) = mend else { break };
-            let before = || told().filter(|entry| entry.sequence < sequence);
-            // What came in a later epoch the mend knew nothing of.
-            let is_one_history = before().all(|entry| entry.epoch <= mend.epoch);
-            next = before().map(|entry| entry.sequence).max().filter(|_| is_one_history);
-        }
-        writes
+        // The index may not know exactly what the log of a member tells that has everything. Repairs that follow each other are
+        // one entry, of the last one's sequence.
+        let newest = Self::told_of(log, key, block).next().filter(|_| !log.is_incomplete);
+        let sequence = newest.filter(|newest| !newest.is_repair()).map(|newest| newest.sequence).or(last)?;
+        let doubts = log.doubts.iter().filter(|entry| entry.is_about(key, block));
+        let mut same =
+            Self::told_of(log, key, block).chain(doubts).filter(|entry| entry.sequence == sequence);
+        // The log and what it was before may tell of two that got the same sequence.
+        let first = same.next().map(|entry| entry.epoch);
+        let epoch = first.filter(|epoch| same.all(|other| other.epoch == *epoch));
+        Some(LastWrite { sequence, epoch })
     }
 
     /// Changes a group's log, which may be a new one, unless it is ahead.
@@ -657,108 +629,72 @@ mod tests {
         assert!(logs.groups.contains_key(&GROUP) && !logs.groups.contains_key(&other));
     }
 
-    /// A mend of blocks that follow each other, one after the other.
-    fn mends(logs: &mut PgLogs, epoch: u32, sequences: std::ops::RangeInclusive<u64>, first_block: u16) {
-        for (block, sequence) in (first_block..).zip(sequences) {
-            let mend = write(sequence, 3, block);
-            logs.push(GROUP, LogEntry { epoch: Epoch(epoch), origin: REPAIR | MEND, ..mend });
-        }
-    }
-
     #[test]
-    fn a_block_that_was_mended_has_what_the_write_before_the_mend_brought() {
+    fn a_copy_is_current_if_it_is_sure_of_the_last_write_or_has_the_very_one() {
         let mut logs = PgLogs::new(16);
-        let writes_of = |logs: &PgLogs, block, last| {
-            let writes = logs.writes_of(&key(3), block, Sequence(last));
-            writes
-                .iter()
-                .map(|write| (write.sequence.0, write.epoch.map(|epoch| epoch.0)))
-                .collect::<Vec<_>>()
-        };
-        (5..=8).for_each(|sequence| logs.push(GROUP, write(sequence, 3, sequence as u16)));
-        logs.push(GROUP, write(9, 3, 7));
-        mends(&mut logs, 2, 10..=13, 6);
-        assert_eq!(logs.groups[&GROUP].entries.len(), 6, "they are one entry");
-        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2)), (8, Some(1))]);
-        assert_eq!(writes_of(&logs, 7, 11), [(11, Some(2)), (9, Some(1))], "the newest before it");
-        assert_eq!(writes_of(&logs, 9, 13), [(13, Some(2))], "nothing tells what that was");
-        assert_eq!(writes_of(&logs, 5, 5), [(5, Some(1))]);
-        assert_eq!(writes_of(&logs, 4, 3), [(3, None)]);
-        // It lags: the mend may have come to nothing, and changed nothing.
-        logs.restart(GROUP, mark(30));
-        assert_eq!([8, 9].map(|block| logs.held_through(&key(3), block).0), [0, 5]);
-        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2)), (8, Some(1))]);
-        assert_eq!(writes_of(&logs, 9, 13), [(13, Some(2))]);
-        // While it lags, another comes.
-        mends(&mut logs, 3, 40..=40, 9);
-        assert_eq!(writes_of(&logs, 9, 40), [(40, Some(3)), (13, Some(2))]);
-        mends(&mut logs, 3, 41..=41, 20);
-        assert_eq!(writes_of(&logs, 20, 41), [(41, Some(3))]);
-        // What a later epoch brought was before no mend of an earlier one.
-        let later = LogEntry { epoch: Epoch(4), ..write(11, 3, 8) };
-        logs.groups.entry(GROUP).or_default().doubts.push(later);
-        assert_eq!(writes_of(&logs, 8, 12), [(12, Some(2))]);
-    }
-
-    #[test]
-    fn a_copy_is_current_if_it_is_sure_of_the_last_write_or_was_mended_behind_it() {
-        let mut logs = PgLogs::new(16);
-        let of_epoch = |epoch, entry| LogEntry { epoch: Epoch(epoch), ..entry };
         // The log begins at 9, and tells of a write of block 20 and of none of block 3.
         (1..=24).for_each(|sequence| {
-            let block = if sequence == 20 { 20 } else { 7 };
-            logs.push(GROUP, of_epoch(if sequence < 16 { 2 } else { 4 }, write(sequence, 3, block)));
+            let (block, epoch) = if sequence == 20 { (20, 4) } else { (7, 2) };
+            logs.push(GROUP, LogEntry { epoch: Epoch(epoch), ..write(sequence, 3, block) });
         });
         assert_eq!(logs.groups[&GROUP].begins, Sequence(9));
-        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
-        let mended = |epoch: Option<u32>, sequence| {
-            let last = LastWrite { sequence: Sequence(sequence), epoch: epoch.map(Epoch), is_mend: true };
-            Currency { last: Some(last), ..surely(0) }
-        };
-        let is_current = |logs: &PgLogs, block, last, theirs: &Currency| {
+        let is_current = |logs: &PgLogs, block, last, theirs| {
             logs.is_current(&key(3), block, Sequence(last), Some(Sequence(last)), theirs)
         };
-        assert_eq!([4, 5].map(|through| is_current(&logs, 3, 5, &surely(through))), [false, true]);
-        assert_eq!([19, 20].map(|through| is_current(&logs, 20, 20, &surely(through))), [false, true]);
-        // In which epoch block 3 was written is not known: the second at the latest.
-        let behind = |logs: &PgLogs, block, last, epoch| {
-            [last, last + 1].map(|sequence| is_current(logs, block, last, &mended(epoch, sequence)))
+        let sure = |through| Currency::Through(Sequence(through));
+        let of = |sequence, epoch: Option<u32>| {
+            Currency::Of(LastWrite { sequence: Sequence(sequence), epoch: epoch.map(Epoch) })
         };
-        assert_eq!(behind(&logs, 3, 5, Some(2)), [true, true], "it is the same, or of one that has it");
-        assert_eq!(behind(&logs, 3, 5, Some(1)), [true, false]);
-        assert_eq!(behind(&logs, 20, 20, Some(4)), [true, true]);
-        assert_eq!(behind(&logs, 20, 20, Some(3)), [false, false], "another history has these sequences too");
-        assert_eq!(behind(&logs, 20, 20, None), [true, false]);
-        // Now it mends block 3 itself: what was written before its log begins is still all that is known.
-        logs.push(GROUP, LogEntry { origin: REPAIR | MEND, ..of_epoch(4, write(25, 3, 3)) });
-        let begins = logs.groups[&GROUP].begins.0;
-        let sure = [begins - 2, begins - 1].map(|through| is_current(&logs, 3, 25, &surely(through)));
-        assert_eq!(sure, [false, true]);
-        assert_eq!(behind(&logs, 3, 25, Some(4)), [true, true]);
-        let early = [1, 2].map(|epoch| is_current(&logs, 3, 25, &mended(Some(epoch), begins)));
-        assert_eq!(early, [false, true]);
-        // Its own change is told with a tolerance: who is sure of all of it is current.
-        let tolerant = |theirs| logs.is_current(&key(3), 3, Sequence(40), None, &theirs);
-        assert_eq!([surely(39), surely(40), mended(Some(9), 25)].map(tolerant), [false, true, false]);
+        assert_eq!([4, 5].map(|through| is_current(&logs, 3, 5, sure(through))), [false, true]);
+        assert_eq!([19, 20].map(|through| is_current(&logs, 20, 20, sure(through))), [false, true]);
+        assert!(is_current(&logs, 3, 5, of(5, Some(1))) && is_current(&logs, 3, 5, of(5, None)));
+        assert!(!is_current(&logs, 3, 5, of(4, Some(1))) && !is_current(&logs, 3, 5, of(6, Some(1))));
+        assert!(is_current(&logs, 20, 20, of(20, Some(4))) && is_current(&logs, 20, 20, of(20, None)));
+        assert!(!is_current(&logs, 20, 20, of(20, Some(3))), "another history has this sequence too");
+        // What the index has rounded the log tells, and of what is older than the log that it is.
+        let rounded =
+            |logs: &PgLogs, block, theirs| logs.is_current(&key(3), block, Sequence(40), None, theirs);
+        assert_eq!([19, 20].map(|through| rounded(&logs, 20, sure(through))), [false, true]);
+        assert_eq!([7, 8].map(|through| rounded(&logs, 3, sure(through))), [false, true]);
+        assert!(rounded(&logs, 20, of(20, Some(4))) && !rounded(&logs, 20, of(19, Some(4))));
+        assert!(!rounded(&logs, 3, of(5, None)));
+        // Mends change nothing. Repairs do; that some are one entry hides when.
+        logs.push(GROUP, LogEntry { origin: REPAIR | MEND, ..write(25, 3, 20) });
+        assert!(is_current(&logs, 20, 20, sure(20)) && rounded(&logs, 20, of(20, Some(4))));
+        logs.push(GROUP, LogEntry { origin: REPAIR | 7, ..write(26, 3, 20) });
+        logs.push(GROUP, LogEntry { origin: REPAIR | 7, ..write(27, 3, 21) });
+        assert_eq!([25, 27].map(|through| rounded(&logs, 20, sure(through))), [false, true]);
+        assert!(is_current(&logs, 20, 26, of(26, Some(1))) && !rounded(&logs, 20, of(27, Some(1))));
+        // The log of who is catching up does not tell what it has.
+        logs.restart(GROUP, mark(30));
+        logs.push(GROUP, write(35, 3, 20));
+        assert_eq!([35, 40].map(|through| rounded(&logs, 20, sure(through))), [false, true]);
+        assert!(!rounded(&logs, 20, of(35, Some(1))) && is_current(&logs, 20, 35, of(35, Some(1))));
     }
 
     #[test]
-    fn who_has_what_may_come_to_nothing_is_sure_of_nothing() {
+    fn who_has_what_may_come_to_nothing_tells_of_which_write_it_is() {
         let mut logs = PgLogs::new(16);
         (1..=10).for_each(|sequence| logs.push(GROUP, write(sequence, 3, sequence as u16)));
-        let currency = |logs: &PgLogs, block, last| logs.currency(&key(3), block, Some(Sequence(last)));
-        let last = |sequence, is_mend| {
-            Some(LastWrite { sequence: Sequence(sequence), epoch: Some(Epoch(1)), is_mend })
-        };
-        let of = |through, last, before| Currency { through: Sequence(through), last, before };
-        assert_eq!(currency(&logs, 5, 5), of(6, last(5, false), None));
-        assert_eq!(currency(&logs, 9, 9), of(0, last(9, false), None));
-        // A push, of which the log does not tell.
-        let pushed = currency(&logs, 20, 8);
-        assert_eq!((pushed.through, pushed.last.map(|last| last.epoch)), (Sequence(0), Some(None)));
-        mends(&mut logs, 1, 11..=11, 5);
-        assert_eq!(currency(&logs, 5, 11), of(6, last(11, true), last(5, false)));
-        assert_eq!(logs.currency(&key(3), 5, None), of(6, None, None));
+        let currency =
+            |logs: &PgLogs, block, last: Option<u64>| logs.currency(&key(3), block, last.map(Sequence));
+        let of = |sequence, epoch| Currency::Of(LastWrite { sequence: Sequence(sequence), epoch });
+        let sure = |through| Currency::Through(Sequence(through));
+        assert_eq!(currency(&logs, 5, Some(5)), sure(6));
+        assert_eq!(currency(&logs, 9, Some(9)), of(9, Some(Epoch(1))));
+        assert_eq!(currency(&logs, 9, None), of(9, Some(Epoch(1))), "the log tells what the index does not");
+        assert_eq!(currency(&logs, 20, Some(8)), of(8, None), "a push, of which the log does not tell");
+        // A mend changes nothing, whatever becomes of it.
+        logs.push(GROUP, LogEntry { origin: REPAIR | MEND, ..write(11, 3, 5) });
+        assert_eq!(currency(&logs, 5, Some(5)), sure(6));
+        logs.restart(GROUP, mark(30));
+        assert_eq!(currency(&logs, 5, Some(5)), sure(6));
+        assert_eq!(currency(&logs, 9, Some(9)), of(9, Some(Epoch(1))));
+        assert_eq!(currency(&logs, 9, None), sure(0));
+        // Another epoch gave the sequence again.
+        let other = LogEntry { epoch: Epoch(2), ..write(9, 3, 9) };
+        logs.groups.get_mut(&GROUP).unwrap().doubts.push(other);
+        assert_eq!(currency(&logs, 9, Some(9)), of(9, None));
     }
 
     #[test]

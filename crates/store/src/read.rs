@@ -100,10 +100,9 @@ impl Store {
     }
 
     /// Whether a copy of a block that another member has is of the same write as this one's, should its checksum be the same:
-    /// checksums alone do not tell. This member has all of its group's order. What only mends brought since counts as what it was
-    /// made from, for mends change nothing, whether they were done everywhere or came to nothing.
+    /// checksums alone do not tell. This member has all of its group's order.
     #[must_use]
-    pub fn is_current(&self, key: &ObjectKey, block: u16, theirs: &Currency) -> bool {
+    pub fn is_current(&self, key: &ObjectKey, block: u16, theirs: Currency) -> bool {
         self.changed(key, block).is_some_and(|changed| {
             self.contents.logs.is_current(key, block, changed, self.exactly_changed(key, block), theirs)
         })

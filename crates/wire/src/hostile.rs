@@ -10,7 +10,6 @@ use base::{
     BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LogEntry, OBJECT_BLOCKS, OBJECT_BYTES,
     ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// What clients say to OSDs.
@@ -342,8 +341,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
     fn range(&mut self, kind: Kind) -> BlockRange {
         let count_max = match kind {
             Kind::Read | Kind::Write => self.blocks_max.min(BLOCKS_PER_MESSAGE_MAX - 1),
-            Kind::ReplicateWrite | Kind::PushWrite => self.blocks_max,
-            Kind::PushLost | Kind::Fetch | Kind::Fetched => 1,
+            Kind::ReplicateWrite | Kind::PushWrite | Kind::Fetch | Kind::Fetched => self.blocks_max,
+            Kind::PushLost => 1,
             _ => OBJECT_BLOCKS,
         };
         let block_count = match self.below(4) {
@@ -488,17 +487,10 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
 
     fn fetched(&mut self) -> Vec<u8> {
         let (inquiry, status) = (self.inquiry(Kind::Fetched), self.status());
-        let (through, is_mend, has_block) = (self.sequence(), self.one_in(2), self.one_in(2));
-        let mut bytes = Found { inquiry, status, through, is_mend }.encode(has_block).to_vec();
-        if has_block {
-            let changes = [0; 2].map(|_| Change { sequence: self.sequence(), epoch: self.epoch() });
-            let word = self.draw();
-            let block = word.to_le_bytes().repeat(BLOCK_BYTES / size_of::<u64>());
-            let checksum = crc32c(&block) ^ u32::from(self.one_in(8));
-            bytes.extend_from_slice(Change::words(U32::new(checksum), changes).as_bytes());
-            bytes.extend_from_slice(&block);
-        }
-        bytes
+        let (through, written_in) = (self.sequence(), self.one_in(2).then(|| self.epoch()));
+        let has_blocks = self.one_in(2);
+        let bytes = Found { inquiry, status, through, written_in }.encode(has_blocks).to_vec();
+        self.with_blocks(bytes, &inquiry.range, has_blocks)
     }
 }
 

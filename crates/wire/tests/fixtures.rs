@@ -28,16 +28,6 @@ const BLOCK: [u8; 4096] = [0xb1; 4096];
 const SUMS: [U32; 2] = [U32::new(0xc1c2_c3c4), U32::new(0xd1d2_d3d4)];
 /// Of one block: its checksum, and the sequence of its last change.
 const WORDS: [U32; PUSH_WORDS] = [SUMS[0], U32::new(0x6566_6768), U32::new(0x6162_6364)];
-/// The same, the epoch of that, and the change before.
-const FETCHED: [U32; FETCHED_WORDS] = [
-    SUMS[0],
-    U32::new(0x6566_6768),
-    U32::new(0x6162_6364),
-    U32::new(0x3536_3738),
-    U32::new(0x6566_6760),
-    U32::new(0x6162_6364),
-    U32::new(0x3536_3730),
-];
 
 /// What each fixture says.
 fn messages() -> Vec<(&'static str, Message<'static>)> {
@@ -86,7 +76,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
     let activate = Activate { pg: PG, epoch: EPOCH, mark: SEQUENCE, join: None };
     let inquiry = Inquiry { request: NUMBER, range: one, epoch: EPOCH };
     let of_two = Inquiry { range: two, ..inquiry };
-    let found = Found { inquiry, status: Status::Ok, through: SEQUENCE, is_mend: true };
+    let found = Found { inquiry, status: Status::Ok, through: SEQUENCE, written_in: None };
     let object = ObjectEpoch { key: KEY, epoch: EPOCH };
     let fence = Fence { request: NUMBER, volume: KEY.volume, generation: GENERATION };
     let findings = Findings { damaged: 2, digest: [0xe1e2_e3e4_e5e6_e7e8, 0xf1f2_f3f4_f5f6_f7f8] };
@@ -157,11 +147,11 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("blocks", Message::Blocks(Blocks { of: object, allocated: &[0xb1; 128], doubted: &[0xc2; 128] })),
         ("reached", Message::Reached(object)),
         ("fetch", Message::Fetch(inquiry)),
-        ("fetched", Message::Fetched(WithData { head: found, checksums: &FETCHED, data: &BLOCK })),
+        ("fetched", Message::Fetched(WithData { head: found, checksums: one_sum, data: &BLOCK })),
         (
             "fetched_damaged",
             Message::Fetched(WithData {
-                head: Found { status: Status::Damaged, is_mend: false, ..found },
+                head: Found { status: Status::Damaged, written_in: Some(Epoch(0x3536_3738)), ..found },
                 checksums: &[],
                 data: &[],
             }),

@@ -215,7 +215,7 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
 /// The history of a configuration that is asked for.
 fn next_history(cx: &Context<'_, impl Io>, index: u32) -> History {
     let group = &cx.groups[index];
-    goes_on_in(group.config.history, query::own_end(cx, group.pg))
+    goes_on_in(group.config.history, cx.disk.end_of(group.pg))
 }
 
 /// Whom a configuration with these members in sync names beside them: the others of the target; and until all of that

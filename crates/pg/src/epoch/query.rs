@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::links::inquiries::{self, Asks};
 use base::log_entry::UNDONE;
-use base::{Epoch, LinkId, OsdId, PgId, Sequence};
+use base::{Epoch, LinkId, OsdId, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use wire::{LogState, Position, Query};
@@ -106,25 +106,15 @@ fn log_state(cx: &Context<'_, impl Io>, index: u32) -> LogState {
     let pg = group.pg;
     // Epochs that the registry forgot come again: a place in the order of one may be another's of the same number.
     let is_learner = !group.config.in_sync.contains(&cx.me.id);
-    let is_from_another = is_learner && knows_later_epoch(cx, pg, group.epoch);
+    let is_from_another = is_learner && cx.disk.knows_later_epoch(pg, group.epoch);
     LogState {
         pg,
         epoch: group.epoch,
-        last_sequence: own_end(cx, pg),
+        last_sequence: cx.disk.end_of(pg),
         log_begins: store.pg_log_begins(pg),
         is_incomplete: store.pg_is_incomplete(pg) || is_from_another,
         may_lack_tail: group.tail == LogTail::MayHaveRotted,
     }
-}
-
-/// The last that this OSD has of a group's order on stable media.
-pub(crate) fn own_end(cx: &Context<'_, impl Io>, pg: PgId) -> Sequence {
-    cx.disk.store.pg_position(pg).map_or(Sequence(0), |(_, sequence)| sequence)
-}
-
-/// Whether this OSD has something of a later epoch of a group than that one, which the registry names: it was set back.
-pub(crate) fn knows_later_epoch(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch) -> bool {
-    cx.disk.store.pg_position(pg).is_some_and(|(known, _)| known > epoch)
 }
 
 /// Where this OSD stands itself.
@@ -141,7 +131,7 @@ pub(crate) fn handle_position(
 ) -> Option<u32> {
     let LogState { pg, epoch, last_sequence, .. } = position.head;
     let index = cx.groups.find(pg)?;
-    let own = own_end(cx, pg);
+    let own = cx.disk.end_of(pg);
     let group = &mut cx.groups[index];
     if epoch != group.epoch {
         return None;
@@ -302,7 +292,7 @@ mod tests {
     use crate::ledger::StagedRecord;
     use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME, map};
     use base::map::PgConfig;
-    use base::{History, LogEntry, ObjectKey, PoolId};
+    use base::{History, LogEntry, ObjectKey, PgId, PoolId};
     use std::sync::Arc;
     use store::RecordKind;
 

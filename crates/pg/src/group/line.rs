@@ -286,6 +286,9 @@ mod tests {
         let other = ObjectKey { object: 1, ..ObjectKey::default() };
         assert!(!line.must_wait(&BlockRange { key: other, ..range(0, 2) }), "of another object");
         line.wait(id(2), true, &range(10, 3));
+        let all = [(id(0), true), (id(1), false), (id(2), false)];
+        assert_eq!(line.on(range(1, 10)).collect::<Vec<_>>(), all);
+        assert_eq!(line.on(range(2, 8)).collect::<Vec<_>>(), all[1..2], "not those right before and behind");
         assert_eq!(next(&mut line), None, "one behind the other");
         line.ended(id(0));
         assert_eq!(start_all(&mut line), [1, 2]);

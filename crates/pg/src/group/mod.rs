@@ -40,7 +40,7 @@ pub(crate) struct Pauses {
     pub(crate) hand_over_after: Instant,
     /// A member left too much unread when it was sent a write last: clients' wait until it has taken some of it.
     pub(crate) is_member_behind: bool,
-    /// Since when it has taken no change of clients, if it did not when one came last.
+    /// Since when it has taken no change of clients, if it did not when one came last; or since it last began to wait again.
     pub(crate) takes_none_since: Option<Instant>,
     /// A member refused a cut, perhaps as it had no room for a volume's last block: none is cut before then while one says that
     /// it has none.

@@ -5,9 +5,9 @@
 //! what is under way there, and holds back all that waits. So no write is in flight on the block, every member in sync has
 //! the same content, and what another one answers is right if it matches the checksum in this OSD's index. Of anybody else
 //! that does not tell enough: what they hold may be an older or another content with the same checksum. So they say up to
-//! which sequence they surely have the group's order, and by which changes the block came to be, and this OSD's index and log
-//! tell whether that is what it lacks ([`Store::is_current`](store::Store::is_current)). It is ordered as a write to all members,
-//! which puts it at a new place of every drive.
+//! which sequence they surely have the group's order, or of which write their copy is, and this OSD's index and log tell whether
+//! that is what it lacks ([`Store::is_current`](store::Store::is_current)). It is ordered as a write to all members, which puts it
+//! at a new place of every drive, and changes nothing: all go on to say that the block changed when it did.
 //!
 //! A block of which no member has a copy that verifies is *lost*: reads of it fail until it is written or zeroed anew.
 //! While a member is away that may have one, they wait instead.
@@ -15,6 +15,7 @@
 use crate::broken::Sabotage;
 use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
+use crate::disk::Disk;
 use crate::epoch::repair;
 use crate::group::obedience::may_fetch;
 use crate::io::Io;
@@ -24,8 +25,8 @@ use crate::replication::order;
 use base::log_entry::{MEND, REPAIR};
 use base::{BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, OsdId, Sequence, crc32c};
 use std::time::Duration;
-use store::{Currency, LastWrite, Store};
-use wire::{Change, FETCHED_WORDS, Fetched, Found, Inquiry, Status};
+use store::{Currency, LastWrite};
+use wire::{Fetched, Found, Inquiry, Status};
 use zerocopy::little_endian::U32;
 
 /// How long a member may take to answer before the next one is asked.
@@ -190,7 +191,8 @@ impl Mends {
         link: LinkId,
         fetched: &Fetched<'_>,
     ) {
-        let Fetched { head: Found { inquiry, status, .. }, checksums, data } = *fetched;
+        let Fetched { head, checksums, data } = *fetched;
+        let Found { inquiry, status, .. } = head;
         let is_meant = |asked: &Fetching| asked.fetch.id.number() == inquiry.request && asked.link == link;
         let Some(index) = self.fetching.iter().position(is_meant) else { return };
         let Fetch { id, asked, absence } = self.fetching.swap_remove(index).fetch;
@@ -204,7 +206,7 @@ impl Mends {
         };
         let breaks_trust = cx.breaks(Sabotage::TrustFetched);
         let verifies = data.len() == BLOCK_BYTES && (crc32c(data) == expected || breaks_trust);
-        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, &currency_in(fetched));
+        let is_current = is_trusted || breaks_trust || is_current(cx, id, link, currency_in(&head));
         let verifies = verifies && is_current;
         if status == Status::Ok {
             let operation = cx.operations.live(id);
@@ -243,31 +245,19 @@ impl Mends {
 }
 
 /// What a member tells of how current its copy is.
-fn currency_in(fetched: &Fetched<'_>) -> Currency {
-    let write = |change: Change, is_mend: bool| {
-        let Change { sequence, epoch } = change;
-        let epoch = Some(epoch).filter(|epoch| *epoch != Epoch(0));
-        (sequence != Sequence(0)).then_some(LastWrite { sequence, epoch, is_mend })
-    };
-    let [last, before] = fetched.changes();
-    let Found { through, is_mend, .. } = fetched.head;
-    Currency { through, last: write(last, is_mend), before: write(before, false) }
-}
-
-/// What is told of the one block here that is sent.
-fn words_of(currency: &Currency, checksum: U32) -> [U32; FETCHED_WORDS] {
-    let change = |write: Option<LastWrite>| {
-        write.map_or_else(Change::default, |LastWrite { sequence, epoch, .. }| Change {
-            sequence,
-            epoch: epoch.unwrap_or_default(),
-        })
-    };
-    Change::words(checksum, [currency.last, currency.before].map(change))
+fn currency_in(found: &Found) -> Currency {
+    match found.written_in {
+        None => Currency::Through(found.through),
+        Some(epoch) => {
+            let epoch = Some(epoch).filter(|epoch| *epoch != Epoch(0));
+            Currency::Of(LastWrite { sequence: found.through, epoch })
+        }
+    }
 }
 
 /// Whether what a member has in the one block of an operation is what this OSD's index is about, should its checksum be the
 /// same: checksums alone do not tell.
-fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, theirs: &Currency) -> bool {
+fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, theirs: Currency) -> bool {
     let (Some(operation), Some(osd)) = (cx.operations.get(id), cx.links.osd_at(link)) else { return false };
     let BlockRange { key, first_block, .. } = operation.range;
     if cx.groups[operation.group].config.in_sync.contains(&osd) {
@@ -375,7 +365,7 @@ pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry:
     let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(is_told) else {
         return cx.io.send(
             link,
-            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0), is_mend: false }
+            &Found { inquiry: *inquiry, status: Status::NotActive, through: Sequence(0), written_in: None }
                 .encode(false),
         );
     };
@@ -383,19 +373,27 @@ pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry:
     let operation = cx.operations.live(id);
     cx.disk.look_up(operation);
     if operation.is_hole() {
-        let (found, _) = found(&cx.disk.store, inquiry, Status::Ok);
+        let found = found(cx.disk, inquiry, Status::Ok);
         cx.io.send(link, &found.encode(false));
         return cx.forget(id);
     }
     cx.read_parts(id);
 }
 
-/// The answer about the one block here, and how current that is.
-fn found(store: &Store, inquiry: &Inquiry, status: Status) -> (Found, Currency) {
-    let BlockRange { key, first_block, .. } = inquiry.range;
-    let currency = store.currency(&key, first_block);
-    let is_mend = currency.last.is_some_and(|last| last.is_mend);
-    (Found { inquiry: *inquiry, status, through: currency.through, is_mend }, currency)
+/// The answer about blocks here: how current they are.
+fn found(disk: &Disk, inquiry: &Inquiry, status: Status) -> Found {
+    let BlockRange { key, first_block, block_count } = inquiry.range;
+    // What was ordered by a registry that forgot it since tells nothing of what is ordered now.
+    let is_from_another = disk.knows_later_epoch(key.pg, inquiry.epoch);
+    let currency = match block_count {
+        1 if !is_from_another => disk.store.currency(&key, first_block),
+        _ => Currency::Through(Sequence(0)),
+    };
+    let (through, written_in) = match currency {
+        Currency::Through(through) => (through, None),
+        Currency::Of(LastWrite { sequence, epoch }) => (sequence, Some(epoch.unwrap_or_default())),
+    };
+    Found { inquiry: *inquiry, status, through, written_in }
 }
 
 /// The drive answered what a primary asked for.
@@ -411,7 +409,7 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     }
     let damage = operation.first_damage();
     let Some((link, inquiry)) = inquiry_of(operation) else { return cx.forget(id) };
-    let (found, currency) = found(&cx.disk.store, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
+    let found = found(cx.disk, &inquiry, damage.map_or(Status::Ok, |(_, status)| status));
     match damage {
         Some(_) => {
             cx.damage.counts.found += 1;
@@ -420,8 +418,6 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
         None if operation.is_hole() => cx.io.send(link, &found.encode(false)),
         None => {
             cx.io.send(link, &found.encode(true));
-            let words = words_of(&currency, operation.checksums[0]);
-            operation.checksums.extend_from_slice(&words[1..]);
             cx.disk.send_content(operation, link, cx.io);
         }
     }
@@ -432,8 +428,10 @@ pub(crate) fn fetch_was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::ledger::StagedRecord;
     use crate::testing::{Alone, PG, Pair, VOLUME};
     use base::ObjectKey;
+    use store::RecordKind;
     use wire::Kind;
 
     /// A pair whose primary has one block, on a place of its drive that gives back something else.
@@ -459,6 +457,27 @@ mod tests {
         assert_eq!(pair.told(), Some(Status::Ok));
         let damage = pair.alone.osd.view().damage();
         assert_eq!((damage.found, damage.mended), (1, 1));
+        assert!(pair.alone.osd.router.mends.is_idle());
+    }
+
+    #[test]
+    fn a_mend_for_which_there_is_no_room_right_now_is_done_when_there_is() {
+        let mut pair = damaged();
+        pair.block = Some(vec![7; BLOCK_BYTES]);
+        // As if as many writes were under way as may be.
+        let are_under_way = |pair: &mut Pair, count| {
+            pair.alone.osd.shared.groups[0].standing.primary_mut().unwrap().under_way = count;
+        };
+        let most = pair.alone.osd.store().in_flight_max();
+        are_under_way(&mut pair, most);
+        let read = pair.request(10).encode(Kind::Read);
+        assert_eq!(pair.ask(&read), None);
+        pair.turns(10);
+        assert_eq!(pair.told(), None, "nobody can tell yet");
+        are_under_way(&mut pair, 0);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert_eq!(pair.alone.osd.view().damage().mended, 1);
         assert!(pair.alone.osd.router.mends.is_idle());
     }
 
@@ -491,27 +510,23 @@ mod tests {
         assert_eq!(pair.told(), Some(Status::Ok));
     }
 
-    /// The one block whose copies are compared, and whether one of such a currency counts at this OSD.
+    /// The one block whose copies are compared.
     const BLOCK: BlockRange =
         BlockRange { key: ObjectKey { pg: PG, volume: VOLUME, object: 3 }, first_block: 10, block_count: 1 };
 
-    fn told(alone: &Alone) -> Currency {
-        let inquiry = Inquiry { request: 1, range: BLOCK, epoch: Epoch(9) };
-        let (found, currency) = found(alone.osd.store(), &inquiry, Status::Ok);
-        let data = [7; BLOCK_BYTES];
-        let words = words_of(&currency, U32::new(crc32c(&data)));
-        // As it comes at the other end.
-        let received = currency_in(&Fetched { head: found, checksums: &words, data: &data });
-        assert_eq!(received, currency);
-        received
+    /// What an OSD tells of its copy, as it comes at the other end.
+    fn told(alone: &mut Alone, epoch: Epoch) -> Currency {
+        let inquiry = Inquiry { request: 1, range: BLOCK, epoch };
+        alone.with(|_, cx| currency_in(&found(cx.disk, &inquiry, Status::Ok)))
     }
 
+    /// Whether a copy of which somebody tells that counts at an OSD.
     fn counts(alone: &mut Alone, theirs: Currency) -> bool {
         let other = alone.connect(OsdId(2));
         alone.with(|_, cx| {
             let purpose = Purpose::Mend(MendReason::Damaged);
             let id = cx.operations.add_for(OperationKind::Mend, purpose, 0, BLOCK);
-            let is_current = is_current(cx, id, other, &theirs);
+            let is_current = is_current(cx, id, other, theirs);
             cx.forget(id);
             is_current
         })
@@ -519,62 +534,60 @@ mod tests {
 
     #[test]
     fn a_copy_counts_by_the_write_that_brought_it_and_not_by_mends_of_it() {
-        let mut alone = Alone::new();
-        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
+        let (mut alone, epoch) = (Alone::new(), Epoch(9));
         alone.order(BLOCK.key, 10, 1, 7);
-        let written = told(&alone);
-        let sequence = written.last.unwrap().sequence.0;
-        assert!(counts(&mut alone, written));
+        let written = told(&mut alone, epoch);
+        let Currency::Of(last) = written else { panic!("{written:?}") };
+        assert!(counts(&mut alone, written) && counts(&mut alone, Currency::Through(last.sequence)));
+        assert!(!counts(&mut alone, Currency::Through(Sequence(last.sequence.0 - 1))));
+        let of_epoch = |epoch| Currency::Of(LastWrite { epoch, ..last });
+        assert!(counts(&mut alone, of_epoch(None)) && !counts(&mut alone, of_epoch(Some(Epoch(77)))));
+        // It is the same whether the mend was done here, there, or at both.
         alone.order(BLOCK.key, 10, 1, REPAIR | MEND);
-        let mended = told(&alone);
-        let mend = mended.last.unwrap();
-        assert!(mend.is_mend && mend.sequence.0 > sequence && mended.before == written.last);
-        // What it takes from one that has the mend, that has not, and that is sure of what was before.
-        assert!(counts(&mut alone, mended) && counts(&mut alone, written));
-        assert!(counts(&mut alone, surely(sequence)));
-        // Of an epoch that its log does not tell, of another one, and from before.
-        let of_epoch = |epoch| {
-            let last = written.last.map(|last| LastWrite { epoch, ..last });
-            Currency { last, ..surely(0) }
-        };
-        assert!(counts(&mut alone, of_epoch(None)));
-        assert!(!counts(&mut alone, of_epoch(Some(Epoch(77)))));
-        assert!(!counts(&mut alone, surely(sequence - 1)));
-        // A mend that it does not have, by somebody who had all that it has, and by one who had not.
-        let by = |epoch| {
-            let sequence = mend.sequence.next();
-            let last = Some(LastWrite { sequence, epoch: Some(epoch), is_mend: true });
-            Currency { last, ..surely(0) }
-        };
-        assert!(counts(&mut alone, by(mend.epoch.unwrap())) && !counts(&mut alone, by(Epoch(0))));
+        assert_eq!(told(&mut alone, epoch), written);
+        assert!(counts(&mut alone, written));
+        // And when the log tells of neither any more.
+        alone.age_log();
+        let aged = told(&mut alone, epoch);
+        assert!(matches!(aged, Currency::Through(through) if through > last.sequence), "{aged:?}");
+        assert!(counts(&mut alone, aged) && counts(&mut alone, written));
+        alone.order(BLOCK.key, 10, 1, REPAIR | MEND);
+        assert!(counts(&mut alone, aged) && counts(&mut alone, written));
         // A write is no mend.
         alone.order(BLOCK.key, 10, 1, 8);
-        assert!(!counts(&mut alone, mended) && !counts(&mut alone, written));
+        assert!(!counts(&mut alone, aged) && !counts(&mut alone, written));
     }
 
     #[test]
-    fn the_copy_of_who_went_away_behind_a_mend_counts_though_no_log_tells_of_the_write_any_more() {
+    fn whether_a_copy_counts_the_log_tells_where_the_index_has_rounded() {
+        let (mut alone, epoch) = (Alone::new(), Epoch(9));
+        alone.order(BLOCK.key, 11, 1, 7);
+        // So far on that sequences of one object are told in steps.
+        alone.with(|_, cx| {
+            let (epoch, token) = (cx.groups[0].epoch, cx.ledger.next_token());
+            let mark = Sequence(cx.disk.end_of(PG).0 + 70_000);
+            cx.disk.store.stage_mark(RecordKind::Mark, PG, 1, epoch, mark, token).unwrap();
+            cx.note_staged(0, StagedRecord::Left);
+        });
+        alone.run();
+        alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
+        alone.run();
+        alone.order(BLOCK.key, 10, 1, 8);
+        let written = told(&mut alone, epoch);
+        assert!(matches!(written, Currency::Of(_)) && counts(&mut alone, written), "{written:?}");
+        // Later it is sure of that, and rounding makes it no later than its log begins.
+        alone.age_log();
+        let aged = told(&mut alone, epoch);
+        assert!(matches!(aged, Currency::Through(_)) && counts(&mut alone, aged), "{aged:?}");
+    }
+
+    #[test]
+    fn who_knows_of_a_later_epoch_than_the_registry_tells_nothing_of_how_current_it_is() {
         let mut alone = Alone::new();
         alone.order(BLOCK.key, 10, 1, 7);
-        alone.age_log();
-        alone.order(BLOCK.key, 10, 1, REPAIR | MEND);
-        let mended = told(&alone);
-        assert!(mended.last.unwrap().is_mend && mended.before.is_none());
-        assert!(counts(&mut alone, mended));
-        // One to which the mend never came, and that is sure of what was before; and who may have missed a write.
-        let begins = alone.osd.store().pg_log(PG).next().unwrap().sequence.0;
-        let surely = |through| Currency { through: Sequence(through), ..Currency::default() };
-        assert!(counts(&mut alone, surely(begins)) && !counts(&mut alone, surely(begins / 2)));
-        alone.age_log();
-        assert!(counts(&mut alone, mended), "it is the same mend");
-        // Another mend, behind all that this one knows of, in the same history and in an earlier one.
-        let by = |epoch| {
-            let last = mended.last.map(|last| LastWrite { sequence: last.sequence.next(), epoch, ..last });
-            Currency { last, ..Currency::default() }
-        };
-        let epoch = mended.last.unwrap().epoch;
-        assert!(epoch.is_some() && counts(&mut alone, by(epoch)));
-        assert!(!counts(&mut alone, by(Some(Epoch(0)))) && !counts(&mut alone, by(None)));
+        let (known, _) = alone.osd.store().pg_position(PG).unwrap();
+        assert!(matches!(told(&mut alone, known), Currency::Of(_)));
+        assert_eq!(told(&mut alone, Epoch(known.0 - 1)), Currency::Through(Sequence(0)));
     }
 
     #[test]

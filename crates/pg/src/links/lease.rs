@@ -209,5 +209,30 @@ mod tests {
         assert!(!leases.is_free_of(PEER, at(6374)) && leases.is_free_of(PEER, at(6375)));
         leases.promise(PEER, at(10_000), 900);
         assert!(!leases.is_free_of(PEER, at(10_950)) && leases.is_free_of(PEER, at(10_957)));
+        let promised = |at| leases.promised(at).collect::<Vec<_>>();
+        assert_eq!((promised(at(10_950)), promised(at(10_957))), (vec![PEER], vec![]));
+    }
+
+    #[test]
+    fn the_answer_to_an_older_request_counts_for_as_much_as_those_after_it_leave() {
+        let mut leases = Leases::default();
+        let asked: Vec<Lease> =
+            (0..=ASKED_MAX as u64).map(|number| leases.ask(PEER, at(1000 + 10 * number), true)).collect();
+        leases.granted(PEER, &grant(&asked[0]));
+        assert!(!leases.holds(PEER, at(1090)), "too many were sent since");
+        leases.granted(PEER, &grant(&asked[1]));
+        assert!(leases.holds(PEER, at(1909)) && !leases.holds(PEER, at(1910)));
+    }
+
+    #[test]
+    fn a_lease_is_asked_for_again_long_before_it_ends_and_at_once_when_another_kind_is_wanted() {
+        let mut leases = Leases::default();
+        assert!(leases.is_due(PEER, at(1000), true) && leases.is_nearly_due(PEER, at(1000)));
+        let _busy = leases.ask(PEER, at(1000), true);
+        assert!(!leases.is_due(PEER, at(1249), true) && leases.is_due(PEER, at(1250), true));
+        assert!(leases.is_due(PEER, at(1001), false));
+        let _at_rest = leases.ask(PEER, at(2000), false);
+        assert!(!leases.is_due(PEER, at(3899), false) && leases.is_due(PEER, at(3900), false));
+        assert!(!leases.is_nearly_due(PEER, at(2949)) && leases.is_nearly_due(PEER, at(2950)));
     }
 }

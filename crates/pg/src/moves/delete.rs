@@ -420,6 +420,31 @@ mod tests {
         assert_eq!(alone.passed("deletion: all objects are searched"), searches + 1);
     }
 
+    #[test]
+    fn a_thousand_objects_are_looked_at_with_each_tick_of_groups_that_can_delete_and_of_others() {
+        let mut alone = Alone::with_groups(2);
+        // Nothing is there of any of them.
+        let key = |object| {
+            let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
+            ObjectKey { pg, volume: VOLUME, object }
+        };
+        let (one, other): (Vec<ObjectKey>, Vec<ObjectKey>) =
+            (0..4 * LOOKED_AT_PER_TICK as u32).map(key).partition(|key| key.pg == PG);
+        let left = |alone: &mut Alone| {
+            alone.with(|router, cx| router.deletions.advance(cx));
+            let found = alone.osd.router.deletions.found.values();
+            found.map(|found| found.keys.len()).sum::<usize>()
+        };
+        // Of groups that this OSD leads, and that it knows nothing of.
+        for first in [0, 7] {
+            for key in one[..LOOKED_AT_PER_TICK - 1].iter().chain(&other[..2]) {
+                let pg = PgId { index: first + key.pg.index, ..PG };
+                alone.osd.router.deletions.note(ObjectKey { pg, ..*key });
+            }
+            assert_eq!([left(&mut alone), left(&mut alone)], [1, 0], "from group {first} on");
+        }
+    }
+
     /// The map without its pool, and what belongs to that.
     fn without_pools(revision: u64) -> ClusterMap {
         ClusterMap { revision, osds: map(1).osds, ..ClusterMap::default() }

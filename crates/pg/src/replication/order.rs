@@ -250,6 +250,7 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::request::write;
     use crate::testing::{Pair, ack};
     use base::LinkId;
     use wire::Message;
@@ -313,8 +314,10 @@ mod tests {
         pair.ask(&read);
         pair.run();
         assert_eq!(pair.told(), Some(Status::Ok));
-        // By now it has left that unread for long: what stands behind a write is not held up any more.
+        // When it has left that unread for long, what stands behind a write is not held up any more.
         pair.alone.io.to.remove(&LinkId(99));
+        pair.alone.osd.shared.groups[0].pauses.takes_none_since = Some(pair.alone.now);
+        pair.alone.now = pair.alone.now + write::STAY_MAX;
         assert!(!asks(&mut pair, &[&write[..], &read].concat()));
         pair.turns(2);
         let told = pair.alone.io.told(LinkId(99), |message| match message {

@@ -5,7 +5,6 @@
 use crate::broken::Sabotage;
 use crate::codec::payload_verifies;
 use crate::context::{Context, Handled};
-use crate::epoch::query::{knows_later_epoch, own_end};
 use crate::group::LogTail;
 use crate::group::obedience::{
     Refusal, is_from_before, may_activate, may_go_on, may_join, may_order, may_push, may_tell,
@@ -169,12 +168,13 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
     let sender = cx.links.osd_at(link);
     let is_learner = join.is_some();
     let from = join.map(|from| Sequence(from.0.max(1)));
-    let own = own_end(cx, pg);
+    let own = cx.disk.end_of(pg);
     let may_begin = |index| {
         may_activate(&cx.groups[index], sender, epoch)?;
         let history = cx.groups[index].config.history;
         let leaves_room = match from {
-            Some(from) => may_join(history, mark, from),
+            // What it has of a later history counts: the registry was set back to before the group was given up.
+            Some(from) => may_join(history, mark, from) && own.history() <= history,
             None => may_go_on(history, own, mark),
         };
         if leaves_room || cx.breaks(Sabotage::BeginAtOne) {
@@ -213,7 +213,7 @@ pub(crate) fn activate(cx: &mut Context<'_, impl Io>, link: LinkId, activate: &A
 /// sure of what all members had before. After the registry was set back, the same places are given once more; and whoever led the
 /// group before may have said anything.
 fn is_from_another_order(cx: &Context<'_, impl Io>, pg: PgId, epoch: Epoch, from: Sequence) -> bool {
-    let is_other = knows_later_epoch(cx, pg, epoch) || cx.disk.store.pg_held_through(pg) >= from;
+    let is_other = cx.disk.knows_later_epoch(pg, epoch) || cx.disk.store.pg_held_through(pg) >= from;
     is_other && !cx.breaks(Sabotage::BeginAtOne)
 }
 
@@ -273,7 +273,7 @@ mod tests {
     use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::map::PgConfig;
-    use base::{BLOCK_BYTES, BlockRange, OBJECT_BLOCKS, ObjectKey, OsdId, crc32c};
+    use base::{BLOCK_BYTES, BlockRange, History, OBJECT_BLOCKS, ObjectKey, OsdId, crc32c};
     use std::sync::Arc;
     use wire::{Kind, Message};
 
@@ -327,6 +327,28 @@ mod tests {
     }
 
     #[test]
+    fn an_epoch_begins_when_all_from_before_is_durable_and_its_primary_was_told_where_this_member_stands() {
+        let mut alone = Alone::new();
+        let (primary, epoch) = (OsdId(1), Epoch(9));
+        let link = alone.connect(primary);
+        let (_, last) = alone.osd.store().pg_position(PG).unwrap();
+        alone.osd.shared.groups[0].staged_count += 1;
+        alone.is_led_by(primary, epoch);
+        alone.query(link, PG, 1, epoch);
+        let expected = |alone: &Alone| {
+            alone.osd.shared.groups[0].standing.following().and_then(|following| following.expected)
+        };
+        let begin = Activate { pg: PG, epoch, mark: last.next(), join: None }.encode();
+        let consumed = alone.osd.handle_bytes(alone.now, link, &begin, &mut alone.io).unwrap().consumed;
+        assert_eq!((alone.io.positions_told(link), expected(&alone)), (0, None));
+        alone.osd.shared.groups[0].staged_count -= 1;
+        alone.with(|_, cx| crate::epoch::query::answer_pending(cx, 0));
+        takes(&mut alone, link, &begin[consumed..]);
+        alone.settles();
+        assert_eq!((alone.io.positions_told(link), expected(&alone)), (1, Some(last.next().next())));
+    }
+
+    #[test]
     fn a_learner_that_knows_more_than_its_primary_can_order_is_sure_of_nothing() {
         let (primary, set_back) = (OsdId(1), Epoch(2));
         for (epoch, beyond, is_sure) in [(Epoch(99), 1, true), (Epoch(99), 0, false), (set_back, 1, false)] {
@@ -359,6 +381,31 @@ mod tests {
             assert_eq!(store.pg_position(PG), Some((epoch, mark)));
             let expected = if is_sure { sure } else { Sequence(0) };
             assert_eq!(store.object_held_through(&key), expected, "{epoch}, {beyond}");
+        }
+    }
+
+    #[test]
+    fn a_learner_of_a_later_history_than_the_registry_knows_keeps_what_it_has() {
+        let (primary, epoch) = (OsdId(1), Epoch(99));
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        for history in [History(0), History(1)] {
+            let mut alone = Alone::new();
+            alone.begins_anew(History(1));
+            alone.write(key);
+            let own = alone.osd.store().pg_position(PG);
+            let mut map = map(1);
+            let (in_sync, learners) = (vec![primary], vec![OsdId(0)]);
+            map.targets.insert(PG, vec![primary, OsdId(0)]);
+            let config = PgConfig { epoch, primary, in_sync, learners, history };
+            map.pgs.insert(PG, config);
+            alone.restart(map);
+            let link = alone.connect(primary);
+            alone.query(link, PG, 1, epoch);
+            let mark = Sequence(history.floor().0 + 500);
+            takes(&mut alone, link, &Activate { pg: PG, epoch, mark, join: Some(mark.next()) }.encode());
+            let joined = Some((epoch, mark));
+            let expected = if history == History(1) { joined } else { own };
+            assert_eq!(alone.osd.store().pg_position(PG), expected);
         }
     }
 

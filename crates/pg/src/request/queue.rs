@@ -459,6 +459,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_for_the_first_time_counts_as_any_message_does() {
+        let mut pair = Pair::new();
+        let work = |bytes: &[u8]| work_of(&wire::parse(bytes).unwrap().unwrap().0);
+        let write = pair.write_of(10, 7);
+        let request = Request { origin: 5, since: Some(base::Sequence(1)), ..pair.request(10) };
+        let head = request.encode(Kind::Write);
+        let again = [&head[..], &write[wire::HEADER_BYTES..]].concat();
+        assert_eq!([work(&write), work(&again)], [1, REPEAT_WORK]);
+        let zero = pair.request(10).encode(Kind::Zero);
+        assert_eq!([work(&zero), work(&request.encode(Kind::Zero))], [1, REPEAT_WORK]);
+        // More than could be had of what was sent before.
+        let count = 2 * WORK_MAX / REPEAT_WORK;
+        let writes: Vec<u8> = (0..count as u16).flat_map(|block| pair.write_of(block, 7)).collect();
+        let progress = asks(&mut pair, TENANT, &writes);
+        assert_eq!(progress, Progress { consumed: writes.len(), is_stalled: false });
+        pair.run();
+        assert_eq!(told(&mut pair, TENANT), vec![Status::Ok; count]);
+    }
+
+    #[test]
     fn messages_of_another_osd_count_in_a_turn_as_those_of_a_client_do() {
         let mut alone = Alone::new();
         let link = alone.connect(base::OsdId(1));

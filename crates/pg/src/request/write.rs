@@ -13,7 +13,7 @@ use wire::{Checksums, RefusalDetails, Request, Status};
 
 /// How long a change stays in its connection because its group takes none. Members that take what they are sent make room for
 /// the next one sooner.
-const STAY_MAX: Duration = Duration::from_millis(100);
+pub(crate) const STAY_MAX: Duration = Duration::from_millis(100);
 
 pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) -> Handled {
     let asked = admit::asked(cx, link, request, RequestKind::Zero);
@@ -75,7 +75,8 @@ pub(crate) fn handle_write(
 
 /// What becomes of a change whose group takes none now: too many are under way there, or a member leaves too much unread. For a
 /// moment it stays in its connection, as that is how members hold clients back. But what is behind it there may be about other
-/// groups, or only read: where none was taken for longer than that, it is refused, and its client tries it again.
+/// groups, or only read: where none was taken for longer than that, it is refused, and its client tries it again. For as long:
+/// then it stays once more, so that whoever waits before trying again has as good a chance as who does not.
 fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Option<Handled> {
     let is_taken = queue::takes_change(&cx.groups[group]) && order::do_members_take(cx, group);
     let pauses = &mut cx.groups[group].pauses;
@@ -84,7 +85,11 @@ fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Opti
         return None;
     }
     let since = *pauses.takes_none_since.get_or_insert(cx.now);
-    if cx.now.since(since) < STAY_MAX {
+    let waited = cx.now.since(since);
+    if waited >= 2 * STAY_MAX {
+        pauses.takes_none_since = Some(cx.now);
+    }
+    if !(STAY_MAX..2 * STAY_MAX).contains(&waited) {
         return Some(Handled::Stalled);
     }
     let details = RefusalDetails { osd: cx.me.id, was_not_begun: true, ..RefusalDetails::default() };
@@ -239,6 +244,10 @@ mod tests {
             _ => None,
         });
         assert_eq!(told, [(Status::NotActive, true), (Status::Ok, false)]);
+        // It is not refused for ever: whoever comes later waits again.
+        pair.alone.now = pair.alone.now + 2 * STAY_MAX;
+        pair.alone.io.to.remove(&LinkId(99));
+        assert_eq!(pair.ask(&zero), None);
         // When there is room again, the next one is taken.
         pair.alone.with(|_, cx| {
             cx.groups[0].line.take_all().into_iter().for_each(|id| cx.forget(id));

@@ -116,12 +116,12 @@ fn covered(bytes: &[u8]) -> Vec<(Range<usize>, Option<Range<usize>>)> {
         let covered_bytes = match message {
             Message::Write(write) => size_of_val(write.checksums) + write.data.len(),
             Message::ReplicateWrite(write) => size_of_val(write.checksums) + write.data.len(),
+            Message::Fetched(fetched) => size_of_val(fetched.checksums) + fetched.data.len(),
             // What is allocated has no checksum.
             Message::Reply(reply) if reply.checksums.is_empty() => 0,
             Message::Reply(reply) => size_of_val(reply.checksums) + reply.data.len(),
             // When its blocks changed stands between them and their checksums.
             Message::PushWrite(push) => push.data.len(),
-            Message::Fetched(fetched) => fetched.data.len(),
             _ => 0,
         };
         let end = at + size;

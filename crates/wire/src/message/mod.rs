@@ -103,7 +103,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, WireError> {
 pub struct WithData<'a, T> {
     /// What it says beside.
     pub head: T,
-    /// One for each block or part of one; of a push, and of a block that was fetched, what else it says of each behind them.
+    /// One for each block or part of one; of a push what else it says of each block behind them.
     pub checksums: Checksums<'a>,
     /// The data.
     pub data: &'a [u8],
@@ -167,8 +167,8 @@ place! {
 /// Whether blocks lie within their object, and are no more than a message of that kind may be about.
 fn check_blocks(range: &BlockRange, kind: Kind) -> Result<(), Impossible> {
     let count_max = match kind {
-        Kind::ReplicateWrite | Kind::PushWrite => BLOCKS_PER_MESSAGE_MAX,
-        Kind::PushLost | Kind::Fetch | Kind::Fetched => 1,
+        Kind::ReplicateWrite | Kind::PushWrite | Kind::Fetch | Kind::Fetched => BLOCKS_PER_MESSAGE_MAX,
+        Kind::PushLost => 1,
         _ => OBJECT_BLOCKS,
     };
     if range.block_count == 0 || usize::from(range.block_count) > count_max {

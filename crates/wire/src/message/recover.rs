@@ -4,7 +4,7 @@ use super::{WithData, WithEntries, whole_blocks};
 use crate::fields::{At, DataHead, Flag, If, Impossible, InPrefix, fields, place, sealed};
 use crate::frame::{Frame, Stop};
 use crate::header::{HeaderBytes, Kind, Status};
-use base::{BLOCK_BYTES, BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -188,7 +188,7 @@ fields! {
     Inquiry is all of Kind::Fetch {
         /// The primary's number for it, repeated in the answer.
         request: u64 = At<16>,
-        /// Which; not none, and of a fetch one.
+        /// Which; not none.
         range: BlockRange = BlockRange,
         /// The primary's epoch.
         epoch: Epoch = At<48>,
@@ -202,45 +202,19 @@ fields! {
         inquiry: Inquiry = Inquiry,
         /// Whether it is answered.
         status: Status = InPrefix,
-        /// Up to this sequence the member surely has the block as the group's order has it; 0 if it is sure of nothing.
+        /// Up to this sequence the member surely has all these blocks as the group's order has them; or this is the very
+        /// sequence of the last change of the one block, if there is an epoch.
         through: Sequence = At<56>,
-        /// The block's last change brought what was there before.
-        is_mend: bool = Flag<1>,
+        /// The epoch of that change, 0 if it is not known any more.
+        written_in: Option<Epoch> = If<1, At<52>>,
     }
 }
 
-/// What a block holds. Its data is the block, behind [`FETCHED_WORDS`]; neither if the status is not ok, or if the block holds
-/// zeros.
+/// What blocks hold. Its data are the blocks; none if the status is not ok, or if all of them hold zeros.
 pub type Fetched<'a> = WithData<'a, Found>;
 
-/// What is told of a fetched block, in words of 4 bytes: its checksum; then the sequence of its last change, the low half first,
-/// and the epoch of that; then the same of the change before, if the last one brought what was there.
-pub const FETCHED_WORDS: usize = 7;
-
-/// A change of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Its place in the group's order; 0 if that is not known exactly, or there was none.
-    pub sequence: Sequence,
-    /// The epoch in which it was ordered; 0 if that is not known any more.
-    pub epoch: Epoch,
-}
-
-impl Change {
-    /// What is told of a block with that checksum, whose last changes are these.
-    #[must_use]
-    pub fn words(checksum: U32, [last, before]: [Change; 2]) -> [U32; FETCHED_WORDS] {
-        let words = |change: Change| {
-            let sequence = change.sequence.0;
-            [sequence as u32, (sequence >> 32) as u32, change.epoch.0].map(U32::new)
-        };
-        let ([a, b, c], [d, e, f]) = (words(last), words(before));
-        [checksum, a, b, c, d, e, f]
-    }
-}
-
 impl Found {
-    /// The header of the answer. What is told of the block and the block follow if it is `with_data`.
+    /// The header of the answer. Checksums and data of all blocks follow if it is `with_data`.
     #[must_use]
     pub fn encode(&self, with_data: bool) -> HeaderBytes {
         self.sealed(Kind::Fetched, with_data)
@@ -249,22 +223,7 @@ impl Found {
 
 impl DataHead for Found {
     fn data(&self, body_bytes: usize) -> (usize, usize) {
-        if body_bytes == 0 { (0, 0) } else { (FETCHED_WORDS, BLOCK_BYTES) }
-    }
-}
-
-impl Fetched<'_> {
-    /// The last changes of the block; none where nothing is told.
-    #[must_use]
-    pub fn changes(&self) -> [Change; 2] {
-        let change = |at: usize| match self.checksums.get(at..at + 3) {
-            Some([low, high, epoch]) => Change {
-                sequence: Sequence(u64::from(low.get()) | u64::from(high.get()) << 32),
-                epoch: Epoch(epoch.get()),
-            },
-            _ => Change::default(),
-        };
-        [change(1), change(4)]
+        if body_bytes == 0 { (0, 0) } else { whole_blocks(&self.inquiry.range) }
     }
 }
 

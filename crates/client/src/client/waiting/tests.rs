@@ -174,6 +174,19 @@ fn an_operation_that_waits_for_a_connection_fails_and_is_not_sent_later() {
 }
 
 #[test]
+fn an_operation_at_its_limit_takes_none_with_it_that_was_submitted_later() {
+    let mut scene = Scene::new(Some(10 * SECOND));
+    scene.write(1, 0);
+    scene.pass(5 * SECOND, not_active);
+    scene.write(2, 8192);
+    scene.pass(6 * SECOND, not_active);
+    timed_out(scene.ended(), 1);
+    assert_eq!((scene.ended(), scene.client.operations_in_flight()), (None, 1));
+    scene.pass(SECOND, done);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+}
+
+#[test]
 fn an_operation_fails_once_and_as_a_whole_when_a_part_of_it_is_late() {
     let mut scene = Scene::new(Some(2 * SECOND));
     scene.client.submit_zero(scene.now, of(scene.volume, 1, OBJECT_BYTES - 4096, 8192), &mut scene.io);
