@@ -14,6 +14,9 @@ const MANY_OBJECTS: usize = 64;
 /// The drive of a life with many objects, and its log between two checkpoints: for all of them to change meanwhile.
 const MANY_OBJECTS_SEGMENTS: u64 = 56;
 const MANY_OBJECTS_INTERVAL_SEGMENTS: u64 = 20;
+/// What large segments mean: several pieces of cleaning each, on a drive of a few more than there must be.
+const LARGE_SEGMENT_BYTES: u32 = 1 << 20;
+const LARGE_SEGMENTS: u64 = 20;
 
 /// The parameters of one simulated life, all drawn from its seed.
 #[derive(Clone, Debug)]
@@ -116,6 +119,18 @@ impl Plan {
         self.demand_percent = self.demand_percent.min(30);
         self.operations_per_turn_max = 16;
         (self.turns_max, self.short_percent) = (150, 20);
+    }
+
+    /// Has few and large segments, of which all is live as a rule, in large batches: what is moved out of one then takes about as
+    /// much as it gives.
+    pub fn have_large_segments(&mut self) {
+        let scale = u64::from(LARGE_SEGMENT_BYTES / self.segment_bytes);
+        self.checkpoint_interval_bytes = self.checkpoint_interval_bytes.map(|bytes| bytes * scale);
+        (self.segment_bytes, self.segments) = (LARGE_SEGMENT_BYTES, LARGE_SEGMENTS);
+        self.batch_bytes_max = 300 << 10;
+        self.write_blocks_max = 65;
+        (self.objects, self.demand_percent, self.fill_first) = (6, self.demand_percent.max(80), true);
+        self.turns_max = self.turns_max.min(400);
     }
 
     /// Batches of one size and one crash after the other: what a crash left behind a lost batch then lies

@@ -587,6 +587,52 @@ fn checkpoints_that_are_broken_off_leave_room_to_clean_until_one_is_complete() {
 }
 
 #[test]
+fn segments_of_which_all_is_live_are_not_moved_into_the_last_room_of_a_checkpoint() {
+    const SEGMENT_BYTES: u32 = 4 << 20;
+    const OBJECTS: u32 = 300;
+    let options = Options { batch_bytes_max: 1 << 20, segment_bytes: Some(SEGMENT_BYTES), ..options() };
+    let drive_bytes = LOG_OFFSET_BYTES + 18 * u64::from(SEGMENT_BYTES);
+    let mut machine = Machine::format(SimDrive::new(drive_bytes, true, Random::new(1)), &options);
+    // Five segments of four full batches each: moving one in pieces of 64 blocks takes more than it gives.
+    for object in 0..OBJECTS {
+        machine.write(object, 0, &vec![object as u8; 17 * BLOCK_BYTES]).unwrap();
+        if object % 15 == 14 {
+            machine.settle();
+        }
+    }
+    // A checkpoint takes some 311 blocks. All of it is durable, but no superblock points there.
+    let break_off = |drive: SimDrive| {
+        let mut machine = Machine::open(drive, &options).unwrap();
+        machine.store.renew_checkpoint();
+        while !machine.drive.flying_writes().any(|(block, _)| block == 0) {
+            assert!(machine.step(), "the checkpoint is stuck: {:?}", machine.store.statistics());
+        }
+        (machine.drive.copy(), machine.store.statistics().free_segments)
+    };
+    let (mut drive, mut free_segments) = (machine.shut_down(), u32::MAX);
+    while free_segments > 0 {
+        (drive, free_segments) = break_off(drive);
+    }
+    // Beyond the end of the segment that is open then, into the last one.
+    for _ in 0..4 {
+        (drive, _) = break_off(drive);
+    }
+    let mut machine = Machine::open(drive, &options).unwrap();
+    machine.store.renew_checkpoint();
+    machine.settle();
+    assert!(machine.store.statistics().free_segments > 0, "{:?}", machine.store.statistics());
+    machine = machine.restart();
+    machine.write(0, 0, &[9; BLOCK_BYTES]).unwrap();
+    machine.settle();
+    machine.store.verify().unwrap();
+    for object in 0..OBJECTS {
+        let mut checksums = Vec::new();
+        machine.store.lookup(&Machine::key(object), 1, 16, &mut Vec::new(), &mut checksums);
+        assert_eq!(checksums, [crc32c(&[object as u8; BLOCK_BYTES]); 16], "object {object}");
+    }
+}
+
+#[test]
 fn a_drive_of_another_cluster_or_another_osd_is_refused() {
     let mut drive = machine(1).shut_down();
     let identity = Machine::identity();

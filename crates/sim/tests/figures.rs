@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, PgId, PoolId, Sequence};
+use base::{BLOCK_BYTES, Epoch, OBJECT_BLOCKS, PgId, PoolId, Sequence, VolumeId};
 use sim::drive::SimDrive;
 use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
 use store::layout::RootObject;
-use store::{Options, RecordKind, StageError};
+use store::{Options, RecordKind, StageError, Store};
 
 fn options(segment_bytes: u32, batch_bytes_max: usize) -> Options {
     Options {
@@ -241,4 +241,46 @@ fn a_checkpoint_that_has_no_room_fails_the_store_in_words_and_loses_nothing() {
     let larger = Options { root_pieces_max: 2, ..small };
     machine = Machine::open(machine.drive, &larger).unwrap().restart();
     assert_eq!((machine.store.groups().count(), machine.store.statistics().replayed_batches), (400, 0));
+}
+
+#[test]
+fn groups_that_split_with_full_logs_beside_all_objects_that_go_have_shorter_ones_from_then_on() {
+    const ENTRIES: usize = 128;
+    let small = Options { pg_log_entries: ENTRIES, ..with_a_small_root() };
+    let mut machine = machine(32 << 20, &small);
+    let data = [5; BLOCK_BYTES];
+    let pg = |index| PgId { index, ..PgId::default() };
+    machine.mark(RecordKind::Mark, pg(0), 1, 1).unwrap();
+    let mut next = 0;
+    let objects =
+        add_objects(&mut machine, &mut next, |machine, object| machine.write(object, 0, &data).map(|_| ()));
+    assert!(objects > ENTRIES as u64);
+    // Each half has all of the log.
+    for (index, modulus) in [(0, 2), (0, 4), (1, 4)] {
+        machine.split(pg(index), modulus).unwrap();
+        machine.settle();
+    }
+    machine.store.renew_checkpoint();
+    machine.settle();
+    assert_eq!(machine.store.failure(), None);
+    let logs = |store: &Store| {
+        let log = |index| (store.pg_log_begins(pg(index)), store.pg_log(pg(index)).collect::<Vec<_>>());
+        (0..4).map(log).collect::<Vec<_>>()
+    };
+    for (begins, entries) in logs(&machine.store) {
+        let count = entries.len();
+        assert!((ENTRIES / 4..ENTRIES).contains(&count), "{count} entries are left");
+        assert_eq!(begins, entries[0].sequence);
+    }
+    // It goes on, and what comes is replayed behind what is left.
+    let object = (0..next).find(|object| pg(0).holds(4, VolumeId(1), *object)).unwrap();
+    machine.write(object, 1, &data).unwrap();
+    machine.settle();
+    let before = logs(&machine.store);
+    machine = Machine::open(machine.drive, &small).unwrap();
+    assert_eq!(logs(&machine.store), before);
+    machine = machine.restart();
+    assert_eq!(logs(&machine.store), before);
+    assert_eq!(machine.store.statistics().objects, objects);
+    machine.store.verify().unwrap();
 }

@@ -186,7 +186,8 @@ impl Checkpoint {
     /// Begins a checkpoint when one is due, or the last one, and takes the next step of one that is under way.
     ///
     /// # Errors
-    /// When its root would be larger than a superblock can point to, which [`Space`] does not let it come near: for an operator.
+    /// When its root would be larger than a superblock can point to though the groups' logs are as short as they may be, which
+    /// [`Space`] does not let it come near: for an operator.
     pub(crate) fn advance(&mut self, is_last: bool, turn: &mut Turn<'_>) -> Result<(), String> {
         if self.is_idle() {
             let is_due = turn.log.appended_blocks - self.begun_at >= self.interval_blocks;
@@ -255,6 +256,10 @@ impl Checkpoint {
         if turn.log.open_cold().is_some() && !self.seal(turn) {
             return;
         }
+        // What objects leave is for the groups' logs, whose full length nobody refuses.
+        let objects_bytes = turn.contents.index.len() * size_of::<RootObject>() + size_of::<RootHeader>();
+        let logs_bytes_max = turn.log.root_bytes_max.saturating_sub(objects_bytes as u64);
+        turn.contents.logs.shorten(logs_bytes_max);
         self.make_root(turn.contents, turn.log.durable.sequence.get());
         self.root_done = 0;
         self.root_pieces.clear();

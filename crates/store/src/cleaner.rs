@@ -77,6 +77,22 @@ fn is_worth_the_last(index: u32, segments: &Segments) -> bool {
     segments.free_count() > 0 || segments.frees_at_once(index)
 }
 
+/// The most blocks that moving what is live in a segment takes, headers included. A batch has all that is live in a piece, or
+/// half of a piece at least: what does not fit any more is a run, which is no longer. Those few that the end of the cold stream's
+/// segment makes smaller are made up for by others.
+fn cost_of(index: u32, segments: &Segments) -> u32 {
+    segments.all[index as usize].live + segments.end_of(index).div_ceil(PIECE_BLOCKS / 2)
+}
+
+/// Has the pages in a segment move with the next checkpoint, which is to begin now.
+fn move_pages(index: u32, contents: &mut Contents, checkpoint: &mut Checkpoint) {
+    let Contents { index: objects, segments, .. } = contents;
+    for object in objects.objects_mut() {
+        object.is_dirty |= object.page.is_some_and(|page| segments.of(page.location.get()) == Some(index));
+    }
+    checkpoint.want();
+}
+
 impl Cleaner {
     /// The foreground wrote.
     pub(crate) fn grant(&mut self, blocks: u32) {
@@ -119,8 +135,7 @@ impl Cleaner {
             if !self.pace_allows(victim, &contents.segments, log, is_starving) {
                 return;
             }
-            let written = contents.segments.all[victim as usize].written;
-            let end = if written == 0 { contents.segments.blocks_each } else { written };
+            let end = contents.segments.end_of(victim);
             if self.position < end {
                 break (victim, end);
             }
@@ -181,6 +196,8 @@ impl Cleaner {
         let is_urgent = segments.free_count() <= RESERVE + 1 && (is_starving || !is_idle);
         let blocks = f64::from(segments.blocks_each);
         let mut best: Option<(f64, u32)> = None;
+        // Where none is free, the best of those that a checkpoint has to move pages out of first.
+        let mut best_with_pages: Option<(f64, u32)> = None;
         let mut waiting_for_checkpoint = 0u32;
         for (index, segment) in segments.all.iter().enumerate() {
             if segment.state != SegmentState::Sealed || segment.in_flight > 0 {
@@ -190,8 +207,9 @@ impl Cleaner {
                 waiting_for_checkpoint += 1;
                 continue;
             }
-            if !is_worth_the_last(index as u32, segments) {
-                waiting_for_checkpoint += u32::from(segment.pages == 0);
+            let is_worth_it = is_worth_the_last(index as u32, segments);
+            if !is_worth_it && segment.pages == 0 {
+                waiting_for_checkpoint += 1;
                 continue;
             }
             // Moving pages takes a checkpoint, which leaves pages elsewhere: not for the sake of tidiness.
@@ -203,13 +221,20 @@ impl Cleaner {
             if !is_urgent && used > if is_idle { 0.5 } else { 0.9 } {
                 continue;
             }
-            if used >= 1.0 - 2.0 / blocks {
+            // What costs as much as it gives is moved for ever.
+            let cost = cost_of(index as u32, segments);
+            if segment.pages + cost + 1 >= segments.blocks_each {
+                continue;
+            }
+            // A segment gives nothing before all of it is moved, and what takes the last room would keep a checkpoint from it.
+            if is_worth_it && segments.free_count() == 0 && cost > log.cold_blocks_left(segments) {
                 continue;
             }
             let age = ((now - segment.last_sequence.min(now)) as f64 + 1.0).sqrt();
             let score = (1.0 - used) * age / (1.0 + used);
-            if best.is_none_or(|(known, _)| score > known) {
-                best = Some((score, index as u32));
+            let best_of_its_kind = if is_worth_it { &mut best } else { &mut best_with_pages };
+            if best_of_its_kind.is_none_or(|(known, _)| score > known) {
+                *best_of_its_kind = Some((score, index as u32));
             }
         }
         if waiting_for_checkpoint > segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
@@ -217,20 +242,18 @@ impl Cleaner {
             self.idle_budget -= i64::from(PIECE_BLOCKS);
         }
         let Some((_, victim)) = best else {
+            if let Some((_, victim)) = best_with_pages.filter(|_| checkpoint.is_idle()) {
+                move_pages(victim, contents, checkpoint);
+            }
             if checkpoint.waits_for_room() && log.in_flight.is_empty() {
                 checkpoint.take_last();
             }
             return false;
         };
         if segments.all[victim as usize].pages > 0 && checkpoint.is_idle() {
-            // Its pages move with the next checkpoint.
-            for object in contents.index.objects_mut() {
-                object.is_dirty |=
-                    object.page.is_some_and(|page| segments.of(page.location.get()) == Some(victim));
-            }
-            checkpoint.want();
+            move_pages(victim, contents, checkpoint);
         }
-        if segments.all[victim as usize].live == 0 {
+        if contents.segments.all[victim as usize].live == 0 {
             return false;
         }
         self.victim = Some(victim);
@@ -399,10 +422,10 @@ fn push_run(batch: &mut OpenBatch, run: &Run, (header, header_block): (&BatchHea
 mod tests {
     use super::*;
     use crate::actions::Options;
-    use crate::index::Index;
-    use crate::layout::{LogEnd, SEGMENTS_OFFSET, Superblock};
+    use crate::index::{Entry, Index, ObjectIndex};
+    use crate::layout::{Cursor, LogEnd, NO_SEGMENT, Piece, SEGMENTS_OFFSET, Superblock};
     use crate::pg_log::PgLogs;
-    use base::Fingerprints;
+    use base::{Fingerprints, Sequence};
 
     const BLOCKS: u32 = 256;
 
@@ -493,7 +516,7 @@ mod tests {
         assert_eq!(chosen(8, true, &[(100, 60, 7), (128, 0, 7)]), Some(1), "pages are moved too");
         assert_eq!(chosen(8, true, &[(0, 60, 7)]), None, "a checkpoint moves those by itself");
         assert_eq!([230, 231].map(|live| chosen(8, true, &[(live, 0, 7)])), [Some(0), None]);
-        assert_eq!([253, 254].map(|live| chosen(5, true, &[(live, 0, 7)])), [Some(0), None]);
+        assert_eq!([246, 247].map(|live| chosen(5, true, &[(live, 0, 7)])), [Some(0), None]);
         // Where nothing else is free, only what needs no checkpoint before it is free.
         assert_eq!(chosen(0, true, &[(128, 0, 7), (128, 1, 0), (200, 0, 0)]), Some(2));
         // While nothing else is to do, for tidiness.
@@ -521,5 +544,98 @@ mod tests {
         is_full(&mut contents, 6, 0);
         assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
         assert_eq!((cleaner.victim, cleaner.idle_budget), (Some(5), -i64::from(PIECE_BLOCKS)));
+    }
+
+    const SEGMENTS: u64 = 32;
+    const SEGMENT_BYTES: u32 = 4 << 20;
+    const FULL_BLOCKS: u32 = SEGMENT_BYTES / BLOCK_BYTES as u32;
+    /// The segment of which less is live than of the others.
+    const VICTIM: u32 = 7;
+
+    /// A store in which no segment is free, and a client waits. The cold stream has so many blocks left in its segment, and a
+    /// next one or none.
+    fn full(cold_room: u32, has_next: bool) -> (Contents, Log, Checkpoint) {
+        let device_bytes = SEGMENTS_OFFSET + SEGMENTS * u64::from(SEGMENT_BYTES);
+        let mut segments = Segments::new(device_bytes, SEGMENT_BYTES);
+        segments.covers = 10;
+        for (index, segment) in segments.all.iter_mut().enumerate() {
+            (segment.state, segment.live) = match index {
+                0 | 1 => (SegmentState::Open, 0),
+                2 => (SegmentState::Next, 0),
+                // Four batches, each of a header and what has room behind it.
+                _ => (SegmentState::Sealed, FULL_BLOCKS - 4),
+            };
+        }
+        let superblock = Superblock {
+            device_bytes: device_bytes.into(),
+            segment_bytes: SEGMENT_BYTES.into(),
+            covers: segments.covers.into(),
+            ..Superblock::empty()
+        };
+        let cursor = |segment: u32, block: u32| Cursor { segment: segment.into(), block: block.into() };
+        let next = if has_next { 2 } else { NO_SEGMENT };
+        let end = LogEnd {
+            sequence: 20u64.into(),
+            cursors: [cursor(0, FULL_BLOCKS), cursor(1, FULL_BLOCKS - cold_room)],
+            next_segment: [NO_SEGMENT.into(), next.into()],
+            ..LogEnd::default()
+        };
+        let options = Options::default();
+        let fingerprints = Fingerprints::new(&superblock.secret);
+        let mut log = Log::new(end, &superblock, fingerprints, &segments, &options, 0, false);
+        log.is_starving = true;
+        let checkpoint = Checkpoint::new(superblock, &segments, &options);
+        let logs = PgLogs::new(options.pg_log_entries);
+        (Contents { index: Index::default(), logs, segments }, log, checkpoint)
+    }
+
+    #[test]
+    fn what_costs_more_than_it_gives_or_than_there_is_room_for_is_not_moved() {
+        let is_chosen = |live, cold_room, has_next| {
+            let (mut contents, log, mut checkpoint) = full(cold_room, has_next);
+            contents.segments.all[VICTIM as usize].live = live;
+            let mut cleaner = Cleaner::default();
+            let is_chosen = cleaner.choose_victim(&mut contents, &log, &mut checkpoint);
+            assert_eq!(cleaner.victim, is_chosen.then_some(VICTIM));
+            is_chosen
+        };
+        let headers = FULL_BLOCKS / (PIECE_BLOCKS / 2);
+        let most = FULL_BLOCKS - headers - 2;
+        assert_eq!(
+            [most, most + 1, FULL_BLOCKS - 4].map(|live| is_chosen(live, 500, true)),
+            [true, false, false]
+        );
+        // A block is kept where neither stream goes on.
+        let room = 500 + headers + 1;
+        assert_eq!([room, room - 1].map(|room| is_chosen(500, room, false)), [true, false]);
+        assert!(is_chosen(500, 0, true));
+    }
+
+    #[test]
+    fn where_none_is_free_a_checkpoint_begins_that_moves_pages_out_of_what_is_dead() {
+        let (mut contents, mut log, mut checkpoint) = full(500, true);
+        let Contents { index, segments, .. } = &mut contents;
+        let key = ObjectKey::default();
+        let page = Piece {
+            location: segments.location(VICTIM, 9).into(),
+            bytes: (BLOCK_BYTES as u32).into(),
+            ..Piece::default()
+        };
+        let mut object = ObjectIndex::default();
+        object.set(0, Entry { location: segments.location(VICTIM + 1, 1), crc32c: 0 }, Sequence(1));
+        (object.is_dirty, object.page) = (false, Some(page));
+        assert!(index.insert(key, object));
+        segments.piece_was_placed(&page);
+        segments.all[VICTIM as usize].live = 0;
+        let begins = |contents: &mut Contents, log: &mut Log, checkpoint: &mut Checkpoint| {
+            let mut actions = Vec::new();
+            checkpoint.advance(false, &mut Turn { contents, log, actions: &mut actions }).unwrap();
+            !checkpoint.is_idle()
+        };
+        assert!(!begins(&mut contents, &mut log, &mut checkpoint), "nobody wants one");
+        assert!(!Cleaner::default().choose_victim(&mut contents, &log, &mut checkpoint));
+        assert!(begins(&mut contents, &mut log, &mut checkpoint));
+        let page = contents.index.get(&key).unwrap().page.unwrap();
+        assert_ne!(contents.segments.of(page.location.get()), Some(VICTIM), "it is written anew");
     }
 }

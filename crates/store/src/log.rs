@@ -200,6 +200,12 @@ impl Log {
         self.streams.leaves_next(COLD, blocks, segments)
     }
 
+    /// Blocks that the cold stream can go on in while no segment is free.
+    pub(crate) fn cold_blocks_left(&self, segments: &Segments) -> u32 {
+        let next = if self.streams.has_next(COLD) { segments.blocks_each } else { 0 };
+        self.streams.room_to_take(COLD, segments) + next
+    }
+
     /// Whether one more cold batch may be under way.
     pub(crate) fn cold_may_go(&self) -> bool {
         self.in_flight.count(COLD) < COLD_IN_FLIGHT_MAX

@@ -121,13 +121,28 @@ impl PgLog {
         }
     }
 
+    /// Drops the oldest entries until there are so many, but none that may have come to nothing: what is
+    /// [settled](Self::settled) stays so.
+    fn shorten(&mut self, entries_max: usize, in_flight_max: u64) {
+        let Some(settled) = self.settled(in_flight_max) else { return };
+        let is_settled = |entry: &LogEntry| entry.sequence <= settled;
+        while self.entries.len() > entries_max && self.entries.front().is_some_and(is_settled) {
+            self.begins = self.entries.pop_front().map_or(self.begins, |dropped| dropped.sequence.next());
+        }
+    }
+
+    /// Bytes of a checkpoint's root that it takes with so many entries, beside its [`RootGroup`].
+    fn bytes_with(&self, entries: usize) -> u64 {
+        let before = self.doubts.len() * size_of::<RootEntry>() + self.held.len() * size_of::<RootHeld>();
+        (entries * size_of::<RootEntry>() + before) as u64
+    }
+
     /// Bytes of a checkpoint's root that it may come to take beside its [`RootGroup`], of so many entries at most. One that
     /// tells of nothing is that of a group that this OSD left, as a rule: nothing comes to it before the OSD joins again.
     pub(crate) fn bytes_max(&self, entries_max: usize) -> u64 {
         let tells = self.entries.back().is_some_and(|last| last.sequence > Sequence(0));
         let entries = if tells { entries_max.max(self.entries.len()) } else { self.entries.len() };
-        let before = self.doubts.len() * size_of::<RootEntry>() + self.held.len() * size_of::<RootHeld>();
-        (entries * size_of::<RootEntry>() + before) as u64
+        self.bytes_with(entries)
     }
 
     /// Of an incomplete one, up to where it had an object when it last had it all.
@@ -158,6 +173,28 @@ impl PgLogs {
     /// Bytes of a checkpoint's root that they take when each that tells of something has as many entries as are kept.
     pub(crate) fn root_bytes_max(&self) -> u64 {
         (self.groups.len() * size_of::<RootGroup>()) as u64 + self.bytes_max
+    }
+
+    /// Bytes of a checkpoint's root that they take as they are.
+    fn root_bytes(&self) -> u64 {
+        let logs = self.groups.values().map(|log| log.bytes_with(log.entries.len()));
+        (self.groups.len() * size_of::<RootGroup>()) as u64 + logs.sum::<u64>()
+    }
+
+    /// Shortens the longest logs until all of them take no more than so many bytes of a checkpoint's root, as far as that goes:
+    /// each keeps as many entries as writes may be under way, and all that may have come to nothing. A member that was away for
+    /// longer than its group's log goes back is brought up to date by versions; a root that is not written fails the store.
+    pub(crate) fn shorten(&mut self, bytes_max: u64) {
+        let (entries_max, in_flight_max) = (self.entries_max, self.in_flight_max());
+        let mut length = PG_LOG_ENTRIES;
+        while length > in_flight_max as usize && self.root_bytes() > bytes_max {
+            length = (length - length.div_ceil(8)).max(in_flight_max as usize);
+            for log in self.groups.values_mut() {
+                self.bytes_max -= log.bytes_max(entries_max);
+                log.shorten(length, in_flight_max);
+                self.bytes_max += log.bytes_max(entries_max);
+            }
+        }
     }
 
     /// Takes in a log read from a checkpoint.
@@ -740,6 +777,37 @@ mod tests {
         logs.restart(GROUP, mark(50));
         assert_eq!(through(&logs, 0), 0);
         assert!(logs.groups[&GROUP].held.is_empty());
+    }
+
+    #[test]
+    fn the_longest_logs_are_shortened_until_a_root_has_room_and_tell_as_much_of_what_is_sure() {
+        let (mut logs, short) = (PgLogs::new(16), PgId { index: 1, ..GROUP });
+        (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
+        (1..=9).for_each(|sequence| logs.push(short, write(sequence, 0, 0)));
+        let lengths = |logs: &PgLogs| [GROUP, short].map(|pg| logs.groups[&pg].entries.len());
+        let (bytes, counted) = (logs.root_bytes(), logs.root_bytes_max());
+        logs.shorten(bytes);
+        assert_eq!(lengths(&logs), [16, 9], "there is room");
+        logs.shorten(bytes - 3 * size_of::<RootEntry>() as u64);
+        let [long, other] = lengths(&logs);
+        assert!((9..=13).contains(&long) && other == 9, "{long} and {other} are left");
+        assert_eq!(logs.groups[&GROUP].begins.0, 101 - long as u64);
+        assert_eq!(logs.groups[&short].begins, Sequence(0), "it dropped nothing");
+        assert_eq!(logs.root_bytes_max(), counted, "they may be full again");
+        // There is no room at all: what may be under way stays.
+        logs.shorten(0);
+        assert_eq!((lengths(&logs), through(&logs, 0)), ([4, 4], 96));
+        assert_eq!(logs.position(GROUP), Some((Epoch(1), Sequence(100))));
+        // It lags, and is as sure as it would have been with all of its log.
+        logs.restart(GROUP, mark(500));
+        assert_eq!((through(&logs, 0), logs.groups[&GROUP].doubts.len()), (96, 4));
+        // Of a log that dropped what may have come to nothing, nothing more is dropped; a mark stays the last.
+        (10..=40).for_each(|sequence| {
+            logs.push(short, LogEntry { origin: sequence | REPAIR, ..write(sequence, 0, 3) });
+        });
+        logs.shorten(0);
+        assert_eq!((lengths(&logs), logs.pg_held_through(short)), ([1, 16], Sequence(0)));
+        assert_eq!(logs.position(GROUP), Some((Epoch(1), Sequence(500))));
     }
 
     #[test]

@@ -134,6 +134,12 @@ impl Segments {
         Some(segment)
     }
 
+    /// Up to where something was appended to a segment, or may have been: of one that a start found full, nobody counted.
+    pub(crate) fn end_of(&self, index: u32) -> u32 {
+        let written = self.all[index as usize].written;
+        if written == 0 { self.blocks_each } else { written }
+    }
+
     /// Whether it becomes free as soon as no block in it is live, and no checkpoint must be written before.
     pub(crate) fn frees_at_once(&self, index: u32) -> bool {
         let segment = &self.all[index as usize];

@@ -244,8 +244,11 @@ impl Life {
         let mut random = Random::new(seed);
         let mut plan = Plan::draw(&mut random);
         // Of those with a member that lags, so that the others are what they were.
-        if seed.is_multiple_of(3) && mix(!seed).is_multiple_of(3) && plan.operations_per_turn_max > 1 {
+        let may_be_another = seed.is_multiple_of(3) && plan.operations_per_turn_max > 1;
+        if may_be_another && mix(!seed).is_multiple_of(3) {
             plan.have_many_objects();
+        } else if may_be_another && mix(!seed) % 9 == 1 {
+            plan.have_large_segments();
         }
         let splits = (seed % 3 == 1).then(|| Random::new(mix(seed)));
         let (pool, modulus) = (PoolId(1), plan.pgs as u32);
