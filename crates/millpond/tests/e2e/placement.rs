@@ -18,6 +18,14 @@ fn targets(pond: &Pond, pool: &str) -> Vec<Vec<u64>> {
     of_pool.map(|group| osds_in(&group, "target")).collect()
 }
 
+/// The manager, whom these commands ask, sees a moment later what was changed.
+fn comes_to_name(pond: &Pond, command: &[&str], parts: &[&str]) {
+    wait_until("the manager has seen it", || {
+        let text = pond.run(command);
+        parts.iter().all(|part| text.contains(part))
+    });
+}
+
 #[test]
 fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     let pond = Pond::start_with(&["--osd-size", "256MiB", "--nodes", "6"]);
@@ -39,8 +47,8 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     let made = pond.run(&["pool", "create", "safe", "--failure-domain", "rack"]);
     // 100 replicas for each of 6 OSDs, half of them this pool's: 100 groups of 3.
     names(&made, &["pool safe made: 3 copies, 128 placement groups"]);
-    names(&pond.run(&["pool", "ls"]), &["RULE", "safe", "rack"]);
-    names(&pond.run(&["osd", "tree"]), &["RACK", "r0", "r2", "CLASS", "WEIGHT"]);
+    comes_to_name(&pond, &["pool", "ls"], &["RULE", "safe", "rack"]);
+    comes_to_name(&pond, &["osd", "tree"], &["RACK", "r0", "r2", "CLASS", "WEIGHT"]);
     let of_safe = targets(&pond, "safe");
     assert_eq!(of_safe.len(), 128);
     for target in of_safe {
@@ -67,7 +75,7 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
         pond.run(&["osd", "class", osd, "hdd"]);
     }
     pond.run(&["pool", "create", "fast", "--device-class", "nvme", "--failure-domain", "osd"]);
-    names(&pond.run(&["pool", "ls"]), &["osd on nvme"]);
+    comes_to_name(&pond, &["pool", "ls"], &["osd on nvme"]);
     assert!(targets(&pond, "fast").iter().flatten().all(|osd| (3..6).contains(osd)));
     pond.refused(
         &["pool", "create", "x", "--size", "4", "--device-class", "nvme"],
@@ -83,6 +91,6 @@ fn what_a_person_says_of_racks_classes_and_weights_is_kept_to() {
     // All of it is remembered.
     pond.down();
     pond.up();
-    names(&pond.run(&["osd", "tree"]), &["r1", "nvme", "hdd"]);
+    comes_to_name(&pond, &["osd", "tree"], &["r1", "nvme", "hdd"]);
     becomes_whole(&pond);
 }
