@@ -80,3 +80,43 @@ impl Routes {
         self.pools.get_mut(&pg.pool)?.groups.get_mut(pg.index as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::map::{PgConfig, PoolInfo};
+
+    /// A pool of one group.
+    fn map(epoch: u32, primary: u32) -> ClusterMap {
+        let (epoch, primary) = (Epoch(epoch), OsdId(primary));
+        let config = PgConfig { epoch, primary, in_sync: vec![primary], ..PgConfig::default() };
+        let info = PoolInfo { name: "p".into(), size: 1, min_size: 1, pg_count: 1, ..PoolInfo::default() };
+        let mut map = ClusterMap { revision: 1, ..ClusterMap::default() };
+        map.pools.insert(PoolId(1), info);
+        map.pgs.insert(PgId { pool: PoolId(1), index: 0 }, config);
+        map
+    }
+
+    #[test]
+    fn what_an_osd_told_of_counts_until_a_map_shows_as_much() {
+        let pg = PgId { pool: PoolId(1), index: 0 };
+        let mut routes = Routes::default();
+        routes.update(&map(3, 1));
+        let is_news = [3, 5, 5, 4].map(|epoch| routes.newer_epoch(pg, Epoch(epoch)));
+        assert_eq!(is_news, [false, true, false, false]);
+        [40, 7].into_iter().for_each(|reached| routes.has_reached(pg, Sequence(reached)));
+        let seen = |routes: &Routes| {
+            let Route { primary, epoch, reached } = routes.get(pg).unwrap();
+            (primary.0, epoch.0, reached.0)
+        };
+        routes.update(&map(4, 2));
+        assert_eq!(seen(&routes), (1, 5, 40), "that map is older");
+        routes.update(&map(5, 2));
+        assert_eq!(seen(&routes), (2, 5, 40));
+        let nobodys = PgId { index: 1, ..pg };
+        assert!(!routes.newer_epoch(nobodys, Epoch(9)) && routes.get(nobodys).is_none());
+        assert_eq!(routes.group_of(PoolId(1), VolumeId(5), 0), Some(pg));
+        routes.update(&ClusterMap::default());
+        assert!(routes.get(pg).is_none() && routes.group_of(PoolId(1), VolumeId(5), 0).is_none());
+    }
+}

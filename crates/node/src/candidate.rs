@@ -269,9 +269,9 @@ enum Decided {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::{Admission, DeviceClass};
+    use base::map::{Admission, DeviceClass, VolumeInfo};
     use base::status::Away;
-    use base::{OsdId, OsdUuid};
+    use base::{CutId, Generation, OsdId, OsdUuid, PoolId, VolumeId};
 
     async fn see(maps: &mut Maps, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
         let waiting = tokio::time::timeout(Duration::from_secs(30), maps.wait_for(|map| condition(map)));
@@ -388,5 +388,42 @@ mod tests {
         let second = cluster.manager().await.unwrap().expect("somebody manages");
         assert_ne!(first.node, second.node);
         assert_ne!(maps.borrow().targets, placed);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_is_elected_tells_who_is_away_and_notices_that_it_is_the_manager_no_more() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (cluster, leases) = of_four(&scratch).await;
+        let (address, collector) = (([127, 0, 0, 1], 7100).into(), Collector::default());
+        let elected = Manager::elect(&cluster, NodeId(0), address, &collector).await.unwrap();
+        let mut manager = elected.expect("nobody else stands");
+        assert!(Manager::elect(&cluster, NodeId(1), address, &collector).await.unwrap().is_none());
+        let out_after = Some(Duration::from_secs(600));
+        let decided = manager.decide(&Arc::default(), out_after).await;
+        assert!(matches!(decided, Ok(Decided::Again { at: None })) && manager.seen.is_none());
+        cluster.registry().lease_revoke(leases[3]).await.unwrap();
+        let map = Arc::new(cluster.map().await.unwrap());
+        let decided = manager.decide(&map, out_after).await;
+        assert!(matches!(decided, Ok(Decided::Again { at: Some(_) })));
+        let record = cluster.manager().await.unwrap().expect("it manages");
+        assert_eq!(record.away.keys().copied().collect::<Vec<_>>(), [OsdId(3)]);
+        assert!(cluster.depose_manager(&record).await.unwrap());
+        // There is nothing new to tell.
+        assert!(matches!(manager.decide(&map, out_after).await, Ok(Decided::Again { .. })));
+        cluster.registry().lease_revoke(leases[2]).await.unwrap();
+        let map = Arc::new(cluster.map().await.unwrap());
+        assert!(matches!(manager.decide(&map, out_after).await, Ok(Decided::Lost)));
+    }
+
+    #[test]
+    fn one_volume_that_was_made_smaller_among_others_is_waited_for() {
+        let mut map = ClusterMap::default();
+        for (id, cut) in [(1, None), (2, Some(CutId(4)))] {
+            assert!(!has_cuts(&map));
+            let (name, pool, generation) = (format!("v{id}"), PoolId(1), Generation(1));
+            let info = VolumeInfo { name, pool, bytes: 4096, generation, removed: false, cut };
+            map.volumes.insert(VolumeId(id), info);
+        }
+        assert!(has_cuts(&map));
     }
 }

@@ -147,11 +147,67 @@ mod tests {
         let entrance = Entrance::new(NodeId(0), identity, 2);
         let (one, other) = (PublicKey([1; 32]), PublicKey([2; 32]));
         let first = entrance.enter(one).unwrap();
-        let _second = entrance.enter(one).unwrap();
+        let second = entrance.enter(one).unwrap();
         assert!(entrance.enter(one).is_none());
         assert!(entrance.enter(other).is_some());
         drop(first);
         let third = entrance.enter(one);
         assert!(third.is_some() && entrance.enter(one).is_none());
+        drop((second, third));
+        assert!(entrance.connections.lock().unwrap().is_empty(), "nothing is kept of who is gone");
+    }
+
+    #[tokio::test]
+    async fn who_proves_its_key_is_admitted_if_that_key_may_come_in() {
+        let [own, known, stranger] = [(); 3].map(|()| Identity::new(&SecretKey::generate().unwrap()));
+        let (own_key, known_key) = (own.public(), known.public());
+        let entrance = Entrance::new(NodeId(0), own, 2);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        for (identity, expected) in [(known, Some(7)), (stranger, None)] {
+            let reaching = tokio::spawn(async move {
+                let reached = auth::reach(&identity, own_key, address, Encryption::Off).await;
+                reached.is_ok()
+            });
+            let (stream, from) = listener.accept().await.unwrap();
+            let authorize = |key: PublicKey| match key == known_key {
+                true => Ok(7),
+                false => Err("nobody knows that key".to_owned()),
+            };
+            let admitted = entrance.admit(stream, from, Encryption::Off, authorize).await;
+            assert_eq!(admitted.as_ref().map(|(_, who)| *who), expected);
+            let is_reached = reaching.await.unwrap();
+            assert!(is_reached || expected.is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_at_a_time_are_met_and_others_as_soon_as_one_of_them_is_through() {
+        let here: [std::net::IpAddr; 1] = [std::net::Ipv4Addr::LOCALHOST.into()];
+        let listeners = Listeners::on_free_port(&here, crate::listeners::bind).unwrap();
+        let address = listeners.address();
+        let (met, mut meetings) = tokio::sync::mpsc::unbounded_channel();
+        let accepting = tokio::spawn(accept_all(listeners, 2, move |_, from, permit| {
+            let met = met.clone();
+            async move { drop(met.send((from, permit))) }
+        }));
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut next = async || {
+            let meeting = tokio::time::timeout(Duration::from_secs(10), meetings.recv()).await;
+            meeting.expect("somebody is met").expect("they are met for ever")
+        };
+        let ((first, permit), (second, _held)) = (next().await, next().await);
+        let soon = tokio::time::timeout(Duration::from_millis(50), next()).await;
+        assert!(soon.is_err(), "two are not through yet");
+        drop(permit);
+        let (third, _) = next().await;
+        let found: Vec<SocketAddr> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+        let mut all = [first, second, third];
+        all.sort_unstable_by_key(|from| found.iter().position(|client| client == from));
+        assert_eq!(all.as_slice(), found);
+        accepting.abort();
     }
 }

@@ -79,7 +79,11 @@ mod tests {
     #[test]
     fn an_inbox_grows_until_many_messages_fit() {
         let mut inboxes = Inboxes::default();
+        assert_eq!(inboxes.grow(1, TENANT, INBOX_BYTES), 2 * INBOX_BYTES);
+        assert_eq!(inboxes.held.of(TENANT), INBOX_BYTES);
+        inboxes.shrank(1);
         assert_eq!(grown(&mut inboxes, 1, TENANT), INBOX_BYTES_MAX);
+        assert_eq!(inboxes.held.all(), INBOX_BYTES_MAX - INBOX_BYTES);
         assert!(!inboxes.are_scarce(TENANT));
         inboxes.shrank(1);
         inboxes.shrank(1);

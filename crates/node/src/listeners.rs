@@ -163,4 +163,34 @@ mod tests {
         let refused = Listeners::on_free_port(&[QUIET, nowhere], bind).unwrap_err();
         assert_eq!(refused.address, nowhere);
     }
+
+    #[tokio::test]
+    async fn of_two_addresses_each_has_every_other_turn() {
+        let mut listeners = Listeners::on_free_port(&[FIRST, OTHER], bind).unwrap();
+        let port = listeners.address().port();
+        let mut clients = Vec::new();
+        for address in [FIRST, FIRST, FIRST, OTHER, OTHER, OTHER] {
+            clients.push(TcpStream::connect((address, port)).await.unwrap());
+        }
+        let mut turns = Vec::new();
+        for _ in &clients {
+            let accepted = tokio::time::timeout(Duration::from_secs(10), listeners.accept()).await;
+            let (stream, _) = accepted.expect("all have connected").unwrap();
+            turns.push(stream.local_addr().unwrap().ip());
+        }
+        assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
+    }
+
+    #[test]
+    fn where_no_port_is_free_trying_ends_and_does_not_begin_where_another_would_be_no_better() {
+        for (addresses, expected) in [(&[QUIET][..], 1), (&[QUIET, OTHER][..], ATTEMPTS_MAX)] {
+            let attempts = std::cell::Cell::new(0);
+            let taken = |_: SocketAddr| -> io::Result<TcpListener> {
+                attempts.set(attempts.get() + 1);
+                Err(ErrorKind::AddrInUse.into())
+            };
+            let refused = Listeners::on_free_port(addresses, taken).unwrap_err();
+            assert_eq!((refused.address, attempts.get()), (QUIET, expected));
+        }
+    }
 }

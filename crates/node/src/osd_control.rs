@@ -258,48 +258,317 @@ fn propose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::PgConfig;
-    use base::{Epoch, NodeId};
+    use base::map::{DeviceClass, PgConfig};
+    use base::status::{PgState, PgStatus};
+    use base::{CutId, Epoch, NodeId, PgId, PoolId};
+    use cluster::ScrubWish;
     use registry_embedded::EmbeddedRegistry;
+    use std::net::{IpAddr, Ipv4Addr};
+    use tokio::task::yield_now;
 
     const UUID: OsdUuid = OsdUuid(uuid::Uuid::from_u128(2));
+    const OTHER: OsdUuid = OsdUuid(uuid::Uuid::from_u128(3));
+    const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7000);
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A cluster of one OSD, whose shard a test plays, as it plays whoever shows it maps.
+    struct Scene {
+        cluster: Cluster,
+        id: OsdId,
+        maps: watch::Sender<Arc<ClusterMap>>,
+        board: Board,
+        stop: watch::Sender<bool>,
+        commands: mpsc::Receiver<Command>,
+        reports: mpsc::Sender<Report>,
+        ends: Option<oneshot::Sender<Result<(), ShardError>>>,
+        _reactor: ring::Reactor,
+        _scratch: tempfile::TempDir,
+    }
+
+    impl Scene {
+        async fn new() -> (Scene, OsdControl) {
+            let scratch = tempfile::tempdir().unwrap();
+            let id = base::ClusterId(uuid::Uuid::from_u128(1));
+            let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
+            let cluster = Cluster::new(Arc::new(registry));
+            cluster.create(id).await.unwrap();
+            let id = cluster.register_osd(UUID, NodeId(0), 1 << 30, DeviceClass::Ssd).await.unwrap();
+            let (sender, commands) = mpsc::channel(4);
+            let (reports, receiver) = mpsc::channel(4);
+            let (ends, ended) = oneshot::channel();
+            let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
+            let shard = ToShard { commands: sender, waker: reactor.waker() };
+            let osd = OsdControl { id, uuid: UUID, address: ADDRESS, shard, reports: receiver, ended };
+            let scene = Scene {
+                cluster,
+                id,
+                maps: watch::Sender::new(Arc::default()),
+                board: Board::default(),
+                stop: watch::Sender::new(false),
+                commands,
+                reports,
+                ends: Some(ends),
+                _reactor: reactor,
+                _scratch: scratch,
+            };
+            (scene, osd)
+        }
+
+        fn means(&self) -> Means {
+            Means {
+                cluster: self.cluster.clone(),
+                maps: self.maps.subscribe(),
+                wishes: ScrubWishes::watch(&self.cluster),
+                board: self.board.clone(),
+                stop: self.stop.subscribe(),
+            }
+        }
+
+        /// Has the OSD see the map as it is.
+        async fn shows(&self) -> Arc<ClusterMap> {
+            let map = Arc::new(self.cluster.map().await.unwrap());
+            self.maps.send_replace(map.clone());
+            map
+        }
+
+        async fn is_up(&self) -> bool {
+            self.cluster.map().await.unwrap().osds[&self.id].address.is_some()
+        }
+
+        async fn comes_up(&self) {
+            let coming = async {
+                while !self.is_up().await {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, coming).await.expect("it is announced");
+        }
+
+        /// What the shard is told next.
+        async fn told(&mut self) -> Command {
+            let told = tokio::time::timeout(PATIENCE, self.commands.recv()).await;
+            told.expect("the shard is told something").expect("it is controlled still")
+        }
+
+        /// The shard says how it is, and that is known.
+        async fn says(&self, status: &OsdStatus) {
+            self.reports.send(Report::Status(Box::new(status.clone()))).await.unwrap();
+            let knowing = async {
+                while self.board.statuses().get(&self.id).is_none_or(|known| **known != *status) {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, knowing).await.expect("it is noted");
+        }
+
+        fn ends(&mut self, result: Result<(), ShardError>) {
+            self.ends.take().unwrap().send(result).unwrap();
+        }
+
+        /// The next proposal for the only group of a new pool, as its primary makes it; and the sender of the maps by which it
+        /// is looked whether it stands.
+        async fn proposal(&self) -> (Proposal, watch::Sender<Arc<ClusterMap>>) {
+            let lease = self.cluster.registry().lease_grant(LEASE_TTL).await.unwrap().id;
+            self.cluster.osd_up(self.id, ADDRESS, lease).await.unwrap();
+            self.cluster.create_pool("default", 1, 1, 1).await.unwrap();
+            let decided_by = Arc::new(self.cluster.map().await.unwrap());
+            let (pg, config) =
+                decided_by.pgs.first_key_value().map(|(pg, config)| (*pg, config.clone())).unwrap();
+            let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
+            let maps = watch::Sender::new(decided_by.clone());
+            (Proposal { pg, expected: config.epoch, config: next, is_split: false, decided_by }, maps)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_osd_has_the_map_before_it_is_announced_and_is_down_once_it_has_ended() {
+        let (mut scene, osd) = Scene::new().await;
+        let id = scene.id;
+        scene.shows().await;
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(map) if map.osds[&id].address.is_none()));
+        scene.comes_up().await;
+        scene.shows().await;
+        assert!(matches!(scene.told().await, Command::Map(map) if map.osds[&id].address == Some(ADDRESS)));
+        scene.says(&OsdStatus { used_bytes: 7, ..OsdStatus::default() }).await;
+        scene.stop.send_replace(true);
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        assert!(scene.is_up().await && !controlled.is_finished(), "it is waited for");
+        scene.ends(Ok(()));
+        assert!(matches!(controlled.await.unwrap(), Ok(End::Asked)));
+        assert!(!scene.is_up().await && scene.board.statuses().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_map_does_not_show_is_gone_only_once_one_showed_it() {
+        for is_removed in [true, false] {
+            let (mut scene, mut osd) = Scene::new().await;
+            let (id, mut means) = (scene.id, scene.means());
+            let mut lease = Some(announce(&osd, &scene.cluster).await.unwrap());
+            let map = scene.cluster.map().await.unwrap();
+            let mut without = map.clone();
+            match is_removed {
+                true => drop(without.osds.remove(&id)),
+                false => without.osds.get_mut(&id).unwrap().uuid = OTHER,
+            }
+            let kept = tokio::spawn(async move { keep(&mut osd, &mut means, &mut lease, false).await });
+            scene.maps.send_replace(Arc::new(without.clone()));
+            for _ in 0..20 {
+                yield_now().await;
+            }
+            assert!(!kept.is_finished(), "that map may be an older one");
+            scene.maps.send_replace(Arc::new(map));
+            assert!(matches!(scene.told().await, Command::Map(map) if map.osds[&id].uuid == UUID));
+            scene.maps.send_replace(Arc::new(without));
+            let ended = kept.await.unwrap();
+            assert!(match is_removed {
+                true => matches!(ended, Ok(End::Removed)),
+                false => matches!(ended, Ok(End::Replaced)),
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn an_osd_whose_number_another_drive_has_is_not_announced() {
+        let (mut scene, mut osd) = Scene::new().await;
+        osd.uuid = OTHER;
+        let announced = announce(&osd, &scene.cluster).await;
+        assert!(matches!(announced, Err(NodeError::Cluster(ClusterError::OsdReplaced { .. }))));
+        // By a map of before it still has it.
+        let mut map = scene.cluster.map().await.unwrap();
+        map.osds.get_mut(&scene.id).unwrap().uuid = OTHER;
+        scene.maps.send_replace(Arc::new(map));
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        scene.ends(Ok(()));
+        assert!(matches!(controlled.await.unwrap(), Ok(End::Replaced)));
+        assert!(!scene.is_up().await);
+    }
+
+    #[tokio::test]
+    async fn an_osd_whose_drive_failed_is_down_at_once_and_lets_go_of_it_and_why_goes_on_being_told() {
+        let (mut scene, osd) = Scene::new().await;
+        scene.shows().await;
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        scene.comes_up().await;
+        scene.says(&OsdStatus::default()).await;
+        let failed = OsdStatus { failure: Some("it does not answer".to_owned()), ..OsdStatus::default() };
+        scene.says(&failed).await;
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        assert!(!scene.is_up().await && !controlled.is_finished());
+        scene.ends(Ok(()));
+        let Ok(Ok(End::GaveUp(status))) = controlled.await else { panic!("it gave its drive up") };
+        assert_eq!(*status, failed);
+        assert!(scene.commands.try_recv().is_err(), "it was told to end once");
+        assert_eq!(scene.board.statuses().keys().copied().collect::<Vec<_>>(), [scene.id]);
+    }
+
+    #[tokio::test]
+    async fn an_osd_that_ends_by_itself_is_an_error_whatever_it_said_before() {
+        let system = ShardError::System("no memory".to_owned());
+        for (result, words) in [(Ok(()), "osd.0 ended"), (Err(system), "no memory")] {
+            let (mut scene, osd) = Scene::new().await;
+            scene.shows().await;
+            let controlled = tokio::spawn(control_osd(osd, scene.means()));
+            assert!(matches!(scene.told().await, Command::Map(_)));
+            scene.comes_up().await;
+            scene.says(&OsdStatus::default()).await;
+            scene.ends(result);
+            let error = controlled.await.unwrap().err().expect("nobody asked it to");
+            assert_eq!(error.to_string(), words);
+        }
+    }
+
+    #[tokio::test]
+    async fn groups_that_are_to_be_scrubbed_are_told_once_it_is_known_that_they_serve() {
+        let (mut scene, osd) = Scene::new().await;
+        let pg = PgId { pool: PoolId(1), index: 3 };
+        scene.cluster.wish_scrubs([pg], ScrubWish { at_ms: 1, deep: true }).await.unwrap();
+        scene.shows().await;
+        let _controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        scene.comes_up().await;
+        scene.says(&OsdStatus::default()).await;
+        let state = PgStatus {
+            epoch: Epoch(1),
+            state: PgState::Active,
+            in_sync: vec![scene.id],
+            objects: 0,
+            recovery: None,
+            cut_through: CutId::default(),
+        };
+        scene.says(&OsdStatus { pgs: [(pg, state)].into(), ..OsdStatus::default() }).await;
+        // What serves now is looked at with the next wish that is seen.
+        let mut at_ms = 1;
+        let told = loop {
+            at_ms += 1;
+            scene.cluster.wish_scrubs([pg], ScrubWish { at_ms, deep: true }).await.unwrap();
+            let told = tokio::time::timeout(Duration::from_millis(200), scene.commands.recv()).await;
+            if let Ok(told) = told {
+                break told.expect("it is controlled still");
+            }
+            assert!(at_ms < 150, "nothing is scrubbed");
+        };
+        assert!(matches!(&told, Command::Scrub(due) if *due == [(pg, true)]), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_is_taken_anew() {
+        let (scene, osd) = Scene::new().await;
+        let lease = announce(&osd, &scene.cluster).await.unwrap();
+        assert_eq!(renew(&osd, &scene.cluster, lease).await, lease);
+        scene.cluster.registry().lease_revoke(lease).await.unwrap();
+        assert!(!scene.is_up().await);
+        let anew = renew(&osd, &scene.cluster, lease).await;
+        assert!(anew != lease && scene.is_up().await);
+        assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await);
+        assert!(!scene.is_up().await);
+        assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await, "one that is gone is withdrawn");
+    }
 
     #[tokio::test]
     async fn an_epoch_that_was_claimed_begins_only_with_a_map_that_shows_it() {
-        let scratch = tempfile::tempdir().unwrap();
-        let id = base::ClusterId(uuid::Uuid::from_u128(1));
-        let registry = EmbeddedRegistry::create(&scratch.path().join("registry.redb"), id).unwrap();
-        let cluster = Cluster::new(Arc::new(registry));
-        cluster.create(id).await.unwrap();
-        let id = cluster.register_osd(UUID, NodeId(0), 1 << 30, base::map::DeviceClass::Ssd).await.unwrap();
-        let address: SocketAddr = ([127, 0, 0, 1], 7000).into();
-        let lease = cluster.registry().lease_grant(LEASE_TTL).await.unwrap().id;
-        cluster.osd_up(id, address, lease).await.unwrap();
-        cluster.create_pool("default", 1, 1, 1).await.unwrap();
-        let before = cluster.map().await.unwrap();
-        let (pg, config) = before.pgs.first_key_value().map(|(pg, config)| (*pg, config.clone())).unwrap();
-        let (commands, mut received) = mpsc::channel(4);
-        let (_reports, reports) = mpsc::channel(4);
-        let (_ended, ended) = oneshot::channel();
-        let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
-        let shard = ToShard { commands, waker: reactor.waker() };
-        let osd = OsdControl { id, uuid: UUID, address, shard, reports, ended };
-        let decided_by = Arc::new(before);
-        let (maps, watched) = watch::channel(decided_by.clone());
-        let next = PgConfig { epoch: Epoch(config.epoch.0 + 1), ..config.clone() };
-        let proposal =
-            Proposal { pg, expected: config.epoch, config: next.clone(), is_split: false, decided_by };
-        let proposing = tokio::spawn(propose(&osd, cluster.clone(), watched, proposal));
+        let (mut scene, osd) = Scene::new().await;
+        let (proposal, maps) = scene.proposal().await;
+        let (pg, next) = (proposal.pg, proposal.config.clone());
+        let proposing = tokio::spawn(propose(&osd, scene.cluster.clone(), maps.subscribe(), proposal));
         // Claimed, and the watch is late.
-        while cluster.map().await.unwrap().pgs[&pg] != next {
-            tokio::task::yield_now().await;
+        while scene.cluster.map().await.unwrap().pgs[&pg] != next {
+            yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(received.try_recv().is_err(), "the shard was told before it had the map");
-        maps.send_replace(Arc::new(cluster.map().await.unwrap()));
+        assert!(scene.commands.try_recv().is_err(), "the shard was told before it had the map");
+        maps.send_replace(Arc::new(scene.cluster.map().await.unwrap()));
         proposing.await.unwrap();
-        assert!(matches!(received.recv().await, Some(Command::Map(map)) if map.pgs[&pg] == next));
-        let told = received.recv().await;
-        assert!(matches!(told, Some(Command::Proposal { accepted: Some(config), .. }) if config == next));
+        assert!(matches!(scene.told().await, Command::Map(map) if map.pgs[&pg] == next));
+        let told = scene.told().await;
+        assert!(matches!(told, Command::Proposal { accepted: Some(config), .. } if config == next));
+    }
+
+    #[tokio::test]
+    async fn what_was_claimed_before_stands_and_what_somebody_else_claimed_since_does_not() {
+        for is_over in [false, true] {
+            let (mut scene, osd) = Scene::new().await;
+            let (proposal, maps) = scene.proposal().await;
+            let (pg, expected, next) = (proposal.pg, proposal.expected, proposal.config.clone());
+            // The answer was lost.
+            assert!(scene.cluster.change_pg(pg, expected, next.clone()).await.unwrap());
+            if is_over {
+                let later = PgConfig { epoch: Epoch(next.epoch.0 + 1), ..next.clone() };
+                assert!(scene.cluster.change_pg(pg, next.epoch, later).await.unwrap());
+            }
+            maps.send_replace(Arc::new(scene.cluster.map().await.unwrap()));
+            propose(&osd, scene.cluster.clone(), maps.subscribe(), proposal).await;
+            let told = scene.told().await;
+            if is_over {
+                assert!(matches!(told, Command::Proposal { accepted: None, .. }), "{told:?}");
+                continue;
+            }
+            assert!(matches!(told, Command::Map(map) if map.pgs[&pg] == next));
+            let told = scene.told().await;
+            assert!(matches!(told, Command::Proposal { accepted: Some(config), .. } if config == next));
+        }
     }
 }

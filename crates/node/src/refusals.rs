@@ -63,5 +63,7 @@ mod tests {
         }
         assert_eq!(refusals.note(now + LOG_PAUSE), Some(10));
         assert_eq!(refusals.note(now + LOG_PAUSE * 2), Some(1));
+        let refusals = Refusals::default();
+        assert_eq!((refusals.due(), refusals.due()), (Some(1), None));
     }
 }

@@ -229,4 +229,22 @@ mod tests {
         let second = turn(&mut rounds, Duration::ZERO, stalls);
         assert_eq!(second[0], first.len() as u32 - 1, "the next ones");
     }
+
+    #[test]
+    fn the_next_turn_is_as_soon_as_whoever_waits_the_least_wants_it() {
+        let mut rounds = Rounds::default();
+        (0..100).for_each(|connection| rounds.push_stalled(ONE, connection));
+        let pause = rounds.pause_max().unwrap();
+        assert!(pause > Duration::ZERO);
+        rounds.push_stalled(OTHER, 1000);
+        assert_eq!(rounds.pause_max(), Some(pause), "that one waits for something to happen");
+        rounds.push(OTHER, 1001);
+        assert_eq!(rounds.pause_max(), Some(Duration::ZERO));
+        let handled = turn(&mut rounds, Duration::ZERO, |_, _, _| {});
+        assert_eq!((handled.len(), handled.last()), (66, Some(&1001)));
+        // Who brings something again once it is through is handled again.
+        rounds.push(OTHER, 1002);
+        assert!(turn(&mut rounds, Duration::ZERO, |_, _, _| {}).contains(&1002));
+        assert!(rounds.is_empty());
+    }
 }

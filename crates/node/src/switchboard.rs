@@ -130,6 +130,7 @@ fn stream_of(channel: Channel) -> std::io::Result<Stream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Principal;
     use std::io::ErrorKind;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
@@ -144,5 +145,32 @@ mod tests {
         let sent = tokio::time::timeout(Duration::from_secs(30), stream.write_all(&much)).await;
         assert_eq!(sent.expect("it ends").unwrap_err().kind(), ErrorKind::TimedOut);
         drop(deaf);
+    }
+
+    #[test]
+    fn whoever_has_something_to_ask_of_an_osd_has_a_credential_of_the_newest_map() {
+        let key = |byte| PublicKey([byte; 32]);
+        let mut map = ClusterMap { revision: 8, ..ClusterMap::default() };
+        for (name, public_key, access) in
+            [("client.a", key(1), Access::Admin), ("client.b", key(2), Access::Monitor)]
+        {
+            map.principals.insert(name.to_owned(), Principal { public_key, access });
+        }
+        let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
+        let (commands, _commands) = mpsc::channel(1);
+        let (_maps, maps) = watch::channel(Arc::new(map));
+        let switchboard = Switchboard {
+            osd: OsdId(3),
+            identity: Identity::new(&auth::SecretKey::generate().unwrap()),
+            maps,
+            shard: ToShard { commands, waker: reactor.waker() },
+            refusals: Refusals::default(),
+        };
+        let credential = switchboard.credential_of(key(1)).unwrap();
+        assert_eq!((&*credential.name, credential.seen_at), ("client.a", 8));
+        assert_eq!(credential.principal.access, Access::Admin);
+        let refused = switchboard.credential_of(key(2)).unwrap_err();
+        assert!(refused.starts_with("client.b may ask how the cluster is"), "{refused}");
+        assert!(switchboard.credential_of(key(3)).unwrap_err().contains("is not one of this cluster"));
     }
 }

@@ -134,6 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn as_many_as_there_is_room_for_are_all_told_in_order_and_nothing_is_kept_of_others() {
+        let mut busiest = Busiest::<VolumeId>::default();
+        let all = (0..BUSIEST_MAX as u64).map(VolumeId);
+        let chosen = busiest.choose(all.clone().rev().map(|volume| (volume, reads(1))));
+        assert!(chosen.map(|(volume, _)| volume).eq(all));
+        let chosen: Vec<_> = busiest.choose([(VolumeId(7), reads(3))].into_iter()).collect();
+        assert_eq!(chosen, [(VolumeId(7), reads(3))]);
+        assert_eq!(busiest.before.len(), 1);
+    }
+
+    #[test]
     fn what_waits_and_what_costs_cpu_alone_is_told_too() {
         let told = Counts {
             requests: Figures::default(),
@@ -141,7 +152,11 @@ mod tests {
             recovery_sent_bytes: 0,
             cpu_ns: 5,
         };
-        assert!(!is_news(&Counts { cpu_ns: 6, ..told }, &told));
+        assert!(!is_news(&told, &told) && !is_news(&Counts { cpu_ns: 6, ..told }, &told));
+        let mut requests = Figures::default();
+        requests.read.redirected += 1;
+        assert!(is_news(&Counts { requests, ..told }, &told));
+        assert!(is_news(&Counts { recovery_sent_bytes: 1, ..told }, &told));
         assert!(is_news(&Counts { operations_in_flight: 1, ..told }, &told));
         assert!(is_news(&Counts { cpu_ns: 5 + CPU_NS_MIN, ..told }, &told));
     }

@@ -389,3 +389,136 @@ impl<I: Io> Context<'_, I> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::Tenant;
+    use wire::{Kind, Message, Request};
+
+    const CLIENT: LinkId = LinkId(99);
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+
+    #[test]
+    fn a_group_is_looked_at_once_in_a_turn_and_slow_things_no_later_than_they_were_to_be() {
+        let mut turn = Turn::default();
+        [3, 5, 3].into_iter().for_each(|group| turn.look_again(group));
+        assert_eq!(turn.blocked, [3, 5]);
+        let now = Instant::default() + Duration::from_secs(10);
+        let soon = now + Duration::from_millis(1);
+        for (due, expected) in [(now + 2 * LOOK_AGAIN, now + LOOK_AGAIN), (soon, soon)] {
+            turn.next_tick = due;
+            turn.tick_soon(now);
+            assert_eq!(turn.next_tick, expected);
+        }
+        turn.active_at = now;
+        assert!(turn.is_busy(now + (REST_AFTER - Duration::from_nanos(1))));
+        assert!(!turn.is_busy(now + REST_AFTER));
+    }
+
+    fn told(alone: &mut Alone) -> Vec<Status> {
+        alone.io.told(CLIENT, |message| match message {
+            Message::Reply(reply) => Some(reply.head.status),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn whatever_is_under_way_when_an_epoch_ends_is_answered_once_and_gives_its_memory_back() {
+        let mut pair = Pair::new();
+        for block in [10, 11] {
+            let write = pair.write_of(block, 7);
+            pair.ask(&write);
+            pair.run();
+        }
+        pair.acknowledges = false;
+        let write = pair.write_of(12, 7);
+        assert_eq!(pair.ask(&write), None);
+        pair.turns(5);
+        // The edges of one are being read, and a block for a client. Two wait for the one that the replica does not acknowledge.
+        let (offset, length) = (11 * BLOCK_BYTES as u32 + 100, 50);
+        let head = Request { offset, length, ..pair.request(11) }.encode(Kind::Write);
+        let data = [9; 50];
+        let edges = [&head[..], &base::crc32c(&data).to_le_bytes(), &data].concat();
+        let reads = [10, 12].map(|block| pair.request(block).encode(Kind::Read));
+        pair.ask(&[&edges[..], &reads[0], &reads[1], &pair.write_of(12, 8)].concat());
+        assert_eq!(pair.alone.osd.view().operations_in_flight(), 5);
+        pair.alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
+        assert_eq!(told(&mut pair.alone), [Status::NotActive; 4]);
+        assert_eq!(pair.alone.osd.view().operations_in_flight(), 2, "the drive still works for them");
+        pair.alone.drive_answers();
+        assert_eq!(told(&mut pair.alone), [Status::NotActive]);
+        assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
+        let disk = &pair.alone.osd.shared.disk;
+        let free = (disk.small.available(), disk.large.available(), disk.spare_bytes.all());
+        assert_eq!(free, (disk.small.count(), disk.large.count(), 0));
+        let shares = pair.alone.osd.shared.operations.shares.all();
+        assert_eq!((shares.operations, shares.bytes), (0, 0));
+    }
+
+    #[test]
+    fn only_bytes_that_are_moved_count_beside_operations_for_how_much_is_pushed() {
+        for (kind, expected_us) in [
+            (RequestKind::Read, 5_000..5_500),
+            (RequestKind::Write, 5_000..5_500),
+            (RequestKind::Zero, 11_000..12_000),
+            (RequestKind::Allocated, 11_000..12_000),
+        ] {
+            let mut alone = Alone::new();
+            alone.with(|_, cx| {
+                let (tenant, bytes, at) = (Tenant::NOBODY, 4 * BLOCK_BYTES as u32, cx.now);
+                let asked = Asked { link: CLIENT, tenant, request: 1, volume: VOLUME, kind, bytes, at };
+                (0..2000).for_each(|_| cx.count_done(&asked, 0));
+            });
+            // Four for each operation, and four blocks if they were moved.
+            let paused_us = alone.pause_behind_pushes().as_micros();
+            assert!(expected_us.contains(&paused_us), "{kind:?}: {paused_us} us");
+        }
+    }
+
+    /// A pair whose primary has a block on a place of its drive that gives back something else. The replica has it.
+    fn damaged() -> Pair {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        let place = pair.alone.osd.shared.disk.location_of(KEY, 10).unwrap();
+        pair.alone.io.disk[place.0 as usize * BLOCK_BYTES] ^= 1;
+        pair.block = Some(vec![7; BLOCK_BYTES]);
+        pair
+    }
+
+    #[test]
+    fn a_read_that_met_damage_is_answered_once_and_with_what_the_mend_brought() {
+        let mut pair = damaged();
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        let told = &pair.alone.io.to[&CLIENT];
+        let (message, size) = wire::parse(told).unwrap().expect("it is answered");
+        let Message::Reply(reply) = message else { panic!("by a reply") };
+        assert_eq!((reply.head.status, size), (Status::Ok, told.len()));
+        assert!(reply.data == [7; BLOCK_BYTES] && reply.checksums[0].get() == base::crc32c(reply.data));
+        let disk = &pair.alone.osd.shared.disk;
+        assert_eq!((disk.small.available(), disk.large.available()), (4, 4));
+        let damage = pair.alone.osd.view().damage();
+        assert_eq!((damage.found, damage.mended), (1, 1));
+        assert_eq!(damage.renewals, 1, "what a start needs is written anew");
+        assert!(pair.alone.osd.view().notes().any(|note| note.starts_with("damaged data: block 10 of")));
+    }
+
+    #[test]
+    fn damage_that_a_member_may_have_sound_is_no_loss_to_a_client_and_counts_each_time() {
+        let mut pair = damaged();
+        pair.garbles = true;
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::NotActive), "it is to try again");
+        assert_eq!(pair.alone.osd.view().damage().found, 2);
+        let figures = pair.alone.osd.view().figures().read;
+        assert_eq!((figures.errors, figures.redirected), (0, 1));
+    }
+}

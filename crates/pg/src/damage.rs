@@ -172,6 +172,11 @@ impl Damage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::{OperationKind, Purpose};
+    use crate::replication::order;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::{BLOCK_BYTES, BlockRange, crc32c};
+    use zerocopy::little_endian::U32;
 
     #[test]
     fn a_drive_that_does_not_read_for_a_minute_will_not_read_any_more() {
@@ -207,5 +212,129 @@ mod tests {
             assert!(damage.lost.values().all(|lost| lost.answer.is_none()));
             assert_eq!((damage.lost.len(), damage.to_ask.len()), (LOST_MAX, LOST_MAX));
         }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default() + Duration::from_secs(seconds)
+    }
+
+    const JUST: Duration = Duration::from_nanos(1);
+
+    #[test]
+    fn what_a_member_answers_tells_how_sure_it_is_that_nobody_has_a_block() {
+        let of = [Status::NotActive, Status::DeviceFailed, Status::Damaged, Status::Ok].map(Absence::of);
+        assert_eq!(of, [Absence::Unknown, Absence::Unreadable, Absence::Certain, Absence::Certain]);
+        let mut damage = Damage::default();
+        let (key, place) = (ObjectKey::default(), Location(9));
+        for (absence, is_lost, cannot_be_read) in [
+            (Absence::Unknown, false, false),
+            (Absence::Unreadable, false, true),
+            (Absence::Certain, true, true),
+        ] {
+            damage.nobody_has(at(0), key, 1, place, absence);
+            let told = (damage.is_lost_for_good(key, 1), damage.cannot_be_read(key, 1));
+            assert_eq!(told, (is_lost, cannot_be_read), "{absence:?}");
+        }
+    }
+
+    #[test]
+    fn failures_that_are_far_apart_are_not_the_same_one() {
+        let (key, place) = (ObjectKey::default(), Location(9));
+        for (gap, is_for_good) in [(UNREADABLE_GAP - JUST, true), (UNREADABLE_GAP, false)] {
+            let mut damage = Damage::default();
+            for now in [at(0), at(0) + gap, at(0) + 2 * gap, at(60)] {
+                damage.nobody_has(now, key, 1, place, Absence::Unreadable);
+            }
+            assert_eq!(damage.is_lost_for_good(key, 1), is_for_good, "{gap:?} apart");
+        }
+    }
+
+    #[test]
+    fn members_are_not_asked_for_a_block_again_for_a_moment_unless_it_lies_elsewhere() {
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.order(key, 10, 2, 0);
+        let (mut damage, disk) = (Damage::default(), &mut alone.osd.shared.disk);
+        let place = disk.location_of(key, 10).expect("it was written");
+        assert!(!damage.is_lost(disk, at(5), key, 10));
+        damage.nobody_has(at(5), key, 10, place, Absence::Certain);
+        assert!(damage.is_lost(disk, at(5) + LOST_PAUSE - JUST, key, 10));
+        assert!(!damage.is_lost(disk, at(5), key, 11), "of another block it says nothing");
+        assert!(!damage.is_lost(disk, at(5) + LOST_PAUSE, key, 10));
+        assert!(damage.is_lost_for_good(key, 10), "nobody had it, whenever they are asked");
+        damage.ask_again(PG);
+        assert!(!damage.is_lost(disk, at(5), key, 10), "they were not asked in this epoch");
+        damage.nobody_has(at(6), key, 10, Location(place.0 + 1), Absence::Certain);
+        assert!(!damage.is_lost(disk, at(6), key, 10) && !damage.is_lost_for_good(key, 10));
+    }
+
+    #[test]
+    fn with_an_epoch_members_are_asked_again_for_the_blocks_of_its_group() {
+        let pg = |index| PgId { index, ..PgId::default() };
+        let key = |index, object| ObjectKey { pg: pg(index), object, ..ObjectKey::default() };
+        let mut damage = Damage::default();
+        damage.nobody_has(at(0), key(0, 1), 5, Location(1), Absence::Certain);
+        damage.nobody_has(at(0), key(1, 2), 6, Location(2), Absence::Certain);
+        assert!(damage.asks_nothing());
+        damage.ask_again(pg(0));
+        damage.ask_again(pg(0));
+        assert!(!damage.is_lost_for_good(key(0, 1), 5) && damage.is_lost_for_good(key(1, 2), 6));
+        damage.ask_again(pg(1));
+        assert!(!damage.asks_nothing());
+        assert_eq!(damage.next_to_ask(), Some((key(1, 2), 6)));
+        assert_eq!(damage.next_to_ask(), Some((key(0, 1), 5)));
+        assert!(damage.next_to_ask().is_none() && damage.asks_nothing());
+        // Where one group has as many as are remembered, another one's are asked for in its next epoch.
+        let mut damage = Damage::default();
+        for index in 0..2 {
+            for object in 0..LOST_MAX as u32 {
+                damage.nobody_has(at(0), key(index, object), 0, Location(1), Absence::Certain);
+            }
+            damage.ask_again(pg(index));
+            assert_eq!(damage.to_ask.len(), LOST_MAX);
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_lost_for_good_are_told_in_order_and_groups_that_want_any_at_all() {
+        let mut alone = Alone::with_groups(2);
+        let of = |object| PgId::of_object(PG.pool, 2, VOLUME, object);
+        let key = |object| ObjectKey { pg: of(object), volume: VOLUME, object };
+        // The later one is of the group that comes first.
+        let sooner = (0..).find(|object| of(*object).index == 1).expect("there are many");
+        let later = (sooner..).find(|object| of(*object).index == 0).expect("there are many");
+        let data = [7; 2 * BLOCK_BYTES];
+        for object in [sooner, later] {
+            alone.with(|_, cx| {
+                let range = BlockRange { key: key(object), first_block: 0, block_count: 2 };
+                let group = cx.groups.find(range.key.pg).expect("it is there");
+                let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, group, range);
+                let checksum = U32::new(crc32c(&data[..BLOCK_BYTES]));
+                cx.operations.live(id).checksums.extend([checksum; 2]);
+                assert!(order::write(cx, id, &data));
+            });
+            alone.run();
+        }
+        let (mut damage, disk) = (Damage::default(), &mut alone.osd.shared.disk);
+        for (object, block, absence) in [
+            (later, 1, Absence::Unknown),
+            (later, 0, Absence::Certain),
+            (sooner, 1, Absence::Certain),
+            (sooner, 0, Absence::Certain),
+        ] {
+            let place = disk.location_of(key(object), block).expect("it was written");
+            damage.nobody_has(at(0), key(object), block, place, absence);
+        }
+        let told = |damage: &Damage, disk: &mut Disk| {
+            let lost = damage.lost_blocks(disk);
+            let lost: Vec<(u32, u16)> = lost.iter().map(|lost| (lost.object, lost.block)).collect();
+            (lost, damage.groups_in_want(disk).into_iter().map(|pg| pg.index).collect::<Vec<u32>>())
+        };
+        assert_eq!(told(&damage, disk), (vec![(sooner, 0), (sooner, 1), (later, 0)], vec![0, 1]));
+        // One was read, another one was written anew since, and a third one is left that somebody may have.
+        damage.is_sound(key(sooner), 0);
+        damage.is_sound(key(later), 0);
+        damage.nobody_has(at(0), key(sooner), 1, Location(u32::MAX), Absence::Certain);
+        assert_eq!(told(&damage, disk), (vec![], vec![0]));
     }
 }

@@ -328,8 +328,13 @@ fn spare_buffer(bytes: usize) -> Buffer {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::io::reads_data;
+    use crate::operation::{OperationKind, Purpose};
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::{VolumeId, crc32c};
+    use wire::{Message, Status};
 
     #[test]
     fn no_pool_takes_in_spare_memory() {
@@ -350,5 +355,174 @@ mod tests {
         assert!(reads_data(token));
         let part = PartToken::of(token);
         assert_eq!((part.slot, part.serial_low, part.index), (0xdead_beef, 0xabc, 0x123));
+    }
+
+    fn key(object: u32) -> ObjectKey {
+        ObjectKey { pg: PG, volume: VOLUME, object }
+    }
+
+    #[test]
+    fn all_memory_that_drives_read_and_write_is_told_of_before_work_starts() {
+        let mut alone = Alone::new();
+        let disk = &alone.osd.shared.disk;
+        let (small, large) = (disk.small.buffer_bytes(), disk.large.buffer_bytes());
+        let (small_count, large_count) = (disk.small.count(), disk.large.count());
+        let sizes: Vec<usize> = alone.osd.buffers_mut().map(|buffer| buffer.size()).collect();
+        let count_of = |bytes: usize| sizes.iter().filter(|size| **size == bytes).count();
+        assert_eq!((count_of(small), count_of(large)), (small_count, large_count));
+        assert!(sizes.len() > small_count + large_count, "the store's batches too");
+    }
+
+    #[test]
+    fn memory_that_was_made_counts_for_its_tenant_until_its_last_holder_gives_it_back() {
+        let mut alone = Alone::new();
+        let disk = &mut alone.osd.shared.disk;
+        let (one, other) = (Tenant(1), Tenant(2));
+        let blocks = |count: usize| count * BLOCK_BYTES;
+        let first = disk.make_spare(blocks(3), one);
+        let second = disk.make_spare(blocks(5), one);
+        let others = disk.make_spare(blocks(7), other);
+        let held = |disk: &Disk| [one, other].map(|tenant| disk.spare_bytes.of(tenant));
+        assert_eq!(held(disk), [blocks(8), blocks(7)]);
+        let shared = first.clone();
+        disk.put(first);
+        assert_eq!(held(disk), [blocks(8), blocks(7)], "the network has it still");
+        disk.put(shared);
+        assert_eq!(held(disk), [blocks(5), blocks(7)]);
+        // What nobody counted takes nothing off.
+        disk.put(Buffer::new(blocks(9)));
+        disk.put(second);
+        assert_eq!(held(disk), [0, blocks(7)]);
+        disk.put(others);
+        assert_eq!(disk.spare_bytes.all(), 0);
+    }
+
+    #[test]
+    fn what_may_wait_leaves_half_of_the_buffers_and_has_other_memory_made() {
+        let mut alone = Alone::new();
+        // One block in one place, and two in another.
+        alone.order(key(3), 0, 1, 0);
+        alone.order(key(3), 2, 2, 0);
+        let range = BlockRange { key: key(3), first_block: 0, block_count: 4 };
+        let mut left_by = |is_first: bool| {
+            alone.with(|_, cx| {
+                let id = cx.operations.add_for(OperationKind::Read, Purpose::Repair, 0, range);
+                let operation = cx.operations.live(id);
+                cx.disk.look_up(operation);
+                cx.disk.read_parts(id, operation, is_first, cx.io);
+                assert_eq!(operation.parts_awaited, 2);
+            });
+            let disk = &alone.osd.shared.disk;
+            (disk.small.available(), disk.large.available(), disk.spare_bytes.all() / BLOCK_BYTES)
+        };
+        assert_eq!([false; 3].map(&mut left_by), [(3, 3, 0), (2, 2, 0), (2, 2, 4)]);
+        assert_eq!([true; 3].map(&mut left_by), [(1, 1, 4), (0, 0, 4), (0, 0, 8)]);
+    }
+
+    #[test]
+    fn a_run_is_of_data_or_of_zeros_and_lies_in_no_more_places_than_it_may() {
+        let mut alone = Alone::new();
+        // Two blocks in one place, a hole of two, and two in a place each.
+        for (first_block, block_count) in [(0, 2), (4, 1), (5, 1)] {
+            alone.order(key(3), first_block, block_count, 0);
+        }
+        let mut run = |first_block: u16, block_count: u16, parts_max: usize| {
+            let range = BlockRange { key: key(3), first_block, block_count };
+            let mut operation = Operation { range, ..Operation::default() };
+            let (found, is_zeros) = alone.osd.shared.disk.look_up_run(&mut operation, parts_max);
+            assert_eq!(operation.range, BlockRange { block_count: found, ..range });
+            assert_eq!(operation.checksums.len(), usize::from(found));
+            assert_eq!(operation.bytes.length, u32::from(found) * BLOCK_BYTES as u32);
+            assert_eq!(operation.parts.iter().map(|part| part.block_count).sum::<u16>(), found);
+            (found, is_zeros)
+        };
+        assert_eq!([run(0, 6, 1), run(0, 6, 9), run(1, 5, 1)], [(2, false), (2, false), (1, false)]);
+        assert_eq!([run(2, 4, 1), run(3, 3, 9)], [(2, true), (1, true)]);
+        assert_eq!([run(4, 2, 1), run(4, 2, 2)], [(1, false), (2, false)]);
+    }
+
+    #[test]
+    fn blocks_lie_elsewhere_when_any_of_them_was_written_anew_or_for_the_first_time() {
+        let mut alone = Alone::new();
+        for block in 0..6 {
+            let key = key(u32::from(block));
+            alone.order(key, 0, 2, 0);
+            alone.order(key, 4, 2, 0);
+            let range = BlockRange { key, first_block: 0, block_count: 6 };
+            let mut operation = Operation { range, ..Operation::default() };
+            let disk = &mut alone.osd.shared.disk;
+            disk.look_up(&mut operation);
+            assert_eq!(operation.parts.len(), 3);
+            assert!(disk.is_where_it_was(&operation));
+            alone.order(key, block, 1, 0);
+            assert!(!alone.osd.shared.disk.is_where_it_was(&operation), "block {block}");
+        }
+    }
+
+    #[test]
+    fn the_objects_of_a_group_are_listed_in_order() {
+        let mut alone = Alone::new();
+        let mut expected = Vec::new();
+        for object in [9, 3, 70_000, 1, 8, 2] {
+            for volume in [2, 1] {
+                let key = ObjectKey { volume: VolumeId(volume), ..key(object) };
+                alone.write(key);
+                expected.push((key.volume, key.object));
+            }
+        }
+        expected.sort_unstable();
+        let listed = alone.osd.shared.disk.objects_of(PG);
+        assert_eq!(listed.iter().map(|key| (key.volume, key.object)).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn places_that_were_read_are_used_again_whether_the_drive_gave_them_or_not() {
+        let mut alone = Alone::new();
+        let key = key(9);
+        // More than the drive holds. There are two of these in each of its segments.
+        for round in 0..80 {
+            alone.order(key, 0, 60, 0);
+            let is_bad = round % 2 == 0;
+            let place = alone.osd.shared.disk.location_of(key, 1).unwrap();
+            alone.io.bad = is_bad.then_some(u64::from(place.0) * BLOCK_BYTES as u64);
+            let request = alone.request(&BlockRange { key, first_block: 0, block_count: 3 });
+            alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
+            alone.run();
+            alone.io.bad = None;
+            let told = alone.io.told(LinkId(7), |message| match message {
+                Message::Reply(reply) => Some(reply.head.status),
+                _ => None,
+            });
+            assert_eq!(told, [if is_bad { Status::DeviceFailed } else { Status::Ok }], "{round}");
+        }
+    }
+
+    #[test]
+    fn what_the_store_reads_to_make_room_it_is_given() {
+        const OBJECTS: u32 = 28;
+        let mut alone = Alone::new();
+        // Of most of the drive one half is written again and again, so that no segment dies as a whole.
+        (0..OBJECTS).for_each(|object| alone.order(key(object), 0, 64, 0));
+        let mut rounds = 0;
+        while alone.osd.store().statistics().cleaned_blocks == 0 {
+            (0..OBJECTS).for_each(|object| alone.order(key(object), 0, 32, 0));
+            rounds += 1;
+            assert!(rounds < 8, "nothing was cleaned");
+        }
+        assert_eq!(alone.osd.store().statistics().damaged_blocks, 0);
+        for object in 0..OBJECTS {
+            let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+            alone.osd.store().lookup(&key(object), 0, 64, &mut extents, &mut checksums);
+            let expected: Vec<u32> = (0..64).map(|block| crc32c(&[block; BLOCK_BYTES])).collect();
+            assert_eq!(checksums, expected, "{object}");
+            for extent in extents {
+                let place = extent.location.unwrap().0 as usize * BLOCK_BYTES;
+                for number in 0..extent.block_count {
+                    let at = place + usize::from(number) * BLOCK_BYTES;
+                    let block = (extent.first_block + number) as u8;
+                    assert!(alone.io.disk[at..at + BLOCK_BYTES] == [block; BLOCK_BYTES], "{object}: {block}");
+                }
+            }
+        }
     }
 }

@@ -210,10 +210,13 @@ pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::context::LOOK_AGAIN;
+    use crate::links::OsdLink;
     use crate::links::access::{ClientLink, Credential};
-    use crate::testing::{Pair, VOLUME};
-    use base::{Access, ClientId, Generation, Principal};
+    use crate::testing::{Pair, REPLICA, VOLUME};
+    use base::{Access, ClientId, Generation, Principal, VolumeId};
     use std::sync::Arc;
+    use wire::{Lease, Message, Version};
 
     #[test]
     fn a_client_hears_that_its_fence_stands_when_every_other_osd_knows_it() {
@@ -280,7 +283,9 @@ mod tests {
             assert!(is_let(&mut pair, 1000 + number, 1), "so many may come at once");
             are_known(&mut pair);
         }
+        pair.alone.osd.shared.turn.next_tick = pair.alone.now + Duration::from_secs(60);
         assert!(!is_let(&mut pair, 2000, 1), "it stays in its connection");
+        assert!(pair.alone.osd.shared.turn.next_tick <= pair.alone.now + LOOK_AGAIN, "and comes again soon");
         assert!(!pair.alone.io.closed.contains(&LinkId(2000)));
         assert!(is_let(&mut pair, 3000, 2), "another key is not kept by that");
         pair.alone.now = pair.alone.now + FENCE_PAUSE;
@@ -350,5 +355,162 @@ mod tests {
             wire::parse(&told).unwrap().unwrap().0,
             wire::Message::Fence(Fence { request: 0, volume: VOLUME, generation: Generation(1) })
         ));
+    }
+
+    /// A client without a key has a fence set up; answers its link.
+    fn fences(pair: &mut Pair, link: u64, volume: VolumeId, generation: u32) -> LinkId {
+        let link = LinkId(link);
+        let client = ClientLink::new(ClientId(link.0), None);
+        pair.alone.osd.shared.links.insert(link, Peer::Client(client));
+        let fence = Fence { request: 5, volume, generation: Generation(generation) };
+        let taken = pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence));
+        assert_eq!(taken, Handled::Done);
+        link
+    }
+
+    /// Whether a client was told that its fence stands.
+    fn stands(pair: &Pair, client: LinkId) -> bool {
+        pair.alone.io.to.contains_key(&client)
+    }
+
+    /// It is that late, and fences are looked at.
+    fn advances(pair: &mut Pair, now: Instant) {
+        pair.alone.now = now;
+        pair.alone.with(|router, cx| router.fences.advance(cx));
+    }
+
+    #[test]
+    fn a_fence_stands_when_others_know_that_generation_of_its_volume_or_a_newer_one() {
+        let mut pair = Pair::new();
+        let other = VolumeId(7);
+        let older = fences(&mut pair, 1000, VOLUME, 5);
+        let newer = fences(&mut pair, 1001, VOLUME, 9);
+        let of_other = fences(&mut pair, 1002, other, 5);
+        let known = |pair: &mut Pair, volume: VolumeId, generation: u32| {
+            let done = Fence { request: 1, volume, generation: Generation(generation) };
+            pair.hears(&done.encode(Kind::FenceDone));
+            [older, newer, of_other].map(|client| stands(pair, client))
+        };
+        assert_eq!(known(&mut pair, VOLUME, 4), [false, false, false]);
+        assert_eq!(known(&mut pair, VOLUME, 6), [true, false, false]);
+        assert_eq!(known(&mut pair, other, 5), [true, false, true]);
+        assert_eq!(known(&mut pair, VOLUME, 10), [true, true, true]);
+    }
+
+    #[test]
+    fn an_osd_is_told_of_a_fence_once_on_each_connection() {
+        let mut pair = Pair::new();
+        let told = |pair: &mut Pair, link: LinkId| {
+            let is_fence = |message: Message<'_>| matches!(message, Message::Fence(_)).then_some(());
+            pair.alone.io.told(link, is_fence).len()
+        };
+        let (link, now) = (pair.link, pair.alone.now);
+        told(&mut pair, link);
+        pair.alone.osd.shared.turn.next_tick = now + Duration::from_secs(60);
+        let client = fences(&mut pair, 1000, VOLUME, 9);
+        assert_eq!(told(&mut pair, link), 1);
+        assert!(pair.alone.osd.shared.turn.next_tick <= now + LOOK_AGAIN, "it may be gone soon");
+        advances(&mut pair, now);
+        assert_eq!(told(&mut pair, link), 0);
+        // It connects anew, and may not know it yet.
+        let again = LinkId(500);
+        let peer = OsdLink::new(REPLICA, Some(Version(3)), now);
+        assert_eq!(pair.alone.osd.shared.links.insert_osd(again, peer), Some(link));
+        advances(&mut pair, now);
+        advances(&mut pair, now);
+        assert_eq!(told(&mut pair, again), 1);
+        assert!(!stands(&pair, client));
+    }
+
+    #[test]
+    fn who_is_not_connected_is_waited_for_while_a_promise_to_it_lasts() {
+        let mut pair = Pair::new();
+        // What an earlier life promised has run out.
+        pair.run();
+        let (link, now) = (pair.link, pair.alone.now);
+        assert!(!pair.alone.osd.shared.presence.leases.may_have_forgotten(now));
+        let lease = Lease { ttl_ms: 900, stamp: 5, ..Lease::default() };
+        pair.hears(&lease.encode());
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        let client = fences(&mut pair, 1000, VOLUME, 9);
+        advances(&mut pair, now + Duration::from_millis(956));
+        assert!(!stands(&pair, client), "it may serve reads still");
+        advances(&mut pair, now + Duration::from_millis(957));
+        assert!(stands(&pair, client));
+        let client = fences(&mut pair, 1001, VOLUME, 10);
+        assert!(stands(&pair, client), "nothing binds this OSD to anybody any more");
+    }
+
+    #[test]
+    fn while_this_osd_may_have_forgotten_what_it_promised_all_are_waited_for() {
+        let mut pair = Pair::new();
+        let (link, now) = (pair.link, pair.alone.now);
+        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
+        let leases = &pair.alone.osd.shared.presence.leases;
+        let known_at = leases.started() + Duration::from_millis(6375);
+        assert!(leases.may_have_forgotten(now) && leases.promised(now).next().is_none());
+        let client = fences(&mut pair, 1000, VOLUME, 9);
+        advances(&mut pair, known_at - Duration::from_millis(1));
+        assert!(!stands(&pair, client));
+        advances(&mut pair, known_at);
+        assert!(stands(&pair, client));
+    }
+
+    #[test]
+    fn a_client_whose_fence_cannot_be_remembered_is_to_ask_again() {
+        let mut pair = Pair::new();
+        let mut unknown = VolumeId(1000);
+        while pair.alone.osd.shared.volumes.fence(unknown, Generation(1)) {
+            unknown = VolumeId(unknown.0 + 1);
+        }
+        let one = fences(&mut pair, 1000, unknown, 1);
+        assert_eq!(pair.alone.io.closed, [one]);
+        // Who knows nothing of the cluster does not know either who else is to know it.
+        pair.alone.osd.shared.volumes.map = Arc::default();
+        let other = fences(&mut pair, 1001, VOLUME, 9);
+        assert_eq!(pair.alone.io.closed, [one, other]);
+        assert!(!stands(&pair, one) && !stands(&pair, other));
+        assert!(pair.alone.osd.router.fences.is_idle());
+    }
+
+    #[test]
+    fn who_tells_of_a_fence_and_asks_for_an_answer_gets_one_if_it_is_remembered() {
+        let mut pair = Pair::new();
+        let link = pair.link;
+        pair.alone.io.to.clear();
+        let answered = |pair: &mut Pair, request: u64, volume: VolumeId| {
+            let fence = Fence { request, volume, generation: Generation(5) };
+            pair.hears(&fence.encode(Kind::Fence));
+            pair.alone.io.told(link, |message| match message {
+                Message::FenceDone(done) => Some(done),
+                _ => None,
+            })
+        };
+        assert!(answered(&mut pair, 0, VOLUME).is_empty());
+        let done = Fence { request: 1, volume: VOLUME, generation: Generation(5) };
+        assert_eq!(answered(&mut pair, 1, VOLUME), [done]);
+        let mut unknown = VolumeId(1000);
+        while pair.alone.osd.shared.volumes.was_told(link, unknown, Generation(1)) {
+            unknown = VolumeId(unknown.0 + 1);
+        }
+        assert!(answered(&mut pair, 1, unknown).is_empty());
+    }
+
+    #[test]
+    fn more_fences_than_may_wait_of_one_key_or_of_all_are_found() {
+        let check = |waiting: &[(usize, Option<u8>)]| {
+            let mut fences = Fences::default();
+            for (count, key) in waiting {
+                let key = key.map(|key| PublicKey([key; 32]));
+                let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
+                let one = || Fencing { fence, client: LinkId(1), key, awaited: Vec::new() };
+                fences.fencing.extend((0..*count).map(|_| one()));
+            }
+            fences.check_bounds()
+        };
+        let (all, of_key) = (FENCING_MAX, FENCING_PER_KEY_MAX);
+        assert_eq!(check(&[(of_key, Some(1)), (1, Some(2)), (all - of_key - 1, None)]), Ok(()));
+        assert!(check(&[(of_key + 1, Some(1)), (1, Some(2))]).is_err());
+        assert!(check(&[(all + 1, None)]).is_err());
     }
 }

@@ -178,5 +178,8 @@ mod tests {
         }
         assert_eq!(journal.notes().count(), NOTES_MAX);
         assert_eq!(journal.notes().next(), Some("note 4"));
+        // What is not the last may come again.
+        ["one", "other", "one"].into_iter().for_each(|note| journal.note(note.to_owned()));
+        assert_eq!(journal.notes().collect::<Vec<_>>()[NOTES_MAX - 3..], ["one", "other", "one"]);
     }
 }

@@ -371,9 +371,12 @@ mod tests {
         let mut operations = Operations::default();
         let first = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(0, 1));
         operations.remove(first);
+        assert!(operations.get(first).is_none() && operations.get_mut(first).is_none(), "it has ended");
         let second = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(0, 1));
         assert_eq!(first.slot, second.slot);
-        assert!(operations.get(first).is_none() && operations.get(second).is_some());
+        assert!(operations.get(first).is_none() && operations.get_mut(first).is_none());
+        assert!(operations.get(second).is_some());
+        assert_eq!(OperationId { slot: 2, serial: 3 }.number(), 3_u64 << 32 | 2, "both count in messages");
         assert_eq!(operations.in_flight(), 1);
     }
 
@@ -411,5 +414,149 @@ mod tests {
         let places: Vec<_> = operation.parts.iter().map(|part| (part.first_block, part.location)).collect();
         assert_eq!(places, [(10, 100), (11, 101), (12, 102)].map(|(block, at)| (block, Some(Location(at)))));
         assert!(!operation.divide_failed(), "single blocks are not divided");
+    }
+
+    fn part(first_block: u16, block_count: u16, location: Option<u32>, buffer: Option<Buffer>) -> Part {
+        Part { first_block, block_count, location: location.map(Location), buffer, is_pinned: false }
+    }
+
+    #[test]
+    fn what_an_operation_was_is_nothing_to_the_next_one_in_its_slot() {
+        let mut operations = Operations::default();
+        let id = operations.add_for(OperationKind::Write, Purpose::Scrub, 7, range(10, 3));
+        let operation = operations.live(id);
+        operation.state = OperationState::Replicating;
+        operation.attempt = Attempt { origin: 5, since: Some(Sequence(6)), is_narrowed: true };
+        operation.order = Order { sequence: Sequence(8), members_awaited: 2 };
+        operation.payload = Payload::Held(Buffer::new(BLOCK_BYTES));
+        operation.checksums.push(U32::new(1));
+        operation.parts.push(part(10, 1, Some(3), None));
+        operation.parts_awaited = 1;
+        operations.remove(id);
+        let next = operations.add_for(OperationKind::Read, Purpose::Repair, 1, range(0, 2));
+        assert_eq!(next.slot, id.slot);
+        let operation = operations.live(next);
+        let what = (operation.kind, operation.purpose, operation.group, operation.state);
+        assert_eq!(what, (OperationKind::Read, Purpose::Repair, 1, OperationState::Waiting));
+        let ByteRange { offset, length } = operation.bytes;
+        assert_eq!((operation.range, offset, length), (range(0, 2), 0, 2 * BLOCK_BYTES as u32));
+        let Attempt { origin, since, is_narrowed } = operation.attempt;
+        assert_eq!((origin, since, is_narrowed), (0, None, false));
+        let Order { sequence, members_awaited } = operation.order;
+        assert_eq!((sequence, members_awaited, operation.parts_awaited), (Sequence(0), 0, 0));
+        assert!(!operation.payload.is_held() && operation.checksums.is_empty() && operation.parts.is_empty());
+    }
+
+    #[test]
+    fn what_begins_or_ends_within_a_block_is_not_aligned() {
+        let block = BLOCK_BYTES as u32;
+        let is_aligned = |offset, length| {
+            Operation { bytes: ByteRange { offset, length }, ..Operation::default() }.is_aligned()
+        };
+        assert!(is_aligned(0, block) && is_aligned(3 * block, 2 * block));
+        assert!(!is_aligned(1, block) && !is_aligned(block, 1) && !is_aligned(block - 1, 1));
+    }
+
+    #[test]
+    fn what_waits_counts_by_the_memory_that_it_holds_or_is_read_into_and_for_its_tenant() {
+        let asked = |kind| {
+            let (link, tenant, volume, at) = (LinkId(1), Tenant(3), VolumeId(1), Instant::default());
+            Purpose::Client(Asked { link, tenant, request: 1, volume, kind, bytes: 0, at })
+        };
+        let of = |purpose, payload| {
+            let operation = Operation { purpose, payload, range: range(0, 3), ..Operation::default() };
+            (operation.waiting_bytes(), operation.tenant())
+        };
+        let tenant = Tenant(3);
+        assert_eq!(of(asked(RequestKind::Read), Payload::None), (3 * BLOCK_BYTES, tenant));
+        let held = Payload::Held(Buffer::new(5 * BLOCK_BYTES));
+        assert_eq!(of(asked(RequestKind::Write), held), (5 * BLOCK_BYTES, tenant));
+        assert_eq!(of(asked(RequestKind::Zero), Payload::None), (0, tenant));
+        assert_eq!(of(asked(RequestKind::Allocated), Payload::None), (0, tenant));
+        assert_eq!(of(Purpose::Repair, Payload::None), (0, Tenant::NOBODY));
+    }
+
+    #[test]
+    fn what_is_narrowed_ends_where_its_last_block_does_and_begins_where_it_did_in_its_first() {
+        let block = BLOCK_BYTES as u32;
+        let asked = ByteRange { offset: 10 * block + 100, length: 3 * block - 150 };
+        let narrowed = |first_block, block_count| {
+            let mut held = Buffer::new(3 * BLOCK_BYTES);
+            for (number, block) in held.bytes_mut().expect("it is new").chunks_mut(BLOCK_BYTES).enumerate() {
+                block.fill(number as u8);
+            }
+            let mut operation = Operation { range: range(10, 3), bytes: asked, ..Operation::default() };
+            operation.payload = Payload::Held(held);
+            operation.checksums.extend([0, 1, 2].map(U32::new));
+            operation.narrow(first_block, block_count);
+            assert!(operation.attempt.is_narrowed && operation.range == range(first_block, block_count));
+            let Payload::Held(held) = &operation.payload else { panic!("its bytes are held still") };
+            let checksums: Vec<u32> = operation.checksums.iter().map(|checksum| checksum.get()).collect();
+            (operation.bytes.offset, operation.bytes.length, checksums, held.bytes()[0])
+        };
+        assert_eq!(narrowed(10, 1), (10 * block + 100, block - 100, vec![0], 0));
+        assert_eq!(narrowed(11, 1), (11 * block, block, vec![1], 1));
+        assert_eq!(narrowed(12, 1), (12 * block, block - 50, vec![2], 2));
+        // A zeroing holds no bytes.
+        let bytes = ByteRange::of(&range(10, 3));
+        let mut zero = Operation { range: range(10, 3), bytes, ..Operation::default() };
+        zero.narrow(10, 2);
+        assert_eq!((zero.range, zero.bytes.length), (range(10, 2), 2 * block));
+    }
+
+    /// Memory as a pool lends it, larger than what was read into it: blocks that are full of these bytes, and zeros.
+    fn read(bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffer::new((bytes.len() + 2) * BLOCK_BYTES);
+        let memory = buffer.bytes_mut().expect("it is new");
+        for (block, byte) in memory.chunks_mut(BLOCK_BYTES).zip(bytes) {
+            block.fill(*byte);
+        }
+        buffer
+    }
+
+    #[test]
+    fn damage_is_the_first_block_that_does_not_verify_and_no_hole_nor_what_a_buffer_has_beyond() {
+        let checksum = |byte: u8| U32::new(crc32c(&[byte; BLOCK_BYTES]));
+        let mut operation = Operation { range: range(10, 6), ..Operation::default() };
+        operation.parts.push(part(10, 2, Some(100), Some(read(&[1, 2]))));
+        operation.parts.push(part(12, 2, None, None));
+        operation.parts.push(part(14, 2, Some(200), Some(read(&[5, 6]))));
+        let checksums = [checksum(1), checksum(2), U32::ZERO, U32::ZERO, checksum(5), checksum(6)];
+        operation.checksums.extend(checksums);
+        assert!(!operation.is_hole(), "a part of it is there");
+        assert_eq!(operation.first_damage(), None);
+        for (number, block) in [(5, 15), (4, 14), (1, 11)] {
+            operation.checksums[number] = U32::ZERO;
+            assert_eq!(operation.first_damage(), Some((block, Status::Damaged)));
+        }
+        operation.parts[2].buffer = None;
+        assert_eq!(operation.first_damage(), Some((11, Status::Damaged)));
+        operation.parts[0].buffer = None;
+        assert_eq!(operation.first_damage(), Some((10, Status::DeviceFailed)));
+        operation.parts.retain(|part| part.location.is_none());
+        assert!(operation.is_hole() && operation.first_damage().is_none());
+    }
+
+    #[test]
+    fn only_what_the_drive_did_not_give_of_several_blocks_is_divided() {
+        let mut operation = Operation { range: range(0, 8), ..Operation::default() };
+        operation.parts.push(part(0, 3, None, None));
+        operation.parts.push(part(3, 2, Some(100), Some(read(&[1, 2]))));
+        operation.parts.push(part(5, 1, Some(200), None));
+        assert!(!operation.divide_failed());
+        assert_eq!(operation.parts.len(), 3);
+        operation.parts.push(Part { is_pinned: true, ..part(6, 2, Some(300), None) });
+        assert!(operation.divide_failed());
+        let place = |part: &Part| {
+            (part.first_block, part.block_count, part.location.map(|location| location.0), part.is_pinned)
+        };
+        let expected = [
+            (0, 3, None, false),
+            (3, 2, Some(100), false),
+            (5, 1, Some(200), false),
+            (6, 1, Some(300), true),
+            (7, 1, Some(301), false),
+        ];
+        assert_eq!(operation.parts.iter().map(place).collect::<Vec<_>>(), expected);
     }
 }

@@ -485,3 +485,141 @@ fn is_lease_let_by(cx: &mut Context<'_, impl Io>, link: LinkId, message: &Messag
     let lets_by = |peer: &mut OsdLink| peer.backlog.lets_leases_by(now);
     matches!(message, Message::Lease(_)) && cx.links.osd_mut(link).is_some_and(lets_by)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::links::access::ClientLink;
+    use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
+    use base::{BLOCK_BYTES, BlockRange, ClientId, ObjectKey};
+    use std::time::Duration;
+    use wire::{Lease, Status, Welcome};
+
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+
+    #[test]
+    fn whoever_is_dialled_is_greeted_and_only_clients_and_who_may_be_one_share_something() {
+        let mut alone = Alone::new();
+        let (dialled, accepted, client, gone) = (LinkId(20), LinkId(21), LinkId(22), LinkId(23));
+        alone.osd.shared.links.insert_osd(dialled, OsdLink::new(OsdId(4), None, alone.now));
+        alone.osd.handle_accepted(accepted, None).unwrap();
+        alone.osd.shared.links.insert(client, Peer::Client(ClientLink::new(ClientId(9), None)));
+        let Alone { osd, io, .. } = &mut alone;
+        [dialled, accepted, client, gone].into_iter().for_each(|link| osd.handle_connected(link, io));
+        let hello = io.told(dialled, |message| match message {
+            Message::Hello(hello) => Some((hello.role, hello.cluster, hello.target)),
+            _ => None,
+        });
+        assert_eq!(hello, [(Role::Osd(OsdId(0)), osd.me.cluster, OsdId(4))]);
+        assert!(io.to.is_empty(), "nobody else is told anything");
+        let links = [dialled, accepted, client, gone];
+        assert_eq!(links.map(|link| osd.is_greeted(link)), [true, false, true, false]);
+        let tenants = [None, Some(Tenant::NOBODY), Some(Tenant::NOBODY), None];
+        assert_eq!(links.map(|link| osd.tenant(link)), tenants);
+    }
+
+    #[test]
+    fn a_shutdown_ends_what_is_under_way_in_every_group_and_is_over_when_all_is_on_the_drive() {
+        let mut alone = Alone::with_groups(2);
+        let object = (0..).find(|object| PgId::of_object(PG.pool, 2, VOLUME, *object) == PG).unwrap();
+        let request = alone.request(&BlockRange::one(ObjectKey { object, ..KEY }, 10));
+        alone.with(|_, cx| crate::request::write::handle_zero(cx, LinkId(7), &request));
+        alone.osd.begin_shutdown(&mut alone.io);
+        let told = alone.io.told(LinkId(7), |message| match message {
+            Message::Reply(reply) => Some(reply.head.status),
+            _ => None,
+        });
+        assert_eq!(told, [Status::NotActive]);
+        let troubles: Vec<_> = alone.osd.view().summaries().filter_map(|summary| summary.trouble).collect();
+        assert_eq!(troubles, ["the OSD is shutting down"; 2]);
+        assert!(!alone.osd.is_shut_down(), "the drive has not written");
+        alone.run();
+        assert!(alone.osd.is_shut_down());
+        assert!(alone.osd.shared.groups.iter().all(|group| !group.is_active()), "nothing is claimed");
+        assert_eq!(alone.osd.view().operations_in_flight(), 0);
+    }
+
+    /// Messages of an OSD are put aside.
+    fn put_aside(alone: &mut Alone, link: LinkId, message: &[u8], count: usize) {
+        let links = &mut alone.osd.shared.links;
+        assert!(!links.put_aside(link, message, alone.now), "for a moment it is in the way");
+        alone.now = alone.now + Duration::from_secs(1);
+        assert!((0..count).all(|_| links.put_aside(link, message, alone.now)));
+    }
+
+    #[test]
+    fn what_was_put_aside_is_handled_a_part_in_each_turn() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let lease = Lease { ttl_ms: 900, stamp: 5, ..Lease::default() }.encode();
+        put_aside(&mut alone, link, &lease, queue::WORK_MAX + 44);
+        for (granted, is_left) in [(queue::WORK_MAX, true), (44, false), (0, false)] {
+            let Alone { osd, io, now } = &mut alone;
+            osd.end_turn(*now, io);
+            let told = io.told(link, |message| match message {
+                Message::Lease(lease) => (lease.granted_ttl_ms > 0).then_some(()),
+                _ => None,
+            });
+            assert_eq!(told.len(), granted);
+            assert_eq!(osd.shared.links.with_aside.len(), usize::from(is_left));
+            assert_eq!(osd.next_timeout() <= *now, granted > 0, "what it led to goes with the next turn");
+        }
+    }
+
+    #[test]
+    fn who_sent_what_must_not_be_said_and_was_put_aside_is_told_so_and_let_go() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let version = VERSIONS.common(VERSIONS).unwrap();
+        put_aside(&mut alone, link, &Welcome { version }.encode(), 1);
+        let Alone { osd, io, now } = &mut alone;
+        osd.end_turn(*now, io);
+        let told = io.told(link, |message| match message {
+            Message::Refused(refused) => Some(refused.reason.to_owned()),
+            _ => None,
+        });
+        assert_eq!((told.len(), &io.closed[..]), (1, &[link][..]));
+        assert!(osd.shared.links.osds().next().is_none() && osd.shared.links.with_aside.is_empty());
+        let noted = format!("a connection is refused: {}", told[0]);
+        assert!(osd.view().notes().any(|note| note == noted));
+    }
+
+    #[test]
+    fn a_group_is_scrubbed_soon_by_who_leads_it_and_by_nobody_else() {
+        let mut alone = Alone::new();
+        assert!(alone.osd.next_timeout() > alone.now);
+        assert!(!alone.osd.begin_scrub(PgId { index: 9, ..PG }, false));
+        assert!(alone.osd.next_timeout() > alone.now && alone.osd.view().scrub_is_over());
+        assert!(alone.osd.begin_scrub(PG, false));
+        assert!(alone.osd.next_timeout() <= alone.now && !alone.osd.view().scrub_is_over());
+        alone.run();
+        assert_eq!(alone.osd.take_scrub_reports().len(), 1);
+        alone.with(|_, cx| epoch::end(cx, 0, "a test"));
+        assert!(!alone.osd.begin_scrub(PG, false));
+    }
+
+    #[test]
+    fn what_a_person_should_know_of_a_drive_is_noted() {
+        let mut alone = Alone::new();
+        alone.order(KEY, 10, 1, 0);
+        let place = alone.osd.shared.disk.location_of(KEY, 10).unwrap();
+        alone.io.bad = Some(u64::from(place.0) * BLOCK_BYTES as u64);
+        let request = alone.request(&BlockRange::one(KEY, 10));
+        alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
+        alone.drive_answers();
+        alone.osd.renew_superblocks(4096);
+        let notes: Vec<&str> = alone.osd.view().notes().collect();
+        assert!(notes.contains(&"a read of the drive failed: a bad place"), "{notes:?}");
+        assert!(notes.iter().any(|note| note.starts_with("the superblock at offset 4096 ")), "{notes:?}");
+    }
+
+    #[test]
+    fn a_link_that_ended_ends_the_epochs_of_whoever_was_there_at_that_moment() {
+        let mut pair = Pair::new();
+        let later = pair.alone.now + Duration::from_secs(3);
+        pair.alone.osd.handle_closed(later, pair.link, "a test", &mut pair.alone.io);
+        assert!(!pair.alone.osd.shared.groups[0].is_active());
+        assert_eq!((pair.alone.osd.shared.links.link_of(REPLICA), pair.alone.osd.now), (None, later));
+    }
+}

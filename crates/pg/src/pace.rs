@@ -206,4 +206,56 @@ mod tests {
         assert!(pace.may_push(at(1_200_000), u32::MAX));
         assert_eq!(pace.push_blocks(at(1_200_000)), PUSH_BLOCKS);
     }
+
+    #[test]
+    fn pushes_are_spaced_out_evenly_and_what_was_late_by_a_moment_is_made_up_for() {
+        let mut pace = Pace::default();
+        // Each costs forty of 12,800 a second.
+        for (now, next) in
+            [(1_000_000, 1_002_125), (1_000_000, 1_005_250), (1_005_750, 1_008_375), (1_018_375, 1_020_500)]
+        {
+            pace.push_begins(at(now), PUSH_BLOCKS_BUSY, RecoveryShare::default());
+            assert_eq!(pace.next_at, Some(at(next)));
+        }
+        pace.pause_ends();
+        assert_eq!(pace.next_at, None);
+    }
+
+    /// By when twenty pushes have had their time that begin then, where half of all is for recovery, and clients were served a
+    /// thousand times at each of these moments: when, and how many bytes each.
+    fn free_after(served: &[(u64, u64)], now: u64) -> Duration {
+        let share = RecoveryShare::try_from(50_u8).expect("it is one");
+        let mut pace = Pace::default();
+        for (moment, bytes) in served {
+            (0..1000).for_each(|_| pace.client_was_served(at(*moment), *bytes));
+        }
+        (0..20).for_each(|_| pace.push_begins(at(now), PUSH_BLOCKS_BUSY, share));
+        pace.free_at.since(at(now))
+    }
+
+    #[test]
+    fn what_clients_get_counts_for_pushes_when_a_tenth_of_a_second_is_over() {
+        let blocks = |count: u64| count * BLOCK_BYTES as u64;
+        // All began a millisecond ago. Of the least pace, 64,000 a second, each takes 625 us; of 200,000 a second 200 us.
+        let (least, busy) = (Duration::from_micros(11_500), Duration::from_micros(3_000));
+        let served = [(1_000_000, blocks(16))];
+        assert_eq!(free_after(&served, 1_099_999), least, "the tenth is not over");
+        assert_eq!(free_after(&served, 1_100_000), busy);
+        assert_eq!(free_after(&[(1_000_000, blocks(15) + 1)], 1_100_000), busy, "a part of a block is one");
+        // The span that is over counts for the next one, which is another one.
+        let served = [(1_000_000, blocks(96)), (1_500_000, 0)];
+        assert_eq!(free_after(&served, 1_599_999), busy);
+        assert_eq!(free_after(&served, 1_600_000), least);
+    }
+
+    #[test]
+    fn nothing_is_waited_for_behind_a_push_that_has_had_its_time() {
+        let mut pace = Pace::default();
+        pace.client_came(at(1_000_000));
+        // A millisecond is made up for, and a single block takes less than that at this share.
+        let share = RecoveryShare::try_from(80_u8).expect("it is one");
+        pace.push_begins(at(1_000_000), 1, share);
+        assert_eq!(pace.next_at, None);
+        assert!(pace.may_push(at(1_000_000), 0));
+    }
 }

@@ -662,3 +662,6 @@ fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
     }
     cx.note(format!("the drive failed: {reason}"));
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,4 +135,22 @@ mod tests {
         assert!(!Share { operations: 1, bytes: 60 }.fits(41, most));
         assert!(!Share { operations: 2, bytes: 0 }.fits(0, most));
     }
+
+    #[test]
+    fn of_several_operations_those_count_that_have_not_ended() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.most_of_a_link(), Share::default());
+        let (one, other, tenant) = (LinkId(1), LinkId(2), Tenant(1));
+        for (slot, link, bytes) in [(0, one, 100), (1, one, 20), (2, other, 500)] {
+            shares.count(slot, link, tenant, bytes);
+        }
+        assert_eq!(shares.most_of_a_link(), Share { operations: 2, bytes: 500 });
+        shares.ended(0);
+        assert!(!shares.has(0) && shares.has(1));
+        assert_eq!(shares.of(one), Share { operations: 1, bytes: 20 });
+        let both = Share { operations: 2, bytes: 520 };
+        assert_eq!((shares.of_tenant(tenant), shares.all()), (both, both));
+        shares.ended(1);
+        assert_eq!((shares.of(one), shares.of(other)), (Share::default(), shares.all()));
+    }
 }

@@ -147,3 +147,83 @@ impl<'a> View<'a> {
         passed.chain(transitions).filter(|(_, times)| *times > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::journal::Milestone;
+    use crate::testing::{Alone, PG, VOLUME, map};
+    use base::map::PgConfig;
+    use base::{Epoch, ObjectKey, OsdId};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_groups_that_are_reported_are_those_that_are_led_here_by_the_map_too() {
+        let mut alone = Alone::with_groups(3);
+        alone.is_led_by(OsdId(1), Epoch(9));
+        // It acts as the primary of this one still, and another one is it.
+        alone.osd.shared.groups[1].config.primary = OsdId(1);
+        let led: Vec<PgId> = alone.osd.view().summaries().map(|summary| summary.pg).collect();
+        assert_eq!(led, [PgId { index: 2, ..PG }]);
+    }
+
+    #[test]
+    fn a_group_that_was_left_is_told_while_it_is_known() {
+        let mut alone = Alone::with_groups(2);
+        assert_eq!(alone.osd.view().left_groups().count(), 0);
+        let mut map = map(2);
+        map.revision = 2;
+        let (epoch, primary) = (Epoch(9), OsdId(1));
+        map.targets.insert(PG, vec![primary]);
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync: vec![primary], ..PgConfig::default() });
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(alone.osd.view().left_groups().collect::<Vec<_>>(), [PG]);
+    }
+
+    #[test]
+    fn how_far_a_scrub_is_counts_the_objects_that_are_left() {
+        let mut alone = Alone::new();
+        (0..3).for_each(|object| alone.write(ObjectKey { pg: PG, volume: VOLUME, object }));
+        assert!(alone.osd.view().scrub_is_over() && alone.osd.view().scrub_progress().is_none());
+        assert!(alone.osd.begin_scrub(PG, false));
+        assert!(!alone.osd.view().scrub_is_over());
+        alone.with(|router, cx| router.scrubs.advance(cx));
+        assert_eq!(alone.osd.view().scrub_progress(), Some((PG, false, 2)), "one of three is looked at");
+        alone.run();
+        assert!(alone.osd.view().scrub_is_over() && alone.osd.view().scrub_progress().is_none());
+    }
+
+    #[test]
+    fn what_happened_is_told_by_name_and_what_did_not_is_left_out() {
+        let mut alone = Alone::new();
+        let times = |alone: &Alone, wanted: &str| {
+            alone.osd.view().milestones().find(|(name, _)| name == wanted).map(|(_, times)| times)
+        };
+        let ended = "read: refused, for a lease ended";
+        assert_eq!(times(&alone, ended), None);
+        for _ in 0..2 {
+            alone.osd.shared.journal.pass(Milestone::LeaseEnded);
+        }
+        assert_eq!(times(&alone, ended), Some(2));
+        assert_eq!(times(&alone, "state: repairing to active"), Some(1));
+        assert!(alone.osd.view().milestones().all(|(_, times)| times > 0));
+        alone.osd.shared.journal.pushed_bytes = 5;
+        assert_eq!(alone.osd.view().pushed_bytes(), 5);
+    }
+
+    #[test]
+    fn whatever_is_read_for_another_osd_beyond_the_bound_is_told() {
+        let mut alone = Alone::new();
+        let link = alone.connect(OsdId(1));
+        let mut counts_within = 0;
+        while alone.osd.view().check_bounds().is_ok() {
+            alone.osd.shared.links.osd_mut(link).unwrap().inquiries.read_begins();
+            counts_within += 1;
+            assert!(counts_within <= 65, "no bound is looked at");
+        }
+        assert_eq!(counts_within, 65);
+        alone.osd.shared.links.osd_mut(link).unwrap().inquiries.read_ended();
+        assert_eq!(alone.osd.view().check_bounds(), Ok(()));
+    }
+}

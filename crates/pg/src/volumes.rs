@@ -194,6 +194,7 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::map::{OsdInfo, VolumeInfo};
 
     #[test]
     fn a_fence_of_a_volume_that_no_map_shows_yet_counts_when_one_does() {
@@ -278,5 +279,69 @@ mod tests {
         assert_eq!(std::mem::take(&mut volumes.contradicted), BTreeSet::from([liar]));
         volumes.forget_told(liar);
         assert_eq!(served(&volumes), Some(Generation(2)), "and is served");
+    }
+
+    #[test]
+    fn generations_are_told_in_order_of_volumes_that_were_attached_and_are_there() {
+        let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
+        let info = map.volumes[&VOLUME].clone();
+        for (volume, generation, removed) in [(5, 4, false), (2, 3, false), (9, 0, false), (3, 8, true)] {
+            let info = VolumeInfo { generation: Generation(generation), removed, ..info.clone() };
+            map.volumes.insert(VolumeId(volume), info);
+        }
+        assert!(volumes.heed(&map), "one of them was removed");
+        assert!(volumes.fence(VolumeId(4), Generation(6)));
+        let told = [(1, 1), (2, 3), (4, 6), (5, 4)];
+        let told = told.map(|(volume, generation)| (VolumeId(volume), Generation(generation)));
+        assert_eq!(volumes.generations(), told);
+    }
+
+    #[test]
+    fn a_volume_of_a_pool_that_the_map_does_not_show_stays_what_it_was() {
+        let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
+        let pools = std::mem::take(&mut map.pools);
+        assert!(!volumes.heed(&map) && volumes.get(VOLUME).is_none());
+        map.pools = pools;
+        volumes.heed(&map);
+        map.pools.clear();
+        let info = map.volumes.get_mut(&VOLUME).expect("it is there");
+        (info.bytes, info.removed) = (1, true);
+        assert!(!volumes.heed(&map) && !volumes.is_removed(VOLUME));
+        assert_eq!(volumes.get(VOLUME).map(|state| state.bytes), Some(1 << 30));
+    }
+
+    #[test]
+    fn of_what_several_osds_tell_the_newest_counts_and_nothing_is_kept_of_what_is_vouched_for() {
+        let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
+        volumes.heed(&map);
+        for (link, generation) in [(1, 9), (2, 3), (3, 5), (4, 4), (3, 2), (5, 1)] {
+            assert!(volumes.was_told(LinkId(link), VOLUME, Generation(generation)));
+        }
+        assert!(!volumes.told.contains_key(&LinkId(5)), "whoever connects tells what is known anyway");
+        volumes.forget_told(LinkId(1));
+        assert_eq!(served(&volumes), Some(Generation(5)));
+        map.volumes.get_mut(&VOLUME).expect("it is there").generation = Generation(2);
+        volumes.heed(&map);
+        volumes.forget_told(LinkId(3));
+        assert_eq!(served(&volumes), Some(Generation(4)));
+        let left = BTreeSet::from([2, 4].map(LinkId));
+        assert_eq!(volumes.contradicted, left, "a link that has ended is not to end");
+    }
+
+    #[test]
+    fn who_is_out_may_be_up_and_who_is_out_and_down_is_gone() {
+        let mut map = ClusterMap::default();
+        let (up, out) = (Some(([127, 0, 0, 1], 7000).into()), Admission::OutWhileDown);
+        let osds =
+            [(1, up, Admission::In), (2, None, Admission::In), (3, up, Admission::Out), (4, None, out)];
+        for (osd, address, admission) in osds {
+            map.osds.insert(OsdId(osd), OsdInfo { address, admission, ..OsdInfo::default() });
+        }
+        let volumes = Volumes { map: Arc::new(map), ..Volumes::default() };
+        // The last one was removed.
+        let are = |is: fn(&Volumes, OsdId) -> bool| [1, 2, 3, 4, 5].map(|osd| is(&volumes, OsdId(osd)));
+        assert_eq!(are(Volumes::is_up), [true, false, true, false, false]);
+        assert_eq!(are(Volumes::is_out), [false, false, true, true, true]);
+        assert_eq!(are(Volumes::is_gone), [false, false, false, true, true]);
     }
 }

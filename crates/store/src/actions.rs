@@ -260,3 +260,22 @@ impl Statistics {
         all as f64 / self.client_blocks as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_written_is_told_for_each_block_that_clients_wrote() {
+        let statistics = Statistics {
+            client_blocks: 100,
+            cleaned_blocks: 50,
+            header_blocks: 20,
+            checkpoint_blocks: 30,
+            ..Statistics::default()
+        };
+        assert!((statistics.write_amplification() - 2.0).abs() < 1e-9);
+        let none = Statistics { client_blocks: 0, ..statistics };
+        assert!(none.write_amplification().abs() < 1e-9, "nobody wrote");
+    }
+}

@@ -155,3 +155,145 @@ pub(crate) fn records<'a>(
         Some(view)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{OBJECT_BLOCKS, ObjectKey, Sequence};
+
+    const SECRET: Secret = *b"this one is ours";
+
+    fn record(kind: RecordKind, block_count: u16) -> Record {
+        let record = Record::new(kind, ObjectKey::default(), 0, block_count);
+        Record { sequence: 7u64.into(), ..record }
+    }
+
+    #[test]
+    fn a_record_fits_while_header_and_data_have_room_for_it() {
+        let batch = OpenBatch::new(0, Buffer::new(8 * BLOCK_BYTES));
+        assert_eq!([7, 8].map(|count| batch.fits(RecordKind::Write, count, 8)), [true, false]);
+        // A checksum for each block, in what the header and the record leave of a block.
+        let words = (BLOCK_BYTES - size_of::<BatchHeader>() - size_of::<Record>()) as u16 / 4;
+        assert_eq!([words, words + 1].map(|count| batch.fits(RecordKind::Write, count, 2000)), [true, false]);
+        assert!(batch.fits(RecordKind::Zero, OBJECT_BLOCKS as u16, 1));
+    }
+
+    #[test]
+    fn a_batch_is_half_full_of_data_or_of_records() {
+        let mut batch = OpenBatch::new(0, Buffer::new(8 * BLOCK_BYTES));
+        batch.push(&record(RecordKind::Page, 2), [], &[1; 2 * BLOCK_BYTES]);
+        assert!(!batch.is_half_full(8) && batch.is_half_full(6));
+        batch.push(&record(RecordKind::Page, 1), [], &[1; BLOCK_BYTES]);
+        assert_eq!((batch.is_half_full(8), batch.blocks(), batch.record_count), (true, 4, 2));
+        let mut batch = OpenBatch::new(0, Buffer::new(BLOCK_BYTES));
+        let half = (BLOCK_BYTES / 2 - size_of::<BatchHeader>()) / size_of::<Record>();
+        assert_eq!(size_of::<BatchHeader>() + half * size_of::<Record>(), BLOCK_BYTES / 2);
+        for _ in 0..half {
+            assert!(!batch.is_half_full(8));
+            batch.push(&record(RecordKind::Zero, 1), [], &[]);
+        }
+        assert!(batch.is_half_full(8));
+    }
+
+    /// A batch of two records in memory that is full of ones: a page that ends within a block, and a write.
+    fn sealed() -> (Vec<u8>, BatchHeader) {
+        let mut memory = Buffer::new(4 * BLOCK_BYTES);
+        memory.bytes_mut().unwrap().fill(0xff);
+        let mut batch = OpenBatch::new(0, memory);
+        let page = Record { sequence: 0u64.into(), bytes: 10u32.into(), ..record(RecordKind::Page, 1) };
+        assert_eq!(batch.push(&page, [], &[1; 10]), BLOCK_BYTES);
+        let checksums = [U32::new(5), U32::new(6)];
+        let at = batch.push(&record(RecordKind::Write, 2), [&checksums[..]], &[2; 2 * BLOCK_BYTES]);
+        assert_eq!((at, batch.blocks()), (2 * BLOCK_BYTES, 4));
+        let header = BatchHeader {
+            secret: SECRET,
+            sequence: 9u64.into(),
+            mount: 1u64.into(),
+            durable_through: 8u64.into(),
+            mount_begin: 9u64.into(),
+            ..BatchHeader::default()
+        };
+        let fingerprints = Fingerprints::new(&SECRET);
+        batch.seal(header, &fingerprints);
+        let bytes = batch.buffer.bytes().to_vec();
+        let header = header_of(&bytes, &SECRET).expect("it was just sealed");
+        assert_eq!(header.data_fingerprint.get(), fingerprints.of(&bytes[BLOCK_BYTES..]));
+        (bytes, header)
+    }
+
+    #[test]
+    fn nothing_of_what_the_memory_held_before_gets_to_the_drive() {
+        let (bytes, header) = sealed();
+        assert_eq!((header.record_count.get(), header.data_blocks.get()), (2, 3));
+        let records_end = size_of::<BatchHeader>() + 2 * size_of::<Record>() + 2 * size_of::<U32>();
+        assert!(bytes[records_end..BLOCK_BYTES].iter().all(|byte| *byte == 0));
+        let (page, rest) = bytes[BLOCK_BYTES..].split_at(BLOCK_BYTES);
+        assert_eq!((&page[..10], rest), (&[1; 10][..], &[2; 2 * BLOCK_BYTES][..]));
+        assert!(page[10..].iter().all(|byte| *byte == 0));
+        let views: Vec<_> = records(&bytes, &header).collect();
+        assert_eq!(
+            [0, 1].map(|index| (views[index].kind, views[index].data_index)),
+            [(RecordKind::Page, 0), (RecordKind::Write, 1)]
+        );
+        let words = |index: usize| views[index].tail.iter().map(|word| word.get()).collect::<Vec<_>>();
+        assert_eq!((words(0), words(1)), (vec![], vec![5, 6]));
+        assert_eq!(views[1].record.position().1, Sequence(7));
+    }
+
+    #[test]
+    fn a_block_is_a_header_by_its_magic_its_secret_and_its_checksum() {
+        let (bytes, header) = sealed();
+        assert!(header_of(&bytes, b"and another one!").is_none());
+        assert!(header_of(&bytes[..size_of::<BatchHeader>() - 1], &SECRET).is_none());
+        let with = |magic: u32, secret: Secret, checksum: fn(u32) -> u32| {
+            let mut block = bytes[..BLOCK_BYTES].to_vec();
+            let mut changed = header;
+            (changed.magic, changed.secret) = (magic.into(), secret);
+            block[..size_of::<BatchHeader>()].copy_from_slice(changed.as_bytes());
+            let right = base::crc32c(&block[4..]);
+            block[..4].copy_from_slice(&checksum(right).to_le_bytes());
+            header_of(&block, &SECRET).is_some()
+        };
+        assert!(with(BATCH_MAGIC, SECRET, |right| right));
+        assert!(!with(BATCH_MAGIC + 1, SECRET, |right| right) && !with(BATCH_MAGIC, [0; 16], |right| right));
+        assert!(!with(BATCH_MAGIC, SECRET, |right| right ^ 1));
+    }
+
+    #[test]
+    fn each_field_of_a_header_is_looked_at_and_what_is_wrong_is_said() {
+        let (bytes, header) = sealed();
+        assert_eq!(fault(&bytes, &header), None);
+        let impossible = |header: BatchHeader, what: &'static str| {
+            assert_eq!(fault(&bytes, &header), Some(Fault::Impossible(what)));
+        };
+        for data_blocks in [2u32, 4] {
+            let header = BatchHeader { data_blocks: data_blocks.into(), ..header };
+            impossible(header, "the number of data blocks of the batch");
+        }
+        assert_eq!(fault(&bytes, &BatchHeader { stream: 1, ..header }), None);
+        impossible(BatchHeader { stream: 2, ..header }, "the stream of the batch");
+        impossible(
+            BatchHeader { durable_through: header.sequence, ..header },
+            "what was durable before the batch",
+        );
+        impossible(
+            BatchHeader { mount_begin: 10u64.into(), ..header },
+            "the begin of the mount of the batch",
+        );
+        impossible(BatchHeader { reserved: 1, ..header }, "what is reserved in the header of the batch");
+        // Behind its records the block is full of zeros, which is no kind.
+        let more = BatchHeader { record_count: 3u16.into(), ..header };
+        assert_eq!(fault(&bytes, &more), Some(Fault::UnknownRecord(0)));
+        let mut block = bytes[..BLOCK_BYTES].to_vec();
+        let third = size_of::<BatchHeader>() + 2 * size_of::<Record>() + 2 * size_of::<U32>();
+        block[third] = 99;
+        assert_eq!(fault(&block, &more), Some(Fault::UnknownRecord(99)));
+        // A kind that is known, with more words than there is room for.
+        let cut = record(RecordKind::Push, 1000);
+        block[third..third + size_of::<Record>()].copy_from_slice(cut.as_bytes());
+        assert_eq!(fault(&block, &more), Some(Fault::Impossible("the number of records of the batch")));
+        let beyond = record(RecordKind::Zero, OBJECT_BLOCKS as u16 + 1);
+        block[third..third + size_of::<Record>()].copy_from_slice(beyond.as_bytes());
+        assert_eq!(fault(&block, &more), Some(Fault::Impossible("a record of the batch")));
+    }
+}

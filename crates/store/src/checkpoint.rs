@@ -463,3 +463,266 @@ impl Checkpoint {
         segments.free_all_unused();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{Entry, Index, ObjectIndex};
+    use crate::layout::{Cursor, NO_SEGMENT, SEGMENTS_OFFSET};
+    use crate::pg_log::PgLogs;
+    use crate::segments::SegmentState;
+    use base::{Fingerprints, Sequence};
+    use zerocopy::FromBytes;
+
+    const BLOCKS: u32 = 16;
+
+    /// A store with so many free segments of 16 blocks, and objects of a block each. Its cold stream has so many blocks left, and
+    /// a next segment.
+    fn scene(free: usize, cold_room: u32, objects: u32) -> (Contents, Log, Checkpoint) {
+        let segment_bytes = BLOCKS * BLOCK_BYTES as u32;
+        let mut segments = Segments::new(SEGMENTS_OFFSET + 64 * u64::from(segment_bytes), segment_bytes);
+        for segment in &mut segments.all[64 - free..] {
+            segment.state = SegmentState::Sealed;
+        }
+        segments.free_all_unused();
+        let mut index = Index::default();
+        for object in 0..objects {
+            let entry = Entry { location: segments.location(9, object), crc32c: 0 };
+            index.set(ObjectKey { object, ..ObjectKey::default() }, 0, entry, Sequence(1));
+        }
+        let cursor = |segment: u32, block: u32| Cursor { segment: segment.into(), block: block.into() };
+        let end = LogEnd {
+            sequence: 3u64.into(),
+            cursors: [cursor(0, 0), cursor(1, BLOCKS - cold_room)],
+            next_segment: [NO_SEGMENT, 3].map(Into::into),
+            ..LogEnd::default()
+        };
+        let options = Options {
+            batch_bytes_max: 8 * BLOCK_BYTES,
+            checkpoint_interval_bytes: Some(100 * BLOCK_BYTES as u64),
+            ..Options::default()
+        };
+        let superblock = Superblock::empty();
+        let fingerprints = Fingerprints::new(&superblock.secret);
+        let log = Log::new(end, &superblock, fingerprints, &segments, &options, 0, false);
+        let checkpoint = Checkpoint::new(superblock, &segments, &options);
+        (Contents { index, logs: PgLogs::new(16), segments }, log, checkpoint)
+    }
+
+    fn advance(
+        checkpoint: &mut Checkpoint,
+        is_last: bool,
+        contents: &mut Contents,
+        log: &mut Log,
+    ) -> Result<Vec<Action>, String> {
+        let mut actions = Vec::new();
+        checkpoint.advance(is_last, &mut Turn { contents, log, actions: &mut actions })?;
+        Ok(actions)
+    }
+
+    #[test]
+    fn the_log_between_checkpoints_is_as_long_as_its_drive_is_large_within_bounds() {
+        let interval_bytes = |device_bytes: u64, segment_bytes: u32, given: Option<u64>| {
+            let superblock = Superblock { device_bytes: device_bytes.into(), ..Superblock::empty() };
+            let segments = Segments::new(SEGMENTS_OFFSET + u64::from(segment_bytes), segment_bytes);
+            let options = Options { checkpoint_interval_bytes: given, ..Options::default() };
+            Checkpoint::new(superblock, &segments, &options).interval_blocks * BLOCK_BYTES as u64
+        };
+        assert_eq!(interval_bytes(256 << 20, 4 << 20, None), 32 << 20, "eight segments");
+        assert_eq!(interval_bytes(64 << 30, 64 << 20, None), 2 << 30);
+        assert_eq!(interval_bytes(4 << 40, 64 << 20, None), INTERVAL_BYTES_MAX);
+        assert_eq!(interval_bytes(4 << 40, 3 << 30, None), 24 << 30, "of large segments eight too");
+        assert_eq!(interval_bytes(4 << 40, 64 << 20, Some(1 << 20)), 1 << 20);
+    }
+
+    #[test]
+    fn a_checkpoint_begins_when_the_log_is_long_or_when_one_is_wanted_and_there_is_news() {
+        let begins = |change: &dyn Fn(&mut Checkpoint, &mut Log), is_last| {
+            let (mut contents, mut log, mut checkpoint) = scene(20, 16, 1);
+            change(&mut checkpoint, &mut log);
+            advance(&mut checkpoint, is_last, &mut contents, &mut log).unwrap();
+            assert_eq!(checkpoint.begun_at, if checkpoint.is_idle() { 0 } else { 100 });
+            assert!(!(checkpoint.is_renewal || checkpoint.is_wanted) || checkpoint.is_idle());
+            !checkpoint.is_idle()
+        };
+        let with = |appended: u64, durable: u64| {
+            move |checkpoint: &mut Checkpoint, log: &mut Log| {
+                (log.appended_blocks, log.durable.sequence) = (appended, durable.into());
+                (checkpoint.begun_at, checkpoint.superblock.covers) = (0, 5u64.into());
+            }
+        };
+        let wanted = |durable: u64| {
+            move |checkpoint: &mut Checkpoint, log: &mut Log| {
+                with(100, durable)(checkpoint, log);
+                checkpoint.interval_blocks = 1000;
+                checkpoint.want();
+            }
+        };
+        assert!(!begins(&with(99, 6), false) && begins(&with(100, 6), false));
+        assert!(!begins(&wanted(5), false), "there is no news");
+        assert!(begins(&wanted(6), false));
+        let idle = |checkpoint: &mut Checkpoint, log: &mut Log| {
+            with(100, 6)(checkpoint, log);
+            checkpoint.interval_blocks = 1000;
+        };
+        assert!(!begins(&idle, false) && begins(&idle, true));
+        let renewed = |checkpoint: &mut Checkpoint, log: &mut Log| {
+            idle(checkpoint, log);
+            log.durable.sequence = 5u64.into();
+            checkpoint.renew();
+            assert!(!checkpoint.is_all_of(5));
+        };
+        assert!(begins(&renewed, false), "there is no news, and it is to be written nevertheless");
+        let (.., mut checkpoint) = scene(20, 16, 1);
+        checkpoint.superblock.covers = 5u64.into();
+        assert_eq!([5, 6].map(|sequence| checkpoint.is_all_of(sequence)), [true, false]);
+    }
+
+    #[test]
+    fn a_root_may_be_as_large_as_superblocks_can_point_to_and_no_larger() {
+        for objects in [1, 5] {
+            let root_bytes = (size_of::<RootHeader>() + objects * size_of::<RootObject>()) as u64;
+            for (bytes_max, fits) in [(root_bytes, true), (root_bytes - 1, false)] {
+                let (mut contents, mut log, mut checkpoint) = scene(20, 16, objects as u32);
+                log.root_bytes_max = bytes_max;
+                let result = advance(&mut checkpoint, true, &mut contents, &mut log);
+                assert_eq!(result.is_ok(), fits, "{result:?}");
+                if let Err(reason) = result {
+                    let told = format!("{objects} objects and 0 placement groups");
+                    assert!(reason.contains(&told) && reason.contains(&root_bytes.to_string()), "{reason}");
+                } else {
+                    // A page each, with the root behind them, each in blocks of its own.
+                    assert_eq!(checkpoint.blocks, objects as u64 + 1);
+                    assert_eq!(checkpoint.phase, Phase::RootSealed(log.cold_sequence));
+                    assert_eq!(contents.segments.pages_blocks, objects as u64 + 1);
+                    assert!(contents.index.iter().all(|(_, object)| !object.is_dirty));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_written_anew_unless_all_is_to_be() {
+        for (is_renewal, pages) in [(false, 2), (true, 4)] {
+            let (mut contents, mut log, mut checkpoint) = scene(20, 16, 3);
+            let location = contents.segments.location(9, 5).into();
+            let page = Piece { location, bytes: 7u32.into(), ..Piece::default() };
+            for object in contents.index.objects_mut() {
+                (object.is_dirty, object.page) = (false, Some(page));
+            }
+            // One that changed, and one that was never written.
+            let key = |object| ObjectKey { object, ..ObjectKey::default() };
+            contents.index.get_mut(&key(1)).unwrap().is_dirty = true;
+            assert!(contents.index.insert(key(7), ObjectIndex::default()));
+            if is_renewal {
+                checkpoint.renew();
+            }
+            checkpoint.begin(&contents, &log);
+            assert_eq!(checkpoint.queue.len(), pages);
+            // The last is written first.
+            assert!(checkpoint.queue.is_sorted_by(|one, next| one > next));
+            assert!(advance(&mut checkpoint, false, &mut contents, &mut log).is_ok());
+            let replaced = checkpoint.replaced().filter(|piece| piece.location == page.location).count();
+            assert_eq!(replaced, pages - 1, "their old pages go once it is complete");
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_waits_for_room_that_cleaning_needs_unless_there_is_nothing_to_clean() {
+        let (mut contents, mut log, mut checkpoint) = scene(0, 1, 2);
+        for _ in 0..2 {
+            let actions = advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+            assert!(actions.is_empty() && checkpoint.waits_for_room() && !checkpoint.is_idle());
+        }
+        checkpoint.take_last();
+        let actions = advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+        assert!(!actions.is_empty() && !checkpoint.waits_for_room());
+        // That was for this one only.
+        log.appended_blocks = 9;
+        checkpoint.want();
+        checkpoint.begin(&contents, &log);
+        assert!(!checkpoint.may_take_last && !checkpoint.is_wanted && checkpoint.begun_at == 9);
+        // While cleaning reads what it appends next, nothing else is.
+        let (mut contents, mut log, mut checkpoint) = scene(20, 16, 2);
+        log.cold_is_reserved = true;
+        let actions = advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+        assert!(actions.is_empty() && checkpoint.phase == Phase::Pages && !checkpoint.waits_for_room());
+        log.cold_is_reserved = false;
+        assert!(!advance(&mut checkpoint, true, &mut contents, &mut log).unwrap().is_empty());
+    }
+
+    #[test]
+    fn pages_that_go_while_the_root_is_written_are_needed_by_it_and_go_with_the_next_one() {
+        let (mut contents, _, mut checkpoint) = scene(20, 16, 1);
+        let segments = &mut contents.segments;
+        let piece = |block: u32, segments: &Segments| Piece {
+            location: segments.location(9, block).into(),
+            bytes: (BLOCK_BYTES as u32).into(),
+            ..Piece::default()
+        };
+        for block in 0..5 {
+            let placed = piece(block, segments);
+            segments.piece_was_placed(&placed);
+        }
+        let phases = [Phase::Idle, Phase::Pages, Phase::Root, Phase::RootSealed(9), Phase::Superblock(0)];
+        for (block, phase) in (0..).zip(phases) {
+            checkpoint.phase = phase;
+            checkpoint.page_was_replaced(piece(block, segments));
+        }
+        assert_eq!(checkpoint.replaced().count(), 5);
+        let mut actions = Vec::new();
+        assert!(!checkpoint.superblocks_are_at_rest());
+        checkpoint.superblock.covers = 8u64.into();
+        checkpoint.superblock_was_written(segments, &mut actions);
+        assert!(matches!(actions[..], [Action::Flush { token: FLUSH_SUPERBLOCK }]));
+        checkpoint.superblock_was_flushed(segments, &mut actions);
+        let [_, Action::Write { token, offset, length, .. }] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!((*token, *offset, *length), (TOKEN_SUPERBLOCK | 1, SUPERBLOCK_OFFSETS[1], BLOCK_BYTES));
+        assert_eq!((segments.pages_blocks, segments.covers), (5, 0), "the first copy may be damaged yet");
+        // Without a cache what is written is durable.
+        checkpoint.needs_flush = false;
+        checkpoint.superblock_was_written(segments, &mut actions);
+        assert!(actions.len() == 2 && checkpoint.is_idle() && checkpoint.superblocks_are_at_rest());
+        let left: Vec<u32> = checkpoint.replaced().map(|piece| piece.location.get()).collect();
+        assert_eq!(left, [2, 3, 4].map(|block| segments.location(9, block)));
+        assert_eq!((segments.pages_blocks, segments.covers), (3, 8));
+        checkpoint.phase = Phase::Superblock(1);
+        checkpoint.superblock_was_flushed(segments, &mut actions);
+        assert_eq!((checkpoint.replaced().count(), segments.pages_blocks), (0, 0));
+    }
+
+    #[test]
+    fn a_superblock_is_written_once_the_whole_root_is_durable_and_points_to_it() {
+        let (mut contents, mut log, mut checkpoint) = scene(20, 16, 2);
+        let before = Piece { location: contents.segments.location(9, 5).into(), ..Piece::default() };
+        (checkpoint.superblock.root[0], checkpoint.superblock.root_pieces) = (before, 1u32.into());
+        advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+        let root = log.cold_sequence;
+        let mut actions = Vec::new();
+        checkpoint.became_durable(root - 1, &mut actions);
+        assert!(actions.is_empty());
+        checkpoint.became_durable(root, &mut actions);
+        let [Action::Write { token, offset, buffer, .. }] = &actions[..] else { panic!("{actions:?}") };
+        assert_eq!((*token, *offset), (TOKEN_SUPERBLOCK, SUPERBLOCK_OFFSETS[0]));
+        let (written, _) = Superblock::read_from_prefix(buffer.bytes()).unwrap();
+        assert_eq!(written.crc32c.get(), crc32c(&written.as_bytes()[4..]), "it is sealed");
+        let [piece] = written.pieces() else { panic!("{:?}", written.pieces()) };
+        let root_bytes = size_of::<RootHeader>() + 2 * size_of::<RootObject>();
+        assert_eq!((piece.bytes.get() as usize, piece.crc32c.get()), (root_bytes, crc32c(&checkpoint.root)));
+        // Behind two pages and their header, and its own.
+        assert_eq!(piece.location.get(), contents.segments.location(1, 4));
+        assert_eq!((written.covers.get(), written.sequence.get()), (3, 1));
+        let replaced: Vec<u32> = checkpoint.replaced().map(|piece| piece.location.get()).collect();
+        assert_eq!(replaced, [before.location.get()]);
+        // It says how far the groups' logs are ahead of what it covers.
+        log.durable.sequence = 8u64.into();
+        contents.logs.note_modulus(base::PgId::default(), 1);
+        checkpoint.make_root(&contents, 8);
+        let groups = &checkpoint.root[root_bytes..];
+        let (group, _) = RootGroup::read_from_prefix(groups).unwrap();
+        assert_eq!((group.batches_ahead.get(), groups.len()), (5, size_of::<RootGroup>()));
+        let (header, _) = RootHeader::read_from_prefix(&checkpoint.root).unwrap();
+        assert_eq!((header.object_count.get(), header.group_count.get()), (2, 1));
+        assert_eq!(header.end.sequence.get(), 3);
+    }
+}

@@ -425,7 +425,7 @@ mod tests {
     use crate::index::{Entry, Index, ObjectIndex};
     use crate::layout::{Cursor, LogEnd, NO_SEGMENT, Piece, SEGMENTS_OFFSET, Superblock};
     use crate::pg_log::PgLogs;
-    use base::{Fingerprints, Sequence};
+    use base::{Buffer, Fingerprints, Sequence};
 
     const BLOCKS: u32 = 256;
 
@@ -473,6 +473,13 @@ mod tests {
             assert!(cleaner.pace_allows(0, segments, &log, false));
             assert_eq!(cleaner.credit, 4 * i64::from(PIECE_BLOCKS), "that is no licence for ever");
         }
+        // All but a block of a full segment is to be kept.
+        let (mut contents, mut log, _) = store_with(9);
+        (contents.segments.all[0].live, contents.segments.all[0].pages) = (BLOCKS, 1);
+        clients_write(&mut log, 1, &contents.segments);
+        let mut cleaner = Cleaner::default();
+        assert!(cleaner.pace_allows(0, &contents.segments, &log, false));
+        assert_eq!(cleaner.credit, (i64::from(BLOCKS) - 1) * 4 / 6);
     }
 
     #[test]
@@ -483,6 +490,10 @@ mod tests {
         assert!(cleaner.pace_allows(0, &contents.segments, &log, true));
         cleaner.grant(1);
         assert!(cleaner.pace_allows(0, &contents.segments, &log, false));
+        cleaner.grant(2);
+        assert_eq!(cleaner.idle_budget, 12);
+        cleaner.grant(1 << 30);
+        assert_eq!(cleaner.idle_budget, IDLE_BUDGET_MAX, "it comes to rest");
         cleaner.idle_budget = 0;
         clients_write(&mut log, 0, &contents.segments);
         assert!(!cleaner.pace_allows(0, &contents.segments, &log, false));
@@ -519,6 +530,9 @@ mod tests {
         assert_eq!([246, 247].map(|live| chosen(5, true, &[(live, 0, 7)])), [Some(0), None]);
         // Where nothing else is free, only what needs no checkpoint before it is free.
         assert_eq!(chosen(0, true, &[(128, 0, 7), (128, 1, 0), (200, 0, 0)]), Some(2));
+        // What is rewritten soon is left alone, but not what would give much more.
+        assert_eq!(chosen(8, true, &[(100, 0, 1), (10, 0, 57)]), Some(1));
+        assert_eq!(chosen(8, true, &[(200, 0, 100), (100, 0, 100)]), Some(1));
         // While nothing else is to do, for tidiness.
         assert_eq!([128, 129].map(|live| chosen(8, false, &[(live, 0, 7)])), [Some(0), None]);
         assert_eq!(chosen(8, false, &[(100, 1, 7)]), None);
@@ -544,6 +558,197 @@ mod tests {
         is_full(&mut contents, 6, 0);
         assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
         assert_eq!((cleaner.victim, cleaner.idle_budget), (Some(5), -i64::from(PIECE_BLOCKS)));
+    }
+
+    #[test]
+    fn clients_that_want_for_room_have_a_checkpoint_written_for_each_segment_that_waits_for_it() {
+        for (free, waiting, is_busy, budget) in
+            [(5, 1, true, -64), (5, 0, true, 0), (6, 1, true, 0), (5, 1, false, 9), (6, 5, true, -64)]
+        {
+            let (mut contents, mut log, mut checkpoint) = store_with(free);
+            if is_busy {
+                clients_write(&mut log, 1, &contents.segments);
+            }
+            for segment in &mut contents.segments.all[..waiting] {
+                (segment.state, segment.last_sequence) = (SegmentState::Sealed, 7);
+            }
+            let mut cleaner = Cleaner { idle_budget: if is_busy { 0 } else { 9 }, ..Cleaner::default() };
+            assert!(!cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+            assert_eq!(cleaner.idle_budget, budget, "{free} {waiting} {is_busy}");
+        }
+    }
+
+    #[test]
+    fn a_victim_is_begun_at_its_begin_and_is_none_that_a_batch_is_on_its_way_to() {
+        let (mut contents, log, mut checkpoint) = store_with(8);
+        for (segment, in_flight) in [(0, 1), (1, 0)] {
+            let segment = &mut contents.segments.all[segment];
+            (segment.state, segment.live) = (SegmentState::Sealed, 9);
+            segment.in_flight = in_flight;
+        }
+        let mut cleaner = Cleaner { position: 9, drained_with: Some(1), ..Cleaner::default() };
+        cleaner.data_done = Some(3);
+        // Who is left alone comes to rest.
+        assert!(!cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        cleaner.idle_budget = 1;
+        assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        assert_eq!(cleaner.victim, Some(1));
+        assert_eq!((cleaner.position, cleaner.data_done, cleaner.drained_with), (0, None, None));
+    }
+
+    const NOTHING: [(u32, u32); 0] = [];
+
+    /// The reads that the next step of cleaning issues: the block that they begin with, and how many.
+    fn step(
+        cleaner: &mut Cleaner,
+        (contents, log, checkpoint): (&mut Contents, &mut Log, &mut Checkpoint),
+    ) -> Vec<(u32, u32)> {
+        let mut actions = Vec::new();
+        cleaner.advance(checkpoint, &mut Turn { contents, log, actions: &mut actions });
+        let reads = actions.into_iter().map(|action| match action {
+            Action::Read { token: 0, offset, length } => {
+                ((offset / BLOCK_BYTES as u64) as u32, (length / BLOCK_BYTES) as u32)
+            }
+            other => panic!("{other:?}"),
+        });
+        reads.collect()
+    }
+
+    fn read_ended(cleaner: &mut Cleaner, contents: &mut Contents, log: &mut Log) -> Option<u32> {
+        cleaner.read_ended(&mut Turn { contents, log, actions: &mut Vec::new() })
+    }
+
+    #[test]
+    fn a_victim_is_read_piece_by_piece_and_what_is_still_live_at_its_end_stays_where_it_is() {
+        let (mut contents, mut log, mut checkpoint) = store_with(9);
+        clients_write(&mut log, 500, &contents.segments);
+        let segment = &mut contents.segments.all[3];
+        (segment.state, segment.live, segment.written) = (SegmentState::Sealed, 10, 100);
+        let begin = contents.segments.location(3, 0);
+        let mut cleaner = Cleaner::default();
+        // Something is in the cold batch yet.
+        *log.open_cold() = log.slots.take();
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
+        let batch = log.open_cold().take().unwrap();
+        log.slots.give_back(batch);
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [(begin, 64)]);
+        assert_eq!((contents.segments.all[3].pins, log.cold_is_reserved), (1, true));
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING, "one at a time");
+        assert_eq!(read_ended(&mut cleaner, &mut contents, &mut log), Some(3));
+        assert_eq!((contents.segments.all[3].pins, log.cold_is_reserved), (0, false));
+        cleaner.position = 64;
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [(begin + 64, 36)]);
+        read_ended(&mut cleaner, &mut contents, &mut log);
+        // All of it was read, and what was moved is durable with that batch.
+        (cleaner.position, log.cold_sequence) = (100, 5);
+        for durable in [0u64, 4] {
+            log.durable.sequence = durable.into();
+            assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
+            assert_eq!((cleaner.victim, cleaner.drained_with), (Some(3), Some(5)));
+        }
+        log.durable.sequence = 5u64.into();
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
+        assert_eq!(contents.segments.all[3].state, SegmentState::Quarantined);
+        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
+    }
+
+    #[test]
+    fn while_enough_is_free_a_victim_is_brought_to_its_end_and_no_other_is_chosen() {
+        let (mut contents, mut log, mut checkpoint) = store_with(10);
+        clients_write(&mut log, 500, &contents.segments);
+        let segment = &mut contents.segments.all[3];
+        (segment.state, segment.live) = (SegmentState::Sealed, 10);
+        let mut cleaner = Cleaner::default();
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
+        assert_eq!((cleaner.foreground_seen, cleaner.credit), (log.client_blocks, 0), "that is no debt");
+        log.client_blocks += 500;
+        cleaner.victim = Some(3);
+        let begin = contents.segments.location(3, 0);
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [(begin, 64)]);
+        read_ended(&mut cleaner, &mut contents, &mut log);
+        // A victim of which nothing is live any more was freed meanwhile.
+        contents.segments.all[3].state = SegmentState::Free;
+        cleaner.drained_with = Some(7);
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
+        assert_eq!((cleaner.victim, cleaner.drained_with), (None, None));
+        assert_eq!(read_ended(&mut cleaner, &mut contents, &mut log), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_where_it_is_and_is_counted() {
+        let (mut contents, mut log, _) = store_with(8);
+        let segment = &mut contents.segments.all[3];
+        (segment.state, segment.live) = (SegmentState::Sealed, 10);
+        let mut cleaner = Cleaner { victim: Some(3), drained_with: Some(1), ..Cleaner::default() };
+        let mut turn = Turn { contents: &mut contents, log: &mut log, actions: &mut Vec::new() };
+        cleaner.take_piece(3, Err(DeviceError("no".to_owned())), &mut turn);
+        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
+        assert_eq!(contents.segments.all[3].state, SegmentState::Quarantined);
+        // One of which nothing is left is free instead.
+        let segment = &mut contents.segments.all[4];
+        (segment.state, segment.live) = (SegmentState::Sealed, 0);
+        (cleaner.victim, cleaner.drained_with) = (Some(4), Some(1));
+        cleaner.end_victim(&mut contents.segments);
+        assert_eq!(contents.segments.all[4].state, SegmentState::Sealed);
+        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
+    }
+
+    #[test]
+    fn what_is_live_of_a_batch_is_found_in_runs_of_what_lies_together() {
+        let (mut contents, ..) = store_with(8);
+        let (secret, key) = ([0; 16], ObjectKey::default());
+        let data = vec![1; 43 * BLOCK_BYTES];
+        let checksum = U32::new(crc32c(&data[..BLOCK_BYTES]));
+        let mut batch = OpenBatch::new(0, Buffer::new(44 * BLOCK_BYTES));
+        // The second write goes on where the first one ends, in the object and on the drive.
+        for (kind, first_block, count) in
+            [(RecordKind::Write, 100, 40), (RecordKind::Zero, 7, 9), (RecordKind::Write, 140, 3)]
+        {
+            let record = Record { sequence: 1u64.into(), ..Record::new(kind, key, first_block, count) };
+            let blocks = kind.data_blocks(count) as usize;
+            batch.push(&record, [&vec![checksum; blocks][..]], &data[..blocks * BLOCK_BYTES]);
+        }
+        let header = BatchHeader { secret, sequence: 1u64.into(), ..BatchHeader::default() };
+        batch.seal(header, &Fingerprints::new(&secret));
+        let block = batch.buffer.bytes()[..BLOCK_BYTES].to_vec();
+        let header = header_of(&block, &secret).unwrap();
+        let begin = contents.segments.location(5, 1);
+        for number in 0..43 {
+            let entry = Entry { location: begin + number, crc32c: checksum.get() };
+            contents.index.set(key, 100 + number as u16, entry, Sequence(1));
+        }
+        // The record of each run, its first block, how many, where, its first checksum, and whether it is damaged.
+        let runs = |contents: &Contents, done: u32, count: u32, data: &[u8], blocks_max: u32| {
+            let (mut cleaner, here) = (Cleaner::default(), begin + done);
+            cleaner.find_runs((&header, &block), (done, count), (here, data), contents, blocks_max);
+            let told = cleaner.scratch_runs.iter().map(|run| {
+                let at = run.location - begin;
+                (run.record, run.first_block, run.block_count, at, run.tail_index, run.is_damaged)
+            });
+            told.collect::<Vec<_>>()
+        };
+        // A batch takes a run of half its blocks, whatever is in it already.
+        let eight = |at: u16| (0, 100 + at, 8, at.into(), at.into(), false);
+        let expected: Vec<(usize, u16, u16, u32, usize, bool)> =
+            [0, 8, 16, 24, 32].map(eight).into_iter().chain([(2, 140, 3, 40, 0, false)]).collect();
+        assert_eq!(runs(&contents, 0, 43, &data, 16), expected);
+        // One was written elsewhere, and one is damaged.
+        contents.index.set(key, 110, Entry { location: 7, crc32c: 7 }, Sequence(2));
+        let mut damaged = data.clone();
+        damaged[20 * BLOCK_BYTES] = 2;
+        assert_eq!(
+            runs(&contents, 0, 43, &damaged, 64),
+            [
+                (0, 100, 10, 0, 0, false),
+                (0, 111, 9, 11, 11, false),
+                (0, 120, 1, 20, 20, true),
+                (0, 121, 19, 21, 21, false),
+                (2, 140, 3, 40, 0, false)
+            ]
+        );
+        // Of what was read there are these only.
+        let piece = &damaged[10 * BLOCK_BYTES..15 * BLOCK_BYTES];
+        assert_eq!(runs(&contents, 10, 5, piece, 64), [(0, 111, 4, 11, 11, false)]);
     }
 
     const SEGMENTS: u64 = 32;

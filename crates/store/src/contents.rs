@@ -126,3 +126,149 @@ impl Contents {
 fn changed_at(words: &[U32]) -> Sequence {
     Sequence(u64::from(words[1].get()) << 32 | u64::from(words[0].get()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Record, SEGMENTS_OFFSET};
+    use base::log_entry::{MEND, REPAIR};
+    use base::{BLOCK_BYTES, PgId, PoolId, VolumeId};
+
+    const BLOCKS: u32 = 16;
+    const PG: PgId = PgId { pool: PoolId(1), index: 1 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VolumeId(3), object: 4 };
+
+    fn contents() -> Contents {
+        let bytes = BLOCKS * BLOCK_BYTES as u32;
+        let segments = Segments::new(SEGMENTS_OFFSET + 8 * u64::from(bytes), bytes);
+        Contents { index: Index::default(), logs: PgLogs::new(16), segments }
+    }
+
+    /// A record of a place in the group's order, of no blocks.
+    fn place(kind: RecordKind, modulus: u32, sequence: u64) -> Record {
+        let record = Record::new(kind, ObjectKey { pg: PG, object: modulus, ..ObjectKey::default() }, 0, 0);
+        Record { sequence: sequence.into(), ..record }
+    }
+
+    fn blocks(kind: RecordKind, first_block: u16, block_count: u16, sequence: u64) -> Record {
+        Record { sequence: sequence.into(), ..Record::new(kind, KEY, first_block, block_count) }
+    }
+
+    fn view(record: Record, tail: &[U32]) -> RecordView<'_> {
+        let kind = RecordKind::from_number(record.kind).unwrap();
+        assert!(record.is_possible(kind) && tail.len() == kind.tail_words(record.block_count.get()));
+        RecordView { kind, record, tail, data_index: 2 }
+    }
+
+    /// Where the data of such a view lies.
+    fn at(segments: &Segments, number: u32) -> u32 {
+        segments.location(3, 1) + 2 + number
+    }
+
+    fn apply(contents: &mut Contents, record: Record, tail: &[u32]) {
+        let tail: Vec<U32> = tail.iter().copied().map(U32::new).collect();
+        let (key, data_location) = (record.key(), contents.segments.location(3, 1));
+        assert!(contents.apply(&view(record, &tail), key, data_location).is_none());
+    }
+
+    #[test]
+    fn a_split_is_impossible_if_anything_is_there_that_would_be_split_off() {
+        let is_impossible = |contents: &Contents, record| contents.is_impossible_split(&view(record, &[]));
+        let split = place(RecordKind::Split, 4, 0);
+        let child = PgId { index: 3, ..PG };
+        let mut with_log = contents();
+        assert!(!is_impossible(&with_log, split));
+        with_log.logs.note_modulus(PG, 2);
+        assert!(!is_impossible(&with_log, split));
+        with_log.logs.note_modulus(child, 4);
+        assert!(is_impossible(&with_log, split) && !is_impossible(&with_log, place(RecordKind::Mark, 4, 1)));
+        // It was done before, and that is why.
+        with_log.logs.note_modulus(PG, 4);
+        assert!(!is_impossible(&with_log, split));
+        let mut with_object = contents();
+        let key = ObjectKey { pg: child, ..KEY };
+        with_object.index.set(key, 0, Entry { location: 0, crc32c: 0 }, Sequence(1));
+        assert!(is_impossible(&with_object, split));
+    }
+
+    #[test]
+    fn what_a_learner_is_given_changed_when_each_block_of_it_did() {
+        let mut contents = contents();
+        // Checksums, and then of each block when it changed, the low half first.
+        apply(&mut contents, blocks(RecordKind::Push, 7, 3, 0), &[11, 12, 13, 5, 0, 6, 1, 7, 1 << 16]);
+        let object = contents.index.get(&KEY).unwrap();
+        let entry = |number: u32| Entry { location: at(&contents.segments, number), crc32c: 11 + number };
+        assert_eq!([7, 8, 9].map(|block| object.get(block)), [0, 1, 2].map(|number| Some(entry(number))));
+        assert_eq!(object.last_changed(), Sequence(1 << 48 | 7));
+        assert!(object.changed(8).unwrap() >= Sequence(1 << 32 | 6));
+        let mut contents = self::contents();
+        apply(&mut contents, blocks(RecordKind::Push, 7, 2, 0), &[11, 12, 5, 1, 9, 1]);
+        let object = contents.index.get(&KEY).unwrap();
+        let changed = [7, 8].map(|block| object.exactly_changed(block));
+        assert_eq!(changed, [5, 9].map(|low| Some(Sequence(1 << 32 | low))));
+        assert_eq!(contents.segments.all[3].live, 2);
+        assert_eq!(contents.logs.position(PG), None, "no log tells of it");
+    }
+
+    #[test]
+    fn what_is_written_zeroed_moved_and_mended_is_counted_where_it_lies() {
+        let mut contents = contents();
+        let live = |contents: &Contents| [2, 3].map(|segment: usize| contents.segments.all[segment].live);
+        let elsewhere = contents.segments.location(2, 5);
+        contents.index.set(KEY, 7, Entry { location: elsewhere, crc32c: 9 }, Sequence(1));
+        contents.index.set(KEY, 8, Entry { location: elsewhere + 1, crc32c: 9 }, Sequence(1));
+        contents.segments.all[2].live = 2;
+        // One that lies where it was read, and one that was written meanwhile.
+        let words = [9, 9, elsewhere, elsewhere + 7];
+        apply(&mut contents, blocks(RecordKind::Relocate, 7, 2, 0), &words);
+        assert_eq!(live(&contents), [1, 1]);
+        assert_eq!(contents.index.entry(&KEY, 7).unwrap().location, at(&contents.segments, 0));
+        apply(&mut contents, blocks(RecordKind::Zero, 100, 1, 0), &[]);
+        assert_eq!(contents.logs.position(PG), None, "neither has a place in the order");
+        apply(&mut contents, blocks(RecordKind::Write, 8, 1, 2), &[5]);
+        assert_eq!((live(&contents), contents.index.block_count), ([0, 2], 2));
+        let mend = blocks(RecordKind::Write, 8, 1, 3).with_origin(MEND | REPAIR);
+        apply(&mut contents, mend, &[5]);
+        assert_eq!(contents.index.get(&KEY).unwrap().exactly_changed(8), Some(Sequence(2)));
+        assert_eq!((live(&contents), contents.logs.position(PG).unwrap().1), ([0, 2], Sequence(3)));
+        apply(&mut contents, blocks(RecordKind::Write, 8, 1, 4), &[6]);
+        assert_eq!(contents.index.get(&KEY).unwrap().exactly_changed(8), Some(Sequence(4)));
+        apply(&mut contents, blocks(RecordKind::Zero, 8, 1, 0), &[]);
+        assert_eq!((live(&contents), contents.logs.position(PG).unwrap().1), ([0, 1], Sequence(4)));
+        apply(&mut contents, blocks(RecordKind::Entry, 0, 9, 6), &[]);
+        assert_eq!((live(&contents), contents.logs.position(PG).unwrap().1), ([0, 1], Sequence(6)));
+    }
+
+    #[test]
+    fn places_in_a_groups_order_begin_its_log_end_its_catching_up_and_say_that_it_is_left() {
+        let mut contents = contents();
+        let of = |contents: &Contents| {
+            let log = &contents.logs.groups[&PG];
+            (log.is_incomplete, log.begins.0, log.entries.len(), log.held.len(), log.modulus)
+        };
+        // It tells that the member is in sync, and has no place.
+        apply(&mut contents, place(RecordKind::Mark, 0, 0), &[]);
+        assert_eq!(of(&contents), (false, 0, 0, 0, 0));
+        apply(&mut contents, place(RecordKind::Mark, 2, 3), &[]);
+        assert_eq!(of(&contents), (false, 0, 1, 0, 2));
+        apply(&mut contents, place(RecordKind::Join, 2, 9), &[]);
+        assert_eq!(of(&contents), (true, 10, 1, 1, 2));
+        apply(&mut contents, place(RecordKind::Join, 0, 0), &[]);
+        assert_eq!(of(&contents), (true, 1, 1, 0, 2));
+        apply(&mut contents, place(RecordKind::Join, 0, 20), &[]);
+        let reached = Record::new(RecordKind::Reached, KEY, 0, 0);
+        apply(&mut contents, reached, &[]);
+        assert_eq!(contents.logs.groups[&PG].reached, Some((VolumeId(3), 4)));
+        assert_eq!(contents.logs.position(PG).unwrap().1, Sequence(20));
+        apply(&mut contents, place(RecordKind::Mark, 0, 0), &[]);
+        assert_eq!(of(&contents), (false, 21, 1, 0, 2));
+        // Its objects are split too, once.
+        for _ in 0..2 {
+            apply(&mut contents, place(RecordKind::Split, 4, 0), &[]);
+            assert_eq!(contents.logs.groups.len(), 2);
+        }
+        let pool = ObjectKey { pg: PgId { index: 0, ..PG }, ..ObjectKey::default() };
+        apply(&mut contents, Record::new(RecordKind::Forget, pool, 0, 0), &[]);
+        assert_eq!(contents.logs.groups.len(), 0);
+    }
+}

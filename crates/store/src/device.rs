@@ -34,3 +34,59 @@ pub trait Device {
     /// When that cannot be promised.
     fn flush(&mut self) -> Result<(), DeviceError>;
 }
+
+/// A drive in memory, of any size: where nothing was written are zeros.
+#[cfg(test)]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) bytes: u64,
+    /// What was written, by blocks.
+    blocks: std::collections::BTreeMap<u64, Vec<u8>>,
+    /// Where something was written, in order; `None` for a flush.
+    pub(crate) done: Vec<Option<u64>>,
+}
+
+#[cfg(test)]
+impl Memory {
+    pub(crate) fn new(bytes: u64) -> Memory {
+        Memory { bytes, ..Memory::default() }
+    }
+}
+
+#[cfg(test)]
+impl Device for Memory {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_ahead_bytes(&self) -> usize {
+        16 * base::BLOCK_BYTES
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        if offset + into.len() as u64 > self.bytes {
+            return Err(DeviceError(format!("there is no {offset}")));
+        }
+        for (number, block) in (offset / base::BLOCK_BYTES as u64..).zip(into.chunks_mut(base::BLOCK_BYTES)) {
+            match self.blocks.get(&number) {
+                Some(bytes) => block.copy_from_slice(bytes),
+                None => block.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        assert!(offset + data.len() as u64 <= self.bytes, "there is no {offset}");
+        self.done.push(Some(offset));
+        for (number, block) in (offset / base::BLOCK_BYTES as u64..).zip(data.chunks(base::BLOCK_BYTES)) {
+            self.blocks.insert(number, block.to_vec());
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        self.done.push(None);
+        Ok(())
+    }
+}

@@ -10,7 +10,7 @@ use crate::layout::{
     RootObject, Superblock,
 };
 use crate::superblock;
-use base::{BLOCK_BYTES, Epoch, Fingerprints, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, Epoch, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SUPERBLOCK: &[u8] = include_bytes!("../fixtures/superblock.bin");
@@ -109,6 +109,9 @@ fn a_checkpoint_of_format_4() {
     // Whole, and of 64 groups.
     assert_eq!((group.flags.get(), entries.len()), (64 << 8, 54));
     assert_eq!((group.log_started.get(), group.doubt_count.get(), group.held_count.get()), (0, 0, 0));
+    for entry in entries {
+        assert_eq!(RootEntry::from(&LogEntry::from(entry)).as_bytes(), entry.as_bytes());
+    }
     let entry = entries[53];
     assert_eq!(
         (entry.epoch.get(), entry.sequence.get(), entry.volume.get(), entry.object.get()),

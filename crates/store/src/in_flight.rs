@@ -166,4 +166,49 @@ mod tests {
         assert_eq!(durable, [1, 2]);
         assert_eq!(in_flight.tokens().collect::<Vec<_>>(), [3]);
     }
+
+    #[test]
+    fn one_flush_is_under_way_and_none_is_issued_of_which_nobody_waits() {
+        let mut in_flight = InFlight::new(true, 0);
+        let mut actions = Vec::new();
+        let flushes = |in_flight: &mut InFlight, actions: &mut Vec<Action>| {
+            in_flight.issue_flush(actions);
+            std::mem::take(actions).len()
+        };
+        for sequence in 1..=3 {
+            in_flight.push(SealedBatch { stream: sequence as usize % 2, ..batch(sequence) });
+        }
+        assert_eq!([0, 1].map(|stream| in_flight.count(stream)), [1, 2]);
+        in_flight.was_written(1);
+        assert_eq!(flushes(&mut in_flight, &mut actions), 1);
+        in_flight.was_written(2);
+        assert_eq!(flushes(&mut in_flight, &mut actions), 0, "one is under way");
+        in_flight.were_flushed();
+        assert_eq!(flushes(&mut in_flight, &mut actions), 1, "the second was written meanwhile");
+        in_flight.were_flushed();
+        assert_eq!(flushes(&mut in_flight, &mut actions), 0, "nothing was written since");
+        assert_eq!(std::iter::from_fn(|| in_flight.take_durable()).count(), 2);
+        assert!([0, 1].map(|stream| in_flight.count(stream)) == [0, 1] && !in_flight.is_empty());
+        // Where writes are durable as they end there is nothing to flush.
+        let mut in_flight = InFlight::new(false, 0);
+        (1..=2).for_each(|sequence| in_flight.push(batch(sequence)));
+        in_flight.was_written(2);
+        assert!(in_flight.take_durable().is_none());
+        in_flight.was_written(1);
+        assert_eq!(flushes(&mut in_flight, &mut actions), 0);
+        assert_eq!(std::iter::from_fn(|| in_flight.take_durable()).count(), 2);
+        assert!(in_flight.is_empty());
+    }
+
+    #[test]
+    fn memory_for_tokens_is_used_again_and_what_has_none_is_not_kept() {
+        let (mut in_flight, mut actions) = (InFlight::new(true, 0), Vec::new());
+        // Nobody waits for a batch that cleaning wrote.
+        in_flight.tell(Vec::new(), &mut actions);
+        assert!(actions.is_empty() && in_flight.token_vectors.is_empty());
+        in_flight.tell(vec![7, 8], &mut actions);
+        assert!(matches!(actions[..], [Action::Durable { token: 7 }, Action::Durable { token: 8 }]));
+        let again = in_flight.token_vector();
+        assert!(again.is_empty() && again.capacity() >= 2);
+    }
 }

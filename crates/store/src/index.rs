@@ -436,6 +436,39 @@ mod tests {
         assert_eq!((removed, index.block_count, index.len()), (1023, 1, 1));
         index.remove(&key, 1023, 1, |_| removed += 1);
         assert_eq!((removed, index.block_count, index.len()), (1024, 0, 0));
+        assert_eq!(index.memory_bytes(), 0);
+        assert_eq!((index.object_count(key.pg), index.remove(&key, 0, 1, |_| {}).is_none()), (0, true));
+    }
+
+    #[test]
+    fn whatever_changes_of_an_object_is_in_its_next_page() {
+        let (mut index, key) = (Index::default(), ObjectKey::default());
+        // Whether that made the object one that was changed.
+        let changes = |index: &mut Index, change: &dyn Fn(&mut Index)| {
+            if let Some(object) = index.get_mut(&key) {
+                object.is_dirty = false;
+            }
+            change(index);
+            index.get(&key).unwrap().is_dirty
+        };
+        assert!(changes(&mut index, &|index| assert_eq!(index.set(key, 1, entry(1), Sequence(1)), None)));
+        assert!(changes(&mut index, &|index| assert_eq!(index.set(key, 2, entry(2), Sequence(2)), None)));
+        assert!(changes(&mut index, &|index| assert!(index.mend(key, 2, entry(3), Sequence(3)).is_some())));
+        // What is not there any more where it was, or is another by now, stays what it is.
+        for (block, from) in [(2, entry(2)), (3, entry(3)), (2, Entry { crc32c: 7, ..entry(3) })] {
+            assert!(!changes(&mut index, &|index| assert!(!index.move_to(&key, block, from, 9))));
+        }
+        assert!(changes(&mut index, &|index| assert!(index.move_to(&key, 2, entry(3), 9))));
+        assert_eq!(index.entry(&key, 2), Some(Entry { location: 9, ..entry(3) }));
+        assert!(!changes(&mut index, &|index| {
+            assert!(index.remove(&key, 3, 9, |_| panic!("there is none")).is_none());
+        }));
+        assert!(changes(&mut index, &|index| assert!(index.remove(&key, 2, 9, |_| {}).is_none())));
+        assert_eq!((index.block_count, index.len()), (1, 1));
+        // With its last block its page is given back.
+        index.get_mut(&key).unwrap().page = Some(Piece { location: 5.into(), ..Piece::default() });
+        let page = index.remove(&key, 0, 2, |old| assert_eq!(old, entry(1)));
+        assert_eq!(page.map(|page| page.location.get()), Some(5));
     }
 
     #[test]
@@ -469,6 +502,10 @@ mod tests {
         all.into_iter().for_each(|(key, object)| assert!(copy.insert(key, object)));
         assert_eq!(copy.object_count(child), index.object_count(child));
         assert_eq!((copy.len(), index.len()), (keys.len() - 1, keys.len() - 1));
+        assert_eq!((copy.block_count, copy.slot_capacity), (index.block_count, index.block_count));
+        let (key, object) = index.iter().next().unwrap();
+        assert!(!copy.insert(key, object.clone()), "it is there");
+        assert_eq!((copy.len(), copy.block_count), (index.len(), index.block_count));
         // The last of a group goes, and the group with it.
         keys.iter().for_each(|key| {
             index.remove(key, 0, 8, |_| {});
@@ -485,6 +522,17 @@ mod tests {
         assert!(ObjectIndex::from_page(&page).is_some());
         assert!(ObjectIndex::from_page(&page[..page.len() - 10]).is_none());
         assert!(ObjectIndex::from_page(&page[..50]).is_none());
+        // Behind the bits and the base, which is what it is for any number.
+        let shift_at = size_of::<[u64; WORDS]>() + size_of::<u64>();
+        for (at, byte, is_taken) in
+            [(0, 63, true), (0, 64, false), (0, 255, false), (1, 1, false), (7, 1, false), (7, 0, true)]
+        {
+            let mut page = page.clone();
+            page[shift_at + at] = byte;
+            assert_eq!(ObjectIndex::from_page(&page).is_some(), is_taken, "{byte} at {at}");
+        }
+        page[0] |= 1;
+        assert!(ObjectIndex::from_page(&page).is_none(), "a bit more than there are blocks");
     }
 
     /// Blocks whose change is told by a generator, against sequences kept whole: never older, and never much newer.

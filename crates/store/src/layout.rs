@@ -577,6 +577,11 @@ mod tests {
             assert!(!is(4, 4) && !is(0, MOST + 1), "{kind:?}");
         }
         let splits = |index, modulus| of_group(RecordKind::Split, index, modulus);
+        for (first_block, block_count) in [(0, 1), (1, 0)] {
+            let key = ObjectKey { object: 2, ..ObjectKey::default() };
+            let split = Record::new(RecordKind::Split, key, first_block, block_count);
+            assert!(!split.is_possible(RecordKind::Split), "it is about no blocks");
+        }
         assert!(splits(0, 2) && splits(1, 4) && splits(0, MOST - 1));
         assert!(!splits(0, 0) && !splits(2, 4) && !splits(0, 3) && !splits(0, MOST + 1));
         let forgets = |index, modulus| of_group(RecordKind::Forget, index, modulus);
@@ -600,6 +605,10 @@ mod tests {
             let has_bytes = |record: &mut Record| record.bytes = U32::new(BLOCK_BYTES as u32 + 1);
             assert!(of(kind, 2, has_bytes) && !of(kind, 1, has_bytes) && !of(kind, 3, has_bytes), "{kind:?}");
             assert!(!of(kind, 0, |_| {}), "{kind:?}");
+            let is_behind = |record: &mut Record| {
+                (record.bytes, record.first_block) = (U32::new(BLOCK_BYTES as u32), U16::new(1));
+            };
+            assert!(!of(kind, 1, is_behind), "{kind:?}");
         }
     }
 

@@ -334,3 +334,200 @@ impl Log {
         self.in_flight.tokens().chain(self.open_tokens.drain(..))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{NO_SEGMENT, SEGMENTS_OFFSET};
+    use crate::segments::SegmentState;
+    use base::ObjectKey;
+
+    const BLOCKS: u32 = 16;
+
+    fn options() -> Options {
+        Options { batch_bytes_max: 8 * BLOCK_BYTES, ..Options::default() }
+    }
+
+    /// A log in segments of 16 blocks, of which so many are free. The streams have so many blocks left, and next segments or
+    /// none.
+    fn log_with(free: usize, rooms: [u32; STREAMS], nexts: [u32; STREAMS]) -> (Log, Segments) {
+        let segment_bytes = BLOCKS * BLOCK_BYTES as u32;
+        let mut segments = Segments::new(SEGMENTS_OFFSET + 32 * u64::from(segment_bytes), segment_bytes);
+        for segment in &mut segments.all[32 - free..] {
+            segment.state = SegmentState::Sealed;
+        }
+        segments.free_all_unused();
+        let cursor = |stream: usize| Cursor {
+            segment: (stream as u32).into(),
+            block: (BLOCKS - rooms[stream]).into(),
+        };
+        let end = LogEnd {
+            sequence: 40u64.into(),
+            cursors: [cursor(HOT), cursor(COLD)],
+            next_segment: nexts.map(Into::into),
+            ..LogEnd::default()
+        };
+        let superblock = Superblock { mount: 3u64.into(), ..Superblock::empty() };
+        let fingerprints = Fingerprints::new(&superblock.secret);
+        let log = Log::new(end, &superblock, fingerprints, &segments, &options(), 100, true);
+        (log, segments)
+    }
+
+    /// Stages a write of so many blocks.
+    fn stage(log: &mut Log, blocks: u16, segments: &Segments) -> Result<Staged, StageError> {
+        let record = Record::new(RecordKind::Write, ObjectKey::default(), 0, blocks);
+        let count = usize::from(blocks);
+        let (checksums, data) = (vec![U32::ZERO; count], vec![1; count * BLOCK_BYTES]);
+        log.stage(RecordKind::Write, &record, (&checksums, &data), 7, segments)
+    }
+
+    /// Where batches are written, as segments and blocks in them, and how many blocks they have.
+    fn written(actions: &[Action]) -> Vec<(u32, u32, u32)> {
+        let writes = actions.iter().filter_map(|action| match action {
+            Action::Write { offset, length, .. } => {
+                let block = ((offset - SEGMENTS_OFFSET) / BLOCK_BYTES as u64) as u32;
+                Some((block / BLOCKS, block % BLOCKS, (length / BLOCK_BYTES) as u32))
+            }
+            _ => None,
+        });
+        writes.collect()
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_segment_and_the_record_behind_it_begins_the_next_one() {
+        let (mut log, mut segments) = log_with(6, [6, 16], [2, 3]);
+        let mut actions = Vec::new();
+        assert_eq!(stage(&mut log, 2, &segments).unwrap().offset, BLOCK_BYTES as u32);
+        assert_eq!(stage(&mut log, 3, &segments).unwrap().offset, 3 * BLOCK_BYTES as u32);
+        assert_eq!(stage(&mut log, 1, &segments), Err(StageError::Busy), "there is room in the batch only");
+        // What has no data goes with it.
+        let mark = Record::new(RecordKind::Mark, ObjectKey::default(), 0, 0);
+        log.stage(RecordKind::Mark, &mark, (&[], &[]), 8, &segments).unwrap();
+        assert_eq!((log.staged_blocks, log.client_blocks, log.is_starving), (5, 5, false));
+        let sealed = log.seal(HOT, &mut segments, &mut actions).unwrap();
+        assert_eq!((sealed.blocks, sealed.data_location), (6, segments.location(0, 11)));
+        assert_eq!(log.give_up().collect::<Vec<_>>(), [7, 7, 8]);
+        // One of a whole batch goes on in the next segment.
+        stage(&mut log, 7, &segments).unwrap();
+        assert_eq!(stage(&mut log, 1, &segments), Err(StageError::Busy), "it is full");
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        assert_eq!(written(&actions), [(0, 10, 6), (2, 0, 8)]);
+        assert_eq!((log.batches(), log.appended_blocks, log.client_sequence), (2, 114, 42));
+    }
+
+    #[test]
+    fn a_record_for_which_there_is_no_segment_waits_until_there_is_one() {
+        let (mut log, mut segments) = log_with(0, [4, 16], [NO_SEGMENT, NO_SEGMENT]);
+        stage(&mut log, 2, &segments).unwrap();
+        assert!(stage(&mut log, 1, &segments).is_ok() && !log.is_starving, "just so many");
+        assert_eq!(stage(&mut log, 1, &segments), Err(StageError::Busy));
+        assert!(log.is_starving);
+        let mut actions = Vec::new();
+        log.replenish(&mut segments, &mut actions);
+        assert!(log.is_starving && actions.is_empty(), "none is free");
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        for segment in &mut segments.all[20..] {
+            segment.state = SegmentState::Sealed;
+        }
+        segments.free_all_unused();
+        log.replenish(&mut segments, &mut actions);
+        assert!(!log.is_starving);
+        assert_eq!(written(&actions), [(0, 12, 4)], "nobody waits to be told of the next one");
+        stage(&mut log, 2, &segments).unwrap();
+        assert!(log.seal(HOT, &mut segments, &mut actions).is_none(), "nobody told of the segment");
+        log.replenish(&mut segments, &mut actions);
+        assert_eq!(written(&actions)[1..], [(1, 0, 1)], "an empty one of the other stream does");
+        assert_eq!(log.client_sequence, 41, "nobody's records are in it");
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        let [.., (segment, 0, 3)] = written(&actions)[..] else { panic!("{:?}", written(&actions)) };
+        assert!(segment >= 20);
+        // Each of them says where the streams go on.
+        log.replenish(&mut segments, &mut actions);
+        assert_eq!(written(&actions).len(), 3);
+    }
+
+    #[test]
+    fn an_empty_batch_goes_where_there_is_a_block_and_is_no_clients() {
+        // The cold stream is full, and of its next segment nobody told either.
+        let (mut log, mut segments) = log_with(12, [1, 0], [NO_SEGMENT, NO_SEGMENT]);
+        let mut actions = Vec::new();
+        assert_eq!(stage(&mut log, 2, &segments), Err(StageError::Busy));
+        log.replenish(&mut segments, &mut actions);
+        assert!(!log.is_starving && actions.is_empty());
+        stage(&mut log, 2, &segments).unwrap();
+        log.replenish(&mut segments, &mut actions);
+        assert_eq!(written(&actions), [(0, 15, 1)]);
+        assert_eq!((log.client_sequence, log.staged_blocks), (40, 2));
+        assert!(log.seal(HOT, &mut segments, &mut actions).is_some());
+    }
+
+    #[test]
+    fn the_log_is_quiet_when_nothing_is_staged_on_its_way_or_read_to_be_moved() {
+        let (mut log, mut segments) = log_with(6, [16, 16], [2, 3]);
+        let mut actions = Vec::new();
+        assert!(log.is_quiet() && log.foreground_is_idle());
+        // Opened, and nothing came into it.
+        *log.open_cold() = log.slots.take();
+        assert!(log.is_quiet());
+        let batch = log.open_cold().take().unwrap();
+        log.slots.give_back(batch);
+        stage(&mut log, 1, &segments).unwrap();
+        assert!(!log.is_quiet() && !log.foreground_is_idle());
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        assert!(!log.is_quiet() && !log.foreground_is_idle(), "it is on its way");
+        log.in_flight.was_written(41);
+        log.in_flight.issue_flush(&mut actions);
+        log.in_flight.were_flushed();
+        let (batch, _) = log.next_durable(&mut segments).unwrap();
+        assert_eq!((batch.sequence, log.durable.sequence.get(), log.durable.mount.get()), (41, 41, 3));
+        let cursor = log.durable.cursors[HOT];
+        assert_eq!((cursor.segment.get(), cursor.block.get(), log.staged_blocks), (0, 2, 0));
+        assert_eq!((segments.all[0].written, segments.all[0].last_sequence), (2, 41));
+        assert!(log.is_quiet() && log.foreground_is_idle());
+        log.cold_is_reserved = true;
+        assert!(!log.is_quiet() && log.foreground_is_idle());
+    }
+
+    #[test]
+    fn cold_batches_are_as_large_as_what_is_left_of_their_segment_and_few_at_a_time() {
+        for (room, blocks) in [(0, 16), (1, 16), (2, 2), (9, 9), (16, 16)] {
+            let (log, segments) = log_with(6, [16, room], [2, 3]);
+            assert_eq!(log.cold_blocks_max(&segments), blocks, "{room}");
+        }
+        let (mut log, mut segments) = log_with(6, [16, 16], [2, 3]);
+        let mut actions = Vec::new();
+        for number in 0..COLD_IN_FLIGHT_MAX as u64 {
+            assert!(log.cold_may_go());
+            let mut batch = log.slots.take().unwrap();
+            batch.push(&Record::new(RecordKind::Page, ObjectKey::default(), 0, 1), [], &[1; BLOCK_BYTES]);
+            *log.open_cold() = Some(batch);
+            log.seal(COLD, &mut segments, &mut actions).unwrap();
+            assert_eq!((log.cold_sequence, log.client_sequence), (41 + number, 40));
+        }
+        assert!(!log.cold_may_go());
+        assert_eq!(written(&actions), [(1, 0, 2), (1, 2, 2)]);
+        assert_eq!(log.client_blocks, 0);
+    }
+
+    #[test]
+    fn slow_replicas_may_hold_three_batches_without_anything_waiting_for_their_memory() {
+        let (mut log, _) = log_with(6, [16, 16], [2, 3]);
+        let held: Vec<_> = (0..3).map(|_| log.slots.take().unwrap()).collect();
+        // Those under way of either stream, and one that is filled.
+        let others = std::iter::from_fn(|| log.slots.take()).count();
+        assert!(held.len() == 3 && others > options().batches_in_flight_max + COLD_IN_FLIGHT_MAX);
+    }
+
+    #[test]
+    fn batches_are_as_large_as_segments_allow_and_roots_as_many_of_them_as_a_superblock_points_to() {
+        let (log, _) = log_with(6, [16, 16], [2, 3]);
+        assert_eq!(log.batch_blocks_max, 8);
+        assert_eq!(log.root_bytes_max, ROOT_PIECES_MAX as u64 * 7 * BLOCK_BYTES as u64);
+        let segments = Segments::new(SEGMENTS_OFFSET + (4 << 20), 64 << 10);
+        let superblock = Superblock::empty();
+        let fingerprints = Fingerprints::new(&superblock.secret);
+        let options = Options::default();
+        let log = Log::new(LogEnd::default(), &superblock, fingerprints, &segments, &options, 0, false);
+        assert_eq!((log.batch_blocks_max, log.appended_blocks, log.client_sequence), (16, 0, 0));
+    }
+}

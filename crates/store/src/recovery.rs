@@ -579,3 +579,6 @@ impl<'a, D: Device> Recovery<'a, D> {
         self.contents.segments.free_all_unused();
     }
 }
+
+#[cfg(test)]
+mod tests;

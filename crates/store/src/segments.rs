@@ -179,3 +179,106 @@ impl Segments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: u32 = 16;
+    const FIRST: u32 = (SEGMENTS_OFFSET / BLOCK_BYTES as u64) as u32;
+
+    /// Eight segments, all of them full, in which nothing is.
+    fn sealed() -> Segments {
+        let bytes = BLOCKS * BLOCK_BYTES as u32;
+        let mut segments = Segments::new(SEGMENTS_OFFSET + 8 * u64::from(bytes), bytes);
+        segments.all.iter_mut().for_each(|segment| segment.state = SegmentState::Sealed);
+        segments
+    }
+
+    #[test]
+    fn a_block_of_a_drive_lies_in_one_segment_or_in_none() {
+        let segments = sealed();
+        let of = |location: u32| segments.of(location);
+        assert_eq!([0, FIRST - 1, FIRST + 8 * BLOCKS].map(of), [None, None, None]);
+        let within = [0, BLOCKS - 1, BLOCKS, 8 * BLOCKS - 1].map(|block| of(FIRST + block));
+        assert_eq!(within, [Some(0), Some(0), Some(1), Some(7)]);
+        assert_eq!(segments.location(3, 5), FIRST + 3 * BLOCKS + 5);
+        assert_eq!(segments.offset(3, 5), SEGMENTS_OFFSET + 53 * BLOCK_BYTES as u64);
+        assert_eq!([0, 7, 8, NO_SEGMENT].map(|next| segments.may_be_next(next)), [true, true, false, true]);
+        assert_eq!(Segments::new(SEGMENTS_OFFSET - 1, 4096).count(), 0);
+    }
+
+    #[test]
+    fn a_segment_is_free_once_nothing_in_it_is_live_read_on_its_way_or_needed_by_a_start() {
+        let is_free = |change: fn(&mut Segment)| {
+            let mut segments = sealed();
+            segments.covers = 10;
+            change(&mut segments.all[3]);
+            segments.free_all_unused();
+            let is_free = segments.all[3].state == SegmentState::Free;
+            assert_eq!(segments.free_count(), 7 + u32::from(is_free));
+            is_free
+        };
+        assert!(is_free(|segment| segment.last_sequence = 10));
+        assert!(!is_free(|segment| segment.last_sequence = 11));
+        assert!(!is_free(|segment| segment.live = 1) && !is_free(|segment| segment.pages = 1));
+        assert!(!is_free(|segment| segment.in_flight = 1) && !is_free(|segment| segment.pins = 1));
+        for state in [SegmentState::Next, SegmentState::Open, SegmentState::Quarantined] {
+            let mut segments = sealed();
+            segments.all[3].state = state;
+            segments.try_free(3);
+            assert_eq!((segments.all[3].state, segments.free_count()), (state, 0));
+        }
+    }
+
+    #[test]
+    fn with_its_last_live_block_a_segment_is_free_a_damaged_one_too() {
+        for state in [SegmentState::Sealed, SegmentState::Quarantined, SegmentState::Open] {
+            let mut segments = sealed();
+            (segments.all[3].state, segments.all[3].live) = (state, 2);
+            let location = segments.location(3, 1);
+            segments.block_died(location);
+            assert_eq!((segments.all[3].state, segments.all[3].live), (state, 1));
+            segments.block_died(location + 1);
+            let is_open = state == SegmentState::Open;
+            let now = if is_open { SegmentState::Open } else { SegmentState::Free };
+            assert_eq!((segments.all[3].state, segments.free_count()), (now, u32::from(!is_open)));
+        }
+    }
+
+    #[test]
+    fn pieces_of_checkpoints_are_counted_as_they_come_and_go() {
+        let mut segments = sealed();
+        let piece = |block, bytes: u32| Piece {
+            location: sealed().location(3, block).into(),
+            bytes: bytes.into(),
+            ..Piece::default()
+        };
+        let (one, two) = (piece(0, 1), piece(1, BLOCK_BYTES as u32 + 1));
+        segments.piece_was_placed(&one);
+        segments.piece_was_placed(&two);
+        assert_eq!((segments.all[3].pages, segments.pages_blocks), (3, 3));
+        segments.piece_died(&one);
+        assert_eq!((segments.all[3].pages, segments.pages_blocks), (2, 2));
+        assert!(!segments.frees_at_once(3) && segments.frees_at_once(2));
+        segments.covers = 10;
+        segments.all[2].last_sequence = 10;
+        assert!(segments.frees_at_once(2));
+        segments.all[2].last_sequence = 11;
+        assert!(!segments.frees_at_once(2));
+    }
+
+    #[test]
+    fn the_segment_that_is_free_longest_is_taken_while_more_are_free_than_are_kept() {
+        let mut segments = sealed();
+        segments.all[1].live = 1;
+        (segments.all[2].written, segments.all[2].last_sequence) = (9, 0);
+        assert_eq!([2, 3].map(|index| segments.end_of(index)), [9, BLOCKS], "of a full one nobody counted");
+        segments.free_all_unused();
+        assert_eq!((segments.take(7), segments.take(6)), (None, Some(0)));
+        assert_eq!(segments.take(5), Some(2));
+        assert_eq!((segments.all[2].state, segments.all[2].written), (SegmentState::Next, 0));
+        assert_eq!((segments.free_count(), segments.take(5)), (5, None));
+        assert_eq!((0..6).map_while(|_| segments.take(0)).count(), 5);
+    }
+}

@@ -61,3 +61,38 @@ impl Slots {
         slot.buffer.clone().expect("a batch on the drive was sealed in its memory")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_lent_once_and_again_when_the_batch_is_on_the_drive_and_nobody_else_holds_it() {
+        let mut slots = Slots::new(2, 8192);
+        let (first, second) = (slots.take().unwrap(), slots.take().unwrap());
+        assert_eq!((first.slot, second.slot, first.buffer.size()), (0, 1, 8192));
+        assert!(slots.take().is_none());
+        slots.give_back(first);
+        let first = slots.take().expect("it was not needed");
+        assert!((first.slot, first.buffer.size()) == (0, 8192) && first.buffer.is_unique());
+        slots.was_sealed(&second);
+        // A replica is to be sent it.
+        let copy = second.buffer.clone();
+        let (slot, before) = (second.slot, second.buffer.bytes().as_ptr());
+        drop(second);
+        assert!(slots.take().is_none(), "it is on its way to the drive");
+        drop(slots.was_settled(slot));
+        assert!(slots.take().is_none(), "it is on its way to a replica");
+        drop(copy);
+        let again = slots.take().expect("nobody holds it");
+        assert_eq!((again.slot, again.buffer.bytes().as_ptr()), (slot, before));
+        assert!(slots.take().is_none());
+    }
+
+    #[test]
+    fn who_registers_the_memory_gets_all_of_it() {
+        let mut slots = Slots::new(3, 8192);
+        assert_eq!(slots.buffers_mut().map(|buffer| buffer.size()).collect::<Vec<_>>(), [8192; 3]);
+        assert_eq!(std::iter::from_fn(|| slots.take()).count(), 3);
+    }
+}

@@ -87,8 +87,11 @@ impl Space {
 mod tests {
     use super::*;
     use crate::actions::Options;
+    use crate::index::{Entry, Index};
+    use crate::layout::{LogEnd, RootGroup, SEGMENTS_OFFSET, Superblock};
     use crate::pg_log::PgLogs;
-    use base::{BLOCK_BYTES, Epoch, LogEntry, PgId, PoolId, Sequence, VolumeId};
+    use crate::segments::Segments;
+    use base::{BLOCK_BYTES, Epoch, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
 
     #[test]
     fn as_many_groups_as_an_osd_should_hold_leave_most_of_a_root_to_objects() {
@@ -113,13 +116,48 @@ mod tests {
     }
 
     #[test]
+    fn what_is_counted_of_a_store_are_blocks_staged_and_there_pages_twice_and_the_places_in_a_root() {
+        // Segments, their blocks and a batch's: how far the limits are apart is two percent, some batches, or an eighth.
+        let scenes: [(u32, u32, usize, u64); 5] =
+            [(608, 1024, 8, 12_288), (64, 256, 16, 286), (64, 256, 128, 512), (16, 16, 8, 16), (7, 16, 8, 0)];
+        for (count, blocks_each, batch_blocks, apart) in scenes {
+            let segment_bytes = blocks_each * BLOCK_BYTES as u32;
+            let bytes = SEGMENTS_OFFSET + u64::from(count) * u64::from(segment_bytes);
+            let mut segments = Segments::new(bytes, segment_bytes);
+            segments.pages_blocks = 5;
+            let batch_bytes_max = batch_blocks * BLOCK_BYTES;
+            let options = Options { batch_bytes_max, root_pieces_max: 3, ..Options::default() };
+            let superblock = Superblock::empty();
+            let fingerprints = Fingerprints::new(&superblock.secret);
+            let mut log =
+                Log::new(LogEnd::default(), &superblock, fingerprints, &segments, &options, 0, false);
+            log.staged_blocks = 20;
+            let (mut index, mut logs) = (Index::default(), PgLogs::new(16));
+            for block in 0..3 {
+                index.set(ObjectKey::default(), block, Entry { location: 1, crc32c: 0 }, Sequence(1));
+            }
+            logs.note_modulus(PgId::default(), 1);
+            let space = Space::of(&Contents { index, logs, segments }, &log);
+            let working = u64::from(count - count.min(8)) * u64::from(blocks_each);
+            assert_eq!((space.working, space.apart), (working, apart));
+            assert_eq!(space.used, 3 + 20 + 2 * 5);
+            assert_eq!(space.root_bytes_max, 3 * (batch_blocks as u64 - 1) * BLOCK_BYTES as u64);
+            let taken = size_of::<RootHeader>() + 21 * size_of::<RootObject>() + size_of::<RootGroup>();
+            assert_eq!(space.root_bytes, taken as u64);
+        }
+    }
+
+    #[test]
     fn who_can_do_without_is_refused_first() {
         let space = Space { working: 10_000, apart: 200, used: 0, root_bytes_max: 10_000, root_bytes: 0 };
         let roles = [Role::Primary, Role::Recovery, Role::Replica, Role::Housekeeping];
         assert_eq!(roles.map(|role| space.blocks_max(role)), [8800, 9000, 9200, 9400]);
         let full = Space { used: 8800, ..space };
         assert!(full.is_full() && full.has_room(Role::Recovery, 65));
-        assert!(!full.without_pages(33).is_full(), "pages count twice");
+        let without_pages = [32, 33].map(|pages| full.without_pages(pages).is_full());
+        assert_eq!(without_pages, [true, false], "pages count twice");
+        let last = Space { used: 8800 - WRITE_BLOCKS_MAX, ..space };
+        assert!(!last.is_full() && Space { used: last.used + 1, ..space }.is_full());
         for (role, limit) in roles.into_iter().zip([8800, 9000, 9200, 9400]) {
             let takes = |root_bytes| Space { root_bytes, ..space }.has_room_for_object(role);
             assert_eq!([limit - 32, limit - 31].map(takes), [true, false], "{role:?}");

@@ -191,3 +191,6 @@ impl Store {
         self.log.in_flight.issue_flush(actions);
     }
 }
+
+#[cfg(test)]
+mod tests;

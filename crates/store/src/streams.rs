@@ -144,6 +144,107 @@ mod tests {
         let [next, _] = streams.announce();
         assert_eq!(streams.place(HOT, 3, &mut segments), Some((next.get(), 0)));
         assert!(!streams.waits_for_word(HOT, 13, &segments) && streams.waits_for_word(HOT, 14, &segments));
+        // What was left has nothing in it.
+        let state = |segment: u32| segments.all[segment as usize].state;
+        assert_eq!([state(0), state(next.get())], [SegmentState::Free, SegmentState::Open]);
+    }
+
+    fn cursor(segment: u32, block: u32) -> Cursor {
+        Cursor { segment: segment.into(), block: block.into() }
+    }
+
+    fn nexts(hot: u32, cold: u32) -> [U32; STREAMS] {
+        [hot.into(), cold.into()]
+    }
+
+    /// 16 segments of 16 blocks, of which so many are free.
+    fn segments_with(free: usize) -> Segments {
+        let mut segments = Segments::new(SEGMENTS_OFFSET + (1 << 20), 64 << 10);
+        for segment in &mut segments.all[16 - free..] {
+            segment.state = SegmentState::Sealed;
+        }
+        segments.free_all_unused();
+        segments
+    }
+
+    #[test]
+    fn a_block_is_kept_only_where_neither_stream_goes_on() {
+        let segments = segments_with(0);
+        let none = NO_SEGMENT;
+        for (hot_next, cold_block, cold_next, room) in
+            [(none, 16, none, 5), (none, 15, none, 6), (none, 16, 3, 6), (none, 15, 3, 6), (2, 16, none, 6)]
+        {
+            let streams = Streams::new([cursor(0, 10), cursor(1, cold_block)], nexts(hot_next, cold_next));
+            let found = streams.room_to_take(HOT, &segments);
+            assert_eq!(found, room, "{hot_next} {cold_block} {cold_next}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_fills_a_segment_goes_there_only_if_something_goes_on_behind_it() {
+        // Free segments, the cold stream's place and next one, and whether a batch of 16 and of 15 blocks finds a place.
+        for (free, cold_block, cold_next, has_place) in [
+            (0, 16, NO_SEGMENT, [false, true]),
+            (4, 16, NO_SEGMENT, [false, true]),
+            (5, 16, NO_SEGMENT, [true, true]),
+            (0, 15, NO_SEGMENT, [true, true]),
+            (0, 16, 3, [true, true]),
+        ] {
+            let found = [16, 15].map(|blocks| {
+                let mut segments = segments_with(free);
+                let cursors = [cursor(0, 16), cursor(1, cold_block)];
+                let mut streams = Streams::new(cursors, nexts(2, cold_next));
+                streams.place(HOT, blocks, &mut segments) == Some((2, 0))
+            });
+            assert_eq!(found, has_place, "{free} {cold_block} {cold_next}");
+        }
+    }
+
+    #[test]
+    fn the_last_free_segments_are_for_cleaning_and_checkpoints() {
+        // Free segments, and which of the streams take one of them.
+        let scenes = [(0, [false, false]), (1, [false, true]), (5, [false, true]), (6, [true, true])];
+        for (free, takes) in scenes {
+            let mut segments = segments_with(free);
+            let mut streams = Streams::new([cursor(0, 0), cursor(1, 0)], [NO_SEGMENT.into(); STREAMS]);
+            streams.replenish(&mut segments);
+            assert_eq!([HOT, COLD].map(|stream| streams.has_next(stream)), takes, "{free} were free");
+        }
+        // A batch that stays in its segment leaves the next one, another needs a free one instead of it.
+        for (cold_next, stream, blocks, free, leaves) in [
+            (3, COLD, 6, 0, true),
+            (NO_SEGMENT, COLD, 6, 1, false),
+            (3, COLD, 7, 0, false),
+            (3, COLD, 7, 1, true),
+            (3, HOT, 7, 4, false),
+            (3, HOT, 7, 5, true),
+        ] {
+            let streams = Streams::new([cursor(0, 10), cursor(1, 10)], nexts(2, cold_next));
+            let leaves_next = streams.leaves_next(stream, blocks, &segments_with(free));
+            assert_eq!(leaves_next, leaves, "{cold_next} {stream} {blocks} {free}");
+        }
+    }
+
+    #[test]
+    fn a_full_stream_has_no_place_before_its_next_segment_is_announced() {
+        let mut segments = segments_with(6);
+        let mut streams = Streams::new([cursor(0, 16), cursor(1, 15)], [NO_SEGMENT.into(); STREAMS]);
+        let has_place = |streams: &Streams, segments: &Segments| {
+            [HOT, COLD].map(|stream| streams.has_place(stream, segments))
+        };
+        assert_eq!(has_place(&streams, &segments), [false, true], "there is no next one");
+        assert!(!streams.waits_for_word(HOT, 1, &segments));
+        streams.replenish(&mut segments);
+        assert_eq!(has_place(&streams, &segments), [false, true], "nobody told of it");
+        assert!(streams.waits_for_word(HOT, 1, &segments));
+        streams.announce();
+        assert_eq!(has_place(&streams, &segments), [true, true]);
+        assert!(!streams.waits_for_word(HOT, 1, &segments));
+        // Where there is none to choose, nobody waits to be told of it.
+        let mut none = segments_with(0);
+        let mut streams = Streams::new([cursor(0, 16), cursor(1, 15)], [NO_SEGMENT.into(); STREAMS]);
+        streams.replenish(&mut none);
+        assert!(!streams.waits_for_word(HOT, 1, &none));
     }
 
     #[test]

@@ -140,3 +140,154 @@ pub(crate) fn identity(superblock: &Superblock) -> Identity {
         osd: OsdId(superblock.osd.get()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Memory;
+
+    const SECRET: Secret = *b"this one is ours";
+
+    fn identity_of(number: u8) -> Identity {
+        let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([number; 16]));
+        Identity { cluster, osd_uuid, osd: OsdId(number.into()) }
+    }
+
+    fn formatted(bytes: u64, segment_bytes: Option<u32>) -> Result<Superblock, FormatError> {
+        let (mut drive, options) = (Memory::new(bytes), Options { segment_bytes, ..Options::default() });
+        format(&mut drive, identity_of(7), SECRET, &options)?;
+        let [first, second] = SUPERBLOCK_OFFSETS;
+        // One is whole when the other is begun.
+        assert_eq!(drive.done, [Some(first), None, Some(second), None]);
+        let found = read(&mut drive).unwrap().expect("it was just made one");
+        assert_eq!(fault(&found, &options), None);
+        Ok(found)
+    }
+
+    #[test]
+    fn segments_are_as_large_as_a_drive_wants_them() {
+        let segment_bytes = |bytes| formatted(bytes, None).unwrap().segment_bytes.get();
+        for (gigabytes, megabytes) in [(1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (64, 64), (16 << 10, 64)] {
+            assert_eq!(segment_bytes(gigabytes << 30), megabytes << 20, "{gigabytes} GiB");
+        }
+        assert_eq!(segment_bytes((4 << 30) + BLOCK_BYTES as u64), 8 << 20, "a little more than 4 GiB");
+        let found = formatted(DEVICE_BYTES_MIN, None).unwrap();
+        assert_eq!((found.segment_bytes.get(), found.device_bytes.get()), (4 << 20, DEVICE_BYTES_MIN));
+        assert!(identity(&found) == identity_of(7) && found.secret == SECRET && found.is_intact());
+        assert_eq!((found.mount.get(), found.covers.get(), found.pieces().len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_drive_of_which_an_osd_can_make_nothing_is_refused_with_what_it_takes() {
+        let too_small = |bytes, segment_bytes| match formatted(bytes, segment_bytes) {
+            Err(FormatError::TooSmall { bytes_min, .. }) => Some(bytes_min),
+            _ => None,
+        };
+        assert_eq!(too_small(DEVICE_BYTES_MIN - 1, None), Some(DEVICE_BYTES_MIN));
+        let least = SEGMENTS_OFFSET + (16 * (64 << 10));
+        assert_eq!(too_small(least - 1, Some(64 << 10)), Some(least));
+        assert!(formatted(least, Some(64 << 10)).is_ok());
+        let largest = formatted(DEVICE_BYTES_MAX, None).unwrap();
+        assert_eq!(largest.device_bytes.get(), DEVICE_BYTES_MAX);
+        assert!(matches!(formatted(DEVICE_BYTES_MAX + 4096, None), Err(FormatError::TooLarge { .. })));
+    }
+
+    /// What is read of a drive with these superblocks.
+    fn found(copies: [Option<Superblock>; 2], bytes: u64) -> Result<Option<Superblock>, OpenError> {
+        let mut drive = Memory::new(8 << 20);
+        for (superblock, offset) in copies.iter().zip(SUPERBLOCK_OFFSETS) {
+            if let Some(superblock) = superblock {
+                drive.write(offset, superblock.as_bytes()).unwrap();
+            }
+        }
+        drive.bytes = bytes;
+        read(&mut drive)
+    }
+
+    #[test]
+    fn the_newer_of_two_superblocks_counts_and_a_damaged_one_does_not() {
+        const ALL: u64 = 8 << 20;
+        let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
+        let of = |sequence: u64| {
+            let mut superblock = one;
+            superblock.sequence = sequence.into();
+            superblock.sealed()
+        };
+        let damaged = |sequence: u64| Superblock { crc32c: 7u32.into(), ..of(sequence) };
+        let sequence =
+            |copies: [Superblock; 2]| found(copies.map(Some), ALL).unwrap().map(|found| found.sequence.get());
+        assert_eq!([[4, 5], [5, 4], [5, 5]].map(|copies| sequence(copies.map(of))), [Some(5); 3]);
+        assert_eq!(sequence([of(4), damaged(5)]), Some(4));
+        assert_eq!(sequence([damaged(5), of(4)]), Some(4));
+        // The second one is not there, or would not be all there.
+        let second = SUPERBLOCK_OFFSETS[1];
+        for (bytes, expected) in [(second, 4), (second + 4095, 4), (second + 4096, 5)] {
+            let found = found([Some(of(4)), Some(of(5))], bytes).unwrap();
+            assert_eq!(found.map(|found| found.sequence.get()), Some(expected));
+        }
+        // Of one that is damaged its magic may be left, or anything else.
+        assert!(found([None, None], ALL).unwrap().is_none());
+        let left = [
+            damaged(1),
+            Superblock { magic: [0; 8], ..damaged(1) },
+            Superblock { cluster: [0; 16], ..damaged(1) },
+        ];
+        for damaged in left {
+            for copies in [[Some(damaged), None], [None, Some(damaged)]] {
+                assert!(matches!(found(copies, ALL), Err(OpenError::SuperblocksDamaged)));
+            }
+        }
+        let version = |version: u32| {
+            let mut other = one;
+            other.version = version.into();
+            found([Some(other.sealed()); 2], ALL)
+        };
+        let newer = version(FORMAT_VERSION + 1);
+        assert!(matches!(newer, Err(OpenError::NewerFormat { found, .. }) if found == FORMAT_VERSION + 1));
+        let older = version(FORMAT_VERSION - 1);
+        assert!(matches!(older, Err(OpenError::OlderFormat { found, .. }) if found == FORMAT_VERSION - 1));
+    }
+
+    #[test]
+    fn each_field_of_a_superblock_by_which_a_drive_is_laid_out_is_looked_at() {
+        let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
+        let is_right = |change: &dyn Fn(&mut Superblock), segment_bytes: Option<u32>| {
+            let mut changed = one;
+            change(&mut changed);
+            fault(&changed, &Options { segment_bytes, ..Options::default() }).is_none()
+        };
+        // By itself: powers of two, within bounds.
+        for (megabytes, is) in [(2u32, false), (4, true), (6, false), (64, true), (128, false)] {
+            let laid_out = |superblock: &mut Superblock| {
+                superblock.segment_bytes = (megabytes << 20).into();
+                superblock.device_bytes = (1u64 << 40).into();
+            };
+            assert_eq!(is_right(&laid_out, None), is, "{megabytes} MiB");
+        }
+        // As whoever formats it says.
+        for (segment_bytes, is) in [(0u32, false), (4096, true), (6 << 10, false), (64 << 10, true)] {
+            let laid_out = |superblock: &mut Superblock| superblock.segment_bytes = segment_bytes.into();
+            assert_eq!(is_right(&laid_out, Some(4096)), is, "{segment_bytes}");
+        }
+        let least = SEGMENTS_OFFSET + 16 * (4 << 20);
+        for (bytes, is) in
+            [(least - 1, false), (least, true), (DEVICE_BYTES_MAX, true), (DEVICE_BYTES_MAX + 1, false)]
+        {
+            assert_eq!(is_right(&|superblock| superblock.device_bytes = bytes.into(), None), is, "{bytes}");
+        }
+        for (count, is) in [(COUNT_MAX, true), (COUNT_MAX + 1, false)] {
+            assert_eq!(is_right(&|superblock| superblock.mount = count.into(), None), is);
+            assert_eq!(is_right(&|superblock| superblock.sequence = count.into(), None), is);
+            assert_eq!(is_right(&|superblock| superblock.mount_begin = count.into(), None), is);
+            let covers = |superblock: &mut Superblock| {
+                (superblock.covers, superblock.root_pieces) = (count.into(), 1u32.into());
+            };
+            assert_eq!(is_right(&covers, None), is);
+        }
+        let most = ROOT_PIECES_MAX as u32;
+        for (pieces, is) in [(most, true), (most + 1, false)] {
+            assert_eq!(is_right(&|superblock| superblock.root_pieces = pieces.into(), None), is);
+        }
+        assert!(!is_right(&|superblock| superblock.covers = 1u64.into(), None), "it is gone");
+    }
+}

@@ -3,6 +3,7 @@
 use super::*;
 use base::Epoch;
 use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use wire::{RefusalDetails, WithData};
 
@@ -51,9 +52,14 @@ impl TestIo {
                 Message::Zero(request) => requests.push((Kind::Zero, request, Vec::new())),
                 Message::Allocated(request) => requests.push((Kind::Allocated, request, Vec::new())),
                 Message::Write(WithData { head: request, checksums: sums, data }) => {
-                    let mut expected = [U32::ZERO; BLOCKS_PER_MESSAGE_MAX];
-                    let count = block_checksums(request.offset, data, &mut expected);
-                    assert_eq!(sums, &expected[..count]);
+                    let (mut from, mut expected) = (0, Vec::new());
+                    while from < data.len() {
+                        let in_block = (request.offset as usize + from) % BLOCK_BYTES;
+                        let to = data.len().min(from + BLOCK_BYTES - in_block);
+                        expected.push(U32::new(crc32c(&data[from..to])));
+                        from = to;
+                    }
+                    assert_eq!(sums, expected);
                     requests.push((Kind::Write, request, data.to_vec()));
                 }
                 _ => {}
@@ -374,7 +380,17 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
         assert_eq!(other.origin, request.origin, "it is the same write");
         elsewhere += 1;
         // An answer to the first attempt says nothing any more.
-        reply(&mut client, &mut io, &wire::Outcome::done(request.request, REACHED, 0));
+        let late = wire::Outcome::done(request.request, REACHED, 0);
+        reply(&mut client, &mut io, &late);
+        assert!(client.poll_completion().is_none());
+        // Nor when another piece has its slot.
+        reply(&mut client, &mut io, &wire::Outcome::done(other.request, REACHED, 0));
+        assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Done);
+        let what = of(volume, 100, u64::from(request.key.object) * OBJECT_BYTES, 1);
+        client.submit_write(Instant::default(), what, Buffer::new(1), &mut io);
+        let (_, next, _) = io.requests().remove(0);
+        assert_eq!(next.request as u32, request.request as u32);
+        reply(&mut client, &mut io, &late);
         assert!(client.poll_completion().is_none());
     }
     assert_eq!(elsewhere, 4);
@@ -412,6 +428,7 @@ fn what_an_osd_refuses_beyond_the_end_is_tried_again_until_a_map_says_so_too() {
     assert_eq!((kind, again.origin, again.since), (Kind::Write, first[1].1.origin, None));
     scene.refuse(&again, Status::BeyondEnd, true);
     scene.hears_of_size(end);
+    assert_eq!(scene.client.volume_bytes(scene.volume), end);
     assert_eq!(scene.ended(), None, "it is looked at when it is to be sent again");
     scene.tries_again();
     assert_eq!(scene.sent(), []);
@@ -462,4 +479,281 @@ fn a_write_beyond_the_end_that_may_have_been_done_leaves_a_loose_end_and_lets_go
         assert!(ended.as_ref().is_some_and(|(of, outcome)| *of == token && is_beyond(outcome)), "{ended:?}");
     }
     assert!(scene.client.operations_in_flight() == 0 && !scene.client.is_quiet());
+}
+
+/// What a client says first.
+fn hello() -> Hello {
+    let (role, cluster) = (Role::Client(ClientId(9)), map().cluster);
+    Hello { role, cluster, target: OSD, versions: VERSIONS }
+}
+
+#[test]
+fn what_is_submitted_before_an_osd_greets_is_sent_in_order_once_it_does() {
+    let mut client = Client::new(ClientId(9), Arc::new(map()));
+    let volume = client.add_volume(VolumeId(5), Generation(1), Holding::Alone);
+    let mut scene = Scene { client, volume, io: TestIo::default(), now: Instant::default() };
+    let places: [(u32, u32); 3] = [(0, 0), (0, 8192), (1, 0)];
+    for (token, (object, offset)) in (1..).zip(places) {
+        scene.write(token, u64::from(object) * OBJECT_BYTES + u64::from(offset), 4096);
+    }
+    assert!(scene.io.connects == 1 && scene.io.sent.is_empty(), "one connection, on which nobody spoke");
+    scene.client.handle_connected(LinkId(LINK.0 + 1), &mut scene.io);
+    assert!(scene.io.sent.is_empty(), "that one is of nobody");
+    scene.client.handle_connected(LINK, &mut scene.io);
+    assert_eq!(std::mem::take(&mut scene.io.sent), hello().encode(), "whom it speaks to is not known yet");
+    scene.hear(&Welcome { version: VERSION }.encode());
+    let sent = scene.sent();
+    let found: Vec<(u32, u32)> =
+        sent.iter().map(|(_, request)| (request.key.object, request.offset)).collect();
+    assert_eq!(found, places);
+    for (token, (_, request)) in (1..).zip(&sent) {
+        scene.done(request);
+        assert_eq!(scene.ended(), Some((token, Outcome::Done)));
+    }
+    assert_eq!((scene.io.connects, scene.client.next_timeout()), (1, None));
+}
+
+#[test]
+fn who_refuses_this_client_or_speaks_as_to_an_osd_is_left_and_half_a_message_is_waited_for() {
+    let mut scene = Scene::new(Holding::Alone);
+    let refused = wire::Refused { reason: "no such key" }.encode();
+    let error = scene.client.handle_bytes(scene.now, LINK, &refused, &mut scene.io).unwrap_err();
+    assert_eq!(error.to_string(), "refused: no such key");
+    let error = scene.client.handle_bytes(scene.now, LINK, &hello().encode(), &mut scene.io).unwrap_err();
+    assert!(matches!(error, LinkError::Unexpected), "{error}");
+    scene.write(1, 0, 4096);
+    scene.write(2, 8192, 4096);
+    let sent = scene.sent();
+    let mut bytes = wire::Outcome::done(sent[0].1.request, REACHED, 0).to_vec();
+    let whole = bytes.len();
+    bytes.extend_from_slice(&wire::Outcome::done(sent[1].1.request, REACHED, 0)[..20]);
+    let consumed = scene.client.handle_bytes(scene.now, LINK, &bytes, &mut scene.io).unwrap();
+    assert_eq!(consumed, whole);
+    assert_eq!((scene.ended(), scene.ended()), (Some((1, Outcome::Done)), None));
+}
+
+#[test]
+fn pauses_between_attempts_double_up_to_a_bound_and_nothing_is_done_before_its_time() {
+    let mut scene = Scene::new(Holding::Alone);
+    let start = Instant::default() + Duration::from_secs(10);
+    let after = |milliseconds| start + Duration::from_millis(milliseconds);
+    scene.now = start;
+    scene.write(1, 0, 4096);
+    assert_eq!(scene.client.next_timeout(), Some(after(250)), "it is looked around while something waits");
+    let (_, mut first) = scene.sent_one();
+    scene.now = after(10);
+    scene.write(2, OBJECT_BYTES, 4096);
+    assert_eq!(scene.client.next_timeout(), Some(after(250)), "who comes later does not put that off");
+    let (_, second) = scene.sent_one();
+    scene.refuse(&first, Status::NotActive, true);
+    scene.now = after(20);
+    scene.refuse(&second, Status::NotActive, true);
+    assert_eq!(scene.client.next_timeout(), Some(after(30)));
+    scene.tries_again();
+    first = scene.sent_one().1;
+    assert_eq!((first.key.object, scene.client.next_timeout()), (0, Some(after(40))));
+    scene.tries_again();
+    let (_, second) = scene.sent_one();
+    scene.done(&second);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+    assert_eq!(scene.client.next_timeout(), Some(after(250)), "it was not looked around meanwhile");
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        let began = scene.now;
+        scene.refuse(&first, Status::NotActive, true);
+        scene.wait();
+        pauses.push(scene.now.since(began).as_millis());
+        first = scene.sent_one().1;
+    }
+    assert_eq!(pauses, [80, 320, 400, 400, 400]);
+    scene.done(&first);
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    assert_eq!(scene.client.next_timeout(), None, "at rest there is nothing to do");
+}
+
+#[test]
+fn bytes_that_arrive_damaged_are_counted_in_a_row() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.read(1, 4096, 4096);
+    let good = [7u8; BLOCK_BYTES];
+    let damaged_until_last = |scene: &mut Scene| {
+        for _ in 1..TRANSIT_ATTEMPTS_MAX {
+            let (_, request) = scene.sent_one();
+            let damaged = reply_with_data(&request, &good, &[U32::ZERO]);
+            scene.hear(&damaged);
+            // The same once more answers nothing that is asked.
+            scene.hear(&damaged);
+            assert_eq!(scene.ended(), None);
+        }
+        scene.sent_one().1
+    };
+    let last = damaged_until_last(&mut scene);
+    scene.refuse(&last, Status::NotActive, false);
+    scene.wait();
+    let last = damaged_until_last(&mut scene);
+    scene.hear(&reply_with_data(&last, &good, &[U32::new(crc32c(&good))]));
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+}
+
+#[test]
+fn a_change_that_is_sent_again_at_once_is_not_passed_by_what_comes_after_it() {
+    let newer = RefusalDetails { epoch: Epoch(8), was_not_begun: true, ..RefusalDetails::default() };
+    for (status, details) in
+        [(Status::CorruptPayload, RefusalDetails::default()), (Status::StaleEpoch, newer)]
+    {
+        let mut scene = Scene::new(Holding::Alone);
+        scene.write(1, 0, 4096);
+        let (_, first) = scene.sent_one();
+        let answer = wire::Outcome::refused(first.request, status, details);
+        scene.hear(&answer);
+        let (kind, again) = scene.sent_one();
+        assert_eq!((kind, again.origin, again.since), (Kind::Write, first.origin, None), "{status:?}");
+        scene.hear(&answer);
+        scene.write(2, 0, 4096);
+        assert_eq!((scene.sent(), scene.ended()), (Vec::new(), None), "{status:?}");
+        scene.done(&again);
+        assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+        scene.sent_one();
+    }
+}
+
+#[test]
+fn an_epoch_that_is_known_already_is_no_reason_to_ask_again_at_once() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.write(1, 0, 4096);
+    let (_, mut request) = scene.sent_one();
+    let details = RefusalDetails { epoch: Epoch(3), was_not_begun: true, ..RefusalDetails::default() };
+    for (status, words) in
+        [(Status::StaleEpoch, "does not serve: another epoch"), (Status::NotPrimary, "not its primary")]
+    {
+        scene.hear(&wire::Outcome::refused(request.request, status, details));
+        assert_eq!(scene.sent(), []);
+        let why = scene.client.trouble().unwrap();
+        assert!(why.contains(words), "{why}");
+        scene.wait();
+        request = scene.sent_one().1;
+        assert_eq!(request.epoch, Epoch(3));
+    }
+}
+
+#[test]
+fn an_operation_of_several_pieces_fails_as_the_first_of_them_that_does() {
+    let mut scene = Scene::new(Holding::Alone);
+    let what = of(scene.volume, 1, OBJECT_BYTES - 4096, OBJECT_BYTES + 8192);
+    scene.client.submit_zero(scene.now, what, &mut scene.io);
+    let sent = scene.sent();
+    let pieces: Vec<_> = sent
+        .iter()
+        .map(|(kind, request)| (*kind, request.key.object, request.offset, request.length))
+        .collect();
+    let object = OBJECT_BYTES as u32;
+    let zeroings = [(0, object - 4096, 4096), (1, 0, object), (2, 0, 4096)];
+    assert_eq!(pieces, zeroings.map(|(of, offset, length)| (Kind::Zero, of, offset, length)));
+    scene.refuse(&sent[1].1, Status::NoSpace, true);
+    scene.refuse(&sent[2].1, Status::Forbidden, true);
+    assert_eq!(scene.ended(), None, "one of them is still under way");
+    scene.done(&sent[0].1);
+    let failed = Outcome::Failed(ClientError::NoSpace { volume: "v".into() });
+    assert_eq!((scene.ended(), scene.ended()), (Some((1, failed)), None));
+}
+
+#[test]
+fn a_read_brings_what_its_blocks_hold_and_zeros_where_nothing_is() {
+    let (mut client, volume, mut io) = connected();
+    let byte = |at: u64| (at / 7 + (at >> 9)) as u8;
+    let (start, length) = (1000, 600_000);
+    let mut buffer = Buffer::new(length as usize);
+    buffer.bytes_mut().unwrap().fill(0xee);
+    client.submit_read(Instant::default(), of(volume, 1, start, length), buffer, &mut io);
+    let sent = io.requests();
+    let pieces: Vec<(u32, u32)> =
+        sent.iter().map(|(_, request, _)| (request.offset, request.length)).collect();
+    let expected = [(1000, 261_144), (262_144, 262_144), (524_288, 76_712)];
+    assert_eq!(pieces, expected, "all but the first begin where a block does");
+    for index in [2, 1, 0] {
+        assert!(client.poll_completion().is_none());
+        let request = &sent[index].1;
+        if index == 1 {
+            reply(&mut client, &mut io, &wire::Outcome::zeros(request.request, REACHED));
+            continue;
+        }
+        let (first, count) = request.blocks();
+        let blocks = u64::from(first)..u64::from(first + count);
+        let bytes = blocks.start * BLOCK_BYTES as u64..blocks.end * BLOCK_BYTES as u64;
+        let data: Vec<u8> = bytes.map(byte).collect();
+        let sums: Vec<U32> = data.chunks(BLOCK_BYTES).map(|block| U32::new(crc32c(block))).collect();
+        reply(&mut client, &mut io, &reply_with_data(request, &data, &sums));
+    }
+    let completion = client.poll_completion().unwrap();
+    assert_eq!(completion.outcome, Outcome::Done);
+    let buffer = completion.buffer.unwrap();
+    let (read, behind) = buffer.bytes().split_at(length as usize);
+    let is_right = |(at, found): (u64, &u8)| {
+        let expected = if (262_144..524_288).contains(&at) { 0 } else { byte(at) };
+        *found == expected
+    };
+    assert_eq!((start..).zip(read).find(|one| !is_right(*one)), None);
+    assert!(behind.iter().all(|byte| *byte == 0xee), "nobody asked for more");
+}
+
+#[test]
+fn an_answer_of_another_size_than_was_asked_for_is_none() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.read(1, 0, 8192);
+    let sum = [U32::new(crc32c(&[7; BLOCK_BYTES]))];
+    let (_, request) = scene.sent_one();
+    scene.hear(&reply_with_data(&request, &[7; BLOCK_BYTES], &sum));
+    let (_, request) = scene.sent_one();
+    scene.hear(&reply_with_data(&request, &[7; 3 * BLOCK_BYTES], &[sum[0]; 3]));
+    let (_, request) = scene.sent_one();
+    scene.hear(&reply_with_data(&request, &[7; 2 * BLOCK_BYTES], &[sum[0]; 2]));
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    scene.client.submit_allocated(scene.now, of(scene.volume, 2, 0, 4096), &mut scene.io);
+    let (_, request) = scene.sent_one();
+    scene.hear(&wire::Outcome::done(request.request, REACHED, 0));
+    assert_eq!((scene.sent_one().0, scene.ended()), (Kind::Allocated, None));
+}
+
+#[test]
+fn allocation_is_told_over_the_borders_of_objects_and_of_many_blocks() {
+    let mut scene = Scene::new(Holding::Alone);
+    let block = BLOCK_BYTES as u64;
+    // 71 blocks, the last 30 of the first object among them, the first and the last in part.
+    let (start, end) = (994 * block + 100, 1064 * block + 50);
+    scene.client.submit_allocated(scene.now, of(scene.volume, 1, start, end - start), &mut scene.io);
+    let sent = scene.sent();
+    assert_eq!(sent.len(), 2);
+    let is_allocated = |block: usize| {
+        [994..995, 1000..1003, 1023..1030, 1057..1059, 1064..1065].iter().any(|run| run.contains(&block))
+    };
+    for (_, request) in sent.iter().rev() {
+        let first = request.key.object as usize * OBJECT_BLOCKS;
+        let mut bits = [0u8; OBJECT_BLOCKS / 8];
+        for index in (0..OBJECT_BLOCKS).filter(|index| is_allocated(first + index)) {
+            bits[index / 8] |= 1 << (index % 8);
+        }
+        scene.hear(&reply_with_data(request, &bits, &[]));
+    }
+    let expected = [
+        (block - 100, true),
+        (5 * block, false),
+        (3 * block, true),
+        (20 * block, false),
+        (7 * block, true),
+        (27 * block, false),
+        (2 * block, true),
+        (5 * block, false),
+        (50, true),
+    ];
+    assert_eq!(scene.ended(), Some((1, Outcome::Allocated(expected.to_vec()))));
+}
+
+#[test]
+fn each_change_has_a_name_of_its_own_that_leaves_room_for_the_marks_of_osds() {
+    let mut scene = Scene::new(Holding::Alone);
+    (0..50).for_each(|token| scene.write(token, token * 4096, 4096));
+    let names: BTreeSet<u64> = scene.sent().iter().map(|(_, request)| request.origin).collect();
+    assert_eq!(names.len(), 50);
+    let is_name = |name: &u64| *name != 0 && base::log_entry::name_of(*name) == *name;
+    assert!(names.iter().all(is_name), "{names:x?}");
 }

@@ -269,6 +269,49 @@ mod tests {
     }
 
     #[test]
+    fn what_two_of_three_have_is_a_difference_and_what_one_says_twice_counts_once() {
+        let log = [entry(1, 1, 10), entry(1, 2, 11)];
+        let twice = [log[0], log[1], log[1]];
+        for members in [
+            [member(0, true, &log), member(1, true, &log), member(2, true, &log[..1])],
+            [member(0, true, &log), member(1, true, &twice), member(2, true, &log[..1])],
+            [member(0, true, &log[..1]), member(1, true, &twice), member(2, true, &log)],
+        ] {
+            assert_eq!(blocks(&members), Ok(vec![11]));
+        }
+        // The same of a write that has a name: the first two have the same word of it, and it is a difference all the same.
+        let named = [log[0], LogEntry { origin: 7, ..log[1] }];
+        let last = LogEntry { origin: 7 | REPAIR, ..entry(2, 4, 11) };
+        let repaired = [named[0], named[1], last];
+        for members in [
+            [member(0, true, &named), member(1, true, &named), member(2, true, &repaired)],
+            [member(0, true, &named), member(1, true, &named), member(2, true, &named[..1])],
+        ] {
+            assert_eq!(blocks(&members), Ok(vec![11]));
+        }
+    }
+
+    #[test]
+    fn what_all_have_behind_their_agreement_and_marks_are_nothing_to_repair() {
+        let common = entry(1, 1, 10);
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 3, 14) };
+        let mark = LogEntry { block_count: 0, ..entry(2, 2, 0) };
+        let all = [common, mark, repair];
+        assert_eq!(blocks(&[member(0, true, &all), member(1, true, &all)]), Ok(vec![]));
+        assert_eq!(blocks(&[member(0, true, &all), member(1, true, &all[..2])]), Ok(vec![14]));
+        assert_eq!(blocks(&[member(0, true, &all[..2]), member(1, true, &all[..1])]), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_write_without_a_name_is_not_settled_by_what_another_one_brought() {
+        let common = entry(1, 1, 9);
+        let nameless = entry(1, 2, 10);
+        let repair = LogEntry { origin: REPAIR, ..entry(2, 4, 10) };
+        let members = [member(0, true, &[common, nameless, repair]), member(1, true, &[common, repair])];
+        assert_eq!(blocks(&members), Ok(vec![10]));
+    }
+
+    #[test]
     fn entries_that_left_a_log_are_not_taken_for_differences() {
         let long: Vec<_> = (1..=20).map(|sequence| entry(1, sequence, sequence as u16)).collect();
         assert_eq!(blocks(&[member(0, false, &long[5..]), member(1, true, &long)]), Ok(vec![]));
@@ -324,6 +367,10 @@ mod tests {
         let members = [member(0, true, &[common[0], mend, write]), member(1, true, &common)];
         let found = differences(PgId { pool: PoolId(1), index: 0 }, 1, &members).unwrap();
         assert_eq!(found.iter().map(|difference| difference.origin).collect::<Vec<_>>(), [7, MEND]);
+        // Wherever they lie.
+        let mend = LogEntry { first_block: 5, ..mend };
+        let members = [member(0, true, &[common[0], mend, write]), member(1, true, &common)];
+        assert_eq!(blocks(&members), Ok(vec![10, 5]));
     }
 
     #[test]
@@ -393,6 +440,15 @@ mod tests {
         assert_eq!(who_lacks_less(&[restarted(1, &log), restarted(0, &log[..1])]), Some(OsdId(1)));
         assert_eq!(
             who_lacks_less(&[restarted(1, &log), restarted(2, &marked), restarted(0, &log)]),
+            Some(OsdId(2))
+        );
+        // Whichever of them comes first; of those who know the same it is the first.
+        assert_eq!(
+            who_lacks_less(&[restarted(2, &marked), restarted(1, &log), restarted(0, &log)]),
+            Some(OsdId(2))
+        );
+        assert_eq!(
+            who_lacks_less(&[restarted(2, &log), restarted(1, &log), restarted(0, &log[..1])]),
             Some(OsdId(2))
         );
         // The mark of an epoch that did not get far says nothing of what went before.

@@ -100,8 +100,10 @@ mod tests {
         let (mut kept, links) = (KeptQueries::default(), links(2));
         assert!(kept.keep(&links, LINK, query(1, 5)) && kept.keep(&links, LINK, query(1, 7)));
         assert!(!kept.keep(&links, LINK, query(1, 6)), "it is over by the word of its sender");
+        let again = Query { modulus: 2, ..query(1, 7) };
+        assert!(kept.keep(&links, LINK, again), "what it says last counts");
         assert!(kept.keep(&links, LINK, query(0, 2)) && kept.keep(&links, LinkId(4), query(1, 6)));
-        let expected = [(LINK, query(0, 2)), (LINK, query(1, 7)), (LinkId(4), query(1, 6))];
+        let expected = [(LINK, query(0, 2)), (LINK, again), (LinkId(4), query(1, 6))];
         assert_eq!(kept.take().collect::<Vec<_>>(), expected);
         assert_eq!(kept.len(), 0);
     }
@@ -121,5 +123,30 @@ mod tests {
         links.forget(LINK);
         assert!(kept.keep(&links, last, query(0, 5)));
         assert_eq!(kept.len(), 15 * KEPT_MAX + 1);
+    }
+
+    /// So many queries of each of these links.
+    fn of_links(counts: &[usize]) -> KeptQueries {
+        let of_link = |count: &usize| -> BTreeMap<PgId, Query> {
+            (0..*count as u32).map(|index| (query(index, 5).pg, query(index, 5))).collect()
+        };
+        let by_link = (3..).map(LinkId).zip(counts.iter().map(of_link)).collect();
+        KeptQueries { by_link, count: counts.iter().sum() }
+    }
+
+    #[test]
+    fn more_than_may_be_kept_or_than_are_counted_is_told_of() {
+        for (counts, is_sound) in [
+            (vec![1, KEPT_MAX, 2], true),
+            (vec![1, KEPT_MAX + 1, 2], false),
+            (vec![KEPT_MAX; 16], true),
+            ([vec![KEPT_MAX; 16], vec![1]].concat(), false),
+        ] {
+            assert_eq!(of_links(&counts).check_bounds().is_ok(), is_sound, "{counts:?}");
+        }
+        for counted in [2, 4] {
+            let kept = KeptQueries { count: counted, ..of_links(&[1, 2]) };
+            assert!(kept.check_bounds().is_err(), "there are three");
+        }
     }
 }

@@ -298,6 +298,236 @@ mod tests {
 
     const PRIMARY: OsdId = OsdId(1);
 
+    /// What a member says whose log is as that of this OSD, and its entries.
+    fn agrees(alone: &Alone) -> (LogState, Vec<LogEntry>) {
+        let (_, last_sequence) = alone.osd.store().pg_position(PG).unwrap();
+        let state = LogState {
+            pg: PG,
+            epoch: alone.osd.shared.groups[0].epoch,
+            last_sequence,
+            log_begins: Sequence(0),
+            is_incomplete: false,
+            may_lack_tail: false,
+        };
+        (state, alone.osd.store().pg_log(PG).collect())
+    }
+
+    /// A member says that.
+    fn says(alone: &mut Alone, link: LinkId, state: &LogState, entries: &[LogEntry]) {
+        let Alone { osd, io, now } = alone;
+        osd.handle_bytes(*now, link, &state.encode(entries.iter().copied()), io).unwrap();
+    }
+
+    fn state(alone: &Alone) -> State {
+        alone.osd.shared.groups[0].state()
+    }
+
+    /// An OSD that asked two others, who are in sync with it, where they stand.
+    fn asks_two() -> (Alone, [LinkId; 2]) {
+        let mut alone = Alone::new();
+        let links = [1, 2].map(|osd| alone.connect(OsdId(osd)));
+        alone.with(|_, cx| {
+            end(cx, 0, "a test");
+            let group = &mut cx.groups[0];
+            group.config.in_sync = (0..3).map(OsdId).collect();
+            group.standing.claims();
+            group.standing.epoch_was_granted(cx.now);
+        });
+        (alone, links)
+    }
+
+    #[test]
+    fn an_epoch_begins_behind_all_when_each_member_has_said_where_it_stands_and_this_one_knows() {
+        let (mut alone, [first, second]) = asks_two();
+        let (told, log) = agrees(&alone);
+        for _ in 0..2 {
+            says(&mut alone, first, &LogState { may_lack_tail: true, ..told }, &log);
+        }
+        assert_eq!(state(&alone), State::Querying, "one said it twice");
+        says(&mut alone, second, &LogState { epoch: Epoch(told.epoch.0 - 1), ..told }, &log);
+        assert_eq!(state(&alone), State::Querying, "the other one said where it stood in an earlier epoch");
+        alone.osd.shared.groups[0].staged_count += 1;
+        let last_sequence = Sequence(told.last_sequence.0 + 10);
+        says(&mut alone, second, &LogState { last_sequence, ..told }, &log);
+        assert_eq!(state(&alone), State::Querying, "its own log may go on");
+        alone.osd.shared.groups[0].staged_count -= 1;
+        alone.with(|_, cx| begin_epoch(cx, 0));
+        assert_eq!(state(&alone), State::Repairing);
+        let standing = &alone.osd.shared.groups[0].standing;
+        let mark = last_sequence.next();
+        assert_eq!(standing.primary().unwrap().next_sequence, mark.next());
+        let others: Vec<OsdId> =
+            standing.repairing().unwrap().others.iter().map(|member| member.osd).collect();
+        assert_eq!(others, [OsdId(2), OsdId(1)], "who may lack something is asked last");
+    }
+
+    #[test]
+    fn an_epoch_in_which_a_member_cannot_be_asked_ends_at_once() {
+        let mut pair = Pair::new();
+        pair.asks_its_members();
+        let link = pair.link;
+        pair.alone.osd.shared.links.forget(link);
+        pair.alone.with(|_, cx| ask(cx, 0));
+        assert_eq!(state(&pair.alone), State::Waiting);
+    }
+
+    #[test]
+    fn a_member_is_believed_to_be_ahead_by_as_much_as_one_can_be_in_this_history() {
+        for history in [History(0), History(1)] {
+            for (ahead, is_believed) in [(AHEAD_MAX, true), (AHEAD_MAX + 1, false)] {
+                let mut pair = Pair::new();
+                pair.asks_its_members();
+                pair.alone.osd.shared.groups[0].config.history = history;
+                let (told, log) = agrees(&pair.alone);
+                let last_sequence = Sequence(told.last_sequence.max(history.floor()).0 + ahead);
+                pair.hears(&LogState { last_sequence, ..told }.encode(log.iter().copied()));
+                let expected = if is_believed { State::Repairing } else { State::Stopped };
+                assert_eq!(state(&pair.alone), expected, "{history} and {ahead}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_may_lack_what_it_was_pushed_is_compared_again() {
+        for (is_incomplete, may_lack_tail) in [(true, true), (true, false), (false, true)] {
+            let mut pair = Pair::new();
+            pair.asks_its_members();
+            let (told, log) = agrees(&pair.alone);
+            let told = LogState { is_incomplete, may_lack_tail, ..told };
+            pair.hears(&told.encode(log.iter().copied()));
+            let is_left_out = is_incomplete && may_lack_tail;
+            let (group, now) = (&pair.alone.osd.shared.groups[0], pair.alone.now);
+            assert_eq!(group.standing.unfit(), is_left_out.then_some(REPLICA));
+            let expected = if is_left_out { State::Waiting } else { State::Repairing };
+            assert_eq!(group.state(), expected, "{is_incomplete} {may_lack_tail}");
+            assert!(!is_left_out || group.pauses.claim_after == now + CLAIM_PAUSE);
+        }
+    }
+
+    #[test]
+    fn who_may_lack_what_it_was_pushed_itself_has_another_one_lead() {
+        let mut pair = Pair::new();
+        pair.alone.with(|_, cx| {
+            let (epoch, token) = (cx.groups[0].epoch, cx.ledger.next_token());
+            let mark = cx.disk.end_of(PG).next();
+            cx.disk.store.stage_mark(RecordKind::Join, PG, 1, epoch, mark, token).unwrap();
+            cx.note_staged(0, StagedRecord::Left);
+        });
+        pair.turns(5);
+        assert!(pair.alone.osd.store().pg_is_incomplete(PG));
+        pair.asks_its_members();
+        pair.alone.osd.shared.groups[0].tail = LogTail::MayHaveRotted;
+        let (told, log) = agrees(&pair.alone);
+        pair.hears(&told.encode(log.iter().copied()));
+        let (pg, config) = pair.alone.io.proposals.remove(0);
+        assert_eq!((pg, config.primary, config.in_sync), (PG, REPLICA, vec![OsdId(0), REPLICA]));
+        assert_eq!(state(&pair.alone), State::Claiming);
+    }
+
+    #[test]
+    fn who_may_lack_the_end_of_its_log_has_another_one_lead_only_if_that_says_something_else() {
+        for differs in [false, true] {
+            let mut pair = Pair::new();
+            pair.asks_its_members();
+            pair.alone.osd.shared.groups[0].tail = LogTail::MayHaveRotted;
+            let (mut told, mut log) = agrees(&pair.alone);
+            if differs {
+                let last = *log.last().unwrap();
+                told.last_sequence = last.sequence.next();
+                log.push(LogEntry { sequence: told.last_sequence, block_count: 1, ..last });
+            }
+            pair.hears(&told.encode(log.iter().copied()));
+            let heirs: Vec<OsdId> =
+                pair.alone.io.proposals.iter().map(|(_, config)| config.primary).collect();
+            assert_eq!(heirs, if differs { vec![REPLICA] } else { vec![] });
+            let expected = if differs { State::Claiming } else { State::Repairing };
+            assert_eq!(state(&pair.alone), expected);
+        }
+    }
+
+    #[test]
+    fn a_member_whose_log_does_not_reach_is_done_without_if_enough_are_left() {
+        for (osd, min_size, is_left_out) in [(REPLICA, 1, true), (REPLICA, 2, false), (OsdId(0), 1, false)] {
+            let mut pair = Pair::new();
+            pair.alone.osd.shared.groups[0].wanted.min_size = min_size;
+            pair.asks_its_members();
+            let behind = Behind { osd, last_sequence: Sequence(37), window_start: Sequence(94) };
+            pair.alone.with(|_, cx| is_behind(cx, 0, &behind));
+            let (group, now) = (&pair.alone.osd.shared.groups[0], pair.alone.now);
+            assert_eq!(group.standing.unfit(), is_left_out.then_some(REPLICA));
+            let (state, pause) =
+                if is_left_out { (State::Waiting, CLAIM_PAUSE) } else { (State::Stopped, STOPPED_PAUSE) };
+            assert_eq!((group.state(), group.pauses.claim_after), (state, now + pause));
+            let trouble = group.summary().trouble.unwrap();
+            let is_told = |what: &str| trouble.contains(what);
+            assert!(is_told(&osd.to_string()) && is_told("37") && is_told("94"), "{trouble}");
+        }
+    }
+
+    #[test]
+    fn a_query_that_waited_is_answered_only_in_the_epoch_that_is_obeyed() {
+        let mut alone = Alone::new();
+        let link = alone.connect(PRIMARY);
+        let obeyed = alone.osd.shared.groups[0].epoch;
+        for (epoch, answers) in [(Epoch(obeyed.0 - 1), 0), (obeyed, 1)] {
+            alone.osd.shared.groups[0].query = Some(PendingQuery { link, epoch });
+            alone.with(|_, cx| answer_pending(cx, 0));
+            assert_eq!(alone.io.positions_told(link), answers, "{epoch}");
+        }
+    }
+
+    #[test]
+    fn of_a_group_that_it_is_no_member_of_it_keeps_what_a_map_may_still_come_for() {
+        let pg = PgId { pool: PoolId(2), index: 0 };
+        for (epoch, kept) in [(4, 0), (5, 1), (6, 1)] {
+            let mut alone = Alone::new();
+            let link = alone.connect(PRIMARY);
+            let mut map = (*alone.osd.shared.volumes.map).clone();
+            map.revision += 1;
+            map.pools.insert(pg.pool, map.pools[&PG.pool].clone());
+            let in_sync = vec![PRIMARY];
+            map.targets.insert(pg, in_sync.clone());
+            let config = PgConfig { epoch: Epoch(5), primary: PRIMARY, in_sync, ..PgConfig::default() };
+            map.pgs.insert(pg, config);
+            alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+            alone.query(link, pg, 1, Epoch(epoch));
+            assert_eq!((alone.io.positions_told(link), alone.osd.router.kept.len()), (0, kept), "{epoch}");
+        }
+    }
+
+    #[test]
+    fn what_a_member_says_of_itself_is_what_its_log_is_good_for() {
+        let mut alone = Alone::new();
+        let told = |alone: &mut Alone| alone.with(|_, cx| log_state(cx, 0));
+        let (expected, _) = agrees(&alone);
+        assert_eq!(told(&mut alone), expected);
+        alone.osd.shared.groups[0].tail = LogTail::MayHaveRotted;
+        assert_eq!(told(&mut alone), LogState { may_lack_tail: true, ..expected });
+        // The registry was set back to an earlier epoch: that tells something to those who compare, and they are learners.
+        let group = &mut alone.osd.shared.groups[0];
+        (group.tail, group.epoch) = (LogTail::IsKnown, Epoch(expected.epoch.0 - 1));
+        assert!(!told(&mut alone).is_incomplete);
+        let in_sync = std::mem::take(&mut alone.osd.shared.groups[0].config.in_sync);
+        assert!(told(&mut alone).is_incomplete);
+        alone.osd.shared.groups[0].epoch = expected.epoch;
+        assert!(!told(&mut alone).is_incomplete);
+        alone.osd.shared.groups[0].config.in_sync = in_sync;
+    }
+
+    #[test]
+    fn a_candidate_that_is_asked_by_the_primary_that_the_map_names_follows_and_lets_it_begin() {
+        let mut alone = Alone::new();
+        let link = alone.connect(PRIMARY);
+        let epoch = next_epoch(&alone);
+        alone.is_led_by(PRIMARY, epoch);
+        alone.osd.shared.groups[0].standing.claims();
+        assert_eq!(state(&alone), State::Candidate);
+        alone.now = alone.now + Duration::from_secs(1);
+        alone.query(link, PG, 1, epoch);
+        assert_eq!((state(&alone), alone.io.positions_told(link)), (State::Replica, 1));
+        assert_eq!(alone.osd.shared.groups[0].pauses.claim_after, alone.now + CLAIM_PAUSE);
+    }
+
     fn next_epoch(alone: &Alone) -> Epoch {
         Epoch(alone.osd.shared.groups[0].epoch.0 + 1)
     }

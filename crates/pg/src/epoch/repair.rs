@@ -199,9 +199,17 @@ fn current_ended(cx: &mut Context<'_, impl Io>, index: u32) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use crate::testing::{PG, Pair, VOLUME};
+    use super::*;
+    use crate::epoch::CLAIM_PAUSE_LONG;
+    use crate::group::position::MemberPosition;
+    use crate::group::role::{Repairing, State};
+    use crate::ledger::StagedRecord;
+    use crate::testing::{Alone, PG, Pair, REPLICA, Surroundings, VOLUME};
     use base::log_entry::{REPAIR, UNDONE};
-    use base::{Epoch, LogEntry, Sequence};
+    use base::{Epoch, PoolId, Sequence, crc32c};
+    use wire::Status;
+    use zerocopy::IntoBytes;
+    use zerocopy::little_endian::U32;
 
     #[test]
     fn what_only_a_replica_has_is_replaced_everywhere_before_the_epoch_serves() {
@@ -226,6 +234,237 @@ mod tests {
         assert_eq!(repaired.len(), 1);
         assert_eq!((repaired[0].first_block, repaired[0].block_count), (10, 2));
         assert_eq!(repaired[0].origin, 5 | REPAIR | UNDONE, "whoever wrote it is told that it was not done");
+        assert_eq!(pair.alone.passed(UNDONE_PASSED), 1);
+    }
+
+    const UNDONE_PASSED: &str = "peering: a write is undone";
+    const ADOPTED: &str = "peering: what another member has where this one cannot read is taken";
+
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+
+    fn difference(first_block: u16, block_count: u16, origin: u64) -> Difference {
+        Difference { range: BlockRange { key: KEY, first_block, block_count }, origin }
+    }
+
+    /// A pair with these blocks, each run of which was written at once.
+    fn written(runs: &[(u16, u16)]) -> Pair {
+        let mut pair = Pair::new();
+        for (first_block, block_count) in runs.iter().copied() {
+            let data = vec![7; usize::from(block_count) * BLOCK_BYTES];
+            let checksums = vec![U32::new(crc32c(&data[..BLOCK_BYTES])); usize::from(block_count)];
+            let request = pair.alone.request(&BlockRange { key: KEY, first_block, block_count });
+            let write = [&request.encode(Kind::Write)[..], checksums.as_bytes(), &data].concat();
+            pair.ask(&write);
+            pair.run();
+            assert_eq!(pair.told(), Some(Status::Ok));
+        }
+        pair
+    }
+
+    /// The drive gives something else for a block from now on.
+    fn is_damaged(pair: &mut Pair, block: u16) {
+        let place = pair.alone.osd.shared.disk.location_of(KEY, block).unwrap();
+        pair.alone.io.disk[place.0 as usize * BLOCK_BYTES] ^= 1;
+    }
+
+    /// The log of this OSD, and the entries of a member that has one write more: of a block that it calls 6.
+    fn log_and_one_more(pair: &Pair, first_block: u16) -> Vec<LogEntry> {
+        let mut log: Vec<LogEntry> = pair.alone.osd.store().pg_log(PG).collect();
+        let last = *log.last().unwrap();
+        let sequence = last.sequence.next();
+        log.push(LogEntry { sequence, first_block, block_count: 1, origin: 6, ..last });
+        log
+    }
+
+    fn member(osd: OsdId, may_lack_tail: bool, entries: Vec<LogEntry>) -> MemberPosition {
+        let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
+        let (log_begins, is_incomplete) = (Sequence(0), false);
+        MemberPosition { osd, last_sequence, log_begins, is_incomplete, may_lack_tail, entries }
+    }
+
+    /// The next epoch of the pair is to repair that.
+    fn is_to_repair(pair: &mut Pair, mark_is_due: bool, queue: Vec<Difference>, others: Vec<MemberPosition>) {
+        pair.asks_its_members();
+        pair.alone.with(|_, cx| {
+            let last = cx.disk.end_of(PG);
+            let repairing = Repairing { queue: queue.into(), current: None, mark_is_due, others };
+            cx.groups[0].standing.differences_are_known(last.next(), repairing);
+        });
+    }
+
+    /// What was repaired, each with its origin.
+    fn repaired(pair: &Pair) -> Vec<(u16, u16, u64)> {
+        let repairs = pair.alone.osd.store().pg_log(PG).filter(LogEntry::is_repair);
+        repairs.map(|entry| (entry.first_block, entry.block_count, entry.origin)).collect()
+    }
+
+    /// The epoch serves, and nothing is left of its repairs.
+    fn serves(pair: &Pair) {
+        let shared = &pair.alone.osd.shared;
+        assert!(shared.groups[0].is_active(), "{:?}", shared.groups[0]);
+        assert_eq!(shared.operations.in_flight(), 0);
+        for pool in [&shared.disk.small, &shared.disk.large] {
+            assert_eq!(pool.available(), pool.count());
+        }
+    }
+
+    /// The store takes nothing more before what is staged is on its way.
+    fn is_busy(cx: &mut Context<'_, Surroundings>) {
+        loop {
+            let token = cx.ledger.next_token();
+            match cx.disk.store.stage_forget(PoolId(9), token) {
+                Ok(()) => cx.note_staged(0, StagedRecord::Left),
+                Err(error) => return assert_eq!(error, StageError::Busy),
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_is_repaired_one_run_of_the_drive_after_the_other_and_no_more_than_64_blocks_at_a_time() {
+        let mut pair = written(&[(10, 1), (11, 1)]);
+        let before = pair.received;
+        is_to_repair(&mut pair, false, vec![difference(10, 100, 5 | REPAIR)], vec![]);
+        pair.alone.with(|_, cx| {
+            for _ in 0..2 {
+                next(cx, 0);
+                assert_eq!(cx.operations.in_flight(), 1, "one after the other");
+            }
+        });
+        pair.run();
+        serves(&pair);
+        // They follow each other, so they are one entry: of blocks 10, 11, 12 to 75 and 76 to 109.
+        assert_eq!(repaired(&pair), [(10, 100, 5 | REPAIR)]);
+        assert_eq!(pair.received - before, 4);
+    }
+
+    #[test]
+    fn what_the_store_has_no_room_for_right_now_comes_again_as_it_was() {
+        let (data, zeros) = (difference(10, 1, 5 | REPAIR), difference(20, 2, 5 | REPAIR));
+        for (mark_is_due, wanted) in [(true, zeros), (false, zeros), (false, data)] {
+            let mut pair = written(&[(10, 1)]);
+            is_to_repair(&mut pair, mark_is_due, vec![wanted], vec![]);
+            pair.alone.with(|_, cx| {
+                is_busy(cx);
+                cx.turn.blocked.clear();
+                next(cx, 0);
+            });
+            // What has data is read first.
+            pair.alone.drive_answers();
+            let shared = &pair.alone.osd.shared;
+            let repairing = shared.groups[0].standing.repairing().unwrap();
+            assert_eq!(repairing.queue, [wanted]);
+            assert_eq!((repairing.current, repairing.mark_is_due), (None, mark_is_due));
+            assert_eq!((&shared.turn.blocked[..], shared.operations.in_flight()), (&[0][..], 0));
+            pair.run();
+            serves(&pair);
+            let BlockRange { first_block, block_count, .. } = wanted.range;
+            assert_eq!(repaired(&pair), [(first_block, block_count, wanted.origin)]);
+        }
+    }
+
+    #[test]
+    fn a_drive_that_takes_no_mark_or_repair_ends_the_epoch_for_longer() {
+        for mark_is_due in [true, false] {
+            let mut pair = written(&[(10, 1)]);
+            is_to_repair(&mut pair, mark_is_due, vec![difference(20, 2, 5 | REPAIR)], vec![]);
+            let Alone { osd, io, now } = &mut pair.alone;
+            osd.fail_drive(*now, "a test", io);
+            pair.alone.with(|_, cx| next(cx, 0));
+            let (shared, now) = (&pair.alone.osd.shared, pair.alone.now);
+            let group = &shared.groups[0];
+            assert_eq!((group.state(), shared.operations.in_flight()), (State::Waiting, 0));
+            assert_eq!(group.pauses.claim_after, now + CLAIM_PAUSE_LONG);
+            assert_eq!(group.summary().trouble.unwrap(), "the drive of osd.0 failed; replace it");
+        }
+    }
+
+    #[test]
+    fn a_repair_that_meets_damage_takes_that_block_from_a_member_that_has_the_same() {
+        let mut pair = written(&[(10, 2)]);
+        is_damaged(&mut pair, 10);
+        pair.block = Some(vec![7; BLOCK_BYTES]);
+        let log = pair.alone.osd.store().pg_log(PG).collect();
+        let others = vec![member(REPLICA, false, log)];
+        is_to_repair(&mut pair, false, vec![difference(10, 2, 5 | REPAIR)], others);
+        pair.alone.with(|_, cx| next(cx, 0));
+        pair.run();
+        serves(&pair);
+        assert_eq!(repaired(&pair), [(10, 2, 5 | REPAIR)]);
+        assert_eq!((pair.alone.osd.view().damage().found, pair.alone.passed(ADOPTED)), (1, 0));
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn what_another_member_has_becomes_everybodys_where_nobody_has_what_this_one_had() {
+        let mut pair = written(&[(10, 1)]);
+        is_damaged(&mut pair, 10);
+        pair.block = Some(vec![9; BLOCK_BYTES]);
+        let log = log_and_one_more(&pair, 10);
+        // The first one cannot be asked. For good it is: so the word of one whose log may have lost its end counts too.
+        let others = vec![member(OsdId(2), true, vec![]), member(REPLICA, true, log)];
+        is_to_repair(&mut pair, false, vec![difference(10, 1, 6 | REPAIR | UNDONE | MEND)], others);
+        pair.alone.with(|_, cx| next(cx, 0));
+        pair.run();
+        serves(&pair);
+        assert_eq!(repaired(&pair), [(10, 1, 6 | REPAIR)], "that one's log tells that it was done");
+        assert_eq!(pair.alone.passed(ADOPTED), 1);
+        assert!(pair.alone.osd.lost_blocks().is_empty());
+        let read = pair.request(10).encode(Kind::Read);
+        pair.ask(&read);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn while_a_sound_copy_may_come_back_nobody_is_believed_whose_log_may_have_lost_its_end() {
+        let mut pair = written(&[(10, 1)]);
+        is_damaged(&mut pair, 10);
+        (pair.block, pair.garbles) = (Some(vec![9; BLOCK_BYTES]), true);
+        let others = vec![member(REPLICA, true, log_and_one_more(&pair, 10))];
+        is_to_repair(&mut pair, false, vec![difference(10, 1, 6 | REPAIR)], others);
+        pair.alone.with(|_, cx| next(cx, 0));
+        // Its answer comes garbled. Another one would not.
+        pair.turn();
+        pair.garbles = false;
+        pair.turns(10);
+        let group = &pair.alone.osd.shared.groups[0];
+        assert_eq!(group.state(), State::Waiting);
+        let trouble = group.summary().trouble.unwrap();
+        assert!(trouble.contains("osd.0 does not read what its members differ in"), "{trouble}");
+        assert_eq!((pair.alone.osd.shared.operations.in_flight(), repaired(&pair)), (0, vec![]));
+    }
+
+    #[test]
+    fn a_block_of_which_nobody_has_anything_holds_no_epoch_up() {
+        let mut pair = written(&[(10, 1)]);
+        is_damaged(&mut pair, 10);
+        let others = vec![member(REPLICA, false, log_and_one_more(&pair, 10))];
+        is_to_repair(&mut pair, false, vec![difference(10, 1, 6 | REPAIR)], others);
+        pair.alone.with(|_, cx| next(cx, 0));
+        pair.run();
+        serves(&pair);
+        assert_eq!((repaired(&pair), pair.alone.osd.lost_blocks().len()), (vec![], 1));
+    }
+
+    #[test]
+    fn what_a_replica_lacks_and_this_one_has_is_brought_to_it_as_done() {
+        let mut pair = Pair::new();
+        pair.entries = pair.alone.osd.store().pg_log(PG).collect();
+        let request = wire::Request { origin: 5, ..pair.request(10) };
+        let data = vec![7; BLOCK_BYTES];
+        let write = [&request.encode(Kind::Write)[..], &crc32c(&data).to_le_bytes(), &data].concat();
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        // It says that it has nothing of it.
+        pair.alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
+        pair.turns(80);
+        serves(&pair);
+        assert_eq!(repaired(&pair), [(10, 1, 5 | REPAIR)]);
+        assert_eq!(pair.alone.passed(UNDONE_PASSED), 0);
     }
 
     #[test]
@@ -233,5 +472,7 @@ mod tests {
         let pair = Pair::new();
         assert_eq!(pair.received, 1, "the mark alone");
         assert!(pair.heard.iter().any(|message| message.starts_with("Serves")), "{:?}", pair.heard);
+        assert_eq!(pair.alone.osd.shared.groups[0].tail, LogTail::IsKnown);
+        assert_eq!(pair.alone.passed(UNDONE_PASSED), 0);
     }
 }

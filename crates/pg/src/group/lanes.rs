@@ -342,3 +342,104 @@ impl Lanes {
     #[inline(always)]
     fn step(&self, _: usize) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(object: u32, first_block: u16, block_count: u16) -> BlockRange {
+        BlockRange { key: ObjectKey { object, ..ObjectKey::default() }, first_block, block_count }
+    }
+
+    /// All who are on an object, in order.
+    fn all(lanes: &Lanes, object: u32) -> Vec<Place> {
+        lanes.on(BlockRange::whole(range(object, 0, 0).key)).collect()
+    }
+
+    /// Has somebody leave. Answers who is free by that.
+    fn leave(lanes: &mut Lanes, place: Place) -> Vec<Place> {
+        let mut freed = Vec::new();
+        lanes.leave(place, &mut freed);
+        freed
+    }
+
+    #[test]
+    fn whoever_leaves_an_object_leaves_the_others_there_in_their_order() {
+        let mut lanes = Lanes::default();
+        let blocks = [(0, 1), (5, 1), (0, 8), (6, 2)];
+        let [a, b, c, d] = blocks.map(|(first, count)| lanes.join(&range(3, first, count)));
+        assert_eq!(all(&lanes, 3), [a, b, c, d]);
+        // From between the others, and then from the front.
+        assert!(leave(&mut lanes, b).is_empty());
+        assert_eq!(all(&lanes, 3), [a, c, d]);
+        assert_eq!(leave(&mut lanes, a), [c]);
+        assert_eq!(all(&lanes, 3), [c, d]);
+        assert_eq!(leave(&mut lanes, c), [d]);
+        assert_eq!(all(&lanes, 3), [d]);
+        // And from the end, whose place the next one gets.
+        let e = lanes.join(&range(3, 0, 1));
+        assert!(leave(&mut lanes, d).is_empty());
+        let f = lanes.join(&range(3, 7, 1));
+        assert_eq!(all(&lanes, 3), [e, f]);
+        assert!(leave(&mut lanes, f).is_empty());
+        let g = lanes.join(&range(3, 7, 1));
+        assert_eq!((g, all(&lanes, 3)), (f, vec![e, g]));
+        for place in [e, g] {
+            assert!(lanes.is_free(place) && leave(&mut lanes, place).is_empty());
+        }
+        assert!(lanes.by_object.is_empty() && !lanes.is_taken(&BlockRange::whole(range(3, 0, 0).key)));
+    }
+
+    #[test]
+    fn what_was_kept_of_who_left_serves_the_next() {
+        let mut lanes = Lanes::default();
+        for object in 0..100 {
+            // The second is behind the first, and the third behind both: that is noted once of each, however many runs they have.
+            let blocks = [(0, 4), (1, 1), (0, 4)];
+            let places = blocks.map(|(first, count)| lanes.join(&range(object, first, count)));
+            for (place, freed) in places.into_iter().zip([vec![places[1]], vec![places[2]], vec![]]) {
+                assert_eq!(leave(&mut lanes, place), freed);
+            }
+            assert!(lanes.by_object.is_empty(), "nobody is on object {object}");
+        }
+        assert_eq!((lanes.stands.len(), lanes.links.len(), lanes.lanes.len()), (3, 3, 1));
+        assert!(lanes.lanes[0].runs.capacity() > 0, "no operation has memory made for what the last one had");
+        // What was needed once for very many is given back.
+        let many: Vec<Place> = (0..200).map(|number| lanes.join(&range(0, 2 * number, 1))).collect();
+        for place in many {
+            assert!(leave(&mut lanes, place).is_empty());
+        }
+        assert!(lanes.lanes[0].runs.capacity() <= RUNS_KEPT_MAX);
+    }
+
+    #[test]
+    fn who_leaves_before_its_turn_frees_nobody_before_that_would_have_come() {
+        let mut lanes = Lanes::default();
+        let blocks = [(0, 2), (1, 2), (2, 2), (3, 2)];
+        let [a, b, c, d] = blocks.map(|(first, count)| lanes.join(&range(0, first, count)));
+        for place in [c, b] {
+            assert!(leave(&mut lanes, place).is_empty());
+        }
+        assert_eq!(all(&lanes, 0), [a, d]);
+        assert!(!lanes.is_free(d));
+        assert_eq!(leave(&mut lanes, a), [d], "all between them had left");
+        // Of several who are free at once one had left, and the others are in the order in which they joined.
+        let blocks = [(0, 4), (0, 1), (2, 1), (3, 1), (2, 1)];
+        let [a, b, c, d, e] = blocks.map(|(first, count)| lanes.join(&range(1, first, count)));
+        assert!(leave(&mut lanes, c).is_empty());
+        assert_eq!(leave(&mut lanes, a), [b, d, e]);
+    }
+
+    #[test]
+    fn whoever_is_last_in_line_nowhere_leaves_without_a_look_at_those_who_are() {
+        let mut lanes = Lanes::default();
+        let whole = BlockRange::whole(ObjectKey::default());
+        let long: Vec<Place> = (0..100).map(|_| lanes.join(&whole)).collect();
+        let short: Vec<Place> = whole.blocks().map(|block| lanes.join(&range(0, block, 1))).collect();
+        let before = lanes.steps.get();
+        let freed: Vec<Place> = long.into_iter().flat_map(|place| leave(&mut lanes, place)).collect();
+        assert_eq!(freed[99..], short, "one whole after the other, and then all blocks");
+        let steps = lanes.steps.get() - before;
+        assert!(steps <= 2 * short.len(), "{steps} steps");
+    }
+}

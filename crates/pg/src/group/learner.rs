@@ -159,4 +159,49 @@ mod tests {
         assert_eq!(learner.left(), Some((2, 3 * BLOCK_BYTES as u64)));
         assert!(learner.receives(Sequence(5)) && !learner.receives(Sequence(4)));
     }
+
+    #[test]
+    fn a_learner_owes_whatever_it_was_asked_for() {
+        let nothing = || joined(true, VecDeque::new());
+        let comparison = |is_awaited| Comparison { own: VecDeque::new(), after: None, is_awaited };
+        for is_awaited in [false, true] {
+            let joined = Joined { comparison: Some(comparison(is_awaited)), ..nothing() };
+            assert_eq!(learner(Some(joined)).is_owing(), is_awaited, "a page of its objects");
+        }
+        let blocks_awaited = Some((ObjectKey::default(), Sequence(0)));
+        assert!(learner(Some(Joined { blocks_awaited, ..nothing() })).is_owing(), "what it has of one");
+    }
+
+    #[test]
+    fn who_has_not_joined_receives_nothing_and_nobody_knows_what_it_lacks() {
+        let asked = learner(None);
+        assert!(!asked.receives(Sequence(u64::MAX)) && asked.left().is_none() && asked.pushed() == 0);
+        let own = VecDeque::from([ObjectKey::default(); 3]);
+        let comparison = Some(Comparison { own, after: None, is_awaited: false });
+        let work = VecDeque::from([Work::Object(ObjectKey::default(), Sequence(1))]);
+        let joined = learner(Some(Joined { comparison, pushed: 32, ..joined(true, work) }));
+        assert_eq!((joined.left(), joined.pushed()), (Some((4, 0)), 32));
+    }
+
+    #[test]
+    fn what_is_put_back_comes_next_if_it_is_anything() {
+        let key = ObjectKey::default();
+        let range = |block_count| BlockRange { key, first_block: 5, block_count };
+        let mut joined = joined(true, VecDeque::from([Work::Reached(key)]));
+        joined.put_back(range(1));
+        joined.put_back(range(0));
+        assert_eq!(joined.work, [Work::Range(range(1)), Work::Reached(key)]);
+    }
+
+    #[test]
+    fn of_several_learners_each_is_found_and_forgotten_by_itself() {
+        let of = |osd, session| Learner { osd: OsdId(osd), session, ..learner(None) };
+        let mut learning = Learning { learners: vec![of(1, 7), of(2, 9), of(3, 8)], ..Learning::default() };
+        assert_eq!(learning.of(OsdId(2)).map(|learner| learner.session), Some(9));
+        assert_eq!(learning.of_session(8).map(|learner| learner.osd), Some(OsdId(3)));
+        assert!(learning.of(OsdId(9)).is_none() && learning.of_session(2).is_none());
+        learning.forget(OsdId(2));
+        let left: Vec<OsdId> = learning.learners.iter().map(|learner| learner.osd).collect();
+        assert_eq!(left, [OsdId(1), OsdId(3)]);
+    }
 }

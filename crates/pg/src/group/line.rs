@@ -546,4 +546,74 @@ mod tests {
         assert_eq!(start_all(&mut line).len(), long as usize - 1);
         assert_eq!((line.members.capacity(), line.ready_reads.capacity()), (0, 0));
     }
+
+    #[test]
+    fn memory_of_a_line_that_was_not_too_long_is_kept() {
+        let mut line = Line::default();
+        for slot in 0..LENGTH_KEPT_MAX as u32 {
+            line.wait(id(slot), false, &range(0, 1));
+        }
+        assert_eq!(start_all(&mut line).len(), LENGTH_KEPT_MAX);
+        assert!(line.places.is_empty() && line.members.capacity() >= LENGTH_KEPT_MAX);
+        assert!(line.freed.capacity() > 0);
+    }
+
+    #[test]
+    fn something_is_ready_as_long_as_a_read_or_a_change_is() {
+        for is_read in [true, false] {
+            let mut line = Line::default();
+            line.hold(id(0), &range(0, 1));
+            line.wait(id(1), is_read, &range(0, 1));
+            assert!(!line.has_ready(), "its block is taken");
+            line.ended(id(0));
+            assert!(line.has_ready());
+            assert_eq!(start_all(&mut line), [1]);
+            assert!(!line.has_ready());
+        }
+    }
+
+    #[test]
+    fn what_waits_already_and_is_to_be_the_first_is_in_line_and_ready_once() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(0, 1));
+        line.wait(id(1), false, &range(0, 2));
+        line.wait_first(id(2), &range(0, 1));
+        line.wait_first(id(2), &range(0, 1));
+        let mut all: Vec<u32> = line.all().map(|id| id.slot).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2]);
+        line.ended(id(0));
+        line.wait_first(id(2), &range(0, 1));
+        assert_eq!(next(&mut line), Some(id(2)));
+        assert!(!line.has_ready(), "the other one is behind it");
+        assert!(line.was_tried(id(2), true));
+        assert_eq!(start_all(&mut line), [1]);
+    }
+
+    #[test]
+    fn what_has_no_blocks_waits_for_nobody_and_nobody_for_it() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(0, 8));
+        assert!(!line.must_wait(&range(4, 0)));
+        line.wait(id(1), false, &range(4, 0));
+        assert_eq!(next(&mut line), Some(id(1)));
+        line.hold(id(1), &range(4, 0));
+        line.ended(id(0));
+        assert!(!line.must_wait(&range(0, 8)));
+        assert_eq!(line.under_way().collect::<Vec<_>>(), [id(1)]);
+    }
+
+    #[test]
+    fn whoever_finds_its_blocks_free_does_not_look_at_what_waits_elsewhere_on_the_object() {
+        let mut line = Line::default();
+        line.hold(id(0), &range(7, 1));
+        for slot in 1..1000 {
+            line.wait(id(slot), false, &range(7, 1));
+        }
+        let before = line.lanes.steps.get();
+        line.hold(id(1000), &range(9, 1));
+        line.put_back(id(1000), false, &range(9, 1));
+        assert!(line.lanes.steps.get() - before <= 8);
+        assert_eq!(next(&mut line), Some(id(1000)));
+    }
 }

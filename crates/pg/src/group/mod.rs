@@ -259,3 +259,102 @@ impl IndexMut<u32> for Groups {
         &mut self.list[index as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::role::Repairing;
+    use super::*;
+    use base::{PoolId, VolumeId};
+    use std::collections::VecDeque;
+
+    const PG: PgId = PgId { pool: PoolId(1), index: 2 };
+
+    fn ids(osds: &[u32]) -> Vec<OsdId> {
+        osds.iter().copied().map(OsdId).collect()
+    }
+
+    /// A group that is led here.
+    fn group(in_sync: &[u32], learners: &[u32], target: &[u32]) -> Group {
+        let (in_sync, learners) = (ids(in_sync), ids(learners));
+        let config =
+            PgConfig { epoch: Epoch(5), primary: OsdId(0), in_sync, learners, ..PgConfig::default() };
+        Group::new(PG, 4, config, ids(target), true, Instant::default())
+    }
+
+    #[test]
+    fn members_are_who_holds_a_part_of_a_group_or_shall() {
+        let group = group(&[0, 1], &[2], &[3, 1]);
+        assert_eq!(group.members().collect::<Vec<_>>(), ids(&[0, 1, 2, 3, 1]));
+        assert_eq!((0..5).map(|osd| group.has_member(OsdId(osd))).filter(|is| *is).count(), 4);
+        assert!(!group.has_member(OsdId(4)));
+        assert_eq!(group.replicas(OsdId(0)).collect::<Vec<_>>(), ids(&[1]));
+        assert_eq!(group.wanted_learners().collect::<Vec<_>>(), ids(&[3]));
+    }
+
+    #[test]
+    fn nobody_else_is_needed_when_as_many_as_the_pool_wants_are_in_sync_where_they_shall_be() {
+        let mut group = group(&[], &[], &[0, 1]);
+        let all = &[0, 1, 2][..];
+        for (size, in_sync, is_whole) in
+            [(2, all, true), (2, &all[1..], false), (2, &all[..2], true), (1, all, true), (3, all, false)]
+        {
+            group.wanted.size = size;
+            assert_eq!(group.is_whole_in(&ids(in_sync)), is_whole, "{in_sync:?} of {size}");
+        }
+        group.wanted.size = 2;
+        let needed = |in_sync: &[u32]| group.needed_of(&ids(in_sync), OsdId(3)).collect::<Vec<_>>();
+        assert_eq!(needed(&[4, 0, 3, 2, 1]), ids(&[0, 3, 1]));
+        assert_eq!(needed(&[4, 0, 3, 2]), ids(&[4, 0, 3, 2]), "it is not whole without them");
+    }
+
+    #[test]
+    fn an_object_is_the_groups_by_its_place_and_by_its_name() {
+        let group = group(&[0], &[], &[0]);
+        let volume = VolumeId(1);
+        for object in 0..8 {
+            let place = PgId::of_object(PG.pool, 4, volume, object);
+            assert_eq!(group.holds(&ObjectKey { pg: place, volume, object }), place == PG);
+            assert_eq!(group.holds(&ObjectKey { pg: PG, volume, object }), place == PG, "so it calls itself");
+            let elsewhere = PgId { index: 3, ..PG };
+            assert!(!group.holds(&ObjectKey { pg: elsewhere, volume, object }));
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_shown_by_a_map_with_that_one_or_a_later_one() {
+        let mut group = group(&[0], &[], &[0]);
+        for (shown, is_shown) in [(Some(4), false), (Some(5), true), (None, false), (Some(6), true)] {
+            let mut map = ClusterMap::default();
+            if let Some(epoch) = shown {
+                map.pgs.insert(PG, PgConfig { epoch: Epoch(epoch), ..PgConfig::default() });
+            }
+            group.note_shown(&map);
+            assert_eq!(group.is_shown, is_shown, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_stands_up_to_what_is_under_way_while_its_group_serves() {
+        let mut group = group(&[0, 1], &[], &[0, 1]);
+        assert!(group.is_led_here() && !group.is_active() && !group.has_left());
+        group.standing.claims();
+        assert!(group.is_claiming());
+        group.standing.epoch_was_granted(Instant::default());
+        let (queue, others) = (VecDeque::new(), Vec::new());
+        let repairing = Repairing { queue, current: None, mark_is_due: false, others };
+        group.standing.differences_are_known(Sequence(10), repairing);
+        assert_eq!(group.reached(), Sequence(0), "it does not serve yet");
+        group.standing.serves();
+        assert!(group.is_active() && !group.is_claiming());
+        assert_eq!(group.reached(), Sequence(9));
+        for (next, under_way, reached) in [(10, 2, 7), (1, 0, 0), (0, 0, 0)] {
+            let primary = group.standing.primary_mut().expect("it is one");
+            (primary.next_sequence, primary.under_way) = (Sequence(next), under_way);
+            assert_eq!(group.reached(), Sequence(reached));
+        }
+        for (min_size, is_writable) in [(1, true), (2, true), (3, false)] {
+            group.wanted.min_size = min_size;
+            assert_eq!(group.is_writable(), is_writable, "{min_size}");
+        }
+    }
+}

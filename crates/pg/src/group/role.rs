@@ -439,7 +439,7 @@ fn state_of(phase: &Phase) -> State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::CutId;
+    use base::{CutId, LinkId};
 
     const NEXT: Sequence = Sequence(7);
 
@@ -501,11 +501,63 @@ mod tests {
     #[test]
     fn what_an_epoch_was_to_change_is_forgotten_when_it_begins() {
         let mut standing = Standing::new(true);
-        standing.primary_mut().expect("it is one").change = Change::LeaveOut(OsdId(3));
+        let primary = standing.primary_mut().expect("it is one");
+        primary.change = Change::LeaveOut(OsdId(3));
+        primary.learning.asked.insert(OsdId(4));
         standing.claims();
         assert_eq!(standing.unfit(), Some(OsdId(3)));
         standing.epoch_was_granted(Instant::default());
         assert_eq!(standing.unfit(), None);
+        assert!(standing.primary().is_some_and(|primary| primary.learning.asked.is_empty()));
+    }
+
+    #[test]
+    #[should_panic(expected = "no group goes from querying to replica")]
+    fn nobody_obeys_in_the_middle_of_its_own_epoch() {
+        let mut standing = Standing::new(true);
+        standing.claims();
+        standing.epoch_was_granted(Instant::default());
+        standing.obeys();
+    }
+
+    #[test]
+    fn what_a_group_went_through_is_counted() {
+        let mut standing = replica();
+        for _ in 0..2 {
+            standing.claims();
+            standing.claim_was_in_vain();
+        }
+        let counted: Vec<_> = standing.transitions().filter(|(.., times)| *times > 0).collect();
+        assert_eq!(counted, [("replica", "candidate", 2), ("candidate", "replica", 2)]);
+    }
+
+    #[test]
+    fn a_promotion_that_failed_is_forgotten_and_nothing_else_is() {
+        let mut standing = Standing::new(true);
+        let promotion = Promotion { osd: OsdId(3), link: LinkId(1), through: 0, since: Instant::default() };
+        standing.primary_mut().expect("it is one").change = Change::TakeIn(promotion);
+        assert_eq!(standing.promotion().map(|promotion| promotion.osd), Some(OsdId(3)));
+        standing.promotion_failed();
+        assert!(standing.promotion().is_none());
+        standing.primary_mut().expect("it is one").change = Change::LeaveOut(OsdId(4));
+        standing.promotion_failed();
+        assert_eq!(standing.unfit(), Some(OsdId(4)));
+    }
+
+    #[test]
+    fn a_primary_that_cannot_go_on_tells_of_the_repair_that_was_under_way() {
+        for current in [None, Some(OperationId { slot: 4, serial: 2 })] {
+            let mut standing = Standing::new(true);
+            standing.claims();
+            standing.epoch_was_granted(Instant::default());
+            let (queue, others) = (VecDeque::new(), Vec::new());
+            standing.differences_are_known(NEXT, Repairing { queue, current, mark_is_due: false, others });
+            let primary = standing.primary().expect("it is one");
+            assert_eq!((primary.last_sequence(), primary.under_way), (Sequence(6), 0));
+            assert_eq!(standing.must_wait("a test".to_owned()), current);
+            assert_eq!(standing.state(), State::Waiting);
+        }
+        assert_eq!(Standing::new(true).primary().map(Primary::last_sequence), Some(Sequence(0)));
     }
 
     #[test]

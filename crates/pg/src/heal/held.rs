@@ -56,11 +56,14 @@ pub(crate) fn list_blocks(cx: &mut Context<'_, impl Io>, link: LinkId, of: Objec
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use crate::testing::{Alone, PG};
-    use base::map::OsdInfo;
-    use base::{OsdId, Sequence};
+    use super::*;
+    use crate::operation::{OperationKind, Purpose};
+    use crate::replication::order;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::map::{OsdInfo, PgConfig};
+    use base::{Epoch, OsdId, Sequence};
     use std::sync::Arc;
-    use wire::LogState;
+    use wire::{Activate, Kind, LogState, Message};
 
     #[test]
     fn a_learner_that_says_again_where_it_stands_is_not_compared_again() {
@@ -84,5 +87,74 @@ mod tests {
         let Alone { osd, io, now } = &mut alone;
         osd.handle_bytes(*now, link, &said, io).unwrap();
         assert_eq!(alone.passed("learner: catches up by what changed since"), 1);
+    }
+
+    #[test]
+    fn a_learner_tells_of_each_object_what_it_has_and_which_blocks_of_it_are_in_doubt() {
+        let mut alone = Alone::new();
+        let key = |object| ObjectKey { pg: PG, volume: VOLUME, object };
+        alone.write(key(4));
+        alone.write(key(5));
+        // What comes behind so much may come to nothing.
+        alone.age_log();
+        for (first_block, block_count) in [(3, 1), (9, 2), (100, 1)] {
+            alone.order(key(3), first_block, block_count, 0);
+        }
+        alone.with(|_, cx| {
+            let range = BlockRange::one(key(3), 100);
+            let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+            assert!(order::zero(cx, id));
+        });
+        alone.run();
+        // Another one leads, and this one joins.
+        let primary = OsdId(1);
+        let link = alone.connect(primary);
+        let epoch = Epoch(alone.osd.shared.groups[0].epoch.0 + 1);
+        let mut map = (*alone.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        map.osds.insert(primary, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+        map.targets.insert(PG, vec![primary, OsdId(0)]);
+        let (in_sync, learners) = (vec![primary], vec![OsdId(0)]);
+        map.pgs.insert(PG, PgConfig { epoch, primary, in_sync, learners, ..PgConfig::default() });
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.query(link, PG, 1, epoch);
+        let (_, mark) = alone.osd.store().pg_position(PG).unwrap();
+        let join = Activate { pg: PG, epoch, mark, join: Some(mark.next()) };
+        says(&mut alone, link, &join.encode());
+        assert!(alone.osd.store().pg_is_incomplete(PG));
+        let sure = alone.osd.store().object_held_through(&key(4));
+        assert!(sure > Sequence(0));
+        let all: [(u32, u16, u16); 3] = [(3, 3, 1), (4, 1, 0), (5, 1, 0)];
+        let scenes = [(None, &all[..]), (Some(3), &all[1..]), (Some(4), &all[2..]), (Some(5), &all[3..])];
+        for (after, expected) in scenes {
+            let after = after.map(|object| (VOLUME, object));
+            says(&mut alone, link, &ListObjects { pg: PG, epoch, after }.encode());
+            let told = alone.io.told(link, |message| match message {
+                Message::Objects(objects) => Some((objects.head, objects.entries().collect::<Vec<_>>())),
+                _ => None,
+            });
+            let [(page, entries)] = &told[..] else { panic!("{told:?}") };
+            assert_eq!(*page, Page { pg: PG, epoch, is_last: true });
+            let held = |entry: &ObjectHeld| (entry.object, entry.block_count, entry.has_doubts);
+            assert_eq!(entries.iter().map(held).collect::<Vec<_>>(), expected, "behind {after:?}");
+            assert!(entries.iter().all(|entry| entry.volume == VOLUME && entry.through == sure));
+        }
+        says(&mut alone, link, &ObjectEpoch { key: key(3), epoch }.encode(Kind::ListBlocks));
+        let told = alone.io.told(link, |message| match message {
+            Message::Blocks(blocks) => Some([blocks.allocated, blocks.doubted].map(numbers)),
+            _ => None,
+        });
+        assert_eq!(told, [[vec![3, 9, 10], vec![3, 9, 10, 100]]]);
+    }
+
+    /// Which blocks these bits are of.
+    fn numbers(bits: &BlockBits) -> Vec<usize> {
+        (0..OBJECT_BLOCKS).filter(|block| bits[block / 8] >> (block % 8) & 1 == 1).collect()
+    }
+
+    /// The primary says that, and whatever is under way comes to its end.
+    fn says(alone: &mut Alone, link: LinkId, bytes: &[u8]) {
+        alone.osd.handle_bytes(alone.now, link, bytes, &mut alone.io).unwrap();
+        alone.settles();
     }
 }

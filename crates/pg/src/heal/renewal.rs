@@ -56,6 +56,8 @@ pub(crate) fn renew_superblocks(journal: &mut Journal, disk: &mut Disk, offset: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Alone, PG, VOLUME};
+    use base::ObjectKey;
 
     /// When everything was written anew, in seconds, of a drive that is damaged more in each second of `damaged`.
     fn renewals(damaged: std::ops::Range<u64>, until: u64) -> Vec<u64> {
@@ -85,5 +87,36 @@ mod tests {
             .collect();
         assert_eq!(due[..5], [1, 6, 16, 36, 76]);
         assert_eq!(due[5..8], [3000, 3005, 3015]);
+    }
+
+    #[test]
+    fn how_long_ago_other_damage_was_counts_from_when_it_could_have_brought_a_renewal() {
+        let almost = PAUSE_MAX - Duration::from_nanos(1);
+        for (quiet, pause) in [(almost, 2 * PAUSE_MIN), (PAUSE_MAX, PAUSE_MIN)] {
+            let mut renewals = Renewals::default();
+            let begin = Instant::default() + Duration::from_secs(10_000);
+            assert!(renewals.is_due(1, begin));
+            assert!(renewals.is_due(2, begin + PAUSE_MIN + quiet));
+            assert_eq!(renewals.pause, pause, "after {quiet:?}");
+        }
+    }
+
+    #[test]
+    fn damage_and_a_superblock_that_was_overwritten_have_all_written_anew_that_a_start_needs() {
+        let mut alone = Alone::new();
+        alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+        // What the next seconds bring: blocks of checkpoints.
+        let written = |alone: &mut Alone| {
+            let before = alone.osd.store().statistics().checkpoint_blocks;
+            alone.run();
+            alone.osd.store().statistics().checkpoint_blocks - before
+        };
+        assert_eq!((written(&mut alone), alone.osd.view().damage().renewals), (0, 0));
+        alone.osd.shared.damage.counts.found += 1;
+        assert!(written(&mut alone) > 0);
+        assert_eq!(alone.osd.view().damage().renewals, 1);
+        assert_eq!(written(&mut alone), 0, "once");
+        alone.osd.renew_superblocks(0);
+        assert!(written(&mut alone) > 0);
     }
 }

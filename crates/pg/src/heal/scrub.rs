@@ -376,13 +376,16 @@ impl Scrubs {
         cx: &mut Context<'_, impl Io>,
         osd: OsdId,
         request: u64,
-        findings: Findings,
+        mut findings: Findings,
     ) {
         let Some(scrub) = &mut self.current else { return };
         let Some(checking) = scrub.checking.as_mut().filter(|checking| checking.id.number() == request)
         else {
             return;
         };
+        // Whoever is asked for its index has read nothing, and nobody more than it was asked for.
+        let Run { range, is_deep } = checking.run;
+        findings.damaged &= if is_deep { u64::MAX >> (CHECK_BLOCKS_MAX - range.block_count) } else { 0 };
         let awaited = checking.awaited.len();
         checking.awaited.retain(|awaited| *awaited != osd);
         if checking.awaited.len() < awaited {
@@ -392,7 +395,6 @@ impl Scrubs {
             return;
         }
         let checking = scrub.checking.take().expect("it was just looked at");
-        let Run { range, is_deep } = checking.run;
         let bytes = if is_deep { u64::from(range.block_count) * BLOCK_BYTES as u64 } else { 0 };
         scrub.report.bytes += bytes;
         let is_busy = cx.now.since(cx.turn.active_at) < BUSY_FOR;
@@ -435,7 +437,7 @@ impl Scrub {
         let damaged = checking.findings.values().fold(0, |all, findings| all | findings.damaged);
         if damaged != 0 {
             cx.pass(Milestone::ScrubDamaged);
-            for number in (0..block_count.min(CHECK_BLOCKS_MAX)).filter(|number| damaged >> number & 1 != 0) {
+            for number in (0..block_count).filter(|number| damaged >> number & 1 != 0) {
                 let is_own = own.damaged >> number & 1 != 0;
                 let reason = if is_own { MendReason::Damaged } else { MendReason::OtherDamaged };
                 cx.mend(index, key, first_block + number, reason);
@@ -453,10 +455,11 @@ impl Scrub {
             return 0;
         }
         if block_count > 1 {
-            let part = (block_count / PARTS).max(1);
+            let (part, end) = ((block_count / PARTS).max(1), checking.run.range.blocks().end);
             let starts = checking.run.range.blocks().step_by(usize::from(part));
             self.runs.extend(starts.map(|first_block| Run {
-                range: BlockRange { first_block, block_count: part, key },
+                // The last may be a smaller one: behind it the object may end.
+                range: BlockRange { first_block, block_count: part.min(end - first_block), key },
                 ..checking.run
             }));
             return 0;
@@ -513,110 +516,4 @@ pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use super::*;
-    use crate::testing::{PG, Pair, VOLUME};
-    use base::Sequence;
-    use wire::{ObjectHeld, Page};
-
-    #[test]
-    fn a_digest_tells_which_block_has_which_checksum() {
-        let of =
-            |blocks: &[(u16, u32)]| blocks.iter().fold(0, |all, (block, crc)| with_block(all, *block, *crc));
-        assert_eq!(of(&[(1, 5), (2, 6)]), of(&[(1, 5), (2, 6)]));
-        assert_ne!(of(&[(1, 5), (2, 6)]), of(&[(1, 6), (2, 5)]));
-        assert_ne!(of(&[(1, 5)]), of(&[(2, 5)]));
-        assert_ne!(of(&[(1, 5)]), of(&[]));
-    }
-
-    #[test]
-    fn a_scrub_asks_every_member_and_ends_with_a_report() {
-        let mut pair = Pair::new();
-        let write = pair.write_of(10, 7);
-        pair.ask(&write);
-        pair.run();
-        assert!(pair.alone.osd.begin_scrub(PG, false));
-        pair.turn();
-        assert!(pair.heard.iter().any(|message| message.starts_with("ListObjects")), "{:?}", pair.heard);
-        // The replica has no object that this OSD has not, and says the same of the one that both have.
-        let epoch = pair.alone.osd.shared.groups[0].epoch;
-        pair.hears(&Page { pg: PG, epoch, is_last: true }.encode(std::iter::empty()));
-        let checking =
-            pair.alone.osd.router.scrubs.current.as_ref().and_then(|scrub| scrub.checking.as_ref());
-        let checking = checking.expect("it checks what there is");
-        let inquiry = Inquiry { request: checking.id.number(), range: checking.run.range, epoch };
-        let findings = look_into_index(pair.alone.osd.store(), &inquiry);
-        pair.hears(&Checked { inquiry, findings }.encode());
-        pair.run();
-        let reports = pair.alone.osd.take_scrub_reports();
-        assert_eq!(reports.len(), 1);
-        assert_eq!((reports[0].objects, reports[0].found), (1, 0));
-        assert!(pair.alone.osd.view().scrub_is_over());
-    }
-
-    /// A scrub of a group begins in which this OSD has no object. Its members are asked which they have.
-    fn begun() -> (Pair, Page) {
-        let mut pair = Pair::new();
-        assert!(pair.alone.osd.begin_scrub(PG, false));
-        pair.turn();
-        let epoch = pair.alone.osd.shared.groups[0].epoch;
-        (pair, Page { pg: PG, epoch, is_last: false })
-    }
-
-    /// A member lists so many objects, from that one on.
-    fn lists(pair: &mut Pair, page: Page, from: u32, count: u32) {
-        let held = |object| ObjectHeld {
-            volume: VOLUME,
-            object,
-            block_count: 1,
-            has_doubts: 0,
-            through: Sequence(0),
-        };
-        let entries: Vec<ObjectHeld> = (from..from + count).map(held).collect();
-        pair.hears(&page.encode(entries.into_iter()));
-    }
-
-    /// How many objects a scrub is going to look at, and whether a member is still asked for more.
-    fn listed(pair: &Pair) -> (usize, bool) {
-        let scrub = pair.alone.osd.router.scrubs.current.as_ref().unwrap();
-        (scrub.objects.len() + scrub.report.objects as usize, scrub.listing.is_some())
-    }
-
-    #[test]
-    fn a_member_that_lists_objects_out_of_order_or_without_end_is_asked_no_more() {
-        for (from, count) in [(5, 10), (0, 3), (14, 1), (15, 0)] {
-            let (mut pair, page) = begun();
-            lists(&mut pair, page, 5, 10);
-            assert_eq!(listed(&pair), (10, true));
-            lists(&mut pair, page, from, count);
-            assert_eq!(listed(&pair), (10, false), "{count} from {from} on");
-        }
-        let (mut pair, page) = begun();
-        let count = wire::ENTRIES_MAX as u32;
-        let pages = (UNKNOWN_OBJECTS_MAX / wire::ENTRIES_MAX) as u32;
-        (0..pages).for_each(|number| lists(&mut pair, page, number * count, count));
-        assert_eq!(listed(&pair), (UNKNOWN_OBJECTS_MAX, true));
-        lists(&mut pair, page, pages * count, 1);
-        assert_eq!(listed(&pair), (UNKNOWN_OBJECTS_MAX, false));
-    }
-
-    #[test]
-    fn a_scrub_that_is_asked_for_twice_is_done_once_and_as_deep_as_the_deeper() {
-        let mut scrubs = Scrubs::default();
-        assert!(scrubs.enqueue(PG, false) && scrubs.enqueue(PG, true) && scrubs.enqueue(PG, false));
-        assert_eq!(scrubs.queue, [(PG, true)]);
-    }
-
-    #[test]
-    fn a_scrub_ends_with_the_epoch() {
-        let mut pair = Pair::new();
-        assert!(pair.alone.osd.begin_scrub(PG, true));
-        pair.turn();
-        assert!(!pair.alone.osd.view().scrub_is_over());
-        let (now, link) = (pair.alone.now, pair.link);
-        pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
-        pair.run();
-        assert!(pair.alone.osd.view().scrub_is_over() && pair.alone.osd.take_scrub_reports().is_empty());
-    }
-}
+mod tests;

@@ -224,7 +224,7 @@ mod tests {
     use base::map::OsdInfo;
     use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
     use std::collections::BTreeMap;
-    use wire::{Fence, Hello, Kind, Request, Role, VERSIONS};
+    use wire::{Fence, Hello, Kind, Request, Role, VERSIONS, Version};
 
     const LINK: LinkId = LinkId(7);
     const CLIENT: Role = Role::Client(ClientId(5));
@@ -450,5 +450,83 @@ mod tests {
         assert!(refused(26, "d", writer(), CLIENT), "a client's links are ended by itself only");
         assert!(!refused(27, "c", writer(), CLIENT));
         assert_eq!(alone.io.closed, [LinkId(25)], "who connects anew ends its own older link");
+    }
+
+    /// A client has a volume fenced; answers how often it was told that the fence stands.
+    fn fences(alone: &mut Alone, link: LinkId, volume: VolumeId) -> Result<usize, LinkError> {
+        alone.io.to.clear();
+        let fence = Fence { request: 1, volume, generation: Generation(9) };
+        alone.osd.handle_bytes(alone.now, link, &fence.encode(Kind::Fence), &mut alone.io)?;
+        let is_done = |message: Message<'_>| matches!(message, Message::FenceDone(_)).then_some(());
+        Ok(alone.io.told(link, is_done).len())
+    }
+
+    #[test]
+    fn who_may_write_has_others_fenced_and_who_may_do_everything_also_from_what_is_not_known_here_yet() {
+        let mut alone = Alone::new();
+        let (admin, unknown) = (LinkId(8), VolumeId(77));
+        greet(&mut alone, LINK, "tenant", writer(), CLIENT).unwrap();
+        greet(&mut alone, admin, "admin", Access::Admin, Role::Client(ClientId(6))).unwrap();
+        assert_eq!(fences(&mut alone, LINK, VOLUME).unwrap(), 1);
+        let refused = fences(&mut alone, LINK, unknown);
+        assert!(matches!(refused, Err(LinkError::OutOfTurn(_))), "it may be in any pool: {refused:?}");
+        assert_eq!(fences(&mut alone, admin, unknown).unwrap(), 1);
+    }
+
+    #[test]
+    fn who_may_only_ask_how_the_cluster_is_is_no_client() {
+        let mut alone = Alone::new();
+        let greeted = greet(&mut alone, LINK, "monitor", Access::Monitor, CLIENT);
+        assert!(matches!(greeted, Err(LinkError::NotAllowed { .. })), "{greeted:?}");
+    }
+
+    #[test]
+    fn a_client_that_is_back_ends_its_own_link_if_that_is_there_still() {
+        let mut alone = Alone::new();
+        let comes = |alone: &mut Alone, link| greet(alone, LinkId(link), "tenant", writer(), CLIENT).unwrap();
+        let goes = |alone: &mut Alone, link| {
+            alone.osd.handle_closed(alone.now, LinkId(link), "it went", &mut alone.io);
+        };
+        for link in [30, 31] {
+            comes(&mut alone, link);
+            goes(&mut alone, link);
+        }
+        assert!(alone.io.closed.is_empty(), "{:?}", alone.io.closed);
+        comes(&mut alone, 32);
+        comes(&mut alone, 33);
+        assert_eq!(alone.io.closed, [LinkId(32)]);
+        // The end of the older one is told when the newer one is there.
+        goes(&mut alone, 32);
+        comes(&mut alone, 34);
+        assert_eq!(alone.io.closed, [LinkId(32), LinkId(33)]);
+        goes(&mut alone, 34);
+        assert!(alone.osd.shared.links.clients.is_empty(), "nothing is kept of who is gone");
+    }
+
+    #[test]
+    fn all_links_of_a_key_that_is_gone_end_in_their_order_and_no_other() {
+        let mut alone = Alone::new();
+        for link in 40..50 {
+            let one = credential(&alone, if link % 2 == 0 { "gone" } else { "stays" }, writer());
+            alone.osd.handle_accepted(LinkId(link), Some(one)).unwrap();
+        }
+        greet(&mut alone, LINK, "gone", writer(), CLIENT).unwrap();
+        let (osd, dialled) = (OsdId(1), LinkId(51));
+        let node = Some(credential(&alone, "gone", Access::Node(NodeId(1))));
+        let peer = OsdLink { credential: node, ..OsdLink::new(osd, Some(Version(3)), alone.now) };
+        alone.osd.shared.links.insert_osd(dialled, peer);
+        let mut map = map(1);
+        map.revision = 2;
+        map.principals.insert("stays".to_owned(), principal(writer()));
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(alone.io.closed, [7, 40, 42, 44, 46, 48, 51].map(LinkId));
+        let links = &alone.osd.shared.links;
+        let is_there = |link| links.get(link).is_some();
+        assert!(!is_there(LINK) && !is_there(LinkId(40)) && is_there(LinkId(41)));
+        // What was under way with an OSD ends when the end of its link is told.
+        assert_eq!(links.link_of(osd), Some(dialled));
+        alone.osd.handle_closed(alone.now, dialled, "its key was removed", &mut alone.io);
+        let links = &alone.osd.shared.links;
+        assert!(links.link_of(osd).is_none() && !links.may_dial(osd, alone.now));
     }
 }

@@ -131,6 +131,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::context::Shared;
+    use crate::links::OsdLink;
     use crate::operation::{OperationKind, Purpose};
     use crate::osd::Progress;
     use crate::replication::order;
@@ -285,5 +286,49 @@ mod tests {
         assert_eq!(backlog.bytes(), ASIDE_BYTES_MAX);
         let Backlog::Aside(Aside { bytes, .. }) = backlog else { panic!("it is all there still") };
         assert!(bytes.len() <= ASIDE_BYTES_MAX);
+    }
+
+    /// Links to so many OSDs, of each of which so many bytes were put aside.
+    fn with_aside(count: u32, bytes: usize) -> Links {
+        let mut links = Links::default();
+        for osd in 0..count {
+            let backlog = Backlog::Aside(Aside { bytes: vec![0; bytes], ..Aside::default() });
+            let peer = OsdLink { backlog, ..OsdLink::new(OsdId(osd), None, Instant::default()) };
+            links.insert_osd(LinkId(u64::from(osd)), peer);
+        }
+        links
+    }
+
+    /// So many OSDs may have as much put aside as each may.
+    const FULL: u32 = (ASIDE_BYTES_ALL_MAX / ASIDE_BYTES_MAX) as u32;
+
+    #[test]
+    fn what_is_put_aside_of_all_together_is_bounded() {
+        let mut links = with_aside(FULL - 1, ASIDE_BYTES_MAX);
+        let (one, other, now) = (LinkId(100), LinkId(101), Instant::default() + IN_THE_WAY_MAX);
+        for link in [one, other] {
+            let backlog = Backlog::InTheWay(Instant::default());
+            let peer = OsdLink { backlog, ..OsdLink::new(OsdId(link.0 as u32), None, now) };
+            links.insert_osd(link, peer);
+        }
+        assert!(links.put_aside(one, &vec![0; ASIDE_BYTES_MAX - 2], now));
+        assert!(!links.put_aside(other, &[0; 3], now), "it stays in its connection");
+        assert!(links.put_aside(other, &[0; 1], now) && links.put_aside(other, &[0; 1], now));
+        assert_eq!(check_bounds(&links), Ok(()));
+        assert!(!links.put_aside(other, &[0; 1], now));
+        links.osd_mut(one).unwrap().backlog = Backlog::None;
+        assert!(links.put_aside(other, &[0; 1], now), "there is room again");
+        assert_eq!(links.with_aside, [one, other], "each is taken up once in a turn");
+    }
+
+    #[test]
+    fn more_put_aside_than_may_be_of_one_or_of_all_is_found() {
+        assert_eq!(check_bounds(&Links::default()), Ok(()));
+        assert_eq!(check_bounds(&with_aside(FULL, ASIDE_BYTES_MAX)), Ok(()));
+        assert!(check_bounds(&with_aside(2 * FULL, ASIDE_BYTES_MAX / 2 + 1)).is_err());
+        let mut links = with_aside(2, 0);
+        let aside = Aside { bytes: vec![0; ASIDE_BYTES_MAX + 1], ..Aside::default() };
+        links.osd_mut(LinkId(1)).unwrap().backlog = Backlog::Aside(aside);
+        assert!(check_bounds(&links).is_err());
     }
 }

@@ -142,12 +142,13 @@ pub(crate) fn check_bounds(links: &Links) -> Result<(), String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::links::OsdLink;
     use crate::links::lease::LEASE;
     use crate::osd::Progress;
     use crate::request::queue::WORK_MAX;
     use crate::testing::{Alone, PG, VOLUME};
     use base::map::{OsdInfo, PgConfig};
-    use base::{BlockRange, Epoch, ObjectKey, OsdId, PgId};
+    use base::{BlockRange, Epoch, Instant, ObjectKey, OsdId, PgId};
     use std::sync::Arc;
     use wire::{Lease, Message, Status};
 
@@ -294,6 +295,7 @@ mod tests {
             comes(&mut alone, link, &fetch(request, epoch));
         }
         assert_eq!(alone.osd.shared.links.osd_mut(link).unwrap().inquiries.waiting.len(), WAITING_MAX);
+        assert_eq!(alone.osd.shared.links.with_inquiries, [link], "once, however much it asks");
         assert_eq!(alone.osd.view().check_bounds(), Ok(()));
         alone.osd.handle_closed(alone.now, link, "a test", &mut alone.io);
         alone.io.unread.remove(&link);
@@ -317,5 +319,60 @@ mod tests {
         comes(&mut alone, link, &lease);
         let refused = alone.osd.handle_bytes(alone.now, link, &lease, &mut alone.io);
         assert!(matches!(refused, Err(LinkError::TakesNothing(PEER))), "{refused:?}");
+    }
+
+    #[test]
+    fn who_leaves_no_more_unread_than_it_may_is_answered_at_once() {
+        let (mut alone, link, epoch) = led();
+        alone.io.unread.insert(link, UNREAD_BYTES_MAX);
+        alone.osd.shared.links.osd_mut(link).unwrap().inquiries.messages = 5;
+        comes(&mut alone, link, &fetch(0, epoch));
+        alone.drive_answers();
+        assert_eq!(told(&mut alone, link).0, [0]);
+        assert_eq!(alone.osd.shared.links.osd_mut(link).unwrap().inquiries.messages, 0);
+    }
+
+    #[test]
+    fn each_inquiry_that_was_read_for_makes_room_for_one_more() {
+        let (mut alone, link, epoch) = led();
+        let all: Vec<u8> = (0..2 * READS_MAX as u64).flat_map(|request| fetch(request, epoch)).collect();
+        comes(&mut alone, link, &all);
+        assert_eq!(alone.io.drive.len(), READS_MAX);
+        let rest = alone.io.drive.split_off(3);
+        alone.drive_answers();
+        alone.io.drive.extend(rest);
+        assert_eq!(told(&mut alone, link).0.len(), 3);
+        ends_turn(&mut alone);
+        assert_eq!(alone.io.drive.len(), READS_MAX);
+    }
+
+    #[test]
+    fn of_what_an_osd_asks_only_the_next_list_is_left_for_the_next_turn() {
+        let (mut alone, link, epoch) = led();
+        let list = ListObjects { pg: PG, epoch, after: None }.encode();
+        comes(&mut alone, link, &[&list[..], &fetch(0, epoch), &list, &fetch(1, epoch)].concat());
+        for _ in 0..2 {
+            ends_turn(&mut alone);
+            assert_eq!(alone.io.drive.len(), 1, "what is behind a list is read for at once");
+            let is_list = |message: Message<'_>| matches!(message, Message::Objects(_)).then_some(());
+            assert_eq!(alone.io.told(link, is_list).len(), 1);
+            alone.drive_answers();
+        }
+    }
+
+    #[test]
+    fn more_inquiries_of_an_osd_than_may_wait_or_be_read_for_are_found() {
+        let mut links = Links::default();
+        for osd in [1, 2] {
+            links.insert_osd(LinkId(osd), OsdLink::new(OsdId(osd as u32), None, Instant::default()));
+        }
+        let mut is_sound = |waiting: usize, reads: usize| {
+            let inquiries = &mut links.osd_mut(LinkId(2)).unwrap().inquiries;
+            let asks = Asks::Objects(ListObjects { pg: PG, epoch: Epoch(1), after: None });
+            (inquiries.waiting, inquiries.reads) = (vec![asks; waiting].into(), reads);
+            check_bounds(&links).is_ok()
+        };
+        assert!(is_sound(0, 0) && is_sound(WAITING_MAX, READS_MAX));
+        assert!(!is_sound(WAITING_MAX + 1, 0) && !is_sound(0, READS_MAX + 1));
     }
 }

@@ -235,4 +235,24 @@ mod tests {
         assert!(!leases.is_due(PEER, at(3899), false) && leases.is_due(PEER, at(3900), false));
         assert!(!leases.is_nearly_due(PEER, at(2949)) && leases.is_nearly_due(PEER, at(2950)));
     }
+
+    #[test]
+    fn what_stands_between_this_osd_and_another_is_nothing_to_a_third() {
+        let mut leases = Leases::default();
+        let (low, high) = (OsdId(2), OsdId(5));
+        let asked = leases.ask(high, at(10_000), true);
+        leases.granted(high, &grant(&asked));
+        leases.promise(high, at(10_000), 900);
+        let _not_granted = leases.ask(low, at(10_000), true);
+        leases.promise(low, at(10_000), LEASE_MS_MAX);
+        assert!([OsdId(0), low, OsdId(9)].into_iter().all(|osd| !leases.holds(osd, at(10_899))));
+        assert!(leases.holds(high, at(10_899)));
+        // To the nanosecond.
+        let ends = at(10_000) + Duration::from_micros(956_250);
+        let before = Instant { nanoseconds: ends.nanoseconds - 1 };
+        let promised = |at| leases.promised(at).collect::<Vec<_>>();
+        assert_eq!((promised(before), promised(ends)), (vec![low, high], vec![low]));
+        assert!(!leases.is_free_of(high, before) && leases.is_free_of(high, ends));
+        assert!(!leases.is_free_of(low, ends));
+    }
 }

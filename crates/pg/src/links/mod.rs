@@ -405,6 +405,7 @@ mod tests {
         let (osd, now) = (OsdId(3), Instant::default());
         assert_eq!(links.insert_osd(LinkId(1), OsdLink::new(osd, VERSION, now)), None);
         assert_eq!(links.insert_osd(LinkId(2), OsdLink::new(osd, VERSION, now)), Some(LinkId(1)));
+        assert!(links.get(LinkId(1)).is_none(), "nothing that comes on it is listened to any more");
         assert_eq!(links.ended(LinkId(1), now), None);
         assert_eq!(links.ready(osd), Some(LinkId(2)));
         let later = now + std::time::Duration::from_secs(1);
@@ -456,5 +457,32 @@ mod tests {
         let mut links = Links::default();
         links.insert_osd(LinkId(1), OsdLink::new(OsdId(3), None, Instant::default()));
         assert_eq!((links.ready(OsdId(3)), links.link_of(OsdId(3))), (None, Some(LinkId(1))));
+    }
+
+    #[test]
+    fn what_is_durable_is_acknowledged_once_to_whoever_sent_it() {
+        let (mut links, mut network) = (Links::default(), Surroundings::default());
+        let (first, second) = (LinkId(1), LinkId(2));
+        for (link, osd) in [(first, OsdId(3)), (second, OsdId(4))] {
+            links.insert_osd(link, OsdLink::new(osd, VERSION, Instant::default()));
+        }
+        // How far each is told that what it sent is durable.
+        let mut told = |links: &mut Links, is_full| -> [Vec<u64>; 2] {
+            links.send_acks(is_full, false, &mut network);
+            [first, second].map(|link| {
+                network.told(link, |message| match message {
+                    Message::ReplicateAck(ack) => Some(ack.through),
+                    other => panic!("{other:?}"),
+                })
+            })
+        };
+        for ordinal in [2, 3, 1] {
+            links.note_ack(first, ordinal);
+        }
+        assert_eq!(told(&mut links, false), [vec![3], vec![]]);
+        assert!(told(&mut links, false).iter().all(Vec::is_empty), "once");
+        assert_eq!(told(&mut links, true), [vec![3], vec![0]], "everybody is told that it is full");
+        links.note_ack(second, 7);
+        assert_eq!(told(&mut links, true), [vec![], vec![7]]);
     }
 }

@@ -189,10 +189,14 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Pair, REPLICA};
-    use base::map::OsdInfo;
+    use crate::group::learner::Learner;
+    use crate::links::backlog::Backlog;
+    use crate::testing::{Pair, REPLICA, Surroundings};
+    use base::map::{OsdInfo, PgConfig};
+    use base::{Epoch, PgId, PoolId};
     use std::net::SocketAddr;
     use std::sync::Arc;
+    use wire::{LEASE_MS_MAX, Message};
 
     const OTHER: OsdId = OsdId(1);
 
@@ -267,5 +271,122 @@ mod tests {
         assert!(!presence.is_away(OTHER, at(12_999)) && presence.is_away(OTHER, at(13_000)));
         presence.look_around(&links, &map(true), at(10_100));
         assert!(!presence.is_away(OTHER, at(20_000)));
+    }
+
+    fn group(index: u32, in_sync: &[u32], learners: &[u32], target: &[u32]) -> Group {
+        let osds = |numbers: &[u32]| numbers.iter().copied().map(OsdId).collect::<Vec<_>>();
+        let (in_sync, learners) = (osds(in_sync), osds(learners));
+        let config =
+            PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, learners, ..PgConfig::default() };
+        let pg = PgId { pool: PoolId(1), index };
+        Group::new(pg, 4, config, osds(target), true, Instant::default())
+    }
+
+    #[test]
+    fn whoever_holds_or_shall_hold_a_group_of_this_osd_is_its_neighbour_and_nobody_else() {
+        let mut groups = Groups::default();
+        groups.add(group(0, &[4, 3, 1], &[], &[4, 3, 1]));
+        groups.add(group(1, &[1, 3], &[7], &[1, 3]));
+        groups.add(group(2, &[3], &[], &[3, 5]));
+        groups.add(group(3, &[2, 6], &[], &[2, 6]));
+        let mut presence = Presence::default();
+        for osd in [OsdId(1), OsdId(2)] {
+            presence.away_since.insert(osd, at(1));
+            presence.unheard_since.insert(osd, at(1));
+        }
+        presence.find_neighbours(OsdId(3), &groups);
+        assert_eq!(presence.neighbours, [1, 4, 5, 7].map(OsdId));
+        assert!(presence.is_neighbour(OsdId(5)) && !presence.is_neighbour(OsdId(2)));
+        // Who is none any more is not waited for.
+        let left = BTreeMap::from([(OsdId(1), at(1))]);
+        assert_eq!((&presence.away_since, &presence.unheard_since), (&left, &left));
+    }
+
+    #[test]
+    fn an_osd_may_rest_while_the_leases_of_all_its_neighbours_last() {
+        let mut presence = Presence { neighbours: vec![OTHER, OsdId(2)], ..Presence::default() };
+        for osd in [OTHER, OsdId(2)] {
+            assert!(!presence.holds_all(at(1500)));
+            let asked = presence.leases.ask(osd, at(1000), true);
+            let (granted_ttl_ms, granted_stamp) = (asked.ttl_ms, asked.stamp);
+            let grant = Lease { granted_ttl_ms, granted_stamp, ..Lease::default() };
+            assert_eq!(presence.handle_lease(osd, &grant, true, at(1100)), None);
+        }
+        assert!(presence.holds_all(at(1899)) && !presence.holds_all(at(1900)));
+    }
+
+    #[test]
+    fn who_asks_is_promised_and_is_asked_in_return_if_that_is_due_soon_at_rest() {
+        let mut presence = Presence::default();
+        presence.leases.start(at(0));
+        let wanted = Lease { ttl_ms: 900, stamp: 7, ..Lease::default() };
+        let granted = Lease { granted_ttl_ms: 900, granted_stamp: 7, ..Lease::default() };
+        presence.leases.ask(OTHER, at(0), true);
+        assert_eq!(presence.handle_lease(OTHER, &wanted, true, at(100)), Some(granted));
+        assert!(!presence.leases.holds(OTHER, at(100)), "who asks grants nothing by that");
+        // The shortest that there is.
+        let grant = Lease { granted_ttl_ms: 1, granted_stamp: 0, ..Lease::default() };
+        assert_eq!(presence.handle_lease(OTHER, &grant, true, at(200)), None);
+        assert!(presence.leases.holds(OTHER, at(200)));
+        let at_rest = Lease { ttl_ms: LEASE_MS_MAX, stamp: at(10_000).nanoseconds, ..granted };
+        assert_eq!(presence.handle_lease(OTHER, &wanted, false, at(10_000)), Some(at_rest));
+        assert_eq!(presence.handle_lease(OTHER, &wanted, false, at(10_100)), Some(granted), "not due soon");
+        assert_eq!(presence.handle_lease(OTHER, &wanted, true, at(12_000)), Some(granted), "there is work");
+        // Who grants something does not give up what it was promised.
+        assert_eq!(presence.handle_lease(OTHER, &grant, true, at(12_100)), None);
+        let is_free = |milliseconds| presence.leases.is_free_of(OTHER, at(milliseconds));
+        assert!(!is_free(12_956) && is_free(12_957));
+    }
+
+    #[test]
+    fn who_is_silent_is_cut_sooner_before_it_has_greeted_and_never_while_it_is_not_listened_to() {
+        let mut links = Links::default();
+        let version = Some(wire::Version(3));
+        for (osd, version) in [(1, version), (2, None), (3, version)] {
+            links.insert_osd(LinkId(u64::from(osd)), OsdLink::new(OsdId(osd), version, at(0)));
+        }
+        links.osd_mut(LinkId(3)).expect("it is there").backlog = Backlog::InTheWay(at(0));
+        assert!(links.was_heard(OsdId(1), at(499)) && !links.was_heard(OsdId(2), at(499)));
+        // Who is cut, and who is asked for a lease.
+        let renewed = |milliseconds| {
+            let (mut presence, mut network) = (Presence::default(), Surroundings::default());
+            let silent = presence.renew(&links, &Groups::default(), true, at(milliseconds), &mut network);
+            (silent, network.to.into_keys().collect::<Vec<_>>())
+        };
+        let of = |numbers: &[u64]| numbers.iter().copied().map(LinkId).collect::<Vec<_>>();
+        assert_eq!(renewed(999), (of(&[]), of(&[1, 3])));
+        assert_eq!(renewed(1000), (of(&[2]), of(&[1, 3])));
+        assert_eq!(renewed(7999), (of(&[2]), of(&[1, 3])));
+        assert_eq!(renewed(8000), (of(&[1, 2]), of(&[3])));
+    }
+
+    #[test]
+    fn short_leases_are_asked_for_while_there_is_work_or_somebody_is_away_or_catches_up() {
+        let links = linked(true, at(1000));
+        let (mut presence, mut groups) = (Presence::default(), Groups::default());
+        for index in 0..2 {
+            groups.add(group(index, &[0, 1], &[], &[0, 1]));
+        }
+        let (short, long) = ([LEASE.as_millis() as u32], [LEASE_MS_MAX]);
+        let asked = |presence: &mut Presence, groups: &Groups, is_busy| {
+            let mut network = Surroundings::default();
+            assert!(presence.renew(&links, groups, is_busy, at(1000), &mut network).is_empty());
+            network.told(LinkId(1), |message| match message {
+                Message::Lease(lease) => Some(lease.ttl_ms),
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(asked(&mut presence, &groups, false), long);
+        assert!(asked(&mut presence, &groups, false).is_empty(), "it is not due again");
+        assert_eq!(asked(&mut presence, &groups, true), short);
+        assert_eq!(asked(&mut presence, &groups, false), long);
+        presence.away_since.insert(OTHER, at(1000));
+        assert_eq!(asked(&mut presence, &groups, false), short);
+        presence.away_since.clear();
+        assert_eq!(asked(&mut presence, &groups, false), long);
+        let (osd, link, heard_at) = (OsdId(2), LinkId(2), at(1000));
+        let learner = Learner { osd, link, session: 1, heard_at, joined: None };
+        groups[1].learning_mut().expect("it is led here").learners.push(learner);
+        assert_eq!(asked(&mut presence, &groups, false), short);
     }
 }

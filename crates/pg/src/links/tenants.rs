@@ -107,6 +107,13 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// A key of its own for each number.
+    fn numbered(number: usize) -> PublicKey {
+        let mut key = [7; 32];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        PublicKey(key)
+    }
+
     #[test]
     fn all_links_of_a_key_are_one_tenant_until_the_last_has_ended() {
         let mut tenants = Tenants::default();
@@ -127,11 +134,6 @@ mod tests {
     #[test]
     fn a_key_that_is_back_is_the_tenant_that_it_was() {
         let mut tenants = Tenants::default();
-        let numbered = |number: usize| {
-            let mut key = [7; 32];
-            key[..8].copy_from_slice(&number.to_le_bytes());
-            PublicKey(key)
-        };
         tenants.enter(LinkId(1), numbered(0));
         let tenant = tenants.of(LinkId(1));
         tenants.leave(LinkId(1));
@@ -164,5 +166,22 @@ mod tests {
         assert!(!tenants.was_held_back(tenant, now + Duration::from_secs(1)));
         tenants.note_held_back(LinkId(2), now);
         assert!(!tenants.was_held_back(Tenant::NOBODY, now), "who has no key has no share");
+    }
+
+    #[test]
+    fn who_still_has_a_link_keeps_its_number_however_many_come_and_go() {
+        let mut tenants = Tenants::default();
+        let key = PublicKey([1; 32]);
+        tenants.enter(LinkId(1), key);
+        tenants.enter(LinkId(2), key);
+        let tenant = tenants.of(LinkId(1));
+        tenants.leave(LinkId(1));
+        for number in 0..=IDLE_MAX {
+            assert_eq!(tenants.links_of(&numbered(number)), 0);
+            tenants.enter(LinkId(3), numbered(number));
+            assert_ne!(tenants.of(LinkId(3)), tenant);
+            tenants.leave(LinkId(3));
+        }
+        assert_eq!((tenants.of(LinkId(2)), tenants.links_of(&key)), (tenant, 1));
     }
 }

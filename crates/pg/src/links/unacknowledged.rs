@@ -205,4 +205,35 @@ mod tests {
         unacknowledged.add(LEARNER_LAG_MAX as u64 + 2, awaited(1));
         assert!(unacknowledged.lags(1, 0) && !unacknowledged.lags(2, 0));
     }
+
+    #[test]
+    fn of_what_a_learner_was_sent_each_message_counts_by_its_blocks_until_it_is_acknowledged() {
+        let mut unacknowledged = Unacknowledged::default();
+        let add = |unacknowledged: &mut Unacknowledged, ordinal, sent| {
+            unacknowledged.add(ordinal, Awaited::Learner { group: 0, session: 1, sent });
+        };
+        let much = UNREAD_BYTES_MAX + 1;
+        for ordinal in [1, 2] {
+            add(&mut unacknowledged, ordinal, ToLearner::Push { cost: 9 * 1024 });
+        }
+        assert!(unacknowledged.pop_through(1).is_some());
+        assert!(!unacknowledged.may_learn(much), "the other one may be unread still");
+        assert!(unacknowledged.pop_through(2).is_some());
+        assert!(unacknowledged.may_learn(much));
+        let small = [ToLearner::Entry, ToLearner::Mark, ToLearner::Push { cost: 3 }];
+        for (ordinal, sent) in (3..).zip(small) {
+            add(&mut unacknowledged, ordinal, sent);
+        }
+        assert_eq!(unacknowledged.beside_learners(3 * BLOCK_BYTES + 5), 5);
+    }
+
+    #[test]
+    fn a_learner_that_left_little_is_given_up_when_its_osd_leaves_too_much_beside_learners() {
+        let mut unacknowledged = Unacknowledged::default();
+        send(&mut unacknowledged, 1, 1);
+        send(&mut unacknowledged, 2, 10);
+        let most = 11 * 1024 * BLOCK_BYTES + BESIDE_LEARNERS_MAX;
+        assert!(!unacknowledged.lags(1, most) && unacknowledged.lags(2, most));
+        assert!(unacknowledged.lags(1, most + 1));
+    }
 }

@@ -343,9 +343,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::epoch;
+    use crate::group::line::IN_FLIGHT_MAX;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
-    use base::map::ClusterMap;
-    use base::{Epoch, crc32c};
+    use base::map::{ClusterMap, PoolInfo, VolumeInfo};
+    use base::{Epoch, OsdId, PoolId, crc32c};
     use std::sync::Arc;
     use wire::{Kind, Status};
 
@@ -400,6 +401,9 @@ mod tests {
             alone.order(key(object), first_block, block_count, 0);
         }
         let before = held(&alone, 1);
+        // Memory that was used before.
+        let buffers = alone.osd.shared.disk.large.iter_mut();
+        buffers.for_each(|buffer| buffer.bytes_mut().unwrap().fill(0xee));
         hears_of(&mut alone, 3 * OBJECT_BYTES + 10 * BLOCK + 100, Some(CutId(4)));
         assert_eq!(through(&alone), CutId(0));
         alone.run();
@@ -420,7 +424,7 @@ mod tests {
 
     #[test]
     fn an_end_between_blocks_or_in_a_hole_leaves_the_block_before_it_as_it_is() {
-        for (end, left) in [(2 * BLOCK, 2), (2 * BLOCK + 7, 2), (0, 0)] {
+        for (end, left) in [(2 * BLOCK, 2), (2 * BLOCK + 7, 2), (BLOCK, 1), (0, 0)] {
             let mut alone = Alone::new();
             alone.order(key(3), 0, 2, 0);
             alone.order(key(3), 5, 1, 0);
@@ -455,11 +459,158 @@ mod tests {
         assert_eq!((held(&pair.alone, 3), through(&pair.alone)), (vec![], CutId(0)), "one member has it");
         acknowledge(&mut pair);
         assert_eq!(through(&pair.alone), CutId(2));
+        assert_eq!(searches(&pair.alone), 2, "what was begun is not looked for before it has ended");
         // Nobody writes there any more.
         let again = pair.write_of(10, 7);
         assert_eq!(pair.ask(&again), Some(Status::BeyondEnd));
         let read = pair.request(10).encode(Kind::Read).to_vec();
         assert_eq!(pair.ask(&read), Some(Status::BeyondEnd));
+    }
+
+    #[test]
+    fn what_was_found_and_is_gone_here_is_not_reported_before_it_is_gone_elsewhere() {
+        let mut pair = Pair::new();
+        let write = pair.write_of(10, 7);
+        pair.ask(&write);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        pair.acknowledges = false;
+        hears_of(&mut pair.alone, 3 * OBJECT_BYTES, Some(CutId(2)));
+        pair.turns(20);
+        assert_eq!((held(&pair.alone, 3), through(&pair.alone)), (vec![], CutId(0)));
+        assert!(pair.alone.osd.view().is_cutting());
+        acknowledge(&mut pair);
+        assert_eq!(through(&pair.alone), CutId(2));
+    }
+
+    #[test]
+    fn so_much_is_begun_at_a_time_and_everything_once() {
+        let mut alone = Alone::new();
+        let data = [7; BLOCK_BYTES];
+        for object in 0..=100 {
+            alone.with(|_, cx| {
+                let range = BlockRange::one(key(object), 0);
+                let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, 0, range);
+                cx.operations.live(id).checksums.push(crc32c(&data).into());
+                assert!(order::write(cx, id, &data));
+            });
+            (0..3).for_each(|_| alone.turn());
+        }
+        hears_of(&mut alone, OBJECT_BYTES, Some(CutId(1)));
+        alone.turn();
+        let begun = |alone: &Alone| alone.passed("cut: whole blocks");
+        assert_eq!(begun(&alone), AT_ONCE as u64);
+        let mut turns = 0;
+        while through(&alone) == CutId(0) {
+            assert!(alone.osd.view().is_cutting() && turns < 30, "{turns}");
+            alone.turn();
+            turns += 1;
+        }
+        assert_eq!((begun(&alone), searches(&alone)), (100, 2));
+        let left: Vec<ObjectKey> = alone.osd.store().objects().collect();
+        assert_eq!((left, alone.osd.view().operations_in_flight()), (vec![key(0)], 0));
+    }
+
+    #[test]
+    fn what_finds_too_much_under_way_is_begun_when_there_is_less_and_not_looked_for_again() {
+        let mut alone = Alone::new();
+        alone.order(key(5), 1, 1, 0);
+        let under_way: Vec<OperationId> = alone.with(|_, cx| {
+            let hold = |block| {
+                let range = BlockRange::one(key(0), block);
+                let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+                cx.hold(id);
+                id
+            };
+            (0..IN_FLIGHT_MAX as u16).map(hold).collect()
+        });
+        hears_of(&mut alone, OBJECT_BYTES, Some(CutId(1)));
+        alone.run();
+        assert_eq!((searches(&alone), held(&alone, 5).len(), through(&alone)), (1, 1, CutId(0)));
+        assert!(alone.osd.view().is_cutting());
+        alone.with(|_, cx| {
+            for id in under_way {
+                cx.groups[0].line.ended(id);
+                cx.forget(id);
+            }
+        });
+        alone.run();
+        assert_eq!((searches(&alone), held(&alone, 5).len(), through(&alone)), (2, 0, CutId(1)));
+    }
+
+    #[test]
+    fn a_volume_that_is_made_smaller_once_more_is_looked_at_anew_whatever_other_pools_have() {
+        let mut alone = Alone::new();
+        alone.order(key(3), 0, 3, 0);
+        alone.order(key(5), 0, 1, 0);
+        let hears_of = |alone: &mut Alone, end, cut| {
+            let mut map = resized(alone, end, cut);
+            let pool = PoolId(7);
+            map.pools.insert(pool, PoolInfo { name: "other".to_owned(), ..map.pools[&PG.pool].clone() });
+            let (bytes, cut) = (1, Some(CutId(9)));
+            let volume = VolumeInfo { pool, bytes, cut, ..map.volumes[&VOLUME].clone() };
+            map.volumes.insert(VolumeId(2), volume);
+            alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        };
+        hears_of(&mut alone, 4 * OBJECT_BYTES, Some(CutId(1)));
+        alone.run();
+        assert_eq!((through(&alone), held(&alone, 3).len(), held(&alone, 5)), (CutId(1), 3, vec![]));
+        hears_of(&mut alone, 3 * OBJECT_BYTES + BLOCK + 5, Some(CutId(2)));
+        assert_eq!(through(&alone), CutId(1), "that is so still");
+        alone.run();
+        assert_eq!(through(&alone), CutId(2));
+        assert_eq!(held(&alone, 3), [(0, block_of(0, BLOCK_BYTES)), (1, block_of(1, 5))]);
+        hears_of(&mut alone, 8 * OBJECT_BYTES, None);
+        assert_eq!(through(&alone), CutId(0));
+    }
+
+    #[test]
+    fn a_group_is_cut_only_by_who_serves_it_by_a_map_that_is_new_enough() {
+        let mut alone = Alone::new();
+        hears_of(&mut alone, OBJECT_BYTES, Some(CutId(3)));
+        alone.with(|_, cx| {
+            let excess = |key| Excess::Blocks(BlockRange::whole(key));
+            assert!(may_cut(cx, 0));
+            cx.groups[0].is_shown = false;
+            assert!(!may_cut(cx, 0));
+            cx.groups[0].is_shown = true;
+            cx.groups[0].wanted.min_size = 2;
+            assert!(!may_cut(cx, 0), "too few are in sync");
+            cx.groups[0].wanted.min_size = 1;
+            cx.groups[0].config.primary = OsdId(1);
+            assert!(!may_cut(cx, 0));
+            cx.groups[0].config.primary = OsdId(0);
+            // It went to the other half when the group was split.
+            cx.groups[0].modulus = 2;
+            let theirs = (1..).map(key).find(|key| !key.pg.holds(2, VOLUME, key.object)).unwrap();
+            assert!(may_cut(cx, 0) && begin(cx, excess(theirs), CutId(3)));
+            cx.groups[0].modulus = 1;
+            epoch::end(cx, 0, "a test");
+            assert!(!may_cut(cx, 0) && begin(cx, excess(key(5)), CutId(3)));
+        });
+        assert_eq!(alone.osd.view().operations_in_flight(), 0, "nothing is begun");
+    }
+
+    #[test]
+    fn what_is_under_way_on_the_block_of_the_end_is_waited_for_and_what_is_before_it_is_not() {
+        let cases = [(10 * BLOCK, CutId(1), BLOCK_BYTES), (9 * BLOCK + 5, CutId(0), 5)];
+        for (end, meanwhile, left) in cases {
+            let mut alone = Alone::new();
+            let data = [7; BLOCK_BYTES];
+            let id = alone.with(|_, cx| {
+                let range = BlockRange::one(key(3), 9);
+                let id = cx.operations.add_for(OperationKind::Write, Purpose::Deletion, 0, range);
+                cx.operations.live(id).checksums.push(crc32c(&data).into());
+                cx.hold(id);
+                id
+            });
+            hears_of(&mut alone, 3 * OBJECT_BYTES + end, Some(CutId(1)));
+            alone.run();
+            assert_eq!((through(&alone), held(&alone, 3)), (meanwhile, vec![]), "{end}");
+            alone.with(|_, cx| assert!(order::write(cx, id, &data)));
+            alone.run();
+            assert_eq!((through(&alone), held(&alone, 3)), (CutId(1), vec![(9, block_of(7, left))]), "{end}");
+        }
     }
 
     #[test]
@@ -530,7 +681,7 @@ mod tests {
                 let shrunk = Shrunk { pool: PG.pool, end: 1, cut: CutId(cut) };
                 cx.volumes.shrunk.insert(VolumeId(volume), shrunk);
             }
-            let elsewhere = Shrunk { pool: base::PoolId(7), end: 1, cut: CutId(20) };
+            let elsewhere = Shrunk { pool: PoolId(7), end: 1, cut: CutId(20) };
             cx.volumes.shrunk.insert(VolumeId(4), elsewhere);
             for (left, through) in [(vec![], 9), (vec![9], 6), (vec![6], 4), (vec![9, 6], 4), (vec![4], 0)] {
                 let left: Vec<CutId> = left.into_iter().map(CutId).collect();
@@ -593,7 +744,8 @@ mod tests {
         pair.turns(50);
         assert_eq!(through(&pair.alone), CutId(2));
         assert_eq!(held(&pair.alone, 3), [(10, block_of(7, 1))]);
-        assert_eq!(pair.alone.osd.shared.groups[0].epoch, epoch);
+        let group = &pair.alone.osd.shared.groups[0];
+        assert_eq!((group.epoch, group.pauses.tails_wait_until), (epoch, None));
     }
 
     #[test]
@@ -647,5 +799,6 @@ mod tests {
         assert_eq!(tail(3 * OBJECT_BYTES + 2 * BLOCK), None);
         assert_eq!(tail(3 * OBJECT_BYTES + 2 * BLOCK + 5), Some(BlockRange::one(key(3), 2)));
         assert_eq!(tail(3 * OBJECT_BYTES - 1), Some(BlockRange::one(key(2), all - 1)));
+        assert_eq!(tail_of(PG, VOLUME, &Shrunk { pool: PoolId(7), end: 5, cut: CutId(1) }), None);
     }
 }

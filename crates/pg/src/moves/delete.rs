@@ -319,6 +319,7 @@ mod tests {
         alone.run();
         assert_eq!((searches(&alone), alone.holds(busy), alone.holds(free)), (before, true, false));
         assert!(!alone.osd.router.deletions.is_idle());
+        assert_eq!(alone.osd.router.deletions.found[&PG].keys, [busy], "it is there once");
         alone.with(|_, cx| assert!(order::zero(cx, id)));
         alone.run();
         assert_eq!((searches(&alone), alone.holds(busy)), (before + 1, false));
@@ -443,6 +444,236 @@ mod tests {
             }
             assert_eq!([left(&mut alone), left(&mut alone)], [1, 0], "from group {first} on");
         }
+    }
+
+    /// An object of the group.
+    fn key(object: u32) -> ObjectKey {
+        ObjectKey { pg: PG, volume: VOLUME, object }
+    }
+
+    /// The map comes by which the volume is removed. Nothing is looked at yet.
+    fn is_removed(alone: &mut Alone) {
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        map.revision += 1;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+    }
+
+    /// The map comes by which another OSD holds the group, and this one does not. Nothing is looked at yet.
+    fn is_left(alone: &mut Alone) {
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        let primary = OsdId(1);
+        let config = PgConfig { epoch: Epoch(9), primary, in_sync: vec![primary], ..PgConfig::default() };
+        map.pgs.insert(PG, config);
+        map.targets.insert(PG, vec![primary]);
+        map.revision += 1;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert!(alone.osd.shared.groups[0].has_left());
+    }
+
+    #[test]
+    fn what_was_found_is_looked_at_in_its_order_and_is_fresh_until_then() {
+        let mut found = Found { keys: [1, 2, 3].map(key).into(), fresh: 2 };
+        let looks: Vec<_> = (0..4).map(|_| (found.next().map(|key| key.object), found.fresh)).collect();
+        assert_eq!(looks, [(Some(1), 1), (Some(2), 0), (Some(3), 0), (None, 0)]);
+    }
+
+    /// How many of all that was found were not looked at.
+    fn fresh(deletions: &Deletions) -> usize {
+        deletions.found.values().map(|found| found.fresh).sum()
+    }
+
+    #[test]
+    fn objects_are_searched_when_that_is_due_and_all_of_all_groups_was_looked_at() {
+        let mut alone = Alone::with_groups(2);
+        let searched = |alone: &Alone| alone.passed("deletion: all objects are searched");
+        let before = searched(&alone);
+        alone.with(|router, cx| {
+            let deletions = &mut router.deletions;
+            deletions.note(key(1));
+            deletions.note(ObjectKey { pg: PG.child(1), ..key(2) });
+            deletions.found.get_mut(&PG).unwrap().fresh = 0;
+            deletions.are_due = true;
+            deletions.look(cx);
+            assert!(deletions.are_due && fresh(deletions) == 1, "one of them was not looked at");
+            deletions.found.get_mut(&PG.child(1)).unwrap().fresh = 0;
+            deletions.are_due = false;
+            deletions.look(cx);
+            assert_eq!(fresh(deletions), 2, "nothing is due: they are gone through once more");
+            deletions.found.values_mut().for_each(|found| found.fresh = 0);
+            deletions.are_due = true;
+            deletions.look(cx);
+            assert!(deletions.is_idle());
+        });
+        assert_eq!(searched(&alone), before + 1);
+    }
+
+    #[test]
+    fn what_may_come_yet_of_a_group_that_was_left_is_searched_for_once_more() {
+        let mut alone = Alone::with_groups(2);
+        is_left(&mut alone);
+        alone.run();
+        assert!(alone.osd.router.deletions.is_idle());
+        for staged_count in [1, 0] {
+            alone.osd.shared.groups[0].staged_count = staged_count;
+            alone.with(|router, cx| {
+                router.deletions.are_due = true;
+                router.deletions.look(cx);
+            });
+            assert_eq!(alone.osd.router.deletions.are_due, staged_count > 0);
+        }
+    }
+
+    #[test]
+    fn so_many_deletions_are_begun_with_each_tick() {
+        let mut alone = Alone::new();
+        let keys: Vec<ObjectKey> = (0..2 * BEGUN_PER_TICK as u32).map(key).collect();
+        write_each(&mut alone, &keys);
+        is_removed(&mut alone);
+        alone.with(|router, cx| {
+            router.deletions.look(cx);
+            router.deletions.advance(cx);
+        });
+        assert_eq!(alone.osd.view().operations_in_flight(), BEGUN_PER_TICK);
+        alone.run();
+        assert!(alone.osd.store().objects().next().is_none() && alone.osd.router.deletions.is_idle());
+    }
+
+    #[test]
+    fn what_a_group_does_not_take_now_waits_and_what_is_busy_keeps_nothing_behind_it() {
+        let mut alone = Alone::new();
+        let keys = [1, 2, 3].map(key);
+        write_each(&mut alone, &keys);
+        is_removed(&mut alone);
+        let most = alone.osd.store().in_flight_max();
+        let under_way = |alone: &mut Alone, count| {
+            alone.osd.shared.groups[0].standing.primary_mut().unwrap().under_way = count;
+        };
+        under_way(&mut alone, most);
+        alone.with(|router, cx| {
+            keys.into_iter().for_each(|key| router.deletions.note(key));
+            router.deletions.advance(cx);
+        });
+        let left = |alone: &Alone| alone.osd.router.deletions.found[&PG].keys.clone();
+        assert_eq!(left(&alone), [keys[1], keys[2], keys[0]], "one was tried");
+        assert_eq!(alone.osd.view().operations_in_flight(), 0);
+        under_way(&mut alone, 0);
+        alone.with(|router, cx| {
+            let range = BlockRange::one(keys[1], 0);
+            let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+            cx.hold(id);
+            router.deletions.advance(cx);
+        });
+        assert_eq!((left(&alone).len(), left(&alone)[0]), (1, keys[1]));
+        assert_eq!(alone.osd.view().operations_in_flight(), 3);
+    }
+
+    #[test]
+    fn who_had_no_turn_with_a_tick_has_it_first_with_the_next() {
+        let mut alone = Alone::with_groups(3);
+        // Nothing is there of any of them.
+        for (index, count) in [(0, 2 * LOOKED_AT_PER_TICK), (1, 1), (2, 1)] {
+            let pg = PgId { index, ..PG };
+            let objects = (0..).filter(|object| PgId::of_object(PG.pool, 3, VOLUME, *object) == pg);
+            for object in objects.take(count) {
+                alone.osd.router.deletions.note(ObjectKey { pg, volume: VOLUME, object });
+            }
+        }
+        let left = |alone: &mut Alone| {
+            alone.with(|router, cx| router.deletions.advance(cx));
+            let found = &alone.osd.router.deletions.found;
+            [0, 1, 2].map(|index| found.get(&PgId { index, ..PG }).map_or(0, |found| found.keys.len()))
+        };
+        assert_eq!(left(&mut alone), [LOOKED_AT_PER_TICK, 1, 1]);
+        assert_eq!(left(&mut alone), [2, 0, 0]);
+    }
+
+    #[test]
+    fn what_cannot_go_is_passed_over_once_and_keeps_its_order() {
+        let mut alone = Alone::new();
+        let keys = [1, 2, 3].map(key);
+        write_each(&mut alone, &keys);
+        is_removed(&mut alone);
+        alone.is_led_by(OsdId(1), Epoch(50));
+        for _ in 0..2 {
+            alone.with(|router, cx| {
+                router.deletions.found.clear();
+                keys.into_iter().for_each(|key| router.deletions.note(key));
+                router.deletions.advance(cx);
+            });
+            let found = &alone.osd.router.deletions.found[&PG];
+            assert!(found.keys == keys && found.fresh == 0, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_deleted_of_a_group_that_does_not_serve_or_has_too_few_members() {
+        let mut alone = Alone::new();
+        alone.write(key(3));
+        alone.with(|_, cx| {
+            assert!(can_delete(cx, PG) && !can_delete(cx, PG.child(1)));
+            cx.groups[0].wanted.min_size = 2;
+            assert!(!can_delete(cx, PG));
+            assert_eq!(delete_everywhere(cx, 0, key(3)), Ok(false));
+            cx.groups[0].wanted.min_size = 1;
+            epoch::end(cx, 0, "a test");
+            assert!(!can_delete(cx, PG));
+            assert_eq!(delete_everywhere(cx, 0, key(3)), Ok(false));
+            assert_eq!(cx.operations.in_flight(), 0);
+        });
+    }
+
+    #[test]
+    fn a_log_says_once_that_its_group_was_left() {
+        let mut alone = Alone::new();
+        write_each(&mut alone, &[1, 2, 3].map(key));
+        is_left(&mut alone);
+        alone.with(|router, cx| {
+            router.deletions.look(cx);
+            router.deletions.advance(cx);
+        });
+        let group = &alone.osd.shared.groups[0];
+        assert!(matches!(group.standing.role(), Role::Left { is_marked: true }));
+        assert_eq!(group.staged_count, 1 + 3);
+        alone.run();
+        assert!(alone.osd.store().pg_is_incomplete(PG) && alone.osd.store().objects().next().is_none());
+        assert_eq!(alone.osd.shared.groups[0].staged_count, 0);
+    }
+
+    #[test]
+    fn what_went_to_the_other_half_of_a_group_is_searched_for_there() {
+        let mut alone = Alone::new();
+        let is_mine = |object: &u32| PG.holds(2, VOLUME, *object);
+        let mine = key((0..).find(is_mine).unwrap());
+        let theirs = key((0..).find(|object| !is_mine(object)).unwrap());
+        write_each(&mut alone, &[mine, theirs]);
+        is_removed(&mut alone);
+        alone.with(|router, cx| {
+            cx.groups[0].modulus = 2;
+            let deletions = &mut router.deletions;
+            deletions.are_due = false;
+            assert!(!deletions.is_done(cx, &mine) && !deletions.are_due);
+            assert!(deletions.is_done(cx, &theirs) && deletions.are_due);
+        });
+    }
+
+    #[test]
+    fn a_pool_is_forgotten_when_nothing_of_any_of_its_groups_is_on_its_way_to_the_drive() {
+        let mut alone = Alone::with_groups(2);
+        alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
+        for (staged_counts, times) in [([0, 1], 0), ([1, 0], 0), ([0, 0], 1)] {
+            alone.with(|router, cx| {
+                for (index, staged_count) in (0..).zip(staged_counts) {
+                    cx.groups[index].staged_count = staged_count;
+                }
+                router.deletions.are_due = true;
+                router.deletions.look(cx);
+            });
+            let forgotten = alone.passed("placement: nothing is left of a removed pool");
+            assert_eq!(forgotten, times, "{staged_counts:?}");
+        }
+        alone.run();
+        assert_eq!(told(&alone), (vec![PG.pool], vec![]));
     }
 
     /// The map without its pool, and what belongs to that.

@@ -213,7 +213,14 @@ pub(crate) fn leave_removed(cx: &mut Context<'_, impl Io>, deletions: &mut Delet
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::testing::{Pair, REPLICA};
+    use crate::group::PendingQuery;
+    use crate::group::learner::Learner;
+    use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME, map};
+    use base::map::RemovedPool;
+    use base::{Instant, LinkId, ObjectKey, PoolId, Sequence};
+    use std::sync::Arc;
+
+    const ME: OsdId = OsdId(0);
 
     #[test]
     fn who_is_not_in_the_target_goes_when_the_whole_target_is_in_sync() {
@@ -237,5 +244,208 @@ mod tests {
         assert!(matches!(next_step(group, me), Some(Step::HandOver)));
         group.wanted.target = vec![REPLICA, me, OsdId(2)];
         assert!(next_step(group, me).is_none(), "one of the target is not in sync");
+    }
+
+    fn group(pair: &mut Pair) -> &mut Group {
+        &mut pair.alone.osd.shared.groups[0]
+    }
+
+    /// The next step of the pair's group, and whether that is to hand it over.
+    fn step(pair: &Pair) -> Option<bool> {
+        next_step(&pair.alone.osd.shared.groups[0], ME).map(|step| matches!(step, Step::HandOver))
+    }
+
+    #[test]
+    fn a_group_that_lies_where_it_shall_has_no_step_left_but_to_forget_its_learners() {
+        let mut pair = Pair::new();
+        let other = OsdId(2);
+        assert_eq!(step(&pair), None);
+        group(&mut pair).config.learners = vec![other];
+        assert_eq!(step(&pair), Some(false));
+        let (link, heard_at) = (LinkId(50), Instant::default());
+        let learner = Learner { osd: other, link, session: 1, heard_at, joined: None };
+        group(&mut pair).learning_mut().unwrap().learners.push(learner);
+        assert_eq!(step(&pair), None, "it is being brought up to date");
+        group(&mut pair).learning_mut().unwrap().learners.clear();
+        group(&mut pair).config.learners.clear();
+        group(&mut pair).learning_mut().unwrap().asked.insert(REPLICA);
+        assert_eq!(step(&pair), None, "it is in sync by now");
+        group(&mut pair).learning_mut().unwrap().asked.insert(other);
+        assert_eq!(step(&pair), Some(false));
+        group(&mut pair).learning_mut().unwrap().asked.clear();
+        group(&mut pair).wanted.target = vec![REPLICA, ME];
+        assert_eq!(step(&pair), Some(true));
+        pair.alone.with(|_, cx| epoch::end(cx, 0, "a test"));
+        assert_eq!(step(&pair), None, "nobody is served");
+    }
+
+    #[test]
+    fn a_group_of_which_the_map_does_not_say_where_it_shall_lie_stays_where_it_is() {
+        let mut map = map(1);
+        let (in_sync, learners) = ([1, 2].map(OsdId).to_vec(), vec![OsdId(3)]);
+        let config = PgConfig { primary: OsdId(2), in_sync, learners, ..PgConfig::default() };
+        assert_eq!(target_of(&map, PG, &config), [ME]);
+        map.targets.insert(PG, Vec::new());
+        assert_eq!(target_of(&map, PG, &config), [2, 1, 3].map(OsdId));
+        map.targets.remove(&PG);
+        assert_eq!(target_of(&map, PG, &config), [2, 1, 3].map(OsdId));
+    }
+
+    #[test]
+    fn there_is_something_to_do_if_whoever_shall_hold_a_group_can_follow() {
+        let mut pair = Pair::new();
+        let is_to_move = |pair: &mut Pair, target: [OsdId; 2]| {
+            pair.alone.osd.shared.groups[0].wanted.target = target.to_vec();
+            pair.alone.with(|_, cx| has_work(cx, &cx.groups[0]))
+        };
+        assert!(!is_to_move(&mut pair, [ME, REPLICA]) && is_to_move(&mut pair, [REPLICA, ME]));
+        pair.alone.osd.shared.groups[0].config.primary = REPLICA;
+        assert!(!is_to_move(&mut pair, [REPLICA, ME]), "another one leads it");
+        pair.alone.osd.shared.groups[0].config.primary = ME;
+        let map = Arc::make_mut(&mut pair.alone.osd.shared.volumes.map);
+        map.osds.get_mut(&REPLICA).unwrap().address = None;
+        assert!(!is_to_move(&mut pair, [REPLICA, ME]), "it does not reach the registry");
+    }
+
+    #[test]
+    fn the_next_step_is_taken_when_the_configuration_has_lasted_and_is_asked_for_at_once() {
+        let moment = Duration::from_nanos(1);
+        for (lasted, pause, is_due) in [
+            (SETTLE - moment, Duration::ZERO, false),
+            (SETTLE, moment, false),
+            (SETTLE, Duration::ZERO, true),
+        ] {
+            for target in [vec![REPLICA, ME], vec![ME]] {
+                let mut pair = Pair::new();
+                let group = &mut pair.alone.osd.shared.groups[0];
+                let (epoch, is_handed_over) = (Epoch(group.epoch.0 + 1), target.len() == 2);
+                (group.wanted.size, group.wanted.min_size) = (target.len(), target.len());
+                group.wanted.target.clone_from(&target);
+                let now = pair.alone.now;
+                pair.alone.with(|_, cx| {
+                    let pauses = &mut cx.groups[0].pauses;
+                    (pauses.config_seen_at, pauses.hand_over_after) = (now - lasted, now + pause);
+                    advance(cx);
+                });
+                let asked = std::mem::take(&mut pair.alone.io.proposals);
+                let group = &pair.alone.osd.shared.groups[0];
+                assert_eq!(group.is_active(), !is_due);
+                if !is_due {
+                    assert!(asked.is_empty(), "{lasted:?} {pause:?}");
+                    continue;
+                }
+                let in_sync = if is_handed_over { vec![ME, REPLICA] } else { vec![ME] };
+                let config = PgConfig { epoch, primary: target[0], in_sync, ..PgConfig::default() };
+                assert_eq!(asked, [(PG, config)]);
+                assert_eq!(group.pauses.handed_over_at, is_handed_over.then_some(now));
+            }
+        }
+    }
+
+    /// The map comes as it is changed.
+    fn comes(alone: &mut Alone, change: impl FnOnce(&mut ClusterMap)) {
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        change(&mut map);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+    }
+
+    #[test]
+    fn of_the_groups_that_a_map_shows_those_are_known_that_this_osd_holds_or_shall_hold() {
+        let mut alone = Alone::new();
+        let other = OsdId(1);
+        comes(&mut alone, |map| {
+            map.targets.insert(PG, vec![ME, other]);
+            for (index, target) in [(1, vec![other]), (2, vec![other, ME])] {
+                let (pg, epoch) = (PgId { index, ..PG }, Epoch(3));
+                let config = PgConfig { epoch, primary: other, in_sync: vec![other], ..PgConfig::default() };
+                map.pgs.insert(pg, config);
+                map.targets.insert(pg, target);
+            }
+        });
+        let known = alone.osd.shared.groups.iter();
+        let known: Vec<_> = known.map(|group| (group.pg.index, group.wanted.target.clone())).collect();
+        assert_eq!(known, [(0, vec![ME, other]), (2, vec![other, ME])]);
+        assert_eq!(alone.osd.shared.groups[1].state(), State::Replica);
+    }
+
+    #[test]
+    fn a_group_is_left_when_it_is_whole_without_this_osd_in_an_epoch_that_it_is_surely_none_of() {
+        // The epoch that the map shows, behind what the drive knows of; that which is obeyed, behind that; whether it has begun
+        // here; and how many members the group shall have.
+        for (shown, obeyed, has_begun, size, is_to_leave) in [
+            (3, -1, true, 1, true),
+            (3, 0, false, 1, true),
+            (3, 0, true, 1, false),
+            (3, 1, false, 1, false),
+            (3, -1, false, 2, false),
+            (0, 0, false, 1, true),
+            (-1, 0, false, 1, false),
+        ] {
+            let mut alone = Alone::new();
+            alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+            let (known, _) = alone.osd.store().pg_position(PG).unwrap();
+            let later = |epoch: Epoch, by: i64| Epoch((i64::from(epoch.0) + by) as u32);
+            let other = OsdId(1);
+            alone.with(|router, cx| {
+                epoch::end(cx, 0, "a test");
+                let group = &mut cx.groups[0];
+                group.standing.obeys();
+                if has_begun {
+                    group.standing.was_activated(Sequence(7), false);
+                }
+                let (epoch, in_sync) = (later(known, shown), vec![other]);
+                group.config = PgConfig { epoch, primary: other, in_sync, ..PgConfig::default() };
+                group.epoch = later(epoch, obeyed);
+                group.leader = Some(other);
+                group.wanted = Wanted { target: vec![other, ME], size, min_size: 1 };
+                find_left(cx, &mut router.deletions);
+                assert!(!cx.groups[0].has_left(), "it is a member still");
+                cx.groups[0].wanted.target = vec![other];
+                find_left(cx, &mut router.deletions);
+                let group = &cx.groups[0];
+                let is_left = [group.has_left(), group.leader.is_none(), router.deletions.are_due];
+                assert_eq!(is_left, [is_to_leave; 3], "{shown} {obeyed} {has_begun} {size}");
+                find_left(cx, &mut router.deletions);
+                assert_eq!(cx.groups[0].has_left(), is_to_leave);
+                // It is to hold the group again.
+                cx.groups[0].wanted.target.push(ME);
+                find_left(cx, &mut router.deletions);
+                assert_eq!(cx.groups[0].state(), State::Replica);
+            });
+            let returned = alone.passed("placement: is a member again before it deleted everything");
+            assert_eq!(returned, u64::from(is_to_leave));
+        }
+    }
+
+    #[test]
+    fn of_several_pools_only_the_groups_of_those_that_were_removed_are_left() {
+        let other = PgId { pool: PoolId(2), index: 0 };
+        for (shown, obeyed) in [(0, 3), (3, 0)] {
+            let mut alone = Alone::new();
+            comes(&mut alone, |map| {
+                map.pools.insert(other.pool, map.pools[&PG.pool].clone());
+                map.pgs.insert(other, map.pgs[&PG].clone());
+                map.targets.insert(other, vec![ME]);
+            });
+            alone.run();
+            assert!(alone.osd.shared.groups.iter().all(Group::is_active));
+            let group = &mut alone.osd.shared.groups[0];
+            let epoch = group.epoch;
+            (group.config.epoch, group.epoch) = (Epoch(epoch.0 + shown), Epoch(epoch.0 + obeyed));
+            group.query = Some(PendingQuery { link: LinkId(50), epoch });
+            comes(&mut alone, |map| {
+                map.pools.remove(&PG.pool);
+                map.pgs.remove(&PG);
+                map.targets.remove(&PG);
+                map.volumes.clear();
+                let removed = RemovedPool { name: "pool".to_owned(), owed_by: vec![ME] };
+                map.removed_pools.insert(PG.pool, removed);
+            });
+            let group = &alone.osd.shared.groups[0];
+            assert!(group.has_left() && group.query.is_none() && group.members().next().is_none());
+            assert_eq!((group.config.epoch, group.config.primary), (Epoch(epoch.0 + 4), NOBODY));
+            assert!(alone.osd.shared.groups[1].is_active());
+        }
     }
 }

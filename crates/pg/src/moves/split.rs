@@ -181,7 +181,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::group::LogTail;
-    use crate::testing::{Alone, PG, VOLUME, map};
+    use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME, map};
     use base::map::{OsdInfo, PgConfig, PoolInfo};
     use base::{Epoch, ObjectKey, OsdId, PoolId, Sequence};
     use std::sync::Arc;
@@ -244,6 +244,8 @@ mod tests {
             assert_eq!(log, before, "what was done before is known to both halves");
         }
         alone.osd.shared.disk.store.verify().unwrap();
+        let passed = ["split: what is held here is split", "split: several that were missed"];
+        assert_eq!(passed.map(|milestone| alone.passed(milestone)), [1, 0]);
         for index in 0..2 {
             let group = &alone.osd.shared.groups[index];
             let is_right = |object: &u32| group.holds(&key(2, *object));
@@ -301,6 +303,133 @@ mod tests {
         }
         assert!((0..8).all(|object| alone.holds(key(2, object))));
         alone.osd.shared.disk.store.verify().unwrap();
+    }
+
+    #[test]
+    fn who_followed_a_group_that_was_split_takes_no_order_of_the_epoch_before() {
+        let mut alone = Alone::new();
+        (0..8).for_each(|object| alone.write(key(1, object)));
+        let (leader, epoch) = (OsdId(1), Epoch(alone.osd.shared.groups[0].epoch.0 + 1));
+        let link = alone.connect(leader);
+        alone.is_led_by(leader, epoch);
+        alone.query(link, PG, 1, epoch);
+        let begun = Activate { pg: PG, epoch, mark: Sequence(50), join: None }.encode();
+        alone.osd.handle_bytes(alone.now, link, &begun, &mut alone.io).unwrap();
+        alone.settles();
+        let follows = |alone: &Alone| {
+            let group = &alone.osd.shared.groups[0];
+            (group.leader, group.standing.following().and_then(|following| following.expected))
+        };
+        assert_eq!(follows(&alone), (Some(leader), Some(Sequence(51))));
+        both_are_led_by(&mut alone, leader, Epoch(epoch.0 + 1));
+        assert_eq!(follows(&alone), (None, None));
+        assert_eq!(alone.osd.shared.groups[0].modulus, 2);
+    }
+
+    #[test]
+    fn a_group_that_serves_when_a_map_shows_that_it_was_split_serves_no_more_in_that_epoch() {
+        let mut alone = Alone::new();
+        alone.write(key(1, 3));
+        let epoch = alone.osd.shared.groups[0].epoch;
+        alone.osd.handle_map(alone.now, Arc::new(map_of(2, epoch, Some(epoch))), &mut alone.io);
+        let group = &alone.osd.shared.groups[0];
+        assert!(!group.is_active() && group.modulus == 2, "{group:?}");
+    }
+
+    #[test]
+    fn of_a_group_of_which_nothing_is_held_only_the_modulus_changes() {
+        let mut alone = Alone::new();
+        alone.with(|router, cx| {
+            let (pg, primary) = (PgId { pool: PoolId(9), index: 0 }, OsdId(1));
+            let in_sync = vec![primary];
+            let config =
+                PgConfig { epoch: Epoch(1), primary, in_sync: in_sync.clone(), ..PgConfig::default() };
+            let index = cx.groups.add(Group::new(pg, 1, config, in_sync, false, cx.now));
+            router.splits.split_group(cx, index, 4);
+            assert!(cx.groups[index].modulus == 4 && router.splits.is_idle());
+            // Something is on its way to the drive, and no map shows where half of it goes.
+            cx.groups[index].staged_count = 1;
+            router.splits.split_group(cx, index, 8);
+            assert!(cx.groups[index].modulus == 4 && router.splits.is_idle());
+        });
+        assert_eq!(alone.osd.shared.groups.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_half_that_others_are_to_hold_goes_and_the_other_half_stays() {
+        let (mut alone, epoch) = about_to_split();
+        let (child, other) = (PG.child(1), OsdId(1));
+        let mut map = map_of(3, epoch, Some(epoch));
+        map.osds.insert(other, OsdInfo { bytes: 1 << 30, ..OsdInfo::default() });
+        let config = map.pgs.get_mut(&child).unwrap();
+        (config.primary, config.in_sync) = (other, vec![other]);
+        map.targets.insert(child, vec![other]);
+        let config = map.pgs[&PG].clone();
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        alone.osd.handle_proposal(alone.now, PG, Some(config), &mut alone.io);
+        alone.run();
+        let group = &alone.osd.shared.groups[index_of(&alone, child)];
+        assert!(group.has_left() && group.modulus == 2, "{group:?}");
+        let mut held: Vec<ObjectKey> = alone.osd.store().objects().collect();
+        held.sort_by_key(|key| key.object);
+        let kept = (0..8).map(|object| key(2, object)).filter(|key| key.pg == PG);
+        assert_eq!(held, kept.collect::<Vec<_>>());
+        assert!(alone.osd.shared.groups[0].is_active());
+    }
+
+    #[test]
+    fn a_group_is_split_when_its_configuration_has_lasted_and_no_other_split_waits() {
+        let mut alone = Alone::new();
+        let epoch = alone.osd.shared.groups[0].epoch;
+        alone.osd.handle_map(alone.now, Arc::new(map_of(2, epoch, None)), &mut alone.io);
+        let moment = Duration::from_nanos(1);
+        for (lasted, pause, waits, is_asked) in [
+            (SETTLE - moment, Duration::ZERO, false, false),
+            (SETTLE, moment, false, false),
+            (SETTLE, Duration::ZERO, true, false),
+            (SETTLE, Duration::ZERO, false, true),
+        ] {
+            alone.with(|router, cx| {
+                let now = cx.now;
+                let pauses = &mut cx.groups[0].pauses;
+                (pauses.config_seen_at, pauses.hand_over_after) = (now - lasted, now + pause);
+                if waits {
+                    router.splits.queue.push_back(Splitting { group: 0, child: 0, modulus: 2 });
+                }
+                router.splits.advance(cx);
+                router.splits.queue.clear();
+            });
+            assert_eq!(alone.io.splits.len(), usize::from(is_asked), "{lasted:?} {pause:?} {waits}");
+        }
+    }
+
+    #[test]
+    fn only_a_group_is_split_that_exactly_its_target_holds_and_whose_members_can_all_follow() {
+        let mut pair = Pair::new();
+        let map = Arc::make_mut(&mut pair.alone.osd.shared.volumes.map);
+        map.pools.get_mut(&PG.pool).unwrap().split_to = Some(2);
+        let is_to_be = |pair: &mut Pair| pair.alone.with(|_, cx| is_to_be_split(cx, &cx.groups[0]));
+        assert!(is_to_be(&mut pair));
+        let is_heard_at = |pair: &mut Pair, address| {
+            let map = Arc::make_mut(&mut pair.alone.osd.shared.volumes.map);
+            std::mem::replace(&mut map.osds.get_mut(&REPLICA).unwrap().address, address)
+        };
+        let address = is_heard_at(&mut pair, None);
+        assert!(!is_to_be(&mut pair), "one of them does not reach the registry");
+        is_heard_at(&mut pair, address);
+        let group = &mut pair.alone.osd.shared.groups[0];
+        group.wanted.min_size = 3;
+        assert!(!is_settled(group));
+        group.wanted.min_size = 2;
+        group.config.learners = vec![OsdId(2)];
+        assert!(!is_settled(group));
+        group.config.learners.clear();
+        for target in [vec![0, 1, 2], vec![0], vec![0, 2]] {
+            group.wanted.target = target.iter().copied().map(OsdId).collect();
+            assert!(!is_settled(group), "{target:?}");
+        }
+        group.wanted.target = vec![REPLICA, OsdId(0)];
+        assert!(is_settled(group) && is_to_be(&mut pair));
     }
 
     /// The map comes by which the group was split, and another OSD leads both halves in that epoch.
@@ -422,6 +551,8 @@ mod tests {
         let moduli: Vec<_> =
             alone.osd.shared.groups.iter().map(|group| (group.pg.index, group.modulus)).collect();
         assert_eq!(moduli, [(0, 4), (1, 2), (2, 4)]);
+        let passed = ["split: what is held here is split", "split: several that were missed"];
+        assert_eq!(passed.map(|milestone| alone.passed(milestone)), [2, 1]);
         alone.run();
         alone.osd.shared.disk.store.verify().unwrap();
         for object in 0..8 {

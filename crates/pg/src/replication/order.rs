@@ -251,8 +251,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::request::write;
-    use crate::testing::{Pair, ack};
-    use base::LinkId;
+    use crate::testing::{Alone, PG, Pair, VOLUME, ack};
+    use base::{BlockRange, LinkId, ObjectKey, OsdId};
     use wire::Message;
 
     #[test]
@@ -361,5 +361,96 @@ mod tests {
         let (now, link) = (pair.alone.now, pair.link);
         pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
         assert_eq!(pair.told(), Some(Status::NotActive));
+    }
+
+    #[test]
+    fn no_more_is_ordered_than_may_come_to_nothing_and_what_waited_follows_as_there_is_room() {
+        let mut pair = Pair::new();
+        let most = pair.alone.osd.store().in_flight_max();
+        let primary = |pair: &Pair| {
+            let primary = pair.alone.osd.shared.groups[0].standing.primary().unwrap();
+            (primary.next_sequence, primary.under_way)
+        };
+        let (next, _) = primary(&pair);
+        pair.alone.osd.shared.groups[0].standing.primary_mut().unwrap().under_way = most - 1;
+        let zeros = [20, 21].map(|block| pair.request(block).encode(Kind::Zero));
+        let changes = [pair.write_of(10, 7), zeros[0].to_vec(), pair.write_of(11, 7), zeros[1].to_vec()];
+        assert_eq!(pair.ask(&changes.concat()), None);
+        assert_eq!(primary(&pair), (next.next(), most), "the first of them is under way");
+        let line = &pair.alone.osd.shared.groups[0].line;
+        assert_eq!((line.all().count(), line.under_way().count()), (4, 1));
+        pair.run();
+        let told = pair.alone.io.told(LinkId(99), |message| match message {
+            Message::Reply(reply) => Some(reply.head.status),
+            _ => None,
+        });
+        assert_eq!(told, [Status::Ok; 4]);
+        assert_eq!(primary(&pair), (Sequence(next.0 + 4), most - 1));
+    }
+
+    #[test]
+    fn a_member_that_lags_is_sent_a_copy_and_keeps_no_batch_from_being_used_again() {
+        for (unread_bytes, is_shared) in [(SHARE_LIMIT_BYTES, true), (SHARE_LIMIT_BYTES + 1, false)] {
+            let mut pair = Pair::new();
+            pair.alone.io.is_deaf = true;
+            pair.alone.io.unread.insert(pair.link, unread_bytes);
+            let write = pair.write_of(10, 7);
+            pair.ask(&write);
+            let crate::testing::Alone { osd, io, now } = &mut pair.alone;
+            osd.end_turn(*now, io);
+            assert_eq!(io.unsent.len(), usize::from(is_shared), "{unread_bytes}");
+            let sent = io.told(pair.link, |message| match message {
+                Message::ReplicateWrite(write) => Some((write.data.to_vec(), write.checksums[0].get())),
+                _ => None,
+            });
+            let data = vec![7; base::BLOCK_BYTES];
+            let checksum = base::crc32c(&data);
+            assert_eq!(sent, [(data, checksum)]);
+        }
+    }
+
+    #[test]
+    fn a_change_waits_for_the_one_member_that_leaves_too_much_unread() {
+        let mut alone = Alone::new();
+        let (members, mut links) = ([OsdId(1), OsdId(2)], Vec::new());
+        members.iter().for_each(|osd| links.push(alone.connect(*osd)));
+        let group = &mut alone.osd.shared.groups[0];
+        group.config.in_sync.extend(members);
+        group.pauses.is_member_behind = true;
+        let takes = |alone: &mut Alone| {
+            let takes = alone.with(|_, cx| do_members_take(cx, 0));
+            (takes, alone.osd.shared.groups[0].pauses.is_member_behind)
+        };
+        alone.io.unread.insert(links[1], UNREAD_BYTES_MAX + 1);
+        assert_eq!(takes(&mut alone), (false, true));
+        alone.io.unread.insert(links[1], UNREAD_BYTES_MAX);
+        assert_eq!(takes(&mut alone), (true, false));
+        // Nobody is looked at before it is found anew.
+        alone.io.unread.insert(links[1], UNREAD_BYTES_MAX + 1);
+        assert_eq!(takes(&mut alone), (true, false));
+    }
+
+    #[test]
+    fn what_a_failed_drive_does_not_take_fails_where_there_is_nobody_else_and_a_repair_ends_the_epoch() {
+        let mut alone = Alone::new();
+        let Alone { osd, io, now } = &mut alone;
+        osd.fail_drive(*now, "a test", io);
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let range = BlockRange::one(key, 10);
+        let request = alone.request(&range);
+        alone.with(|_, cx| write::handle_zero(cx, LinkId(7), &request));
+        let told = alone.io.told(LinkId(7), |message| match message {
+            Message::Reply(reply) => Some(reply.head.status),
+            _ => None,
+        });
+        assert_eq!(told, [Status::DeviceFailed]);
+        assert!(alone.osd.shared.groups[0].is_active() && alone.osd.view().operations_in_flight() == 0);
+        alone.with(|_, cx| {
+            let id = cx.operations.add_for(OperationKind::Zero, Purpose::Repair, 0, range);
+            assert!(zero(cx, id));
+        });
+        let trouble = alone.osd.view().summaries().next().and_then(|summary| summary.trouble);
+        assert_eq!(trouble.as_deref(), Some("the drive of osd.0 failed; replace it"));
+        assert_eq!(alone.osd.view().operations_in_flight(), 0);
     }
 }

@@ -439,4 +439,123 @@ mod tests {
         let paused = alone.pause_behind_pushes().as_micros();
         assert!((14_300..14_900).contains(&paused), "{paused} us; it is 38 ms beside nobody");
     }
+
+    const PRIMARY: OsdId = OsdId(1);
+    const EPOCH: Epoch = Epoch(9);
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 100 };
+
+    /// In the middle of an epoch that another OSD leads: the link to that, and the sequence of its next write.
+    fn led(alone: &mut Alone) -> (LinkId, Sequence) {
+        let link = alone.connect(PRIMARY);
+        alone.is_led_by(PRIMARY, EPOCH);
+        alone.query(link, PG, 1, EPOCH);
+        let (_, last) = alone.osd.store().pg_position(PG).unwrap();
+        let mark = last.next();
+        takes(alone, link, &Activate { pg: PG, epoch: EPOCH, mark, join: None }.encode());
+        alone.io.to.clear();
+        (link, mark.next())
+    }
+
+    /// A write of one block, and a zeroing of two behind it.
+    fn write(sequence: Sequence, origin: u64) -> Vec<u8> {
+        let (range, data) = (BlockRange::one(KEY, 10), [7; BLOCK_BYTES]);
+        let head = Replicate { range, epoch: EPOCH, sequence, origin }.encode(Kind::ReplicateWrite);
+        [&head[..], &crc32c(&data).to_le_bytes(), &data].concat()
+    }
+
+    fn zero(sequence: Sequence) -> Vec<u8> {
+        let range = BlockRange { key: KEY, first_block: 11, block_count: 2 };
+        Replicate { range, epoch: EPOCH, sequence, origin: 0 }.encode(Kind::ReplicateZero).to_vec()
+    }
+
+    /// What the primary was told since the last time: which messages were refused and why, and through which one it has all.
+    fn told(alone: &mut Alone, link: LinkId) -> (Vec<(u64, Status)>, Option<u64>) {
+        let mut through = None;
+        let refused = alone.io.told(link, |message| match message {
+            Message::ReplicateRefused(refused) => Some((refused.ordinal, refused.status)),
+            Message::ReplicateAck(ack) => {
+                through = Some(ack.through);
+                None
+            }
+            _ => None,
+        });
+        (refused, through)
+    }
+
+    #[test]
+    fn what_a_replica_takes_and_refuses_is_told_and_counted_and_only_what_it_takes_is_work() {
+        let mut alone = Alone::new();
+        let (link, next) = led(&mut alone);
+        // The mark was the first message.
+        assert_eq!(alone.osd.shared.links.osd_mut(link).unwrap().received, 1);
+        let tail = |alone: &Alone| alone.osd.shared.groups[0].tail;
+        alone.osd.shared.groups[0].tail = LogTail::MayHaveRotted;
+        takes(&mut alone, link, &GroupEpoch { pg: PG, epoch: EPOCH }.encode(Kind::Serves));
+        assert_eq!(tail(&alone), LogTail::IsKnown, "all members agree now");
+        alone.now = alone.now + std::time::Duration::from_secs(1);
+        alone.osd.shared.turn.active_at = base::Instant::default();
+        let is_busy = |alone: &Alone| {
+            let (turn, pace) = (&alone.osd.shared.turn, &alone.osd.shared.pace);
+            (turn.is_busy(alone.now), pace.push_blocks(alone.now) < crate::pace::PUSH_BLOCKS)
+        };
+        let mut garbled = write(next, 0);
+        *garbled.last_mut().unwrap() ^= 1;
+        let push = Push { range: BlockRange::one(KEY, 10), epoch: EPOCH }.encode(Kind::PushZero);
+        takes(&mut alone, link, &[&garbled[..], &zero(next.next()), &push].concat());
+        let refused = [(2, Status::CorruptPayload), (3, Status::NotActive), (4, Status::NotActive)];
+        assert_eq!(told(&mut alone, link), (refused.to_vec(), None));
+        assert_eq!(is_busy(&alone), (false, false));
+        takes(&mut alone, link, &[write(next, 0), zero(next.next())].concat());
+        assert_eq!(told(&mut alone, link), (vec![], Some(6)));
+        assert_eq!(is_busy(&alone), (true, true));
+        let figures = alone.osd.view().figures().replicate;
+        let counts = (figures.latencies.count(), figures.bytes, figures.errors, figures.redirected);
+        assert_eq!(counts, (2, BLOCK_BYTES as u64, 1, 1), "what is pushed is nobody's write");
+    }
+
+    #[test]
+    fn a_full_replica_takes_what_makes_members_agree_and_no_other_write() {
+        let mut alone = Alone::new();
+        // More than replicas may write, and less than what is there for housekeeping.
+        (0..41).for_each(|object| alone.order(ObjectKey { object, ..KEY }, 0, 64, 0));
+        let (link, next) = led(&mut alone);
+        takes(&mut alone, link, &write(next, 5));
+        assert_eq!(told(&mut alone, link), (vec![(2, Status::NoSpace)], None));
+        takes(&mut alone, link, &[write(next, REPAIR | 5), zero(next.next())].concat());
+        assert_eq!(told(&mut alone, link), (vec![], Some(4)));
+    }
+
+    #[test]
+    fn what_a_drive_that_failed_has_not_or_does_not_take_is_refused() {
+        let mut alone = Alone::new();
+        let (link, next) = led(&mut alone);
+        let Alone { osd, io, now } = &mut alone;
+        osd.handle_bytes(*now, link, &write(next, 0), io).unwrap();
+        osd.fail_drive(*now, "a test", io);
+        assert_eq!(told(&mut alone, link), (vec![(2, Status::DeviceFailed)], None));
+        let Alone { osd, io, now } = &mut alone;
+        osd.handle_bytes(*now, link, &zero(next.next()), io).unwrap();
+        assert_eq!(told(&mut alone, link), (vec![(3, Status::DeviceFailed)], None));
+    }
+
+    #[test]
+    fn a_learner_whose_group_has_ordered_nothing_gets_its_order_from_the_first_write_on() {
+        let mut alone = Alone::new();
+        let mut map = map(1);
+        map.revision = 2;
+        map.targets.insert(PG, vec![PRIMARY, OsdId(0)]);
+        let (in_sync, learners) = (vec![PRIMARY], vec![OsdId(0)]);
+        map.pgs.insert(
+            PG,
+            PgConfig { epoch: EPOCH, primary: PRIMARY, in_sync, learners, ..PgConfig::default() },
+        );
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        let link = alone.connect(PRIMARY);
+        alone.query(link, PG, 1, EPOCH);
+        let join = Activate { pg: PG, epoch: EPOCH, mark: Sequence(0), join: Some(Sequence(0)) }.encode();
+        alone.osd.handle_bytes(alone.now, link, &join, &mut alone.io).unwrap();
+        let group = &alone.osd.shared.groups[0];
+        let expected = group.standing.following().and_then(|following| following.expected);
+        assert_eq!((expected, group.tail), (Some(Sequence(1)), LogTail::IsKnown));
+    }
 }

@@ -232,6 +232,7 @@ mod tests {
     use crate::epoch;
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
+    use base::log_entry::REPAIR;
     use base::map::ClusterMap;
     use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
@@ -487,5 +488,86 @@ mod tests {
             panic!("the client is answered")
         };
         assert!(reply.head.status == Status::NotActive && !reply.head.details.was_not_begun);
+    }
+
+    #[test]
+    fn an_object_is_served_by_the_active_primary_of_its_own_group_and_by_nobody_else() {
+        let mut alone = Alone::with_groups(2);
+        let object_of = |index| {
+            let is_of = |object: &u32| PgId::of_object(PG.pool, 2, VOLUME, *object).index == index;
+            (0..).find(is_of).unwrap()
+        };
+        let of = |wanted: Request, object| Request { key: ObjectKey { object, ..wanted.key }, ..wanted };
+        let wanted = request(&alone);
+        let (own, of_other_half) = (of(wanted, object_of(0)), of(wanted, object_of(1)));
+        assert_eq!(refused(&mut alone, &own), None);
+        assert_eq!(refused(&mut alone, &of_other_half), Some(Status::NotPrimary));
+        alone.with(|_, cx| epoch::end(cx, 0, "a test"));
+        assert_eq!(refused(&mut alone, &own), Some(Status::NotActive));
+        alone.is_led_by(OsdId(1), Epoch(9));
+        assert_eq!(refused(&mut alone, &own), Some(Status::NotPrimary));
+    }
+
+    #[test]
+    fn nothing_is_served_of_a_volume_that_was_removed_nor_of_objects_that_none_has() {
+        let mut alone = Alone::new();
+        let wanted = request(&alone);
+        let beyond = (VOLUME_BYTES_MAX / OBJECT_BYTES) as u32;
+        for (object, status) in [(beyond - 1, Status::BeyondEnd), (beyond, Status::NotPrimary)] {
+            let request = Request { key: ObjectKey { object, ..wanted.key }, ..wanted };
+            assert_eq!(refused(&mut alone, &request), Some(status), "object {object}");
+        }
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(refused(&mut alone, &wanted), Some(Status::NoSuchVolume));
+    }
+
+    #[test]
+    fn a_log_tells_by_its_silence_from_where_it_begins_on() {
+        let mut alone = Alone::new();
+        alone.age_log();
+        let begins = alone.osd.store().pg_log_begins(PG).0;
+        assert_eq!(write(&mut alone, 5, Some(Sequence(begins - 2)), 1), Status::OutcomeUnknown);
+        assert_eq!(write(&mut alone, 5, Some(Sequence(begins - 1)), 1), Status::Ok);
+    }
+
+    #[test]
+    fn a_write_of_which_nobody_can_tell_in_one_block_is_done_again_in_none() {
+        let mut alone = Alone::new();
+        let key = request(&alone).key;
+        alone.age_log();
+        // The log tells that it was done in the second of three blocks.
+        alone.order(key, 11, 1, REPAIR | 5);
+        alone.io.sent.clear();
+        alone.send_again(key, 10, 3, 5);
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert_eq!(reply.head.status, Status::OutcomeUnknown);
+        assert_eq!(alone.osd.store().block_count(&key), 1);
+    }
+
+    #[test]
+    fn where_a_replica_is_full_nothing_is_written_and_what_gives_room_back_is_done() {
+        let mut pair = Pair::new();
+        let fills_up = |pair: &mut Pair, is_full| {
+            let through = pair.received;
+            pair.hears(&wire::ReplicateAck { through, is_full, takes_no_objects: false }.encode());
+        };
+        let done = |pair: &mut Pair, bytes: &[u8]| {
+            pair.ask(bytes);
+            pair.run();
+            pair.told()
+        };
+        let write = pair.write_of(BLOCK, 7);
+        assert_eq!(done(&mut pair, &write), Some(Status::Ok));
+        fills_up(&mut pair, true);
+        assert_eq!(pair.ask(&write), Some(Status::NoSpace), "although the object is there");
+        let zero = pair.request(BLOCK).encode(wire::Kind::Zero).to_vec();
+        assert_eq!(done(&mut pair, &zero), Some(Status::Ok));
+        fills_up(&mut pair, false);
+        assert_eq!(done(&mut pair, &write), Some(Status::Ok));
     }
 }

@@ -106,10 +106,15 @@ fn complete(operation: &mut Operation) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::io::reads_data;
     use crate::operation::{OperationKind, Operations, Part, Purpose};
-    use base::{BlockRange, Buffer, ObjectKey};
+    use crate::request::write;
+    use crate::testing::{Alone, PG, Pair, VOLUME};
+    use base::{BlockRange, Buffer, LinkId, ObjectKey};
     use store::Location;
+    use wire::{Kind, Message, Request};
 
     #[test]
     fn what_a_write_leaves_of_its_first_and_last_block_stays() {
@@ -157,5 +162,165 @@ mod tests {
         operation.parts[0].buffer = Some(Buffer::new(BLOCK_BYTES));
         operation.edge_checksums = [1, 0];
         assert_eq!(damage_of(&operation), Some((4, Status::Damaged)));
+    }
+
+    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const CLIENT: LinkId = LinkId(99);
+    const BLOCK: u32 = BLOCK_BYTES as u32;
+
+    /// What a client sends that writes so many bytes of that value from there on: its request, checksums and data.
+    fn written(alone: &Alone, offset: u32, length: u32, byte: u8) -> (Request, Vec<U32>, Vec<u8>) {
+        let request = Request { offset, length, ..alone.request(&BlockRange::one(KEY, 0)) };
+        let data = vec![byte; length as usize];
+        let (head, rest) = data.split_at(data.len().min(BLOCK_BYTES - offset as usize % BLOCK_BYTES));
+        let parts = std::iter::once(head).chain(rest.chunks(BLOCK_BYTES));
+        let checksums = parts.map(|part| U32::new(crc32c(part))).collect();
+        (request, checksums, data)
+    }
+
+    fn writes(alone: &mut Alone, link: LinkId, offset: u32, length: u32, byte: u8) {
+        let (request, checksums, data) = written(alone, offset, length, byte);
+        alone.with(|_, cx| write::handle_write(cx, link, &request, &checksums, &data));
+    }
+
+    /// What a client was told since the last time.
+    fn told(alone: &mut Alone, link: LinkId) -> Vec<Status> {
+        alone.io.told(link, |message| match message {
+            Message::Reply(reply) => Some(reply.head.status),
+            _ => None,
+        })
+    }
+
+    /// What the first blocks of the object hold, as the drive has it.
+    fn content(alone: &Alone, block_count: u16) -> Vec<u8> {
+        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+        alone.osd.store().lookup(&KEY, 0, block_count, &mut extents, &mut checksums);
+        let mut content = Vec::new();
+        for extent in extents {
+            let length = usize::from(extent.block_count) * BLOCK_BYTES;
+            match extent.location {
+                Some(place) => content.extend(&alone.io.disk[place.0 as usize * BLOCK_BYTES..][..length]),
+                None => content.resize(content.len() + length, 0),
+            }
+        }
+        let held = content.chunks(BLOCK_BYTES).map(crc32c);
+        assert!(held.eq(checksums), "the index tells of what is there");
+        content
+    }
+
+    fn reads(alone: &Alone) -> usize {
+        alone.io.drive.iter().filter(|(token, ..)| reads_data(*token)).count()
+    }
+
+    #[test]
+    fn a_write_of_whatever_bytes_changes_these_and_reads_no_more_than_the_edges_that_are_there() {
+        let mut alone = Alone::new();
+        // Before it and behind it is nothing.
+        alone.order(KEY, 1, 3, 0);
+        let mut expected = content(&alone, 6);
+        let written = [
+            // Within a block; over the border of two; from a block over a whole one into a hole.
+            (BLOCK + 100, 50, 1),
+            (2 * BLOCK - 96, 146, 2),
+            (4 * BLOCK - 96, 96 + BLOCK + 10, 1),
+            // From within a block to its end, in a hole and not; from a block's begin on, alone and behind a whole one.
+            (10, BLOCK - 10, 0),
+            (BLOCK + 1, BLOCK - 1, 1),
+            (2 * BLOCK, 100, 1),
+            (2 * BLOCK, BLOCK + 7, 1),
+            // What was a hole before.
+            (4 * BLOCK + 1, 2 * BLOCK - 2, 2),
+            // Whole blocks have no edges.
+            (BLOCK, 2 * BLOCK, 0),
+        ];
+        for (number, (offset, length, edges)) in written.into_iter().enumerate() {
+            let byte = 100 + number as u8;
+            writes(&mut alone, CLIENT, offset, length, byte);
+            assert_eq!(reads(&alone), edges, "write {number}");
+            alone.run();
+            assert_eq!(told(&mut alone, CLIENT), [Status::Ok], "write {number}");
+            expected[offset as usize..(offset + length) as usize].fill(byte);
+            assert!(content(&alone, 6) == expected, "write {number}");
+        }
+        let disk = &alone.osd.shared.disk;
+        assert_eq!((disk.small.available(), disk.large.available()), (4, 4), "all memory was given back");
+        assert_eq!(alone.osd.view().operations_in_flight(), 0);
+    }
+
+    #[test]
+    fn a_write_waits_for_memory_for_both_of_its_edges() {
+        let mut alone = Alone::new();
+        alone.order(KEY, 0, 3, 0);
+        let small = &mut alone.osd.shared.disk.small;
+        let mut lent: Vec<Buffer> = (0..2).filter_map(|_| small.take()).collect();
+        writes(&mut alone, CLIENT, BLOCK - 1, 2, 7);
+        assert_eq!(reads(&alone), 2);
+        alone.run();
+        assert_eq!(told(&mut alone, CLIENT), [Status::Ok]);
+        lent.extend(alone.osd.shared.disk.small.take());
+        writes(&mut alone, CLIENT, BLOCK - 1, 2, 8);
+        alone.run();
+        assert!(told(&mut alone, CLIENT).is_empty());
+        lent.into_iter().for_each(|buffer| alone.osd.put_buffer(buffer));
+        alone.run();
+        assert_eq!(told(&mut alone, CLIENT), [Status::Ok]);
+        assert_eq!(content(&alone, 1)[BLOCK_BYTES - 1], 8);
+    }
+
+    #[test]
+    fn a_write_for_which_there_is_no_room_when_its_edges_are_there_stays_before_those_behind_it() {
+        let mut alone = Alone::new();
+        alone.order(KEY, 0, 1, 0);
+        let most = alone.osd.store().in_flight_max();
+        let are_under_way = |alone: &mut Alone, count| {
+            alone.osd.shared.groups[0].standing.primary_mut().unwrap().under_way = count;
+        };
+        let other = LinkId(98);
+        writes(&mut alone, CLIENT, 10, 20, 7);
+        are_under_way(&mut alone, most);
+        alone.drive_answers();
+        writes(&mut alone, other, 15, 30, 8);
+        (0..5).for_each(|_| alone.turn());
+        assert!(told(&mut alone, CLIENT).is_empty() && told(&mut alone, other).is_empty());
+        are_under_way(&mut alone, 0);
+        let Alone { osd, io, now } = &mut alone;
+        osd.end_turn(*now, io);
+        let line = &osd.shared.groups[0].line;
+        assert_eq!((line.all().count(), line.under_way().count()), (2, 1), "the other one waits for it");
+        alone.run();
+        assert_eq!((told(&mut alone, CLIENT), told(&mut alone, other)), (vec![Status::Ok], vec![Status::Ok]));
+        let held = content(&alone, 1);
+        assert_eq!([9, 10, 14, 15, 44, 45].map(|at: usize| held[at]), [0, 7, 7, 8, 8, 0]);
+    }
+
+    #[test]
+    fn an_edge_that_is_damaged_is_mended_first_or_the_write_is_refused_and_what_is_behind_it_goes_on() {
+        for is_mended in [true, false] {
+            let mut pair = Pair::new();
+            let whole = pair.write_of(10, 7);
+            pair.ask(&whole);
+            pair.run();
+            let place = pair.alone.osd.shared.disk.location_of(KEY, 10).unwrap();
+            pair.alone.io.disk[place.0 as usize * BLOCK_BYTES] ^= 1;
+            pair.block = is_mended.then(|| vec![7; BLOCK_BYTES]);
+            let (request, checksums, data) = written(&pair.alone, 10 * BLOCK + 100, 50, 9);
+            let mut bytes = request.encode(Kind::Write).to_vec();
+            checksums.iter().for_each(|checksum| bytes.extend(checksum.get().to_le_bytes()));
+            bytes.extend(data);
+            // One of the whole block waits behind it.
+            bytes.extend(pair.write_of(10, 8));
+            assert_eq!(pair.ask(&bytes), None);
+            pair.run();
+            let told = pair.alone.io.told(CLIENT, |message| match message {
+                Message::Reply(reply) => Some((reply.head.status, reply.head.details.offset)),
+                _ => None,
+            });
+            let first = if is_mended { (Status::Ok, 0) } else { (Status::Damaged, 10 * BLOCK) };
+            assert_eq!(told, [first, (Status::Ok, 0)]);
+            assert_eq!(pair.alone.osd.view().damage().mended, u64::from(is_mended));
+            assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
+            let disk = &pair.alone.osd.shared.disk;
+            assert_eq!((disk.small.available(), disk.large.available()), (4, 4));
+        }
     }
 }

@@ -170,7 +170,7 @@ mod tests {
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::figures::RequestKind;
     use base::{Access, ClientId, Epoch, Generation, Instant, LinkId, ObjectKey, Principal, PublicKey};
-    use wire::{Kind, Message, Status};
+    use wire::{Kind, ListObjects, Message, Query, Status};
 
     #[test]
     fn a_client_that_does_not_read_its_answers_gets_no_more() {
@@ -565,5 +565,151 @@ mod tests {
         pair.run();
         assert_eq!(told(&mut pair, TENANT), vec![Status::Ok; half]);
         assert_eq!(told(&mut pair, other), [Status::Ok]);
+    }
+
+    #[test]
+    fn the_last_buffer_is_enough_for_a_read_or_a_write() {
+        let mut alone = Alone::new();
+        let disk = &mut alone.osd.shared.disk;
+        let takes =
+            |disk: &Disk| (takes_read(disk, Tenant::NOBODY, &read_of(1)), takes_write(disk, Tenant::NOBODY));
+        let mut lent: Vec<_> = (1..disk.large.count()).filter_map(|_| disk.large.take()).collect();
+        assert_eq!(takes(disk), (true, true));
+        lent.extend(disk.large.take());
+        assert_eq!(takes(disk), (false, false));
+    }
+
+    #[test]
+    fn a_read_that_is_free_to_go_has_its_share_or_memory_that_may_be_made_or_leaves_half_of_the_buffers() {
+        let mut alone = Alone::new();
+        let disk = &mut alone.osd.shared.disk;
+        let mut operations = Operations::default();
+        let id = operations.add_for(OperationKind::Read, Purpose::Scrub, 0, BlockRange::default());
+        let takes = |disk: &Disk, operations: &Operations| {
+            [1, 2, 3].map(|block_count| takes_waiting_read(disk, operations, id, block_count))
+        };
+        assert_eq!((disk.small.count(), disk.large.count()), (4, 4));
+        // One of the buffers is lent, and so much was made that there may be two blocks more.
+        let lent = disk.small.take().unwrap();
+        disk.spare_bytes.add(Tenant::NOBODY, WAITING_MAX.bytes - 2 * BLOCK_BYTES);
+        assert_eq!(takes(disk, &operations), [true, true, false]);
+        disk.spare_bytes.add(Tenant::NOBODY, 2 * BLOCK_BYTES);
+        assert_eq!(takes(disk, &operations), [true, false, false], "of the buffers one is to be had");
+        disk.put(lent);
+        assert_eq!(takes(disk, &operations), [true, true, false]);
+        let lent = [disk.large.take(), disk.large.take()];
+        assert_eq!(takes(disk, &operations), [false; 3], "it may need either");
+        operations.shares.count(id.slot, LinkId(1), Tenant::NOBODY, BLOCK_BYTES);
+        assert_eq!(takes(disk, &operations), [true; 3], "it was kept for it");
+        drop(lent);
+    }
+
+    #[test]
+    fn reads_that_waited_leave_half_of_the_buffers_to_others_who_have_all_of_them() {
+        let mut pair = slow(10);
+        let read = pair.request(10).encode(Kind::Read).to_vec();
+        assert!(!asks(&mut pair, TENANT, &read.repeat(3)).is_stalled);
+        acknowledge(&mut pair);
+        let free = |pair: &Pair| {
+            let disk = &pair.alone.osd.shared.disk;
+            (disk.small.available(), disk.spare_bytes.all())
+        };
+        // A block's is no size of a pool.
+        let made = 2 * BLOCK_BYTES;
+        assert_eq!(free(&pair), (2, made));
+        let other = LinkId(51);
+        assert!(!asks(&mut pair, other, &read.repeat(2)).is_stalled);
+        assert_eq!(free(&pair), (0, made));
+        pair.turn();
+        assert_eq!(told(&mut pair, TENANT), [Status::Ok; 3]);
+        assert_eq!(told(&mut pair, other), [Status::Ok; 2]);
+        assert_eq!(free(&pair), (4, 0));
+    }
+
+    #[test]
+    fn what_holds_nothing_but_its_place_waits_within_the_bound_too() {
+        for kind in [Kind::Allocated, Kind::Zero] {
+            let mut pair = slow(10);
+            let asked = pair.request(10).encode(kind).to_vec();
+            let all = asked.repeat(2 * WORK_MAX);
+            let taken = WAITING_PER_LINK_MAX.operations * asked.len();
+            let progress = asks(&mut pair, TENANT, &all);
+            assert_eq!(progress, Progress { consumed: taken, is_stalled: true }, "{kind:?}");
+            let progress = asks(&mut pair, TENANT, &all[taken..]);
+            assert_eq!(progress, Progress { consumed: 0, is_stalled: true }, "{kind:?}");
+            assert_eq!(pair.alone.osd.view().check_bounds(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn who_leaves_too_many_answers_unread_is_held_back_and_who_asks_as_much_as_is_handled_is_not() {
+        let mut alone = Alone::new();
+        let link = LinkId(60);
+        connects(&mut alone, link, 1);
+        let read = read_of(1).encode(Kind::Read).to_vec();
+        let Alone { osd, io, now } = &mut alone;
+        let tenant = osd.tenant(link).unwrap();
+        io.unread.insert(link, CLIENT_UNSENT_BYTES_MAX);
+        let all = read.repeat(WORK_MAX);
+        let progress = osd.handle_bytes(*now, link, &all, io).unwrap();
+        assert_eq!(progress, Progress { consumed: all.len(), is_stalled: false });
+        assert!(!osd.was_held_back(tenant, *now) && !osd.shared.turn.goes_on, "nothing is left");
+        io.unread.insert(link, CLIENT_UNSENT_BYTES_MAX + 1);
+        let progress = osd.handle_bytes(*now, link, &read, io).unwrap();
+        assert_eq!(progress, Progress { consumed: 0, is_stalled: true });
+        assert!(osd.was_held_back(tenant, *now));
+    }
+
+    #[test]
+    fn what_has_a_log_gone_through_counts_for_more() {
+        let mut operation = Operation::default();
+        assert_eq!(work_to_start(&operation), 1);
+        operation.attempt.since = Some(base::Sequence(0));
+        assert_eq!(work_to_start(&operation), REPEAT_WORK);
+        let epoch = Epoch(1);
+        assert_eq!(work_to_answer(&Asks::Position(Query { pg: PG, modulus: 1, epoch })), LOG_WORK);
+        assert_eq!(work_to_answer(&Asks::Objects(ListObjects { pg: PG, epoch, after: None })), 1);
+    }
+
+    #[test]
+    fn whatever_waits_beyond_a_bound_is_told() {
+        let mut alone = Alone::new();
+        let is_within = |alone: &Alone| alone.osd.view().check_bounds().is_ok();
+        let spare_max = 2 * WAITING_MAX.bytes;
+        for (bytes, expected) in [(spare_max, true), (1, false)] {
+            alone.osd.shared.disk.spare_bytes.add(Tenant::NOBODY, bytes);
+            assert_eq!(is_within(&alone), expected);
+        }
+        alone.osd.shared.disk.spare_bytes.take_off(Tenant::NOBODY, spare_max + 1);
+        let mut slot = 0;
+        let mut waits = |alone: &mut Alone, link: u64, bytes: usize| {
+            slot += 1;
+            let shares = &mut alone.osd.shared.operations.shares;
+            shares.count(slot, LinkId(link), Tenant::NOBODY, bytes);
+            (is_within(alone), slot)
+        };
+        // Of a connection, operations and bytes; what ended does not count.
+        let Share { operations, bytes } = WAITING_PER_LINK_MAX;
+        assert!((0..operations).all(|_| waits(&mut alone, 1, 0).0));
+        let (fits, slot_beyond) = waits(&mut alone, 1, 0);
+        assert!(!fits);
+        alone.osd.shared.operations.shares.ended(slot_beyond);
+        assert!(is_within(&alone) && waits(&mut alone, 2, bytes).0);
+        let (fits, slot_beyond) = waits(&mut alone, 2, 1);
+        assert!(!fits);
+        alone.osd.shared.operations.shares.ended(slot_beyond);
+        // Of all, bytes and operations.
+        let links = (WAITING_MAX.bytes / bytes) as u64;
+        assert!((3..=links + 1).all(|link| waits(&mut alone, link, bytes).0));
+        let (fits, slot_beyond) = waits(&mut alone, links + 2, 1);
+        assert!(!fits);
+        alone.osd.shared.operations.shares.ended(slot_beyond);
+        let shares = &mut alone.osd.shared.operations.shares;
+        let left = WAITING_MAX.operations - shares.all().operations;
+        for number in 0..left as u32 {
+            let link = LinkId(u64::from(1000 + number / 200));
+            shares.count(10_000 + number, link, Tenant::NOBODY, 0);
+        }
+        assert!(is_within(&alone) && !waits(&mut alone, 500, 0).0);
     }
 }

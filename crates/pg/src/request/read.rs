@@ -203,6 +203,7 @@ mod tests {
     use super::*;
     use crate::io::reads_data;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
+    use base::OsdId;
     use wire::{Kind, Message};
 
     #[test]
@@ -319,5 +320,45 @@ mod tests {
         pair.ask(&allocated);
         pair.turn();
         assert_eq!(pair.told(), Some(Status::Ok));
+    }
+
+    #[test]
+    fn what_was_looked_up_is_told_by_whoever_still_leads_in_that_epoch_and_has_its_leases() {
+        const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        const CLIENT: LinkId = LinkId(7);
+        type Change = fn(&mut Alone);
+        let changes: [(Change, Status); 4] = [
+            (|_| {}, Status::Ok),
+            (|alone| alone.with(|_, cx| crate::epoch::end(cx, 0, "a test")), Status::NotActive),
+            (|alone| alone.osd.shared.groups[0].epoch.0 += 1, Status::NotActive),
+            // A member of which it has no lease.
+            (|alone| alone.osd.shared.groups[0].config.in_sync.push(OsdId(1)), Status::NotActive),
+        ];
+        for (number, (change, expected)) in changes.into_iter().enumerate() {
+            let mut alone = Alone::new();
+            alone.order(KEY, 0, 1, 0);
+            let told = |alone: &mut Alone| {
+                alone.io.told(CLIENT, |message| match message {
+                    Message::Reply(reply) => Some(reply.head.status),
+                    _ => None,
+                })
+            };
+            let [there, hole] = [0, 5].map(|block| alone.request(&BlockRange::one(KEY, block)));
+            assert!(alone.osd.next_timeout() > alone.now);
+            alone.with(|router, cx| {
+                router.reads.handle_read(cx, CLIENT, &there);
+                router.reads.handle_read(cx, CLIENT, &hole);
+                router.reads.handle_allocated(cx, CLIENT, &there);
+            });
+            assert!(alone.osd.next_timeout() <= alone.now, "what needs no drive leaves with the next turn");
+            change(&mut alone);
+            alone.drive_answers();
+            assert_eq!(told(&mut alone), [expected], "{number}");
+            let Alone { osd, io, now } = &mut alone;
+            osd.end_turn(*now, io);
+            assert_eq!(told(&mut alone), [expected; 2], "{number}");
+            assert_eq!(alone.osd.view().operations_in_flight(), 0);
+            assert_eq!(alone.osd.shared.disk.small.available(), 4);
+        }
     }
 }

@@ -295,4 +295,45 @@ mod tests {
         assert_eq!(alone.osd.view().volume_traffic().collect::<Vec<_>>(), [(VOLUME, traffic)]);
         assert_eq!(alone.osd.view().client_traffic().collect::<Vec<_>>(), [(ClientId(9), traffic)]);
     }
+
+    #[test]
+    fn how_long_a_change_stays_counts_from_when_its_group_took_none_and_once_more_after_that() {
+        let mut pair = Pair::new();
+        pair.alone.with(|_, cx| {
+            for _ in 0..IN_FLIGHT_MAX {
+                let range = BlockRange::default();
+                let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
+                cx.hold(id);
+            }
+        });
+        let zero = pair.request(20).encode(Kind::Zero);
+        let (begin, moment) = (pair.alone.now, Duration::from_nanos(1));
+        for (passed, is_refused) in [
+            (Duration::ZERO, false),
+            (STAY_MAX - moment, false),
+            (STAY_MAX, true),
+            (2 * STAY_MAX - moment, true),
+            (2 * STAY_MAX, false),
+            (3 * STAY_MAX - moment, false),
+            (3 * STAY_MAX, true),
+        ] {
+            pair.alone.now = begin + passed;
+            assert_eq!(pair.ask(&zero), is_refused.then_some(Status::NotActive), "after {passed:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_match_its_checksum_is_refused_and_nothing_of_it_is_kept() {
+        let mut pair = Pair::new();
+        let sound = pair.write_of(10, 7);
+        let mut garbled = sound.clone();
+        *garbled.last_mut().unwrap() ^= 1;
+        assert_eq!(pair.ask(&garbled), Some(Status::CorruptPayload));
+        assert_eq!(pair.alone.osd.view().operations_in_flight(), 0);
+        assert_eq!(pair.alone.osd.view().figures().write.errors, 1);
+        pair.ask(&sound);
+        pair.run();
+        assert_eq!(pair.told(), Some(Status::Ok));
+        assert_eq!(pair.alone.osd.view().figures().write.latencies.count(), 1);
+    }
 }

@@ -62,6 +62,8 @@ fn a_write_of_which_nobody_can_tell_is_done_before_what_came_after_it_where_nobo
     scene.refuse(&again, Status::OutcomeUnknown, false);
     let (kind, anew) = scene.sent_one();
     assert_eq!((kind, anew.origin, anew.since), (Kind::Write, first.origin, None));
+    scene.refuse(&again, Status::OutcomeUnknown, false);
+    assert_eq!(scene.sent(), [], "an answer counts once");
     scene.done(&anew);
     assert_eq!(scene.ended(), Some((1, Outcome::Done)));
     let (kind, second) = scene.sent_one();
@@ -116,6 +118,13 @@ fn an_attempt_that_was_not_begun_is_none() {
     assert_eq!(scene.sent_one().1.since, Some(REACHED), "the one before counts still");
 }
 
+/// The answer to a question how far a group is.
+fn answer(question: &Request, reached: Sequence) -> Vec<u8> {
+    let mut bytes = wire::Outcome::done(question.request, reached, 128).to_vec();
+    bytes.extend([0; 128]);
+    bytes
+}
+
 #[test]
 fn whoever_knows_nothing_of_a_group_asks_before_a_change_that_others_may_overtake() {
     let mut scene = Scene::new(Holding::Shared);
@@ -129,12 +138,7 @@ fn whoever_knows_nothing_of_a_group_asks_before_a_change_that_others_may_overtak
     scene.wait();
     let (kind, question) = scene.sent_one();
     assert_eq!(kind, Kind::Allocated);
-    let answer = |request: &Request| {
-        let mut bytes = wire::Outcome::done(request.request, Sequence(7), 128).to_vec();
-        bytes.extend([0; 128]);
-        bytes
-    };
-    scene.hear(&answer(&question));
+    scene.hear(&answer(&question, Sequence(7)));
     let (kind, first) = scene.sent_one();
     assert_eq!((kind, first.since), (Kind::Write, None));
     scene.write(2, offset + 4096, 4096);
@@ -175,4 +179,76 @@ fn what_goes_to_another_primary_keeps_its_order() {
     assert!(second.origin != first.origin && second.since.is_some());
     scene.done(&second);
     assert_eq!([1, 2, 3].map(|_| scene.ended().map(|(token, _)| token)), [1, 2, 3].map(Some));
+}
+
+#[test]
+fn a_question_is_answered_once_and_asked_once_of_a_group_that_has_done_nothing() {
+    let mut scene = Scene::new(Holding::Shared);
+    // Of another group than the first object is.
+    let offset = OBJECT_BYTES;
+    scene.write(1, offset, 4096);
+    let (kind, question) = scene.sent_one();
+    assert_eq!(kind, Kind::Allocated);
+    scene.hear(&answer(&question, Sequence(0)));
+    let (kind, first) = scene.sent_one();
+    assert_eq!((kind, first.since), (Kind::Write, None));
+    scene.hear(&answer(&question, Sequence(0)));
+    assert_eq!((scene.sent(), scene.ended()), (Vec::new(), None), "that is no answer to the write");
+    scene.refuse(&first, Status::NotActive, true);
+    scene.wait();
+    assert_eq!(scene.sent_one().0, Kind::Write, "it has asked");
+    scene.write(2, offset + 4096, 4096);
+    let (kind, question) = scene.sent_one();
+    assert_eq!(kind, Kind::Allocated, "this one has not");
+    scene.hear(&answer(&question, Sequence(1)));
+    assert_eq!(scene.sent_one().0, Kind::Write);
+    scene.write(3, offset + 8192, 4096);
+    assert_eq!(scene.sent_one().0, Kind::Write, "where it stands is known");
+}
+
+#[test]
+fn a_piece_waits_for_whichever_change_it_touches_and_for_no_neighbour() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.write(1, 4096, 4096);
+    scene.write(2, 16384, 4096);
+    for (_, request) in scene.sent() {
+        scene.refuse(&request, Status::NotActive, true);
+    }
+    scene.write(3, 0, 4096);
+    scene.write(4, 8192, 8192);
+    for (_, request) in scene.sent() {
+        scene.done(&request);
+    }
+    assert_eq!([scene.ended(), scene.ended()], [3, 4].map(|token| Some((token, Outcome::Done))));
+    scene.write(5, 20479, 4096);
+    assert_eq!(scene.sent(), [], "its first byte is the last one of the second");
+    scene.wait();
+    let again = scene.sent();
+    assert_eq!(again.iter().map(|(_, request)| request.offset).collect::<Vec<_>>(), [4096, 16384]);
+    scene.done(&again[0].1);
+    assert_eq!(scene.sent(), []);
+    scene.done(&again[1].1);
+    let (_, last) = scene.sent_one();
+    assert_eq!(last.offset, 20479);
+    scene.done(&last);
+    assert!(scene.client.lines.objects.is_empty(), "nothing is kept");
+}
+
+#[test]
+fn a_read_that_is_tried_again_holds_nobody_and_a_change_that_ends_leaves_nothing_behind() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.read(1, 0, 4096);
+    let (_, read) = scene.sent_one();
+    scene.refuse(&read, Status::NotActive, true);
+    scene.write(2, 0, 4096);
+    let (kind, write) = scene.sent_one();
+    assert!(kind == Kind::Write && scene.client.lines.objects.is_empty());
+    scene.refuse(&write, Status::NotActive, true);
+    assert_eq!(scene.client.lines.objects.len(), 1);
+    scene.wait();
+    for (_, request) in scene.sent() {
+        scene.done(&request);
+    }
+    assert_eq!([scene.ended(), scene.ended()], [1, 2].map(|token| Some((token, Outcome::Done))));
+    assert!(scene.client.lines.objects.is_empty());
 }

@@ -3,8 +3,8 @@
 use super::super::tests::Scene;
 use super::super::{Holding, Outcome};
 use crate::error::ClientError;
-use base::Generation;
-use wire::Status;
+use base::{Generation, OBJECT_BYTES};
+use wire::{Kind, Status};
 
 fn abandon(scene: &mut Scene, gone: u64) {
     scene.client.abandon(scene.now, |token| token == gone, &mut scene.io);
@@ -75,6 +75,39 @@ fn reads_of_who_is_gone_bring_what_they_bring() {
     scene.sent_one();
     scene.done(&read);
     assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    scene.read(3, 8192, 4096);
+    let (_, read) = scene.sent_one();
+    scene.refuse(&read, Status::NotActive, true);
+    abandon(&mut scene, 3);
+    assert_eq!(scene.ended(), None, "one that waits as well");
+    scene.wait();
+    let (_, read) = scene.sent_one();
+    scene.done(&read);
+    assert_eq!(scene.ended(), Some((3, Outcome::Done)));
+}
+
+#[test]
+fn a_question_ends_with_its_asker_and_what_may_have_been_done_does_not() {
+    let mut scene = Scene::new(Holding::Shared);
+    // Nothing is known of the second object's group.
+    scene.write(1, OBJECT_BYTES, 4096);
+    assert_eq!(scene.sent_one().0, Kind::Allocated);
+    abandon(&mut scene, 1);
+    is_abandoned(scene.ended(), 1);
+    scene.write(2, 0, 4096);
+    scene.sent_one();
+    let link = scene.link();
+    scene.client.handle_closed(scene.now, link, "cut");
+    abandon(&mut scene, 2);
+    assert_eq!(scene.ended(), None);
+    scene.write(3, 0, 4096);
+    scene.wait();
+    scene.greet();
+    let (_, orphan) = scene.sent_one();
+    assert!(orphan.since.is_some(), "it is seen to its end");
+    scene.done(&orphan);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+    assert!(scene.sent_one().1.since.is_none(), "the next one waited for it");
 }
 
 #[test]
@@ -86,7 +119,9 @@ fn when_a_volume_is_attached_anew_orphans_end_and_all_else_goes_on() {
     let sent = scene.sent();
     abandon(&mut scene, 1);
     scene.write(4, 0, 4096);
+    assert!(!scene.client.is_renewing(scene.volume));
     scene.client.begin_renewal(scene.volume);
+    assert!(scene.client.is_renewing(scene.volume));
     // The OSDs hear of the newer generation before this client does.
     scene.refuse(&sent[1].1, Status::Fenced, true);
     assert_eq!(scene.ended(), None, "that is no failure now");
@@ -100,6 +135,9 @@ fn when_a_volume_is_attached_anew_orphans_end_and_all_else_goes_on() {
     scene.refuse(&sent[2].1, Status::Fenced, true);
     let (_, third) = scene.sent_one();
     assert_eq!((third.offset, third.generation), (16384, Generation(5)));
+    scene.refuse(&sent[2].1, Status::Fenced, true);
+    scene.write(5, 16384, 4096);
+    assert_eq!(scene.sent(), [], "what comes after it waits for it");
     scene.wait();
     let (_, second) = scene.sent_one();
     assert_eq!((second.offset, second.generation), (8192, Generation(5)));

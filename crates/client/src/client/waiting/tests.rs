@@ -3,8 +3,8 @@
 use super::super::tests::{LINK, OSD, REACHED, TestIo, VERSION, connected, map, of};
 use super::super::{Holding, Outcome, VolumeHandle};
 use super::*;
-use base::map::ClusterMap;
-use base::{BLOCK_BYTES, Buffer, ClientId, Generation, OBJECT_BYTES, VolumeId, crc32c};
+use base::map::{ClusterMap, OsdInfo};
+use base::{BLOCK_BYTES, Buffer, ClientId, Epoch, Generation, OBJECT_BYTES, PoolId, VolumeId, crc32c};
 use std::sync::Arc;
 use wire::{Kind, Request, Welcome};
 use zerocopy::IntoBytes;
@@ -331,4 +331,186 @@ fn a_person_is_told_of_operations_at_their_limit_now_and_then_and_not_that_they_
     }
     assert_eq!(blocked, 1);
     assert!((96..=100).contains(&given_up) && (20..=31).contains(&told), "{given_up} in {told} notices");
+}
+
+/// The group of an object.
+fn group(object: u32) -> PgId {
+    map().pg_of(PoolId(1), VolumeId(5), object).unwrap()
+}
+
+#[test]
+fn what_is_held_back_fails_at_its_limit_too_and_says_for_what_it_waited() {
+    let mut scene = Scene::new(Some(10 * SECOND));
+    scene.write(1, 0);
+    let (_, request, _) = scene.io.requests().remove(0);
+    scene.hear(LINK, &not_active(&request).unwrap());
+    scene.read(2, 0);
+    scene.write(3, 0);
+    assert_eq!((scene.io.requests().len(), scene.client.operations_in_flight()), (0, 3));
+    scene.pass(10 * SECOND, not_active);
+    let texts = [1, 2, 3].map(|token| timed_out(scene.ended(), token));
+    assert!(texts[0].contains("does not serve: not active"), "{}", texts[0]);
+    for text in &texts[1..] {
+        assert!(text.contains("what was to change the same bytes before it has not ended"), "{text}");
+    }
+    assert!(!scene.client.is_quiet(), "what was sent of the first may still be done");
+    scene.pass(HOUR, |request| panic!("{request:?} is sent after its end"));
+    assert_eq!((scene.ended(), scene.client.next_timeout()), (None, None));
+}
+
+#[test]
+fn a_trouble_of_two_groups_is_over_when_the_second_answers_too() {
+    let mut scene = Scene::new(None);
+    scene.write(1, 0);
+    // One operation in two pieces, of two other groups.
+    scene.client.submit_zero(scene.now, of(scene.volume, 2, 2 * OBJECT_BYTES - 4096, 8192), &mut scene.io);
+    let millisecond = Duration::from_millis(1);
+    scene.pass(BLOCKED_AFTER - millisecond, not_active);
+    assert_eq!(scene.notices(), []);
+    scene.pass(millisecond, not_active);
+    let notices = scene.notices();
+    let [Notice::Blocked { operations: 2, why, .. }] = notices.as_slice() else { panic!("{notices:?}") };
+    assert!(why.starts_with(&format!("pg {} on osd.1 does not serve", group(0))), "{why}");
+    scene.pass(2 * SECOND, |request| match request.key.object {
+        0 => done(request),
+        _ => not_active(request),
+    });
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    assert_eq!(scene.notices(), [], "nobody is told of each group by itself");
+    scene.pass(SECOND, done);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+    let notices = scene.notices();
+    let [Notice::GoesOn { waited, .. }] = notices.as_slice() else { panic!("{notices:?}") };
+    assert!((5 * SECOND..=6 * SECOND).contains(waited), "{waited:?}: since the first of them waited");
+}
+
+#[test]
+fn a_person_is_told_of_the_operation_that_waits_the_longest() {
+    let mut scene = Scene::new(None);
+    scene.write(1, 0);
+    scene.write(2, OBJECT_BYTES);
+    let sent = scene.io.requests();
+    scene.hear(LINK, &done(&sent[0].1).unwrap());
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    // One stands before it, where the first was, and one behind it.
+    scene.now = scene.now + SECOND;
+    scene.write(3, 2 * OBJECT_BYTES);
+    scene.write(4, 3 * OBJECT_BYTES);
+    let slots: Vec<u32> = scene.io.requests().iter().map(|(_, request, _)| request.request as u32).collect();
+    assert_eq!(slots, [0, 2]);
+    scene.now = scene.now + 9 * SECOND;
+    scene.client.handle_timeout(scene.now, &mut scene.io);
+    let notices = scene.notices();
+    let [Notice::Blocked { operations: 3, why, .. }] = notices.as_slice() else { panic!("{notices:?}") };
+    assert_eq!(*why, format!("pg {} on osd.1 has not answered yet", group(1)));
+}
+
+#[test]
+fn the_first_that_is_given_up_is_told_of_at_once_and_others_some_seconds_later_in_sum() {
+    let mut scene = Scene::new(Some(5 * SECOND));
+    scene.write(1, 0);
+    scene.pass(3 * SECOND, not_active);
+    scene.write(2, OBJECT_BYTES);
+    scene.pass(2 * SECOND, not_active);
+    timed_out(scene.ended(), 1);
+    scene.pass(5 * SECOND, not_active);
+    timed_out(scene.ended(), 2);
+    scene.write(3, OBJECT_BYTES);
+    scene.pass(5 * SECOND, not_active);
+    timed_out(scene.ended(), 3);
+    let told: Vec<(u64, String)> = scene
+        .notices()
+        .into_iter()
+        .map(|notice| match notice {
+            Notice::Blocked { why, .. } => (0, why),
+            Notice::GivenUp { operations, why, .. } => (operations, why),
+            Notice::GoesOn { .. } => panic!("nothing goes on"),
+        })
+        .collect();
+    let [(0, first), (1, second), (0, third), (2, fourth)] = told.as_slice() else { panic!("{told:?}") };
+    for (why, object) in [(first, 0), (second, 0), (third, 1), (fourth, 1)] {
+        assert!(why.starts_with(&format!("pg {} ", group(object))), "{why}");
+    }
+}
+
+#[test]
+fn of_notices_that_nobody_fetches_the_first_are_kept() {
+    let mut scene = Scene::new(None);
+    for token in 0..40 {
+        scene.write(token, 0);
+        scene.pass(4 * SECOND, not_active);
+        scene.pass(SECOND, done);
+        assert_eq!(scene.ended(), Some((token, Outcome::Done)));
+    }
+    assert_eq!(scene.notices().len(), NOTICES_MAX);
+}
+
+#[test]
+fn for_how_long_nothing_came_is_told_from_a_second_on() {
+    // It is looked around every 250 ms, and silence is noticed then.
+    for (limit, words) in [
+        (1000, "has not answered yet"),
+        (1250, "does not answer: nothing came from there for 1 s"),
+        (3250, "does not answer: nothing came from there for 3 s"),
+    ] {
+        let mut scene = Scene::new(Some(Duration::from_millis(limit)));
+        scene.write(1, 0);
+        scene.pass_in_silence(Duration::from_millis(limit));
+        let text = timed_out(scene.ended(), 1);
+        assert!(text.contains(words), "{text}");
+    }
+    for (limit, words) in
+        [(750, "has not answered yet"), (1000, "cannot be reached: it has not greeted for 1 s")]
+    {
+        let mut client = Client::new(ClientId(9), Arc::new(map()));
+        let volume = client.add_volume(VolumeId(5), Generation(1), Holding::Alone);
+        client.set_timeout(Some(Duration::from_millis(limit)));
+        let mut scene = Scene { client, volume, io: TestIo::default(), now: Instant::default() };
+        scene.write(1, 0);
+        scene.pass_in_silence(Duration::from_millis(limit));
+        let text = timed_out(scene.ended(), 1);
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn an_osd_that_was_slow_and_does_not_even_greet_any_more_gets_no_more_time_for_that() {
+    let mut scene = Scene::new(None);
+    scene.write(1, 0);
+    let millisecond = Duration::from_millis(1);
+    scene.pass_in_silence(LOOK_EVERY + SILENCE_MAX - millisecond);
+    assert_eq!(scene.io.closed, []);
+    scene.pass_in_silence(millisecond);
+    assert_eq!(scene.io.closed, [LINK]);
+    let why = scene.client.trouble().unwrap();
+    assert!(why.ends_with("the connection ended: it has not answered for 5 s"), "{why}");
+    let before = scene.now;
+    while scene.io.closed.len() == 1 {
+        scene.pass_in_silence(Duration::from_millis(50));
+    }
+    let took = scene.now.since(before);
+    assert!((SILENCE_MAX..SILENCE_MAX + SECOND).contains(&took), "{took:?}");
+    let why = scene.client.trouble().unwrap();
+    assert!(why.ends_with("the connection ended: it did not greet within 5 s"), "{why}");
+}
+
+#[test]
+fn a_connection_is_not_silent_once_what_was_asked_on_it_goes_elsewhere() {
+    let mut scene = Scene::new(None);
+    scene.write(1, 0);
+    scene.pass_in_silence(SECOND);
+    let mut newer: ClusterMap = map();
+    newer.revision += 1;
+    let other = OsdId(2);
+    let address = Some("127.0.0.1:7001".parse().unwrap());
+    newer.osds.insert(other, OsdInfo { bytes: 1 << 30, address, ..OsdInfo::default() });
+    for config in newer.pgs.values_mut() {
+        (config.epoch, config.primary, config.in_sync) = (Epoch(4), other, vec![other, OSD]);
+    }
+    scene.client.handle_map(scene.now, Arc::new(newer), &mut scene.io);
+    scene.greet();
+    scene.pass(20 * SECOND, not_active);
+    assert!(scene.io.closed.is_empty() && scene.io.connects == 2, "{:?}", scene.io.closed);
+    scene.pass(SECOND, done);
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
 }
