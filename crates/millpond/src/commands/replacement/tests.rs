@@ -1,0 +1,228 @@
+use super::*;
+use base::ClusterId;
+use base::map::{DeviceClass, PoolInfo};
+use registry::MemoryRegistry;
+use registry_remote::Desk;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+const OSD: OsdId = OsdId(0);
+const OTHER: OsdId = OsdId(1);
+const NODE: NodeId = NodeId(7);
+const CLUSTER: ClusterId = ClusterId(uuid::Uuid::from_u128(1));
+
+fn uuid_of(osd: OsdId) -> OsdUuid {
+    OsdUuid(uuid::Uuid::from_u128(u128::from(osd.0) + 1))
+}
+
+/// A host that has joined, whose OSDs are down.
+struct Scene {
+    _scratch: tempfile::TempDir,
+    directory: Directory,
+    settings: Settings,
+    cluster: Cluster,
+    inquiry: Inquiry,
+    arguments: ReplaceArguments,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        // Where a file can be read and written directly.
+        let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let directory = Directory::new(scratch.path()).unwrap();
+        let cluster = Cluster::new(Arc::new(MemoryRegistry::new()));
+        cluster.create(CLUSTER).await.unwrap();
+        for osd in [OSD, OTHER] {
+            let uuid = uuid_of(osd);
+            cluster.register_osd(uuid, NODE, OSD_BYTES_MIN, DeviceClass::Ssd).await.unwrap();
+        }
+        Scene {
+            settings: Settings::load(&directory).unwrap(),
+            inquiry: Inquiry::new(Desk::of(cluster.clone()), &directory),
+            arguments: ReplaceArguments {
+                osd: OSD,
+                drive: None,
+                erase: false,
+                lose_last_copy_of: Vec::new(),
+                json: false,
+            },
+            _scratch: scratch,
+            directory,
+            cluster,
+        }
+    }
+
+    fn work(&self) -> Work<'_> {
+        let Scene { cluster, inquiry, arguments, directory, settings, .. } = self;
+        Work { cluster, inquiry, arguments, directory, settings }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A drive, blank or formatted as that of an OSD.
+    fn drive(&self, name: &str, osd: Option<OsdId>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::File::create_new(&path).unwrap().set_len(OSD_BYTES_MIN).unwrap();
+        if let Some(osd) = osd {
+            let mut drive = Drive::open(&path, Use::Alone).unwrap();
+            let identity = store::Identity { cluster: CLUSTER, osd_uuid: uuid_of(osd), osd };
+            store::format(&mut drive, identity, [1; 16], &store::Options::default()).unwrap();
+        }
+        path
+    }
+
+    async fn hold(&self, new: &Path, old: &Path) -> anyhow::Result<Held> {
+        let map = self.cluster.map().await?;
+        self.work().hold(new, Some(old), info_of(&map, OSD)?).await
+    }
+
+    async fn started_at(&self, osd: OsdId, path: &Path) {
+        self.cluster.note_drive(osd, uuid_of(osd), &path.display().to_string()).await.unwrap();
+    }
+
+    /// What the settings name once a drive has taken the place of another.
+    async fn named_after(&self, devices: &[&Path], old: &Path, new: &Path) -> Vec<PathBuf> {
+        let mut settings = Settings::load(&self.directory).unwrap();
+        settings.set_devices(&devices.iter().map(|device| device.to_path_buf()).collect::<Vec<_>>());
+        settings.store().unwrap();
+        let drives = self.cluster.drives().await.unwrap();
+        self.work().name_in_settings(&Runner::Node, new, Some(old), &drives).await.unwrap();
+        Settings::load(&self.directory).unwrap().devices()
+    }
+}
+
+#[tokio::test]
+async fn a_drive_of_another_osd_where_the_one_before_was_is_left_to_that() {
+    let scene = Scene::new().await;
+    let (new, shifted) = (scene.drive("new", None), scene.drive("shifted", Some(OTHER)));
+    // Whether that OSD runs or not.
+    let running = Drive::open(&shifted, Use::Alone).unwrap();
+    assert!(scene.hold(&new, &shifted).await.unwrap()._old.is_none());
+    drop(running);
+    assert!(scene.hold(&new, &shifted).await.unwrap()._old.is_none());
+    // Its own, blank ones, and what nobody can read are held.
+    let (own, blank, unknown) =
+        (scene.drive("own", Some(OSD)), scene.drive("blank", None), scene.drive("unknown", None));
+    let file = std::fs::OpenOptions::new().write(true).open(&unknown).unwrap();
+    file.write_all_at(&[7; 4096], 4096).unwrap();
+    for before in [&own, &blank, &unknown] {
+        assert!(scene.hold(&new, before).await.unwrap()._old.is_some(), "{}", before.display());
+    }
+    let running = Drive::open(&own, Use::Alone).unwrap();
+    let refusal = scene.hold(&new, &own).await.err().expect("somebody runs it").to_string();
+    assert!(refusal.contains("a process still runs osd.0 there"), "{refusal}");
+    drop(running);
+}
+
+#[tokio::test]
+async fn a_path_that_another_osd_needs_stays_named_in_the_settings() {
+    let scene = Scene::new().await;
+    let (new, before, gone) = (scene.path("new"), scene.path("before"), scene.path("gone"));
+    let named = async || scene.named_after(&[&gone, &before], &before, &new).await;
+    scene.started_at(OSD, &before).await;
+    scene.started_at(OTHER, &gone).await;
+    assert_eq!(named().await, [gone.clone(), new.clone()], "nobody else's");
+    // The other's is there since the last start, or was there then.
+    scene.drive("before", Some(OTHER));
+    assert_eq!(named().await, [gone.clone(), before.clone(), new.clone()]);
+    std::fs::remove_file(&before).unwrap();
+    scene.started_at(OTHER, &before).await;
+    assert_eq!(named().await, [new.clone(), before.clone()], "what is gone is nobody's");
+}
+
+#[tokio::test]
+async fn who_is_taken_out_for_a_replacement_that_is_given_up_is_in_again_when_it_comes_back() {
+    let scene = Scene::new().await;
+    let (cluster, new) = (&scene.cluster, scene.drive("new", None));
+    cluster.create_pool("p", 2, 2, 1).await.unwrap();
+    let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
+    cluster.osd_up(OTHER, ([127, 0, 0, 1], 7001).into(), lease).await.unwrap();
+    let is_out = async {
+        while cluster.map().await.unwrap().osds[&OSD].admission == Admission::In {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let (work, runner) = (scene.work(), Runner::Node);
+    let replacing = work.register(&runner, &new, None);
+    // Of two copies one is left, and the group takes no writes by that: so it waits for it, unless it is out.
+    tokio::select! {
+        done = replacing => panic!("{OSD} is in sync still: {done:?}"),
+        () = is_out => {}
+    }
+    // Here a person ends the command, puts the drive back, and whoever manages sees the OSD come up.
+    cluster.osd_up(OSD, ([127, 0, 0, 1], 7000).into(), lease).await.unwrap();
+    assert!(cluster.take_in_again(OSD).await.unwrap());
+}
+
+fn pg(index: u32) -> PgId {
+    PgId { pool: PoolId(1), index }
+}
+
+/// Three OSDs, of which these are up, and a group for each of these lists of who is in sync.
+fn map(up: &[u32], groups: &[&[u32]]) -> ClusterMap {
+    let mut map = ClusterMap::default();
+    for osd in 0..3 {
+        let address = up.contains(&osd).then(|| ([127, 0, 0, 1], 7000).into());
+        map.osds.insert(OsdId(osd), OsdInfo { address, ..OsdInfo::default() });
+    }
+    let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, ..PoolInfo::default() };
+    map.pools.insert(PoolId(1), pool);
+    for (index, in_sync) in (0..).zip(groups) {
+        let in_sync: Vec<OsdId> = in_sync.iter().copied().map(OsdId).collect();
+        let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, ..PgConfig::default() };
+        map.pgs.insert(pg(index), config);
+    }
+    map
+}
+
+#[test]
+fn the_last_good_copy_is_that_of_which_nobody_who_is_up_has_another() {
+    let map = map(&[1], &[&[0, 1, 2], &[1, 2], &[0], &[0, 2], &[2]]);
+    let last = LastCopies::of(&map, OSD, &BTreeSet::new());
+    assert_eq!(last.alone, BTreeSet::from([pg(2)]));
+    assert_eq!(last.with_others_down.keys().copied().collect::<Vec<_>>(), [pg(3)]);
+    let of_pool = &last.pools[&PoolId(1)];
+    assert_eq!((of_pool.pgs, of_pool.example, of_pool.down.len()), (2, pg(2), 1));
+    assert_eq!(waiting(&map, OSD, &last), [pg(0)]);
+}
+
+#[test]
+fn who_catches_up_may_have_the_last_good_copy_where_the_others_want_one() {
+    let mut map = map(&[1, 2], &[&[1, 2], &[1, 2], &[1, 2], &[0, 1]]);
+    map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OSD];
+    map.targets.insert(pg(1), vec![OsdId(1), OSD]);
+    let all: BTreeSet<PgId> = map.pgs.keys().copied().collect();
+    let last = LastCopies::of(&map, OSD, &all);
+    let of_pool = &last.pools[&PoolId(1)];
+    assert_eq!((of_pool.pgs, of_pool.in_want, of_pool.example), (2, 2, pg(0)));
+    let told = of_pool.in_words("p", 4);
+    let begin = "2 of 4 placement groups of pool p, 1.0 among them (in 2 of them the others want";
+    assert!(told.starts_with(begin), "{told}");
+    assert!(last.alone.is_empty() && last.with_others_down.is_empty(), "no group changes for it");
+    assert!(LastCopies::of(&map, OSD, &BTreeSet::new()).pools.is_empty());
+}
+
+#[test]
+fn whoever_has_something_older_is_named_where_the_last_good_copy_is_given_up() {
+    let mut map = map(&[1], &[&[0], &[0, 2]]);
+    map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OsdId(1)];
+    map.targets.insert(pg(0), vec![OSD, OsdId(2)]);
+    let last = LastCopies::of(&map, OSD, &BTreeSet::new());
+    let of_pool = &last.pools[&PoolId(1)];
+    assert_eq!(
+        of_pool.in_words("p", 2),
+        "2 of 2 placement groups of pool p, 1.0 among them (osd.2 has one too, and is down: bring that back first; \
+         what osd.1 and osd.2 have of them is older, and is given up with it)"
+    );
+}
+
+#[test]
+fn an_osd_must_be_out_where_too_few_are_left_without_it() {
+    let enough = map(&[1, 2], &[&[0, 1, 2], &[1, 2]]);
+    assert!(!must_be_out(&enough, OSD, &[pg(0)]));
+    let few = map(&[1], &[&[0, 1, 2]]);
+    assert!(must_be_out(&few, OSD, &[pg(0)]));
+    assert!(!must_be_out(&few, OSD, &[]));
+}
