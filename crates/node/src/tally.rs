@@ -111,6 +111,201 @@ fn thread_cpu_ns() -> u64 {
 mod tests {
     use super::*;
     use base::figures::Figures;
+    use base::map::{ClusterMap, OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+    use base::{
+        BLOCK_BYTES, Buffer, ClusterId, Epoch, Generation, LinkId, Network, ObjectKey, OsdId, OsdUuid, PgId,
+        PoolId,
+    };
+    use pg::{Io, OsdOptions};
+    use std::net::SocketAddr;
+    use std::ops::Range;
+    use std::sync::Arc;
+    use store::{Device, DeviceError, Expected, Identity, Options, Store};
+    use wire::{Hello, Kind, Request, Role, VERSIONS};
+
+    const ME: OsdId = OsdId(0);
+    const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+    const VOLUME: VolumeId = VolumeId(1);
+    const CLIENT: ClientId = ClientId(9);
+    const LINK: LinkId = LinkId(7);
+
+    struct Memory(Vec<u8>);
+
+    impl Device for Memory {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+            Ok(())
+        }
+        fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    /// A drive on which everything succeeds, of which nothing is read, a network that leads nowhere, and who proposes what.
+    #[derive(Default)]
+    struct Surroundings {
+        done: Vec<(u64, Option<Buffer>)>,
+        proposals: Vec<PgConfig>,
+    }
+
+    impl Network for Surroundings {
+        fn connect(&mut self, _: SocketAddr) -> Option<LinkId> {
+            None
+        }
+        fn send(&mut self, _: LinkId, _: &[u8]) {}
+        fn send_shared(&mut self, _: LinkId, _: Buffer, _: Range<usize>) {}
+        fn unsent_bytes(&self, _: LinkId) -> usize {
+            0
+        }
+        fn close(&mut self, _: LinkId, _: &str) {}
+    }
+
+    impl Io for Surroundings {
+        fn read(&mut self, _: u64, _: u64, _: Buffer, _: usize) {
+            panic!("nobody reads")
+        }
+        fn write(&mut self, token: u64, _: u64, buffer: Buffer, _: usize) {
+            self.done.push((token, Some(buffer)));
+        }
+        fn flush(&mut self, token: u64) {
+            self.done.push((token, None));
+        }
+        fn propose(&mut self, _: PgId, _: Epoch, config: PgConfig) {
+            self.proposals.push(config);
+        }
+        fn propose_split(&mut self, _: PgId, _: Epoch, _: PgConfig) {}
+    }
+
+    /// An OSD that serves a volume to a client, alone.
+    struct Served {
+        osd: Osd,
+        io: Surroundings,
+        map: ClusterMap,
+        now: Instant,
+    }
+
+    impl Served {
+        fn new() -> Served {
+            let (cluster, osd_uuid) = (ClusterId::from_bytes([1; 16]), OsdUuid::from_bytes([2; 16]));
+            let options =
+                Options { segment_bytes: Some(512 << 10), batch_bytes_max: 300 << 10, ..Options::default() };
+            let mut drive = Memory(vec![0; 16 << 20]);
+            store::format(&mut drive, Identity { cluster, osd_uuid, osd: ME }, [3; 16], &options).unwrap();
+            let store = Store::open(&mut drive, &Expected::default(), options).unwrap();
+            let mut map = ClusterMap { revision: 1, cluster, ..ClusterMap::default() };
+            map.osds.insert(ME, OsdInfo { uuid: osd_uuid, bytes: 16 << 20, ..OsdInfo::default() });
+            let name = "pool".to_owned();
+            let pool = PoolInfo { name, size: 1, min_size: 1, pg_count: 1, ..PoolInfo::default() };
+            map.pools.insert(PG.pool, pool);
+            let (epoch, in_sync) = (Epoch(1), vec![ME]);
+            map.targets.insert(PG, in_sync.clone());
+            map.pgs.insert(PG, PgConfig { epoch, primary: ME, in_sync, ..PgConfig::default() });
+            let volume = VolumeInfo {
+                name: "volume".to_owned(),
+                pool: PG.pool,
+                bytes: 1 << 30,
+                generation: Generation(1),
+                removed: false,
+                cut: None,
+            };
+            map.volumes.insert(VOLUME, volume);
+            let osd = Osd::new(store, &OsdOptions::default());
+            let (io, now) = (Surroundings::default(), Instant { nanoseconds: 1_000_000_000 });
+            let mut served = Served { osd, io, map, now };
+            served.takes_map();
+            (0..200).for_each(|_| served.turn());
+            served.osd.handle_accepted(LINK, None).unwrap();
+            let hello = Hello { role: Role::Client(CLIENT), cluster, target: ME, versions: VERSIONS };
+            served.hears(&hello.encode());
+            served
+        }
+
+        fn takes_map(&mut self) {
+            self.osd.handle_map(self.now, Arc::new(self.map.clone()), &mut self.io);
+        }
+
+        /// A moment passes: the drive and the registry do what they were asked.
+        fn turn(&mut self) {
+            self.now = self.now + Duration::from_millis(50);
+            for (token, buffer) in std::mem::take(&mut self.io.done) {
+                self.osd.handle_file(self.now, token, buffer, Ok(()), &mut self.io);
+            }
+            for config in std::mem::take(&mut self.io.proposals) {
+                self.map.revision += 1;
+                self.map.pgs.insert(PG, config.clone());
+                self.takes_map();
+                self.osd.handle_proposal(self.now, PG, Some(config), &mut self.io);
+            }
+            self.osd.end_turn(self.now, &mut self.io);
+        }
+
+        fn hears(&mut self, bytes: &[u8]) {
+            let progress = self.osd.handle_bytes(self.now, LINK, bytes, &mut self.io).unwrap();
+            assert_eq!(progress.consumed, bytes.len());
+        }
+
+        /// The client has a block zeroed; the drive has not done it yet.
+        fn zeroes(&mut self) {
+            let request = Request {
+                request: 1,
+                key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+                offset: 0,
+                length: BLOCK_BYTES as u32,
+                epoch: self.map.pgs[&PG].epoch,
+                generation: Generation(1),
+                origin: 0,
+                since: None,
+            };
+            self.hears(&request.encode(Kind::Zero));
+            assert_eq!(self.osd.view().operations_in_flight(), 1, "the group serves");
+        }
+    }
+
+    #[test]
+    fn what_changed_is_told_once_a_second_and_again_until_it_is_taken() {
+        let mut served = Served::new();
+        let mut tallier = Tallier::default();
+        let begin = served.now;
+        let mut tell = |served: &Served, after_ms: u64, is_taken: bool| {
+            let mut told = None;
+            tallier.tell(begin + Duration::from_millis(after_ms), &served.osd, |tally| {
+                told = Some(tally);
+                is_taken
+            });
+            // How long this thread works meanwhile is no news here, however slow the machine is.
+            if let Some(counts) = &mut tallier.told {
+                counts.cpu_ns = u64::MAX;
+            }
+            told
+        };
+        let first = tell(&served, 0, true).unwrap();
+        assert_eq!((first.at, first.counts.requests), (begin, *served.osd.view().figures()));
+        assert_eq!((first.counts.operations_in_flight, first.counts.recovery_sent_bytes), (0, 0));
+        assert!((1..=thread_cpu_ns()).contains(&first.counts.cpu_ns));
+        assert_eq!(first.pools, [(PG.pool, Traffic::default())]);
+        assert!(first.volumes.is_empty() && first.clients.is_empty(), "they have done nothing");
+        assert!(tell(&served, 1000, true).is_none(), "nothing has changed");
+        served.zeroes();
+        assert!(tell(&served, 1999, true).is_none(), "it was looked at less than a second ago");
+        let waits = tell(&served, 2000, true).unwrap();
+        assert_eq!((waits.at, waits.counts.operations_in_flight), (begin + Duration::from_secs(2), 1));
+        (0..10).for_each(|_| served.turn());
+        assert!(tell(&served, 3000, false).is_some());
+        assert!(tell(&served, 3999, true).is_none());
+        let done = tell(&served, 4000, true).expect("it was not taken");
+        assert_eq!((done.counts.requests.zero.latencies.count(), done.counts.operations_in_flight), (1, 0));
+        let traffic = Traffic { writes: 1, ..Traffic::default() };
+        assert_eq!(done.pools, [(PG.pool, traffic)]);
+        assert_eq!((done.volumes, done.clients), (vec![(VOLUME, traffic)], vec![(CLIENT, traffic)]));
+        assert!(tell(&served, 5000, true).is_none());
+    }
 
     fn reads(reads: u64) -> Traffic {
         Traffic { reads, ..Traffic::default() }

@@ -498,6 +498,55 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_kept_until_it_was_read_or_longer_if_it_is_to_be_read_again_block_by_block() {
+        let mut alone = Alone::new();
+        // Two places of two blocks, and two of one. The drive gives the first of each.
+        for (first_block, block_count) in [(0, 2), (2, 2), (4, 1), (5, 1)] {
+            alone.order(key(3), first_block, block_count, 0);
+        }
+        let range = BlockRange { key: key(3), first_block: 0, block_count: 6 };
+        alone.with(|_, cx| {
+            let id = cx.operations.add_for(OperationKind::Read, Purpose::Repair, 0, range);
+            let operation = cx.operations.live(id);
+            cx.disk.look_up(operation);
+            cx.disk.read_parts(id, operation, true, cx.io);
+            let kept = |operation: &Operation| -> Vec<bool> {
+                operation.parts.iter().map(|part| part.is_pinned).collect()
+            };
+            assert_eq!(kept(operation), [true; 4]);
+            let answers = std::mem::take(&mut cx.io.drive);
+            assert_eq!(answers.len(), 4);
+            let mut were_last = Vec::new();
+            for (index, (_, buffer, _)) in answers.into_iter().enumerate() {
+                were_last.push(cx.disk.was_read(operation, index, buffer.filter(|_| index % 2 == 0)));
+            }
+            assert_eq!(were_last, [false, false, false, true]);
+            assert_eq!(kept(operation), [false, true, false, false]);
+            let has: Vec<bool> = operation.parts.iter().map(|part| part.buffer.is_some()).collect();
+            assert_eq!(has, [true, false, true, false]);
+            cx.forget(id);
+        });
+    }
+
+    #[test]
+    fn what_the_store_wants_while_its_list_is_worked_off_is_next_and_a_list_is_used_again() {
+        const ROOM: usize = 1000;
+        let mut alone = Alone::new();
+        let disk = &mut alone.osd.shared.disk;
+        let mut list = disk.take_actions();
+        assert!(list.is_empty());
+        list.reserve(ROOM);
+        assert!(!disk.give_back(list), "it wants nothing");
+        let list = disk.take_actions();
+        assert!(list.is_empty() && list.capacity() >= ROOM, "no memory is made each time");
+        disk.actions.extend([Action::Flush { token: 1 }, Action::ShutdownDone]);
+        assert!(disk.give_back(list));
+        let list = disk.take_actions();
+        assert!(matches!(&list[..], [Action::Flush { token: 1 }, Action::ShutdownDone]), "{list:?}");
+        assert!(list.capacity() >= ROOM);
+    }
+
+    #[test]
     fn what_the_store_reads_to_make_room_it_is_given() {
         const OBJECTS: u32 = 28;
         let mut alone = Alone::new();

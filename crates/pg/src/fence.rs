@@ -231,9 +231,12 @@ mod tests {
         pair.turn();
         assert!(pair.heard.iter().any(|message| message.starts_with("Fence(")), "{:?}", pair.heard);
         assert!(!pair.alone.io.to.contains_key(&client), "the other OSD has not said that it knows it");
+        let due = pair.alone.now + Duration::from_secs(60);
+        pair.alone.osd.shared.turn.next_tick = due;
         let done = Fence { request: 1, ..fence }.encode(Kind::FenceDone);
         pair.hears(&done);
         assert!(pair.alone.io.to.contains_key(&client) && pair.alone.osd.router.fences.is_idle());
+        assert_eq!(pair.alone.osd.shared.turn.next_tick, due, "there is nothing to look after any more");
         assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));
     }
 

@@ -540,6 +540,20 @@ mod tests {
         assert_eq!(alone.osd.view().operations_in_flight(), 0);
     }
 
+    #[test]
+    fn what_a_shutdown_takes_is_asked_of_the_drive_at_once_and_of_one_that_failed_nothing() {
+        let mut alone = Alone::new();
+        alone.write(KEY);
+        assert!(alone.io.drive.is_empty(), "all is written");
+        alone.osd.begin_shutdown(&mut alone.io);
+        assert!(!alone.io.drive.is_empty() && !alone.osd.is_shut_down());
+        let mut alone = Alone::new();
+        alone.osd.fail_drive(alone.now, "a test", &mut alone.io);
+        assert!(!alone.osd.is_shut_down());
+        alone.osd.begin_shutdown(&mut alone.io);
+        assert!(alone.io.drive.is_empty() && alone.osd.is_shut_down());
+    }
+
     /// Messages of an OSD are put aside.
     fn put_aside(alone: &mut Alone, link: LinkId, message: &[u8], count: usize) {
         let links = &mut alone.osd.shared.links;

@@ -232,7 +232,7 @@ mod tests {
     use crate::epoch;
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
-    use base::log_entry::REPAIR;
+    use base::log_entry::{REPAIR, UNDONE};
     use base::map::ClusterMap;
     use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
@@ -547,6 +547,50 @@ mod tests {
         };
         assert_eq!(reply.head.status, Status::OutcomeUnknown);
         assert_eq!(alone.osd.store().block_count(&key), 1);
+    }
+
+    #[test]
+    fn what_became_of_an_earlier_attempt_is_told_and_only_what_is_to_be_done_is_done() {
+        const WHAT_BECAME: [&str; 5] = [
+            "sent again: was not done",
+            "sent again: was done",
+            "sent again: was undone",
+            "sent again: was done in part",
+            "sent again: nobody can tell whether it was done",
+        ];
+        type Case = (fn(&mut Alone, ObjectKey), (u16, u16, u64), Status, bool);
+        let mut alone = Alone::new();
+        let (key, mut passed) = (request(&alone).key, [0_u64; WHAT_BECAME.len()]);
+        let cases: [Case; WHAT_BECAME.len()] = [
+            // What others did there in the same object is not its own.
+            (|alone, key| alone.order(key, 10, 2, 6), (10, 2, 5), Status::Ok, true),
+            (|_, _| {}, (10, 2, 5), Status::Ok, false),
+            // Another one led for a while, which did not have it.
+            (|alone, key| alone.order(key, 10, 2, REPAIR | UNDONE | 5), (10, 2, 5), Status::Ok, true),
+            (|alone, key| alone.order(key, 21, 1, REPAIR | 7), (20, 3, 7), Status::NotActive, true),
+            (|alone, _| alone.age_log(), (10, 2, 5), Status::OutcomeUnknown, false),
+        ];
+        for (number, (earlier, (first_block, block_count, name), status, is_to_be_done)) in
+            cases.into_iter().enumerate()
+        {
+            earlier(&mut alone, key);
+            let ordered = reached(&alone);
+            alone.send_again(key, first_block, block_count, name);
+            let told = alone.io.told(LinkId(7), |message| match message {
+                Message::Reply(reply) => Some((reply.head.status, reply.head.reached)),
+                _ => None,
+            });
+            assert_eq!(told.len(), 1, "{number}");
+            assert_eq!(told[0].0, status, "{number}");
+            assert_eq!(reached(&alone) > ordered, is_to_be_done, "{number}");
+            if status == Status::Ok {
+                assert_eq!(told[0].1, reached(&alone), "{number}");
+            }
+            passed[number] += 1;
+            assert_eq!(WHAT_BECAME.map(|name| alone.passed(name)), passed, "{number}");
+            assert_eq!(alone.osd.view().operations_in_flight(), 0);
+            assert_eq!(alone.osd.shared.disk.large.available(), 4, "no memory is kept");
+        }
     }
 
     #[test]

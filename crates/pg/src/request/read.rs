@@ -290,6 +290,45 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_the_drive_did_not_give_is_not_written_to_while_another_is_awaited() {
+        const SEGMENT_BLOCKS: u32 = 128;
+        let mut alone = Alone::new();
+        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        alone.order(key, 10, 3, 0);
+        // So much that the next block lies in another segment.
+        (0..3).for_each(|_| alone.order(ObjectKey { object: 9, ..key }, 0, 60, 0));
+        alone.order(key, 13, 1, 0);
+        let [place, other] = [10, 13].map(|block| alone.osd.shared.disk.location_of(key, block).unwrap().0);
+        assert!(place.abs_diff(other) > SEGMENT_BLOCKS);
+        alone.io.bad = Some(u64::from(place + 1) * BLOCK_BYTES as u64);
+        let request = alone.request(&BlockRange { key, first_block: 10, block_count: 4 });
+        alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &request));
+        alone.io.bad = None;
+        let (failed, awaited): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut alone.io.drive).into_iter().partition(|(.., result)| result.is_err());
+        assert_eq!((failed.len(), awaited.len()), (1, 1));
+        for (token, buffer, result) in failed {
+            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        }
+        assert!(alone.io.drive.is_empty(), "it is read again when all of the read were answered");
+        // What is there dies before that.
+        alone.order(key, 10, 3, 0);
+        go_through_the_drive(&mut alone);
+        for (token, buffer, result) in awaited {
+            alone.osd.handle_file(alone.now, token, buffer, result, &mut alone.io);
+        }
+        alone.drive_answers();
+        let told = alone.io.told(LinkId(7), |message| match message {
+            Message::Reply(reply) => {
+                let blocks: Vec<u8> = reply.data.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+                Some((reply.head.status, blocks))
+            }
+            _ => None,
+        });
+        assert_eq!(told, [(Status::Ok, vec![10, 11, 12, 13])]);
+    }
+
+    #[test]
     fn what_is_allocated_is_told_when_what_is_under_way_there_is_committed() {
         let mut pair = Pair::new();
         let write = pair.write_of(10, 7);
