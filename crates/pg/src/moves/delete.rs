@@ -676,6 +676,30 @@ mod tests {
         assert_eq!(told(&alone), (vec![PG.pool], vec![]));
     }
 
+    #[test]
+    fn a_pool_that_the_store_is_too_busy_to_forget_is_forgotten_later() {
+        let mut alone = Alone::with_groups(1);
+        alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
+        let forgets = |alone: &mut Alone| alone.with(|_, cx| forget_removed(cx));
+        // As much is staged as goes before the drive takes some of it.
+        alone.with(|_, cx| {
+            loop {
+                match cx.disk.store.stage_forget(PoolId(9), cx.ledger.next_token()) {
+                    Ok(()) => cx.note_staged(0, StagedRecord::Left),
+                    Err(error) => break assert_eq!(error, StageError::Busy),
+                }
+            }
+        });
+        // As if that were another group's.
+        let staged_count = std::mem::take(&mut alone.osd.shared.groups[0].staged_count);
+        assert!(!forgets(&mut alone), "it is to be tried again");
+        alone.osd.shared.groups[0].staged_count = staged_count;
+        assert_eq!(alone.passed("placement: nothing is left of a removed pool"), 0);
+        alone.settles();
+        assert!(forgets(&mut alone));
+        assert_eq!(alone.passed("placement: nothing is left of a removed pool"), 1);
+    }
+
     /// The map without its pool, and what belongs to that.
     fn without_pools(revision: u64) -> ClusterMap {
         ClusterMap { revision, osds: map(1).osds, ..ClusterMap::default() }
