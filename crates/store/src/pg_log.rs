@@ -145,6 +145,11 @@ impl PgLog {
         self.bytes_with(entries)
     }
 
+    /// What it tells of a block, the newest first. Mends change nothing.
+    fn told_of(&self, key: &ObjectKey, block: u16) -> impl Iterator<Item = &LogEntry> {
+        self.entries.iter().rev().filter(move |entry| entry.is_about(key, block) && !entry.is_mend())
+    }
+
     /// Of an incomplete one, up to where it had an object when it last had it all.
     fn held_before(&self, object: (VolumeId, u32)) -> Sequence {
         let held = self.held.iter().find(|held| object <= held.object);
@@ -266,20 +271,10 @@ impl PgLogs {
         }
     }
 
-    /// What a group's log tells of a block, the newest first. Mends change nothing.
-    fn told_of<'a>(
-        log: &'a PgLog,
-        key: &'a ObjectKey,
-        block: u16,
-    ) -> impl Iterator<Item = &'a LogEntry> + 'a {
-        let is_told = move |entry: &&LogEntry| entry.is_about(key, block) && !entry.is_mend();
-        log.entries.iter().rev().filter(is_told)
-    }
-
     /// By when a block surely has what it has. The log of a member that has everything tells of all changes since it begins.
     fn changed_by(&self, key: &ObjectKey, block: u16, changed: Sequence) -> Sequence {
         let Some(log) = self.groups.get(&key.pg).filter(|log| !log.is_incomplete) else { return changed };
-        let newest = Self::told_of(log, key, block).next().map(|entry| entry.sequence);
+        let newest = log.told_of(key, block).next().map(|entry| entry.sequence);
         let by_log = newest.or(log.begins.0.checked_sub(1).map(Sequence));
         by_log.map_or(changed, |by_log| by_log.min(changed))
     }
@@ -289,11 +284,10 @@ impl PgLogs {
         let log = self.groups.get(&key.pg).unwrap_or(&none);
         // The index may not know exactly what the log of a member tells that has everything. Repairs that follow each other are
         // one entry, of the last one's sequence.
-        let newest = Self::told_of(log, key, block).next().filter(|_| !log.is_incomplete);
+        let newest = log.told_of(key, block).next().filter(|_| !log.is_incomplete);
         let sequence = newest.filter(|newest| !newest.is_repair()).map(|newest| newest.sequence).or(last)?;
         let doubts = log.doubts.iter().filter(|entry| entry.is_about(key, block));
-        let mut same =
-            Self::told_of(log, key, block).chain(doubts).filter(|entry| entry.sequence == sequence);
+        let mut same = log.told_of(key, block).chain(doubts).filter(|entry| entry.sequence == sequence);
         // The log and what it was before may tell of two that got the same sequence.
         let first = same.next().map(|entry| entry.epoch);
         let epoch = first.filter(|epoch| same.all(|other| other.epoch == *epoch));

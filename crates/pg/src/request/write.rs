@@ -222,10 +222,8 @@ mod tests {
         assert_eq!(done(&mut pair, &new), Some(Status::Ok), "it said that it has room again");
     }
 
-    #[test]
-    fn a_change_that_its_group_does_not_take_holds_up_what_is_behind_it_for_a_moment_only() {
-        let mut pair = Pair::new();
-        // As many as may be under way, of which a member acknowledges none.
+    /// As many writes are under way as may be, of which a member acknowledges none.
+    fn takes_none(pair: &mut Pair) {
         pair.alone.with(|_, cx| {
             for _ in 0..IN_FLIGHT_MAX {
                 let range = BlockRange::default();
@@ -233,6 +231,12 @@ mod tests {
                 cx.hold(id);
             }
         });
+    }
+
+    #[test]
+    fn a_change_that_its_group_does_not_take_holds_up_what_is_behind_it_for_a_moment_only() {
+        let mut pair = Pair::new();
+        takes_none(&mut pair);
         let (zero, read) = (pair.request(20).encode(Kind::Zero), pair.request(21).encode(Kind::Read));
         let both = [&zero[..], &read].concat();
         assert_eq!(pair.ask(&both), None);
@@ -299,13 +303,7 @@ mod tests {
     #[test]
     fn how_long_a_change_stays_counts_from_when_its_group_took_none_and_once_more_after_that() {
         let mut pair = Pair::new();
-        pair.alone.with(|_, cx| {
-            for _ in 0..IN_FLIGHT_MAX {
-                let range = BlockRange::default();
-                let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
-                cx.hold(id);
-            }
-        });
+        takes_none(&mut pair);
         let zero = pair.request(20).encode(Kind::Zero);
         let (begin, moment) = (pair.alone.now, Duration::from_nanos(1));
         for (passed, is_refused) in [
