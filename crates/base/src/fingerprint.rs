@@ -7,7 +7,7 @@
 //! writes the data cannot know which was drawn. It costs as little as a checksum.
 
 use crate::checksum::keyed_hash;
-use crc_fast::{CrcParams, checksum_with_params};
+use crc_fast::{CrcParams, Digest, checksum_with_params};
 
 /// Makes fingerprints under one secret.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,29 @@ impl Fingerprints {
     #[must_use]
     pub fn of(&self, bytes: &[u8]) -> u64 {
         checksum_with_params(self.params, bytes)
+    }
+
+    /// That of data that comes in parts: none so far.
+    #[must_use]
+    pub fn begin(&self) -> Fingerprint {
+        Fingerprint(Digest::new_with_params(self.params))
+    }
+}
+
+/// The fingerprint of all parts that there were so far, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Fingerprint(Digest);
+
+impl Fingerprint {
+    /// One more part.
+    pub fn add(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// What [`Fingerprints::of`] tells of all of them.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.finalize()
     }
 }
 
@@ -91,6 +114,19 @@ mod tests {
             assert!(prints[..at].iter().all(|before| before.of(&one) != under.of(&one)));
         }
         assert_ne!(prints[0].of(&[0; 4096]), prints[0].of(&[0; 8192]));
+    }
+
+    #[test]
+    fn parts_have_the_fingerprint_of_what_they_make_up() {
+        let (under, bytes) =
+            (Fingerprints::new(&[5; 16]), (0..20_000).map(|at| (at / 7) as u8).collect::<Vec<_>>());
+        assert_eq!(under.begin().value(), under.of(&[]));
+        for size in [1, 100, 4096, 16_384, 20_000] {
+            let mut print = under.begin();
+            bytes.chunks(size).for_each(|part| print.add(part));
+            print.add(&[]);
+            assert_eq!(print.value(), under.of(&bytes), "parts of {size}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub use access::{Access, Encryption, Permission, Principal, PublicKey};
 pub use blocks::BlockRange;
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
-pub use fingerprint::Fingerprints;
+pub use fingerprint::{Fingerprint, Fingerprints};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
     ClientId, ClusterId, CutId, Epoch, Generation, History, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId,

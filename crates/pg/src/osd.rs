@@ -21,7 +21,7 @@ use crate::links::{LinkError, Links, OsdLink, Peer};
 use crate::operation::Operations;
 use crate::pace::Pace;
 use crate::report::{LostBlock, ScrubReport};
-use crate::request::queue;
+use crate::request::{queue, read};
 use crate::router::Router;
 use crate::view::View;
 use crate::volumes::Volumes;
@@ -402,18 +402,22 @@ fn handle_messages(
     let mut was_in_the_way = is_in_the_way(cx, link);
     let unread_bytes = cx.unread_bytes(link);
     let is_behind = inquiries::is_behind(cx.links, link, unread_bytes);
-    let (mut consumed, mut work) = (0, 0);
+    let (mut consumed, mut work, mut ahead) = (0, 0, 0);
     loop {
         if work >= queue::WORK_MAX {
             let is_stalled = consumed < bytes.len();
             cx.turn.goes_on |= is_stalled;
             return Ok(Progress { consumed, is_stalled });
         }
-        if matches!(cx.links.get(link), Some(Peer::Client(_)))
-            && !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link))
-        {
-            cx.links.tenants.note_held_back(link, cx.now);
-            return Ok(Progress { consumed, is_stalled: true });
+        if matches!(cx.links.get(link), Some(Peer::Client(_))) {
+            if !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link)) {
+                cx.links.tenants.note_held_back(link, cx.now);
+                return Ok(Progress { consumed, is_stalled: true });
+            }
+            if ahead == 0 {
+                ahead = read::bring_ahead(cx, &bytes[consumed..]);
+            }
+            ahead -= 1;
         }
         let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
             return Ok(Progress { consumed, is_stalled: false });

@@ -1,7 +1,7 @@
 //! One batch: filled in memory, and read back record by record.
 
 use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind, STREAMS, Secret};
-use base::{BLOCK_BYTES, Buffer, Fingerprints};
+use base::{BLOCK_BYTES, Buffer, Fingerprint, ObjectKey};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -13,11 +13,28 @@ pub(crate) struct OpenBatch {
     header_bytes: usize,
     pub(crate) data_blocks: u32,
     pub(crate) record_count: u16,
+    /// Of the data up to there, in bytes from the start of the buffer.
+    fingerprint: Fingerprint,
+    fingerprinted: usize,
 }
 
+/// Data of more than so many bytes is copied in parts of that size, and the fingerprint taken of each when it has come into the
+/// processor's first cache anyway. Of less it is cheaper to take it of all together.
+const PART_BYTES: usize = 16 << 10;
+
 impl OpenBatch {
-    pub(crate) fn new(slot: u32, buffer: Buffer) -> OpenBatch {
-        OpenBatch { slot, buffer, header_bytes: size_of::<BatchHeader>(), data_blocks: 0, record_count: 0 }
+    /// An empty one, whose fingerprint begins with that.
+    pub(crate) fn new(slot: u32, buffer: Buffer, fingerprint: Fingerprint) -> OpenBatch {
+        let header_bytes = size_of::<BatchHeader>();
+        OpenBatch {
+            slot,
+            buffer,
+            header_bytes,
+            data_blocks: 0,
+            record_count: 0,
+            fingerprint,
+            fingerprinted: BLOCK_BYTES,
+        }
     }
 
     /// Whether a record and its data fit, in a batch of at most `blocks_max` blocks.
@@ -50,9 +67,18 @@ impl OpenBatch {
             put(words.as_bytes());
         }
         let start = BLOCK_BYTES * (1 + self.data_blocks as usize);
-        let end = start + data.len().div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
-        memory[start..start + data.len()].copy_from_slice(data);
-        memory[start + data.len()..end].fill(0);
+        let (data_end, end) = (start + data.len(), start + data.len().next_multiple_of(BLOCK_BYTES));
+        if data.len() > PART_BYTES {
+            self.fingerprint.add(&memory[self.fingerprinted..start]);
+            for (place, part) in memory[start..data_end].chunks_mut(PART_BYTES).zip(data.chunks(PART_BYTES)) {
+                self.fingerprint.add(part);
+                place.copy_from_slice(part);
+            }
+            self.fingerprinted = data_end;
+        } else {
+            memory[start..data_end].copy_from_slice(data);
+        }
+        memory[data_end..end].fill(0);
         self.data_blocks += ((end - start) / BLOCK_BYTES) as u32;
         self.record_count += 1;
         start
@@ -64,10 +90,11 @@ impl OpenBatch {
     }
 
     /// Completes the header; nothing changes after that.
-    pub(crate) fn seal(&mut self, header: BatchHeader, fingerprints: &Fingerprints) {
-        let data = BLOCK_BYTES..BLOCK_BYTES * self.blocks() as usize;
+    pub(crate) fn seal(&mut self, header: BatchHeader) {
+        let end = BLOCK_BYTES * self.blocks() as usize;
+        self.fingerprint.add(&self.buffer.bytes()[self.fingerprinted..end]);
         let header = BatchHeader {
-            data_fingerprint: fingerprints.of(&self.buffer.bytes()[data]).into(),
+            data_fingerprint: self.fingerprint.value().into(),
             magic: BATCH_MAGIC.into(),
             record_count: self.record_count.into(),
             data_blocks: self.data_blocks.into(),
@@ -89,6 +116,11 @@ pub(crate) fn header_of(block: &[u8], secret: &Secret) -> Option<BatchHeader> {
     (is_ours && header.crc32c.get() == base::crc32c(&block[4..BLOCK_BYTES])).then_some(header)
 }
 
+/// The header of a block that was verified, or sealed here: nothing of it is looked at again.
+pub(crate) fn known_header(block: &[u8]) -> BatchHeader {
+    BatchHeader::read_from_prefix(block).expect("a block is larger than a header").0
+}
+
 /// One record as it stands in a header block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordView<'a> {
@@ -96,8 +128,17 @@ pub(crate) struct RecordView<'a> {
     pub(crate) record: Record,
     /// Checksums; of a relocation followed by the old locations.
     pub(crate) tail: &'a [U32],
+    /// Where that begins in the block, in bytes.
+    pub(crate) tail_at: usize,
     /// The first of its data blocks in the batch.
     pub(crate) data_index: u32,
+}
+
+impl RecordView<'_> {
+    /// The first of its blocks, which those behind it lie beside.
+    pub(crate) fn begin(&self) -> (ObjectKey, u16) {
+        (self.record.key(), self.record.first_block.get())
+    }
 }
 
 /// What is wrong with a header block whose checksum was verified: the program that wrote it knew more than this one, or was
@@ -141,16 +182,17 @@ pub(crate) fn fault(block: &[u8], header: &BatchHeader) -> Option<Fault> {
 pub(crate) fn records<'a>(
     block: &'a [u8],
     header: &BatchHeader,
-) -> impl Iterator<Item = RecordView<'a>> + use<'a> {
+) -> impl Iterator<Item = RecordView<'a>> + Clone + use<'a> {
     let mut rest = &block[size_of::<BatchHeader>()..BLOCK_BYTES];
     let mut data_index = 0;
     (0..header.record_count.get()).map_while(move |_| {
         let (record, after) = Record::read_from_prefix(rest).ok()?;
         let kind = RecordKind::from_number(record.kind)?;
         let block_count = record.block_count.get();
+        let tail_at = BLOCK_BYTES - after.len();
         let (tail, after) = <[U32]>::ref_from_prefix_with_elems(after, kind.tail_words(block_count)).ok()?;
         rest = after;
-        let view = RecordView { kind, record, tail, data_index };
+        let view = RecordView { kind, record, tail, tail_at, data_index };
         data_index += kind.data_blocks(block_count);
         Some(view)
     })
@@ -159,7 +201,7 @@ pub(crate) fn records<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{OBJECT_BLOCKS, ObjectKey, Sequence};
+    use base::{Fingerprints, OBJECT_BLOCKS, ObjectKey, Sequence};
 
     const SECRET: Secret = *b"this one is ours";
 
@@ -168,9 +210,13 @@ mod tests {
         Record { sequence: 7u64.into(), ..record }
     }
 
+    fn empty(buffer: Buffer) -> OpenBatch {
+        OpenBatch::new(0, buffer, Fingerprints::new(&SECRET).begin())
+    }
+
     #[test]
     fn a_record_fits_while_header_and_data_have_room_for_it() {
-        let batch = OpenBatch::new(0, Buffer::new(8 * BLOCK_BYTES));
+        let batch = empty(Buffer::new(8 * BLOCK_BYTES));
         assert_eq!([7, 8].map(|count| batch.fits(RecordKind::Write, count, 8)), [true, false]);
         // A checksum for each block, in what the header and the record leave of a block.
         let words = (BLOCK_BYTES - size_of::<BatchHeader>() - size_of::<Record>()) as u16 / 4;
@@ -180,12 +226,12 @@ mod tests {
 
     #[test]
     fn a_batch_is_half_full_of_data_or_of_records() {
-        let mut batch = OpenBatch::new(0, Buffer::new(8 * BLOCK_BYTES));
+        let mut batch = empty(Buffer::new(8 * BLOCK_BYTES));
         batch.push(&record(RecordKind::Page, 2), [], &[1; 2 * BLOCK_BYTES]);
         assert!(!batch.is_half_full(8) && batch.is_half_full(6));
         batch.push(&record(RecordKind::Page, 1), [], &[1; BLOCK_BYTES]);
         assert_eq!((batch.is_half_full(8), batch.blocks(), batch.record_count), (true, 4, 2));
-        let mut batch = OpenBatch::new(0, Buffer::new(BLOCK_BYTES));
+        let mut batch = empty(Buffer::new(BLOCK_BYTES));
         let half = (BLOCK_BYTES / 2 - size_of::<BatchHeader>()) / size_of::<Record>();
         assert_eq!(size_of::<BatchHeader>() + half * size_of::<Record>(), BLOCK_BYTES / 2);
         for _ in 0..half {
@@ -195,11 +241,32 @@ mod tests {
         assert!(batch.is_half_full(8));
     }
 
+    #[test]
+    fn data_of_any_size_is_there_and_in_the_fingerprint_in_the_order_in_which_it_came() {
+        let mut batch = empty(Buffer::new(41 * BLOCK_BYTES));
+        let data: Vec<u8> = (0..40 * BLOCK_BYTES).map(|at| (at / 100) as u8).collect();
+        // Small, just as large as a part, a little larger, and large; of which the last end within a block.
+        let (mut at, mut expected) = (0, Vec::new());
+        for bytes in [BLOCK_BYTES, 4 * BLOCK_BYTES, 5 * BLOCK_BYTES, 100, PART_BYTES + 7, 9 * BLOCK_BYTES + 1]
+        {
+            let place = batch.push(&record(RecordKind::Page, 1), [], &data[at..at + bytes]);
+            assert_eq!(place, BLOCK_BYTES + expected.len());
+            expected.extend_from_slice(&data[at..at + bytes]);
+            expected.resize(expected.len().next_multiple_of(BLOCK_BYTES), 0);
+            at += bytes;
+        }
+        batch.seal(BatchHeader::default());
+        let bytes = batch.buffer.bytes();
+        assert_eq!(bytes[BLOCK_BYTES..][..expected.len()], expected);
+        let (header, _) = BatchHeader::read_from_prefix(bytes).unwrap();
+        assert_eq!(header.data_fingerprint.get(), Fingerprints::new(&SECRET).of(&expected));
+    }
+
     /// A batch of two records in memory that is full of ones: a page that ends within a block, and a write.
     fn sealed() -> (Vec<u8>, BatchHeader) {
         let mut memory = Buffer::new(4 * BLOCK_BYTES);
         memory.bytes_mut().unwrap().fill(0xff);
-        let mut batch = OpenBatch::new(0, memory);
+        let mut batch = empty(memory);
         let page = Record { sequence: 0u64.into(), bytes: 10u32.into(), ..record(RecordKind::Page, 1) };
         assert_eq!(batch.push(&page, [], &[1; 10]), BLOCK_BYTES);
         let checksums = [U32::new(5), U32::new(6)];
@@ -213,11 +280,10 @@ mod tests {
             mount_begin: 9u64.into(),
             ..BatchHeader::default()
         };
-        let fingerprints = Fingerprints::new(&SECRET);
-        batch.seal(header, &fingerprints);
+        batch.seal(header);
         let bytes = batch.buffer.bytes().to_vec();
         let header = header_of(&bytes, &SECRET).expect("it was just sealed");
-        assert_eq!(header.data_fingerprint.get(), fingerprints.of(&bytes[BLOCK_BYTES..]));
+        assert_eq!(header.data_fingerprint.get(), Fingerprints::new(&SECRET).of(&bytes[BLOCK_BYTES..]));
         (bytes, header)
     }
 

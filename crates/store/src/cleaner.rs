@@ -9,7 +9,7 @@
 //! the age: where all data is equally hot, age says little, and the emptiest segment is the cheapest.
 
 use crate::actions::Action;
-use crate::batch::{OpenBatch, fault, header_of, records};
+use crate::batch::{OpenBatch, RecordView, fault, header_of, known_header, records};
 use crate::checkpoint::Checkpoint;
 use crate::contents::Contents;
 use crate::device::DeviceError;
@@ -18,6 +18,7 @@ use crate::log::{Log, Turn};
 use crate::segments::{SegmentState, Segments};
 use crate::streams::{COLD, RESERVE};
 use base::{BLOCK_BYTES, ObjectKey, crc32c};
+use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 /// Blocks read at a time.
@@ -53,16 +54,14 @@ pub(crate) struct Cleaner {
 /// Blocks of one record that are live, together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// The record's number in its header.
-    record: usize,
     /// The object, as it is called now.
     key: ObjectKey,
     first_block: u16,
     block_count: u16,
     /// The first of them on the drive.
     location: u32,
-    /// Where its checksums begin among the record's.
-    tail_index: usize,
+    /// Where its checksums begin in the header, in bytes.
+    checksums_at: usize,
     is_damaged: bool,
 }
 
@@ -306,7 +305,7 @@ impl Cleaner {
                 continue;
             };
             let header_block = std::mem::take(&mut self.header);
-            let header = header_of(&header_block, log.secret()).expect("it was verified when it was kept");
+            let header = known_header(&header_block);
             let here = (header.data_blocks.get().saturating_sub(done)).min(blocks - at);
             let data_start = contents.segments.location(victim, start + at);
             let data = &piece[at as usize * BLOCK_BYTES..];
@@ -320,7 +319,7 @@ impl Cleaner {
                 }
                 let first = (run.location - data_start) as usize * BLOCK_BYTES;
                 let data = &data[first..first + usize::from(run.block_count) * BLOCK_BYTES];
-                push_run(&mut batch, run, (&header, &header_block), data);
+                push_run(&mut batch, run, &header_block, data);
                 // What did not fit is found once more.
                 self.damaged_blocks += u64::from(run.is_damaged);
             }
@@ -359,10 +358,13 @@ impl Cleaner {
     ) {
         let mut runs = std::mem::take(&mut self.scratch_runs);
         runs.clear();
-        for (record, view) in records(header_block, header).enumerate() {
-            if !view.kind.has_blocks() {
-                continue;
-            }
+        let here = |view: &RecordView<'_>| {
+            let end = view.data_index + view.kind.data_blocks(view.record.block_count.get());
+            view.data_index < done + count && end > done
+        };
+        let views = records(header_block, header).filter(|view| view.kind.has_blocks());
+        contents.index.bring(views.clone().filter(here).map(|view| view.begin()));
+        for view in views {
             let key = contents.logs.home(view.record.key());
             for number in 0..view.record.block_count.get() {
                 let data_index = view.data_index + u32::from(number);
@@ -389,12 +391,11 @@ impl Cleaner {
                         run.block_count += 1;
                     }
                     _ => runs.push(Run {
-                        record,
                         key,
                         first_block: block,
                         block_count: 1,
                         location: here,
-                        tail_index: usize::from(number),
+                        checksums_at: view.tail_at + usize::from(number) * size_of::<U32>(),
                         is_damaged,
                     }),
                 }
@@ -404,18 +405,19 @@ impl Cleaner {
     }
 }
 
-fn push_run(batch: &mut OpenBatch, run: &Run, (header, header_block): (&BatchHeader, &[u8]), data: &[u8]) {
-    let view = records(header_block, header).nth(run.record).expect("the run was found in this header");
+fn push_run(batch: &mut OpenBatch, run: &Run, header_block: &[u8], data: &[u8]) {
     let record = Record {
         flags: if run.is_damaged { RECORD_IS_DAMAGED } else { 0 },
         ..Record::new(RecordKind::Relocate, run.key, run.first_block, run.block_count)
     };
-    let checksums = &view.tail[run.tail_index..run.tail_index + usize::from(run.block_count)];
+    let count = usize::from(run.block_count);
+    let (checksums, _) = <[U32]>::ref_from_prefix_with_elems(&header_block[run.checksums_at..], count)
+        .expect("the run was found in this header");
     let mut sources = [U32::ZERO; PIECE_BLOCKS as usize];
-    for (source, location) in sources.iter_mut().zip(run.location..).take(usize::from(run.block_count)) {
+    for (source, location) in sources.iter_mut().zip(run.location..).take(count) {
         *source = location.into();
     }
-    batch.push(&record, [checksums, &sources[..usize::from(run.block_count)]], data);
+    batch.push(&record, [checksums, &sources[..count]], data);
 }
 
 #[cfg(test)]
@@ -699,7 +701,8 @@ mod tests {
         let (secret, key) = ([0; 16], ObjectKey::default());
         let data = vec![1; 43 * BLOCK_BYTES];
         let checksum = U32::new(crc32c(&data[..BLOCK_BYTES]));
-        let mut batch = OpenBatch::new(0, Buffer::new(44 * BLOCK_BYTES));
+        let fingerprint = Fingerprints::new(&secret).begin();
+        let mut batch = OpenBatch::new(0, Buffer::new(44 * BLOCK_BYTES), fingerprint);
         // The second write goes on where the first one ends, in the object and on the drive.
         for (kind, first_block, count) in
             [(RecordKind::Write, 100, 40), (RecordKind::Zero, 7, 9), (RecordKind::Write, 140, 3)]
@@ -709,7 +712,7 @@ mod tests {
             batch.push(&record, [&vec![checksum; blocks][..]], &data[..blocks * BLOCK_BYTES]);
         }
         let header = BatchHeader { secret, sequence: 1u64.into(), ..BatchHeader::default() };
-        batch.seal(header, &Fingerprints::new(&secret));
+        batch.seal(header);
         let block = batch.buffer.bytes()[..BLOCK_BYTES].to_vec();
         let header = header_of(&block, &secret).unwrap();
         let begin = contents.segments.location(5, 1);
@@ -723,7 +726,12 @@ mod tests {
             cleaner.find_runs((&header, &block), (done, count), (here, data), contents, blocks_max);
             let told = cleaner.scratch_runs.iter().map(|run| {
                 let at = run.location - begin;
-                (run.record, run.first_block, run.block_count, at, run.tail_index, run.is_damaged)
+                let number = |tail_at: usize| run.checksums_at.checked_sub(tail_at).map(|bytes| bytes / 4);
+                let of_record = |(record, view): (usize, RecordView<'_>)| {
+                    Some((record, number(view.tail_at).filter(|number| *number < view.tail.len())?))
+                };
+                let (record, tail_index) = records(&block, &header).enumerate().find_map(of_record).unwrap();
+                (record, run.first_block, run.block_count, at, tail_index, run.is_damaged)
             });
             told.collect::<Vec<_>>()
         };

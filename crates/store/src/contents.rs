@@ -31,6 +31,13 @@ impl Contents {
         self.logs.groups.contains_key(&child) || self.index.object_count(child) > 0
     }
 
+    /// Brings what [`Self::apply`] needs of these records into the processor's cache, as far as they are called what they were.
+    pub(crate) fn bring<'a>(&self, views: impl Iterator<Item = RecordView<'a>> + Clone) {
+        let with_blocks = views.clone().filter(|view| view.kind.has_blocks());
+        self.index.bring(with_blocks.map(|view| view.begin()));
+        self.logs.bring(views.filter(|view| view.kind == RecordKind::Write).map(|view| view.record.key().pg));
+    }
+
     /// Takes in a durable record. The same code runs when a batch becomes durable and when a start replays it, so both
     /// come to the same state. `key` is what the object is called now. Answers the checkpoint page of an object that is
     /// gone.
@@ -51,32 +58,38 @@ impl Contents {
         let entry =
             LogEntry { epoch, sequence, volume: key.volume, object, first_block, block_count, origin };
         let is_mend = view.kind == RecordKind::Write && entry.is_mend();
+        let location = data_location + view.data_index;
         match view.kind {
-            RecordKind::Write | RecordKind::Relocate | RecordKind::Push => {
+            RecordKind::Write | RecordKind::Push => {
                 let (checksums, more) = view.tail.split_at(usize::from(block_count));
-                for number in 0..block_count {
-                    let at = usize::from(number);
-                    let (block, crc32c) = (first_block + number, checksums[at].get());
-                    let location = data_location + view.data_index + u32::from(number);
-                    let old = match view.kind {
-                        RecordKind::Relocate => {
-                            // What was moved and overwritten since it was read is dead on arrival.
-                            let source = Entry { location: more[at].get(), crc32c };
-                            if !index.move_to(&key, block, source, location) {
-                                continue;
-                            }
-                            Some(source)
+                // Batches lie in one segment each.
+                segments.at(location).live += u32::from(block_count);
+                index.change(key, |object| {
+                    for (number, location) in (0..block_count).zip(location..) {
+                        let (at, block) = (usize::from(number), first_block + number);
+                        let entry = Entry { location, crc32c: checksums[at].get() };
+                        let old = match view.kind {
+                            RecordKind::Push => object.set(block, entry, changed_at(&more[2 * at..])),
+                            _ if is_mend => object.mend(block, entry, sequence),
+                            _ => object.set(block, entry, sequence),
+                        };
+                        if let Some(old) = old {
+                            segments.block_died(old.location);
                         }
-                        RecordKind::Push => {
-                            let changed = changed_at(&more[2 * at..]);
-                            index.set(key, block, Entry { location, crc32c }, changed)
+                    }
+                });
+            }
+            RecordKind::Relocate => {
+                let (checksums, sources) = view.tail.split_at(usize::from(block_count));
+                // What was overwritten since it was read to be moved is dead on arrival, and so is what is gone.
+                if let Some(object) = index.get_mut(&key) {
+                    for (number, location) in (0..block_count).zip(location..) {
+                        let at = usize::from(number);
+                        let source = Entry { location: sources[at].get(), crc32c: checksums[at].get() };
+                        if object.move_to(first_block + number, source, location) {
+                            segments.at(location).live += 1;
+                            segments.block_died(source.location);
                         }
-                        _ if is_mend => index.mend(key, block, Entry { location, crc32c }, sequence),
-                        _ => index.set(key, block, Entry { location, crc32c }, sequence),
-                    };
-                    segments.at(location).live += 1;
-                    if let Some(old) = old {
-                        segments.block_died(old.location);
                     }
                 }
             }
@@ -157,7 +170,7 @@ mod tests {
     fn view(record: Record, tail: &[U32]) -> RecordView<'_> {
         let kind = RecordKind::from_number(record.kind).unwrap();
         assert!(record.is_possible(kind) && tail.len() == kind.tail_words(record.block_count.get()));
-        RecordView { kind, record, tail, data_index: 2 }
+        RecordView { kind, record, tail, tail_at: 0, data_index: 2 }
     }
 
     /// Where the data of such a view lies.

@@ -9,6 +9,7 @@
 //! An object with blocks of two [histories](base::History) of its group, which are very far apart, keeps those of the earlier
 //! one as if they had changed at the floor of the later one: nobody asks for more, and steps stay as small as they were.
 
+use crate::cache::bring;
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
 use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
@@ -59,8 +60,7 @@ pub(crate) struct ObjectIndex {
 impl ObjectIndex {
     /// Where a block's slot stands, or would stand.
     fn rank(&self, block: u16) -> usize {
-        // A dense object needs no counting.
-        if self.slots.len() == OBJECT_BLOCKS {
+        if self.is_dense() {
             return usize::from(block);
         }
         let word = usize::from(block) / 64;
@@ -69,7 +69,12 @@ impl ObjectIndex {
     }
 
     fn has(&self, block: u16) -> bool {
-        self.bits[usize::from(block) / 64] >> (block % 64) & 1 != 0
+        self.is_dense() || self.bits[usize::from(block) / 64] >> (block % 64) & 1 != 0
+    }
+
+    /// Whether all its blocks are there: then nobody need look at the bits.
+    fn is_dense(&self) -> bool {
+        self.slots.len() == OBJECT_BLOCKS
     }
 
     fn slot(&self, block: u16) -> Option<&Slot> {
@@ -158,7 +163,7 @@ impl ObjectIndex {
 
     /// Puts a copy of a block in place of the one that is there, which is what it was: it changed when that did. One that is not
     /// there changed then.
-    fn mend(&mut self, block: u16, entry: Entry, otherwise: Sequence) -> Option<Entry> {
+    pub(crate) fn mend(&mut self, block: u16, entry: Entry, otherwise: Sequence) -> Option<Entry> {
         if !self.has(block) {
             return self.set(block, entry, otherwise);
         }
@@ -167,6 +172,21 @@ impl ObjectIndex {
         let tick = self.slots[rank].tick;
         let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
         Some(std::mem::replace(&mut self.slots[rank], slot).entry())
+    }
+
+    /// A block lies elsewhere now, and is what it was: `false` if it is not what and where it was taken to be.
+    pub(crate) fn move_to(&mut self, block: u16, from: Entry, location: u32) -> bool {
+        if !self.has(block) {
+            return false;
+        }
+        let rank = self.rank(block);
+        let slot = &mut self.slots[rank];
+        let is_it = slot.entry() == from;
+        if is_it {
+            slot.location = location.into();
+            self.is_dirty = true;
+        }
+        is_it
     }
 
     /// Removes a block and answers its entry.
@@ -258,56 +278,27 @@ impl Index {
         self.groups.get_mut(&key.pg)?.get_mut(&(key.volume, key.object)).map(|object| &mut **object)
     }
 
+    /// Brings what is kept of blocks into the processor's cache: see [`bring`].
+    pub(crate) fn bring(&self, blocks: impl Iterator<Item = (ObjectKey, u16)>) {
+        let slot = |(key, block): (ObjectKey, u16)| self.get(&key)?.slot(block);
+        bring(blocks.filter_map(slot), |slot| slot.location);
+    }
+
     pub(crate) fn entry(&self, key: &ObjectKey, block: u16) -> Option<Entry> {
         self.get(key)?.get(block)
     }
 
-    /// Puts a block that changed then, and answers the one it replaces.
-    pub(crate) fn set(
-        &mut self,
-        key: ObjectKey,
-        block: u16,
-        entry: Entry,
-        changed: Sequence,
-    ) -> Option<Entry> {
-        self.put(key, |object| object.set(block, entry, changed))
-    }
-
-    /// Puts a copy of a block in place of the one that is there: see [`ObjectIndex::mend`].
-    pub(crate) fn mend(
-        &mut self,
-        key: ObjectKey,
-        block: u16,
-        entry: Entry,
-        otherwise: Sequence,
-    ) -> Option<Entry> {
-        self.put(key, |object| object.mend(block, entry, otherwise))
-    }
-
-    fn put(&mut self, key: ObjectKey, put: impl FnOnce(&mut ObjectIndex) -> Option<Entry>) -> Option<Entry> {
+    /// Changes an object, which may be a new one. It has a block then.
+    pub(crate) fn change(&mut self, key: ObjectKey, change: impl FnOnce(&mut ObjectIndex)) {
         let objects = self.groups.entry(key.pg).or_default();
         let object = objects.entry((key.volume, key.object)).or_insert_with(|| {
             self.object_count += 1;
             Box::default()
         });
-        let capacity = object.slots.capacity();
-        let old = put(object);
+        let (capacity, count) = (object.slots.capacity(), object.slots.len());
+        change(object);
         self.slot_capacity += (object.slots.capacity() - capacity) as u64;
-        self.block_count += u64::from(old.is_none());
-        old
-    }
-
-    /// A block lies elsewhere now, and is what it was: `false` if it is not what and where it was taken to be.
-    pub(crate) fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
-        let Some(object) = self.get_mut(key).filter(|object| object.has(block)) else { return false };
-        let rank = object.rank(block);
-        let slot = &mut object.slots[rank];
-        let is_it = slot.entry() == from;
-        if is_it {
-            slot.location = location.into();
-            object.is_dirty = true;
-        }
-        is_it
+        self.block_count += (object.slots.len() - count) as u64;
     }
 
     /// Removes blocks, and the object with its last one. Answers the page it had then.
@@ -406,9 +397,31 @@ impl Index {
 }
 
 #[cfg(test)]
+impl Index {
+    /// As [`ObjectIndex::set`], of an object.
+    pub(crate) fn set(&mut self, key: ObjectKey, block: u16, entry: Entry, at: Sequence) -> Option<Entry> {
+        let mut old = None;
+        self.change(key, |object| old = object.set(block, entry, at));
+        old
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use base::History;
+
+    impl Index {
+        fn mend(&mut self, key: ObjectKey, block: u16, entry: Entry, at: Sequence) -> Option<Entry> {
+            let mut old = None;
+            self.change(key, |object| old = object.mend(block, entry, at));
+            old
+        }
+
+        fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
+            self.get_mut(key).is_some_and(|object| object.move_to(block, from, location))
+        }
+    }
 
     fn entry(number: u32) -> Entry {
         Entry { location: number, crc32c: !number }

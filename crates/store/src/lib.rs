@@ -28,6 +28,7 @@
 mod actions;
 mod audit;
 mod batch;
+mod cache;
 mod checkpoint;
 mod cleaner;
 mod contents;

@@ -39,7 +39,6 @@ pub(crate) struct Sealed {
 pub(crate) struct Log {
     /// What all batches of this opening say.
     header: BatchHeader,
-    fingerprints: Fingerprints,
     batches_in_flight_max: usize,
     /// The largest batch.
     pub(crate) batch_blocks_max: u32,
@@ -95,11 +94,10 @@ impl Log {
                 mount_begin: (durable + 1).into(),
                 ..BatchHeader::default()
             },
-            fingerprints,
             batches_in_flight_max: options.batches_in_flight_max,
             batch_blocks_max,
             root_bytes_max: pieces as u64 * u64::from(batch_blocks_max - 1) * BLOCK_BYTES as u64,
-            slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES)),
+            slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES), fingerprints),
             streams: Streams::new(end.cursors, end.next_segment),
             open: [None, None],
             open_tokens: Vec::new(),
@@ -276,7 +274,7 @@ impl Log {
             stream: stream as u8,
             ..self.header
         };
-        batch.seal(header, &self.fingerprints);
+        batch.seal(header);
         let state = &mut segments.all[segment as usize];
         state.written = block + blocks;
         state.in_flight += 1;

@@ -1,6 +1,7 @@
 //! What the newest writes of each placement group were, for members to compare.
 
 use crate::batch::RecordView;
+use crate::cache::bring;
 use crate::layout::{RecordKind, RootEntry, RootGroup, RootHeld};
 use base::hash::{Map, Set};
 use base::{Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
@@ -399,6 +400,13 @@ impl PgLogs {
             *bytes_max -= if stays { 0 } else { log.bytes_max(entries_max) };
             stays
         });
+    }
+
+    /// Brings what [`Self::push`] needs of the logs of these groups into the processor's cache.
+    pub(crate) fn bring(&self, groups: impl Iterator<Item = PgId> + Clone) {
+        let logs = groups.filter_map(|pg| self.groups.get(&pg));
+        // Of one that is full the newest and the oldest lie beside each other, and the next one comes in the oldest one's place.
+        bring(logs.filter_map(|log| log.entries.front()), |entry| (entry.sequence, entry.origin));
     }
 
     /// What an object is called now that a record names: since that was written, its group may have been split, and the

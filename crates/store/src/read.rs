@@ -52,6 +52,11 @@ impl Store {
         }
     }
 
+    /// Brings what is kept of blocks into the processor's cache, before they are looked up one after the other.
+    pub fn bring(&self, blocks: impl Iterator<Item = (ObjectKey, u16)>) {
+        self.contents.index.bring(blocks);
+    }
+
     /// Keeps what lies at a location from being overwritten while it is read.
     pub fn pin(&mut self, location: Location) {
         self.contents.segments.at(location.0).pins += 1;

@@ -1,7 +1,7 @@
 //! The memory of batches, lent again when nobody holds it any more.
 
 use crate::batch::OpenBatch;
-use base::Buffer;
+use base::{Buffer, Fingerprints};
 
 #[derive(Debug)]
 struct Slot {
@@ -15,14 +15,15 @@ struct Slot {
 pub(crate) struct Slots {
     all: Vec<Slot>,
     bytes_each: usize,
+    fingerprints: Fingerprints,
     /// What a slot holds while its memory is being filled elsewhere.
     stand_in: Buffer,
 }
 
 impl Slots {
-    pub(crate) fn new(count: usize, bytes_each: usize) -> Slots {
+    pub(crate) fn new(count: usize, bytes_each: usize, fingerprints: Fingerprints) -> Slots {
         let all = (0..count).map(|_| Slot { buffer: None, is_used: false }).collect();
-        Slots { all, bytes_each, stand_in: Buffer::new(1) }
+        Slots { all, bytes_each, fingerprints, stand_in: Buffer::new(1) }
     }
 
     pub(crate) fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
@@ -39,7 +40,7 @@ impl Slots {
         // The slot keeps an empty stand-in while the batch is filled, so that the batch is its only holder.
         let buffer = slot.buffer.replace(self.stand_in.clone());
         let buffer = buffer.unwrap_or_else(|| Buffer::new(self.bytes_each));
-        Some(OpenBatch::new(index as u32, buffer))
+        Some(OpenBatch::new(index as u32, buffer, self.fingerprints.begin()))
     }
 
     /// Takes back a batch that was not needed.
@@ -66,9 +67,13 @@ impl Slots {
 mod tests {
     use super::*;
 
+    fn slots(count: usize) -> Slots {
+        Slots::new(count, 8192, Fingerprints::new(&[0; 16]))
+    }
+
     #[test]
     fn memory_is_lent_once_and_again_when_the_batch_is_on_the_drive_and_nobody_else_holds_it() {
-        let mut slots = Slots::new(2, 8192);
+        let mut slots = slots(2);
         let (first, second) = (slots.take().unwrap(), slots.take().unwrap());
         assert_eq!((first.slot, second.slot, first.buffer.size()), (0, 1, 8192));
         assert!(slots.take().is_none());
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn who_registers_the_memory_gets_all_of_it() {
-        let mut slots = Slots::new(3, 8192);
+        let mut slots = slots(3);
         assert_eq!(slots.buffers_mut().map(|buffer| buffer.size()).collect::<Vec<_>>(), [8192; 3]);
         assert_eq!(std::iter::from_fn(|| slots.take()).count(), 3);
     }

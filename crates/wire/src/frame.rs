@@ -55,16 +55,36 @@ pub(crate) struct Frame<'a> {
     rest: &'a [u8],
 }
 
+#[inline(always)]
+fn prefix_of(header: &HeaderBytes) -> &Prefix {
+    Prefix::ref_from_prefix(header).expect("a header is longer than its prefix").0
+}
+
 impl<'a> Frame<'a> {
     #[inline(always)]
     pub fn open(bytes: &'a [u8]) -> Result<Frame<'a>, Stop> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(None)?;
-        let (prefix, _) = Prefix::ref_from_prefix(header).expect("a header is longer than its prefix");
+        let prefix = prefix_of(header);
         if prefix.header_crc32c.get() != base::crc32c(&header[size_of::<U32>()..]) {
             return Err(WireError::HeaderChecksum.into());
         }
         let kind = Kind::from_number(prefix.kind).ok_or(WireError::Kind(prefix.kind))?;
         Ok(Frame { kind, body_bytes: prefix.body_bytes.get() as usize, header, rest })
+    }
+
+    /// A frame whose header may be damaged.
+    #[inline(always)]
+    pub fn unverified(bytes: &'a [u8]) -> Option<Frame<'a>> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let prefix = prefix_of(header);
+        let kind = Kind::from_number(prefix.kind)?;
+        Some(Frame { kind, body_bytes: prefix.body_bytes.get() as usize, header, rest })
+    }
+
+    /// What follows it, if that has come.
+    #[inline(always)]
+    pub fn behind(&self) -> Option<&'a [u8]> {
+        self.rest.get(self.body_bytes..)
     }
 
     pub fn wrong(&self, Impossible(field, value): Impossible) -> Stop {

@@ -36,6 +36,19 @@ pub struct Turns {
     /// The volume's size
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     volume_size: ByteSize,
+
+    /// Measure only the cases whose names begin so, as "randwrite" or "write 256KiB"
+    #[arg(long, value_name = "CASE", default_value = "", value_parser = parse_case)]
+    only: String,
+}
+
+/// The begin of a case's name.
+fn parse_case(text: &str) -> Result<String, String> {
+    let names: Vec<String> = cases().iter().map(Trial::name).collect();
+    if names.iter().any(|name| name.starts_with(text)) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("there is no such case; these are there: {}", names.join(", ")))
 }
 
 /// How two builds are compared.
@@ -104,7 +117,9 @@ fn cases() -> Vec<Trial> {
 
 impl Summary {
     fn new(turns: &Turns, variants: [&'static str; 2]) -> Summary {
-        Summary { volume_bytes: turns.volume_size.0, variants, cases: cases() }
+        let mut cases = cases();
+        cases.retain(|case| case.name().starts_with(&turns.only));
+        Summary { volume_bytes: turns.volume_size.0, variants, cases }
     }
 
     /// Measures so many rounds more.

@@ -153,6 +153,14 @@ impl Reads {
     }
 }
 
+/// Brings what the next reads among a client's messages look up into the processor's cache, all but the first, which does so
+/// itself. Answers for how many messages that is enough.
+pub(crate) fn bring_ahead(cx: &Context<'_, impl Io>, bytes: &[u8]) -> usize {
+    const AHEAD: usize = 16;
+    cx.disk.store.bring(Request::reads_ahead(bytes).take(AHEAD).skip(1).flatten());
+    AHEAD
+}
+
 /// Whether something is under way on these blocks, or waits there.
 fn has_conflict(cx: &Context<'_, impl Io>, group: u32, range: &BlockRange) -> bool {
     !cx.breaks(Sabotage::ReadUncommitted) && cx.must_wait(group, range)

@@ -258,13 +258,14 @@ fn next_header() -> BatchHeader {
 /// Writes a batch with so many data blocks.
 fn put(drive: &mut Memory, (segment, block): (u32, u32), header: BatchHeader, data_blocks: u16) {
     let count = usize::from(data_blocks);
-    let mut batch = OpenBatch::new(0, Buffer::new((1 + count) * BLOCK_BYTES));
+    let fingerprint = Fingerprints::new(&SECRET).begin();
+    let mut batch = OpenBatch::new(0, Buffer::new((1 + count) * BLOCK_BYTES), fingerprint);
     if count > 0 {
         let record = Record::new(RecordKind::Write, ObjectKey::default(), 0, data_blocks);
         let record = Record { sequence: 1u64.into(), ..record };
         batch.push(&record, [&vec![U32::ZERO; count][..]], &vec![1; count * BLOCK_BYTES]);
     }
-    batch.seal(header, &Fingerprints::new(&SECRET));
+    batch.seal(header);
     let offset = u64::from(location(segment, block)) * BLOCK_BYTES as u64;
     drive.write(offset, batch.buffer.bytes()).unwrap();
 }

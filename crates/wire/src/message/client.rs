@@ -82,6 +82,17 @@ impl Request {
         Ok(())
     }
 
+    /// Of each message at the front of `bytes` the first block that it asks for, if it is a read. That is a hint of what is about
+    /// to be looked up, and no more: nobody looks at checksums.
+    pub fn reads_ahead(mut bytes: &[u8]) -> impl Iterator<Item = Option<(ObjectKey, u16)>> {
+        std::iter::from_fn(move || {
+            let frame = Frame::unverified(bytes)?;
+            bytes = frame.behind().unwrap_or_default();
+            let request = if frame.kind == Kind::Read { frame.fields::<Request>().ok() } else { None };
+            Some(request.map(|request| (request.key, request.blocks().0)))
+        })
+    }
+
     /// A write: what it says of an earlier attempt, if there was one, stands before its checksums and data.
     #[inline(always)]
     pub(super) fn parse_write<'a>(frame: &Frame<'a>) -> Result<WithData<'a, Request>, Stop> {

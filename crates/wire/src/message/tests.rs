@@ -58,6 +58,26 @@ fn a_request_beyond_its_object_or_a_message_is_refused() {
 }
 
 #[test]
+fn what_reads_among_messages_are_about_is_told_before_they_are_verified() {
+    let read = |first_block: u32| {
+        Request { offset: first_block * 4096 + 7, length: 4096, ..REQUEST }.encode(Kind::Read).to_vec()
+    };
+    let write = [&REQUEST.encode(Kind::Write)[..], &[0; 2 * (4096 + 4)]].concat();
+    let mut garbled = read(5);
+    garbled[0] ^= 1;
+    let mut impossible = read(0);
+    impossible[36..40].copy_from_slice(&u32::MAX.to_le_bytes());
+    let bytes = [&read(3)[..], &write, &garbled, &impossible, &read(7)].concat();
+    let told = |bytes: &[u8]| Request::reads_ahead(bytes).collect::<Vec<_>>();
+    assert_eq!(told(&bytes), [Some((KEY, 3)), None, Some((KEY, 5)), None, Some((KEY, 7))]);
+    // Nothing is behind what has not come, or is no message.
+    assert_eq!(told(&bytes[..bytes.len() - 1]), told(&bytes)[..4]);
+    assert_eq!(told(&bytes[..64 + write.len() - 1]), [Some((KEY, 3)), None]);
+    let unknown = [&read(3)[..], &[0xff; 64], &read(7)].concat();
+    assert_eq!(told(&unknown), [Some((KEY, 3))]);
+}
+
+#[test]
 fn what_was_sent_before_says_since_when_and_nothing_else_can() {
     let since = Some(Sequence(0x0102_0304_0506_0708));
     let again = Request { since, ..REQUEST };
