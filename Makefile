@@ -123,14 +123,14 @@ bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (a
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/millpond-bench large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
 
-# BASE=COMMIT is built apart, in target/base. JSON=FILE also writes the figures to FILE.
+# BASE=COMMIT is built apart, in target/base. JSON=FILE also writes the figures to FILE. ONLY="write 256KiB" measures that alone.
 bench-against: deps ## measure another commit's build and this one in turns (as root: it makes loop devices)
 	@test -n "$(BASE)" || { echo "say which commit to compare with: make bench-against BASE=COMMIT" >&2; exit 1; }
 	rm -rf target/base-source && git worktree prune && git worktree add --detach target/base-source $(BASE)
 	cd target/base-source && CARGO_TARGET_DIR=../base $(CARGO) build --release --locked --package millpond
 	git worktree remove --force target/base-source
 	$(CARGO) build --release --locked --package millpond --package lab
-	./target/release/millpond-bench against target/base/release/millpond --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+	./target/release/millpond-bench against target/base/release/millpond --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON)) $(if $(ONLY),--only "$(ONLY)")
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -7,7 +7,7 @@
 //! writes the data cannot know which was drawn. It costs as little as a checksum.
 
 use crate::checksum::keyed_hash;
-use crc_fast::{CrcParams, Digest, checksum_with_params};
+use crc_fast::{CrcParams, Digest};
 
 /// Makes fingerprints under one secret.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,9 @@ impl Fingerprints {
     /// The fingerprint of these bytes.
     #[must_use]
     pub fn of(&self, bytes: &[u8]) -> u64 {
-        checksum_with_params(self.params, bytes)
+        let mut fingerprint = self.begin();
+        fingerprint.add(bytes);
+        fingerprint.value()
     }
 
     /// That of data that comes in parts: none so far.

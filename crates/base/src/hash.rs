@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A hash map whose iteration order depends on nothing but its history. Keys are ids that this cluster
-/// handed out or that were bounded before, so a peer cannot choose them to collide at will.
+/// A hash map whose iteration order depends on nothing but its history. What is in it has ids that this cluster handed out or
+/// that were bounded before, so a peer cannot choose them to collide at will; asking for others costs little.
 pub type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<IdHasher>>;
 /// The set that goes with [`Map`].
 pub type Set<K> = std::collections::HashSet<K, BuildHasherDefault<IdHasher>>;

@@ -402,22 +402,17 @@ fn handle_messages(
     let mut was_in_the_way = is_in_the_way(cx, link);
     let unread_bytes = cx.unread_bytes(link);
     let is_behind = inquiries::is_behind(cx.links, link, unread_bytes);
-    let (mut consumed, mut work, mut ahead) = (0, 0, 0);
+    let (mut consumed, mut work, mut done) = (0, 0, 0usize);
     loop {
         if work >= queue::WORK_MAX {
             let is_stalled = consumed < bytes.len();
             cx.turn.goes_on |= is_stalled;
             return Ok(Progress { consumed, is_stalled });
         }
-        if matches!(cx.links.get(link), Some(Peer::Client(_))) {
-            if !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link)) {
-                cx.links.tenants.note_held_back(link, cx.now);
-                return Ok(Progress { consumed, is_stalled: true });
-            }
-            if ahead == 0 {
-                ahead = read::bring_ahead(cx, &bytes[consumed..]);
-            }
-            ahead -= 1;
+        let is_client = matches!(cx.links.get(link), Some(Peer::Client(_)));
+        if is_client && !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link)) {
+            cx.links.tenants.note_held_back(link, cx.now);
+            return Ok(Progress { consumed, is_stalled: true });
         }
         let Some((message, size)) = wire::parse(&bytes[consumed..])? else {
             return Ok(Progress { consumed, is_stalled: false });
@@ -449,6 +444,11 @@ fn handle_messages(
             Handled::Done => {}
         }
         consumed += size;
+        // Not before the first: one that waits is presented again and again.
+        if is_client && done.is_multiple_of(read::AHEAD) {
+            read::bring_ahead(cx, &bytes[consumed..]);
+        }
+        done += 1;
     }
 }
 

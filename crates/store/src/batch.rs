@@ -18,8 +18,9 @@ pub(crate) struct OpenBatch {
     fingerprinted: usize,
 }
 
-/// Data of more than so many bytes is copied in parts of that size, and the fingerprint taken of each when it has come into the
-/// processor's first cache anyway. Of less it is cheaper to take it of all together.
+/// Data of more than so many bytes is copied in parts of that size, of each of which the fingerprint is taken before: so it comes
+/// into the processor's first cache once for both. (What was copied to is not there yet.) Of less data it is cheaper to take the
+/// fingerprint of much together.
 const PART_BYTES: usize = 16 << 10;
 
 impl OpenBatch {
@@ -116,7 +117,7 @@ pub(crate) fn header_of(block: &[u8], secret: &Secret) -> Option<BatchHeader> {
     (is_ours && header.crc32c.get() == base::crc32c(&block[4..BLOCK_BYTES])).then_some(header)
 }
 
-/// The header of a block that was verified, or sealed here: nothing of it is looked at again.
+/// The header of a block that was verified.
 pub(crate) fn known_header(block: &[u8]) -> BatchHeader {
     BatchHeader::read_from_prefix(block).expect("a block is larger than a header").0
 }

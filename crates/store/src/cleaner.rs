@@ -358,14 +358,16 @@ impl Cleaner {
     ) {
         let mut runs = std::mem::take(&mut self.scratch_runs);
         runs.clear();
-        let here = |view: &RecordView<'_>| {
+        let is_here = |view: &RecordView<'_>| {
             let end = view.data_index + view.kind.data_blocks(view.record.block_count.get());
-            view.data_index < done + count && end > done
+            view.kind.has_blocks() && view.data_index < done + count && end > done
         };
-        let views = records(header_block, header).filter(|view| view.kind.has_blocks());
-        contents.index.bring(views.clone().filter(here).map(|view| view.begin()));
+        let views = records(header_block, header).filter(is_here);
+        // As far as objects are called what they were.
+        contents.index.bring(views.clone().map(|view| view.begin()));
         for view in views {
             let key = contents.logs.home(view.record.key());
+            let Some(object) = contents.index.get(&key) else { continue };
             for number in 0..view.record.block_count.get() {
                 let data_index = view.data_index + u32::from(number);
                 if data_index < done || data_index >= done + count {
@@ -373,7 +375,7 @@ impl Cleaner {
                 }
                 let here = location + (data_index - done);
                 let block = view.record.first_block.get() + number;
-                if contents.index.entry(&key, block).is_none_or(|entry| entry.location != here) {
+                if object.get(block).is_none_or(|entry| entry.location != here) {
                     continue;
                 }
                 let bytes = &data[(data_index - done) as usize * BLOCK_BYTES..][..BLOCK_BYTES];

@@ -31,11 +31,14 @@ impl Contents {
         self.logs.groups.contains_key(&child) || self.index.object_count(child) > 0
     }
 
-    /// Brings what [`Self::apply`] needs of these records into the processor's cache, as far as they are called what they were.
+    /// Brings what [`Self::apply`] needs of such records as there are many of into the processor's cache, as far as objects are
+    /// called what they were.
     pub(crate) fn bring<'a>(&self, views: impl Iterator<Item = RecordView<'a>> + Clone) {
-        let with_blocks = views.clone().filter(|view| view.kind.has_blocks());
-        self.index.bring(with_blocks.map(|view| view.begin()));
-        self.logs.bring(views.filter(|view| view.kind == RecordKind::Write).map(|view| view.record.key().pg));
+        let is_about_blocks = |kind: RecordKind| kind.has_blocks() || kind == RecordKind::Zero;
+        let blocks = views.clone().filter(|view| is_about_blocks(view.kind));
+        self.index.bring(blocks.map(|view| view.begin()));
+        let is_logged = |kind| matches!(kind, RecordKind::Write | RecordKind::Zero | RecordKind::Entry);
+        self.logs.bring(views.filter(|view| is_logged(view.kind)).map(|view| view.record.key().pg));
     }
 
     /// Takes in a durable record. The same code runs when a batch becomes durable and when a start replays it, so both

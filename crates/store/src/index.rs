@@ -227,7 +227,12 @@ impl ObjectIndex {
         let slots = <[Slot]>::ref_from_bytes(slots).ok()?;
         let bits = header.bits.map(|word| word.get());
         let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
-        if count as usize != slots.len() || header.shift >= 64 || header.reserved != [0; 7] {
+        // An object without blocks has no page.
+        if slots.is_empty()
+            || count as usize != slots.len()
+            || header.shift >= 64
+            || header.reserved != [0; 7]
+        {
             return None;
         }
         Some(ObjectIndex {
@@ -281,11 +286,7 @@ impl Index {
     /// Brings what is kept of blocks into the processor's cache: see [`bring`].
     pub(crate) fn bring(&self, blocks: impl Iterator<Item = (ObjectKey, u16)>) {
         let slot = |(key, block): (ObjectKey, u16)| self.get(&key)?.slot(block);
-        bring(blocks.filter_map(slot), |slot| slot.location);
-    }
-
-    pub(crate) fn entry(&self, key: &ObjectKey, block: u16) -> Option<Entry> {
-        self.get(key)?.get(block)
+        bring(blocks.filter_map(slot));
     }
 
     /// Changes an object, which may be a new one. It has a block then.
@@ -396,13 +397,27 @@ impl Index {
     }
 }
 
+/// Of one block at a time.
 #[cfg(test)]
 impl Index {
-    /// As [`ObjectIndex::set`], of an object.
+    pub(crate) fn entry(&self, key: &ObjectKey, block: u16) -> Option<Entry> {
+        self.get(key)?.get(block)
+    }
+
     pub(crate) fn set(&mut self, key: ObjectKey, block: u16, entry: Entry, at: Sequence) -> Option<Entry> {
         let mut old = None;
         self.change(key, |object| old = object.set(block, entry, at));
         old
+    }
+
+    fn mend(&mut self, key: ObjectKey, block: u16, entry: Entry, at: Sequence) -> Option<Entry> {
+        let mut old = None;
+        self.change(key, |object| old = object.mend(block, entry, at));
+        old
+    }
+
+    fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
+        self.get_mut(key).is_some_and(|object| object.move_to(block, from, location))
     }
 }
 
@@ -410,18 +425,6 @@ impl Index {
 mod tests {
     use super::*;
     use base::History;
-
-    impl Index {
-        fn mend(&mut self, key: ObjectKey, block: u16, entry: Entry, at: Sequence) -> Option<Entry> {
-            let mut old = None;
-            self.change(key, |object| old = object.mend(block, entry, at));
-            old
-        }
-
-        fn move_to(&mut self, key: &ObjectKey, block: u16, from: Entry, location: u32) -> bool {
-            self.get_mut(key).is_some_and(|object| object.move_to(block, from, location))
-        }
-    }
 
     fn entry(number: u32) -> Entry {
         Entry { location: number, crc32c: !number }

@@ -13,6 +13,7 @@
 //!
 //! - [`layout`]: the bytes on the drive, drawn in `docs/formats/`; `superblock` and `batch` read and write them.
 //! - `contents`: what is durable: `index`, `pg_log`, `segments`. A durable record changes it in `apply`, and nothing else.
+//!   `cache`: how what that needs comes into the processor's cache.
 //! - `log`: the log's end, with the memory of its batches (`slots`), their places (`streams`), and what is on its way to the
 //!   drive (`in_flight`). `space`: who is refused how early.
 //! - `checkpoint`: how a start is spared the whole log. `cleaner`: how space is won back.

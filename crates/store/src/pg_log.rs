@@ -403,10 +403,10 @@ impl PgLogs {
     }
 
     /// Brings what [`Self::push`] needs of the logs of these groups into the processor's cache.
-    pub(crate) fn bring(&self, groups: impl Iterator<Item = PgId> + Clone) {
+    pub(crate) fn bring(&self, groups: impl Iterator<Item = PgId>) {
         let logs = groups.filter_map(|pg| self.groups.get(&pg));
-        // Of one that is full the newest and the oldest lie beside each other, and the next one comes in the oldest one's place.
-        bring(logs.filter_map(|log| log.entries.front()), |entry| (entry.sequence, entry.origin));
+        // The next one comes beside the newest, or into the place of the oldest.
+        bring(logs.flat_map(|log| [log.entries.back(), log.entries.front()]).flatten());
     }
 
     /// What an object is called now that a record names: since that was written, its group may have been split, and the

@@ -21,6 +21,7 @@ impl Store {
         checksums: &[U32],
         data: &[u8],
     ) -> Result<Staged, StageError> {
+        assert!(record.block_count > 0, "a write is of some blocks");
         assert_eq!(data.len(), usize::from(record.block_count) * BLOCK_BYTES, "data is whole blocks");
         assert_eq!(checksums.len(), usize::from(record.block_count), "a checksum for each block");
         self.check_space(record)?;
@@ -64,6 +65,7 @@ impl Store {
         data: &[u8],
     ) -> Result<(), StageError> {
         let count = usize::from(record.block_count);
+        assert!(count > 0, "a push is of some blocks");
         assert_eq!(data.len(), count * BLOCK_BYTES, "data is whole blocks");
         assert_eq!(words.len(), RecordKind::Push.tail_words(record.block_count), "so many words a block");
         assert_eq!(record.sequence, Sequence(0), "what is pushed has no place in the order");

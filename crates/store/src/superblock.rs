@@ -118,10 +118,15 @@ pub(crate) fn fault(superblock: &Superblock, options: &Options) -> Option<&'stat
         Some(_) => segment_bytes > 0 && segment_bytes.is_multiple_of(BLOCK_BYTES as u64),
     };
     let device_bytes = SEGMENTS_OFFSET + SEGMENTS_MIN * segment_bytes..=DEVICE_BYTES_MAX;
+    let segments_bytes = superblock.device_bytes.get().saturating_sub(SEGMENTS_OFFSET);
+    let segment_count = segments_bytes.checked_div(segment_bytes).unwrap_or_default();
+    // What lies behind the last block has a number too.
+    let has_numbers = SEGMENTS_OFFSET + segment_count * segment_bytes < DEVICE_BYTES_MAX;
     let counts = [superblock.mount, superblock.sequence, superblock.covers, superblock.mount_begin];
     let checks = [
         (has_segments, "the size of segments in the superblock"),
         (device_bytes.contains(&superblock.device_bytes.get()), "the size of the drive in the superblock"),
+        (has_numbers, "the size of segments and of the drive in the superblock"),
         (counts.iter().all(|count| count.get() <= COUNT_MAX), "a count in the superblock"),
         (superblock.root_pieces.get() as usize <= ROOT_PIECES_MAX, "the number of pieces in the superblock"),
         // What a checkpoint covers is overwritten.
@@ -270,10 +275,17 @@ mod tests {
             assert_eq!(is_right(&laid_out, Some(4096)), is, "{segment_bytes}");
         }
         let least = SEGMENTS_OFFSET + 16 * (4 << 20);
-        for (bytes, is) in
-            [(least - 1, false), (least, true), (DEVICE_BYTES_MAX, true), (DEVICE_BYTES_MAX + 1, false)]
-        {
+        // The block behind the last segment has to have a number.
+        let whole = [(DEVICE_BYTES_MAX - 1, true), (DEVICE_BYTES_MAX, false), (u64::MAX, false)];
+        for (bytes, is) in [(least - 1, false), (least, true)].into_iter().chain(whole) {
             assert_eq!(is_right(&|superblock| superblock.device_bytes = bytes.into(), None), is, "{bytes}");
+        }
+        for (bytes, is) in [(DEVICE_BYTES_MAX, true), (DEVICE_BYTES_MAX + 1, false)] {
+            let laid_out = |superblock: &mut Superblock| {
+                superblock.segment_bytes = (64 << 20).into();
+                superblock.device_bytes = bytes.into();
+            };
+            assert_eq!(is_right(&laid_out, None), is, "{bytes}");
         }
         for (count, is) in [(COUNT_MAX, true), (COUNT_MAX + 1, false)] {
             assert_eq!(is_right(&|superblock| superblock.mount = count.into(), None), is);

@@ -154,7 +154,6 @@ pub(super) fn page(input: &[u8], seen: &mut Outcomes) {
     assert_eq!(block_count.is_none(), fault.is_some(), "{fault:?}");
     match block_count {
         None => seen.note("refused", fault.unwrap_or_default()),
-        Some(0) => seen.note("page", "of no block"),
         Some(count) if usize::from(count) == BLOCKS => seen.note("page", "of all blocks"),
         Some(_) => seen.note("page", "of some blocks"),
     }
@@ -168,6 +167,7 @@ fn slot_count(header: &PageHeader) -> usize {
 fn fault_of(page: &[u8]) -> Option<&'static str> {
     let Ok((header, slots)) = PageHeader::ref_from_prefix(page) else { return Some("cut off") };
     let checks = [
+        (slot_count(header) > 0, "no block"),
         (slots.len() == SLOT_BYTES * slot_count(header), "size"),
         (u32::from(header.shift) < u64::BITS, "shift"),
         (header.reserved == [0; 7], "reserved"),
@@ -220,8 +220,8 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn expected_of_pages() -> Vec<Outcome> {
-    let pages = ["of no block", "of some blocks", "of all blocks"].map(|which| ("page", which));
-    let refused = ["cut off", "size", "shift", "reserved"].map(|why| ("refused", why));
+    let pages = ["of some blocks", "of all blocks"].map(|which| ("page", which));
+    let refused = ["cut off", "no block", "size", "shift", "reserved"].map(|why| ("refused", why));
     let changes = ["of a block that was there", "of a new block"].map(|which| ("change", which));
     let told = ["exactly", "about"].map(|how| ("told", how));
     pages.into_iter().chain(refused).chain(changes).chain(told).collect()

@@ -181,6 +181,20 @@ mod tests {
     use crate::testbed::jobs::Sample;
 
     #[test]
+    fn cases_are_chosen_by_the_begin_of_their_names() {
+        let chosen = |only: &str| {
+            let only = parse_case(only).unwrap();
+            let turns = Turns { rounds: 1, runtime: Duration::ZERO, volume_size: ByteSize(1 << 30), only };
+            Summary::new(&turns, ["base", "this"]).cases.iter().map(Trial::name).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen("").len(), cases().len());
+        assert_eq!(chosen("write 256"), ["write 256KiB depth 8"]);
+        assert_eq!(chosen("randread"), ["randread 4KiB depth 64", "randread 4KiB depth 1"]);
+        let told = parse_case("4KiB").unwrap_err();
+        assert!(told.contains("randwrite 4KiB depth 1, read 256KiB"), "{told}");
+    }
+
+    #[test]
     fn what_is_surely_worse_or_better_is_called_so() {
         let mut cases = cases();
         let run = |variant: usize, _: &Trial, round: u32| {

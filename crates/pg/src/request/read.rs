@@ -153,12 +153,12 @@ impl Reads {
     }
 }
 
-/// Brings what the next reads among a client's messages look up into the processor's cache, all but the first, which does so
-/// itself. Answers for how many messages that is enough.
-pub(crate) fn bring_ahead(cx: &Context<'_, impl Io>, bytes: &[u8]) -> usize {
-    const AHEAD: usize = 16;
-    cx.disk.store.bring(Request::reads_ahead(bytes).take(AHEAD).skip(1).flatten());
-    AHEAD
+/// So many messages [`bring_ahead`] looks at.
+pub(crate) const AHEAD: usize = 16;
+
+/// Brings what reads among the next messages of a client look up into the processor's cache.
+pub(crate) fn bring_ahead(cx: &Context<'_, impl Io>, bytes: &[u8]) {
+    cx.disk.store.bring(Request::reads_ahead(bytes).take(AHEAD).flatten());
 }
 
 /// Whether something is under way on these blocks, or waits there.
