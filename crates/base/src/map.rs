@@ -101,7 +101,7 @@ pub struct PgConfig {
 }
 
 /// A volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// Its name, unique in the cluster.
     pub name: String,

@@ -120,7 +120,8 @@ mod tests {
     use std::net::SocketAddr;
     use std::ops::Range;
     use std::sync::Arc;
-    use store::{Device, DeviceError, Expected, Identity, Options, Store};
+    use store::testing::Memory;
+    use store::{Expected, Identity, Options, Store};
     use wire::{Hello, Kind, Request, Role, VERSIONS};
 
     const ME: OsdId = OsdId(0);
@@ -128,25 +129,6 @@ mod tests {
     const VOLUME: VolumeId = VolumeId(1);
     const CLIENT: ClientId = ClientId(9);
     const LINK: LinkId = LinkId(7);
-
-    struct Memory(Vec<u8>);
-
-    impl Device for Memory {
-        fn bytes(&self) -> u64 {
-            self.0.len() as u64
-        }
-        fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-            Ok(())
-        }
-        fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-            self.0[offset as usize..][..data.len()].copy_from_slice(data);
-            Ok(())
-        }
-        fn flush(&mut self) -> Result<(), DeviceError> {
-            Ok(())
-        }
-    }
 
     /// A drive on which everything succeeds, of which nothing is read, a network that leads nowhere, and who proposes what.
     #[derive(Default)]
@@ -212,8 +194,7 @@ mod tests {
                 pool: PG.pool,
                 bytes: 1 << 30,
                 generation: Generation(1),
-                removed: false,
-                cut: None,
+                ..VolumeInfo::default()
             };
             map.volumes.insert(VOLUME, volume);
             let osd = Osd::new(store, &OsdOptions::default());

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use store::testing::Memory;
 use wire::{
     Found, HeaderBytes, Kind, Lease, LogState, Message, Query, ReplicateAck, ReplicateRefused, Status,
     Version,
@@ -31,25 +32,6 @@ use zerocopy::little_endian::U32;
 pub(crate) const PG: PgId = PgId { pool: PoolId(1), index: 0 };
 pub(crate) const VOLUME: VolumeId = VolumeId(1);
 const SEGMENT_BYTES: u32 = 512 << 10;
-
-struct Memory(Vec<u8>);
-
-impl store::Device for Memory {
-    fn bytes(&self) -> u64 {
-        self.0.len() as u64
-    }
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), store::DeviceError> {
-        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-        Ok(())
-    }
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), store::DeviceError> {
-        self.0[offset as usize..][..data.len()].copy_from_slice(data);
-        Ok(())
-    }
-    fn flush(&mut self) -> Result<(), store::DeviceError> {
-        Ok(())
-    }
-}
 
 /// A drive on which everything succeeds but reads of its bad place, a network that leads nowhere, and a registry that
 /// agrees to everything.
@@ -577,8 +559,7 @@ pub(crate) fn map(groups: u32) -> ClusterMap {
         pool: PG.pool,
         bytes: 1 << 30,
         generation: Generation(1),
-        removed: false,
-        cut: None,
+        ..VolumeInfo::default()
     };
     map.volumes.insert(VOLUME, volume);
     map

@@ -1,10 +1,36 @@
-//! What is read of a drive, piece by piece: for whoever feeds it bytes that no program of ours wrote.
+//! For tests elsewhere: a drive in memory, and what is read of a drive, piece by piece, for whoever feeds it bytes that no
+//! program of ours wrote.
 
 use crate::batch::{Fault, fault, header_of, records};
+use crate::device::{Device, DeviceError};
 use crate::index::{Entry, ObjectIndex};
 use crate::layout::{BATCH_MAGIC, BatchHeader, RecordKind, Secret};
 use base::{BLOCK_BYTES, Sequence, crc32c};
 use std::mem::offset_of;
+
+/// A drive in memory, of as many bytes.
+#[derive(Clone, Debug)]
+pub struct Memory(pub Vec<u8>);
+
+impl Device for Memory {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.0[offset as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
 
 /// What a block is that may begin a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -61,24 +61,28 @@ fn prefix_of(header: &HeaderBytes) -> &Prefix {
 }
 
 impl<'a> Frame<'a> {
+    /// What a header says of its frame, whether it is damaged or not.
+    #[inline(always)]
+    fn of(header: &'a HeaderBytes, rest: &'a [u8]) -> Result<Frame<'a>, WireError> {
+        let prefix = prefix_of(header);
+        let kind = Kind::from_number(prefix.kind).ok_or(WireError::Kind(prefix.kind))?;
+        Ok(Frame { kind, body_bytes: prefix.body_bytes.get() as usize, header, rest })
+    }
+
     #[inline(always)]
     pub fn open(bytes: &'a [u8]) -> Result<Frame<'a>, Stop> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(None)?;
-        let prefix = prefix_of(header);
-        if prefix.header_crc32c.get() != base::crc32c(&header[size_of::<U32>()..]) {
+        if prefix_of(header).header_crc32c.get() != base::crc32c(&header[size_of::<U32>()..]) {
             return Err(WireError::HeaderChecksum.into());
         }
-        let kind = Kind::from_number(prefix.kind).ok_or(WireError::Kind(prefix.kind))?;
-        Ok(Frame { kind, body_bytes: prefix.body_bytes.get() as usize, header, rest })
+        Frame::of(header, rest).map_err(Some)
     }
 
     /// A frame whose header may be damaged.
     #[inline(always)]
     pub fn unverified(bytes: &'a [u8]) -> Option<Frame<'a>> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let prefix = prefix_of(header);
-        let kind = Kind::from_number(prefix.kind)?;
-        Some(Frame { kind, body_bytes: prefix.body_bytes.get() as usize, header, rest })
+        Frame::of(header, rest).ok()
     }
 
     /// What follows it, if that has come.

@@ -19,7 +19,7 @@ use store::layout::{
     BatchHeader, LogEnd, PageHeader, Piece, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootHeld,
     RootObject, SEGMENTS_OFFSET, SUPERBLOCK_OFFSETS, Secret, Superblock,
 };
-use store::testing::{BatchRead, read_batch, seal_batch};
+use store::testing::{BatchRead, Memory, read_batch, seal_batch};
 use store::{
     Action, Device, DeviceError, Expected, Identity, OpenError, Options, Role, StageError, Store, WriteRecord,
 };
@@ -187,30 +187,6 @@ pub(super) fn name_of(error: &OpenError) -> Outcome {
         OpenError::Device(_) => ("refused", "device"),
         OpenError::Damaged { what, .. } => ("damaged", *what),
         OpenError::Impossible { what, .. } => ("impossible", *what),
-    }
-}
-
-/// A drive in memory.
-#[derive(Clone)]
-struct Memory(Vec<u8>);
-
-impl Device for Memory {
-    fn bytes(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-        Ok(())
-    }
-
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.0[offset as usize..][..data.len()].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), DeviceError> {
-        Ok(())
     }
 }
 
