@@ -14,6 +14,12 @@ use cluster::Cluster;
 use health::view::{self, PoolView};
 use placement::{Candidate, PG_COUNT_MAX, recommended_pg_count};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long the manager may take to hear of a change.
+const TOLD_LIMIT: Duration = Duration::from_secs(3);
+/// How often it is asked meanwhile.
+const TOLD_PAUSE: Duration = Duration::from_millis(20);
 
 /// What can be done with pools.
 #[derive(Subcommand, Clone, Debug)]
@@ -126,6 +132,7 @@ pub fn run(command: &PoolCommand, directory: &Path) -> anyhow::Result<()> {
                     ..PoolInfo::default()
                 };
                 cluster.create_pool_by(&info).await?;
+                until_told(inquiry, |pools| pools.iter().any(|pool| pool.name == *name)).await;
                 find(cluster, inquiry, name).await
             })?;
             output::show(*json, &pool, || {
@@ -166,6 +173,7 @@ pub fn run(command: &PoolCommand, directory: &Path) -> anyhow::Result<()> {
             let pool = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
                 let pool = find(cluster, inquiry, name).await?;
                 cluster.remove_pool(name).await?;
+                until_told(inquiry, |pools| pools.iter().all(|told| told.pool != pool.pool)).await;
                 Ok(pool)
             })?;
             output::show(*json, &pool, || format!("pool {name} removed\n"))
@@ -182,6 +190,18 @@ fn pg_count_default(map: &ClusterMap, rule: &PlacementRule, size: u32) -> u32 {
 /// So many copies, in words.
 pub fn copies(size: u32) -> String {
     format!("{size} {}", if size == 1 { "copy (no redundancy)" } else { "copies" })
+}
+
+/// Waits until the manager, which tells how the cluster is, knows of a change: so whoever asks next finds it. Should that take long,
+/// the change is made nevertheless.
+async fn until_told(inquiry: &Inquiry, is_told: impl Fn(&[PoolView]) -> bool) {
+    let told = async {
+        while inquiry.pools().await.is_ok_and(|pools| !is_told(&pools)) {
+            tokio::time::sleep(TOLD_PAUSE).await;
+        }
+    };
+    // Time is up, or it is told.
+    let _ = tokio::time::timeout(TOLD_LIMIT, told).await;
 }
 
 /// A pool as it is in the registry now, with what the manager knows of its groups.

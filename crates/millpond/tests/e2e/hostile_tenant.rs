@@ -6,8 +6,8 @@
 //! the other, each verified, with a pause between them, so that it is always the same. Its slowest percent of operations may
 //! take twice as long beside the hostile neighbour as beside the honest one. What both cost the nodes is printed.
 //!
-//! `MILLPOND_HOSTILE_SECONDS` says for how long the hostile one tries; the honest one gets half of that. From
-//! [`LONG`] on they have thousands of connections, up to what one key may have.
+//! `MILLPOND_HOSTILE_SECONDS` says for how long the hostile one tries; the honest one gets half of that, and no more than
+//! [`HONEST_MAX`] in all. From [`LONG`] on they have thousands of connections, up to what one key may have.
 
 use crate::common::door::Door;
 use crate::common::nbd::NbdClient;
@@ -36,6 +36,8 @@ use wire::{Fence, Kind, Message, Request, Status};
 
 /// The hostile neighbour's time if nothing else is said, in seconds.
 const SECONDS: u64 = 20;
+/// The longest time of the honest neighbour: enough operations beside it to tell their slowest percent.
+const HONEST_MAX: Duration = Duration::from_secs(600);
 /// A try of so long is one that may take its time for everything.
 const LONG: Duration = Duration::from_secs(600);
 /// Threads of a neighbour.
@@ -728,6 +730,7 @@ fn who_does_what_he_can_with_the_key_of_one_pool_harms_no_other() {
     let mut acts: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut served, mut too_many) = (0, 0);
     let turns = (seconds / 60).max(2) as u32;
+    let honest_time = (time / 2).min(HONEST_MAX);
     let (stamps, mut took) = std::thread::scope(|scope| {
         // Also when something here panics: the scope waits for the client.
         let _at_the_end = OnDrop(|| enough.store(true, Ordering::Relaxed));
@@ -743,9 +746,9 @@ fn who_does_what_he_can_with_the_key_of_one_pool_harms_no_other() {
                 *sum += after - before;
             }
         };
-        measure(Phase::Alone, time / 10);
+        measure(Phase::Alone, time.min(HONEST_MAX) / 10);
         for _ in 0..turns {
-            for (now, lasts) in [(Phase::Honest, time / turns / 2), (Phase::Hostile, time / turns)] {
+            for (now, lasts) in [(Phase::Honest, honest_time / turns), (Phase::Hostile, time / turns)] {
                 let (ready, done) = (AtomicUsize::new(0), AtomicBool::new(false));
                 let part = connections / WORKERS;
                 std::thread::scope(|scope| {
