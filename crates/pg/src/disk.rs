@@ -547,6 +547,20 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_the_store_cannot_read_is_noted_and_room_is_made_elsewhere_a_moment_later() {
+        const OBJECTS: u32 = 24;
+        let mut alone = Alone::new();
+        alone.order(key(0), 0, 64, 0);
+        let place = alone.osd.shared.disk.location_of(key(0), 40);
+        alone.io.bad = place.map(|place| u64::from(place.0) * BLOCK_BYTES as u64);
+        // One fills half of a segment, and leaves no room in it for another. The oldest is cleaned first.
+        (1..OBJECTS).for_each(|object| alone.order(key(object), 0, 64, 0));
+        assert!(alone.osd.view().notes().any(|note| note == "a read of the drive failed: a bad place"));
+        assert!(alone.osd.store().statistics().cleaned_blocks > 0);
+        assert_eq!(alone.osd.shared.disk.location_of(key(0), 40), place);
+    }
+
+    #[test]
     fn what_the_store_reads_to_make_room_it_is_given() {
         const OBJECTS: u32 = 28;
         let mut alone = Alone::new();

@@ -25,6 +25,11 @@ pub(crate) const TOKEN_STORE_FLUSH: u64 = 2;
 pub(crate) const TOKEN_STORE_READ: u64 = 3;
 pub(crate) const TOKEN_PART: u64 = 4;
 
+/// Whether a drive operation reads, for whomever.
+pub(crate) fn reads(token: u64) -> bool {
+    reads_data(token) || token >> TOKEN_SHIFT == TOKEN_STORE_READ
+}
+
 /// Whether a drive operation reads data for somebody, and not for the store itself.
 #[doc(hidden)]
 #[must_use]

@@ -9,7 +9,7 @@ use crate::disk::Disk;
 use crate::epoch::{self, claim};
 use crate::group::Groups;
 use crate::heal::renewal;
-use crate::io::{Io, reads_data};
+use crate::io::{Io, reads, reads_data};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::links::access::Credential;
@@ -285,10 +285,12 @@ impl Osd {
         io: &mut impl Io,
     ) {
         let (router, mut cx) = self.at(now, io);
+        if let Err(error) = &result
+            && reads(token)
+        {
+            cx.note(format!("a read of the drive failed: {error}"));
+        }
         if reads_data(token) {
-            if let Err(error) = &result {
-                cx.note(format!("a read of the drive failed: {error}"));
-            }
             router.part_was_read(&mut cx, token, buffer.clone().filter(|_| result.is_ok()));
             router.settle(&mut cx);
         } else {

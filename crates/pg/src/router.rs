@@ -488,6 +488,7 @@ impl Router {
 
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
+        cx.disk.store.retry_reads();
         if cx.is_leaving() {
             // The others are to notice that soon.
             return leave(cx);

@@ -1,11 +1,11 @@
-//! A store on a sound simulated drive, driven to rest after every turn: for measurements and for
-//! damage that is placed by hand.
+//! A store on a simulated drive that is sound unless it is told otherwise, driven to rest after every turn: for measurements
+//! and for damage that is placed by hand.
 
-use crate::drive::SimDrive;
+use crate::drive::{Completion, SimDrive};
 use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
 use store::{
-    Action, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError, Staged, Store,
-    WriteRecord,
+    Action, DeviceError, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError, Staged,
+    Store, WriteRecord,
 };
 use zerocopy::little_endian::U32;
 
@@ -47,6 +47,8 @@ pub struct Machine {
     pub drive: SimDrive,
     /// The store.
     pub store: Store,
+    /// Whether the drive fails all that the store reads.
+    pub fails_reads: bool,
     options: Options,
     next_token: u64,
     next_durable: u64,
@@ -105,6 +107,7 @@ impl Machine {
             Ok(store) => Ok(Machine {
                 drive,
                 store,
+                fails_reads: false,
                 options: options.clone(),
                 next_token: 1,
                 next_durable: 1,
@@ -242,16 +245,24 @@ impl Machine {
         self.store.flush(&mut actions);
         self.perform(&mut actions);
         let Some(completion) = self.drive.complete_any() else { return false };
-        completion.tell(&mut self.store, Ok(()), &mut actions);
-        self.perform(&mut actions);
+        self.tell(completion, &mut actions);
         true
     }
 
-    /// Ends the turn, and completes everything until nothing is left to do.
+    /// Tells the store how an operation of the drive ended, and does what it wants then.
+    fn tell(&mut self, completion: Completion, actions: &mut Vec<Action>) {
+        let fails = self.fails_reads && matches!(completion, Completion::Read(..));
+        let result = if fails { Err(DeviceError("it cannot be read".to_owned())) } else { Ok(()) };
+        completion.tell(&mut self.store, result, actions);
+        self.perform(actions);
+    }
+
+    /// A moment passes. Ends the turn, and completes everything until nothing is left to do.
     ///
     /// # Panics
     /// If the store does not come to rest, or reports out of order.
     pub fn settle(&mut self) {
+        self.store.retry_reads();
         let mut actions = Vec::new();
         for _ in 0..ROUNDS_MAX {
             self.store.flush(&mut actions);
@@ -260,8 +271,7 @@ impl Machine {
                 return;
             }
             while let Some(completion) = self.drive.complete_any() {
-                completion.tell(&mut self.store, Ok(()), &mut actions);
-                self.perform(&mut actions);
+                self.tell(completion, &mut actions);
             }
         }
         panic!("the store does not come to rest: {:?}", self.store.statistics());

@@ -14,7 +14,7 @@ use store::layout::{
     BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
     Superblock,
 };
-use store::{Device, Expected, OpenError, Options, RecordKind, Secret, Store};
+use store::{Device, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
@@ -394,6 +394,40 @@ fn each_rotten_block_that_cleaning_moves_is_counted_once() {
     }
     assert!(moves >= 30, "cleaning moved {moves} blocks: {:?}", machine.store.statistics());
     assert_eq!(machine.store.statistics().damaged_blocks, moves);
+}
+
+#[test]
+fn a_drive_that_failed_all_reads_for_a_while_is_cleaned_again_when_it_gives_what_it_has() {
+    let mut machine = machine(20);
+    let mut random = Random::new(5);
+    // Most of what there is room for, so that space must be won back.
+    let mut overwrite = |machine: &mut Machine, write: u32| {
+        let mut data = [0; BLOCK_BYTES];
+        data[..4].copy_from_slice(&write.to_le_bytes());
+        let written = machine.write(1, random.below(600) as u16, &data);
+        if write % 6 == 5 {
+            machine.settle();
+        }
+        written
+    };
+    for write in 0..6000 {
+        overwrite(&mut machine, write).unwrap();
+    }
+    assert!(machine.store.statistics().cleaned_blocks > 0);
+    // Whoever waits for room is told some time later that there is none.
+    machine.fails_reads = true;
+    let refusal = (0..20_000).find_map(|write| overwrite(&mut machine, write).err());
+    assert_eq!(refusal, Some(StageError::Full), "{:?}", machine.store.statistics());
+    assert!(machine.store.is_full());
+    machine.fails_reads = false;
+    // What it comes upon may be what was just set aside.
+    (0..4).for_each(|_| machine.settle());
+    assert!(!machine.store.is_full(), "{:?}", machine.store.statistics());
+    for write in 0..20_000 {
+        overwrite(&mut machine, write).unwrap();
+    }
+    assert_eq!(machine.store.statistics().damaged_blocks, 0);
+    machine.restart().store.verify().unwrap();
 }
 
 #[test]

@@ -143,7 +143,7 @@ pub struct Staged {
 /// Why something was not staged.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum StageError {
-    /// No space for this role, or none for one more object.
+    /// No space for this role, or none for one more object; or none can be made, as the drive fails to give what is to be moved.
     #[error("the OSD is full")]
     Full,
     /// No room right now: try again after the next `handle_*` call.

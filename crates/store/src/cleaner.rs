@@ -25,6 +25,9 @@ use zerocopy::little_endian::U32;
 const PIECE_BLOCKS: u32 = 64;
 /// The most blocks moved for a foreground that has gone quiet: 4 GiB.
 const IDLE_BUDGET_MAX: i64 = 1 << 20;
+/// After so many calls of [`Cleaner::retry_reads`] all segments that could not be read may be tried again; and who waits for
+/// room so long, while no segment can be read to its end, is told that there is none.
+const RETRIES_LONG: u32 = 256;
 
 /// What cleaning is at.
 #[derive(Debug, Default)]
@@ -36,6 +39,17 @@ pub(crate) struct Cleaner {
     header: Vec<u8>,
     /// Data blocks of that batch that were looked at; `None` while `position` is at a header.
     data_done: Option<u32>,
+    /// The piece at `position` could not be read, and is tried once more.
+    has_failed: bool,
+    /// The last read failed: the next one is issued behind [`Cleaner::retry_reads`], for a drive that fails all of them would
+    /// have all segments set aside at once.
+    is_paused: bool,
+    /// Something waits for room, and there is nothing to clean but what could not be read.
+    is_stuck: bool,
+    /// Calls of [`Cleaner::retry_reads`] since all that could not be read was given another try.
+    retries: u32,
+    /// Those that found something waiting for room while something could not be read, since a victim became free.
+    retries_blocked: u32,
     /// The victim is read; its relocations become durable with this batch.
     drained_with: Option<u64>,
     /// Clients' blocks that the pace is reckoned by already.
@@ -109,15 +123,18 @@ impl Cleaner {
         // What was live in the victim may have died meanwhile, and the segment been freed.
         let is_freed = |victim: u32| segments.all[victim as usize].state != SegmentState::Sealed;
         let is_of_use = |victim: u32| !is_freed(victim) && is_worth_the_last(victim, segments);
-        if self.victim.is_some_and(|victim| !is_of_use(victim)) {
+        if let Some(victim) = self.victim.filter(|victim| !is_of_use(*victim)) {
             self.victim = None;
             self.drained_with = None;
+            if is_freed(victim) {
+                self.retries_blocked = 0;
+            }
         }
         if self.victim.is_none() && segments.free_count() >= begins_below(segments) {
             self.foreground_seen = log.client_blocks;
             return;
         }
-        if log.open_cold().is_some() || !log.cold_may_go() {
+        if self.is_paused || log.open_cold().is_some() || !log.cold_may_go() {
             return;
         }
         let (victim, end) = loop {
@@ -158,10 +175,34 @@ impl Cleaner {
     /// Goes on with what was read of the victim.
     pub(crate) fn take_piece(&mut self, victim: u32, piece: Result<&[u8], DeviceError>, turn: &mut Turn<'_>) {
         match piece {
-            Ok(piece) => self.move_live(victim, piece, turn),
-            Err(_) => self.quarantine(victim, &mut turn.contents.segments),
+            Ok(piece) => {
+                self.has_failed = false;
+                self.move_live(victim, piece, turn);
+            }
+            Err(_) => self.piece_failed(victim, &mut turn.contents.segments),
         }
         turn.contents.segments.try_free(victim);
+    }
+
+    /// Some time has passed: reads that failed may be tried again. Somebody waits for a segment if `is_starving`.
+    pub(crate) fn retry_reads(&mut self, is_starving: bool, segments: &mut Segments) {
+        let is_stuck = std::mem::take(&mut self.is_stuck);
+        let is_paused = std::mem::take(&mut self.is_paused);
+        if !is_starving {
+            self.retries_blocked = 0;
+        } else if is_stuck || is_paused {
+            self.retries_blocked += 1;
+        }
+        self.retries += 1;
+        if is_stuck || self.retries >= RETRIES_LONG {
+            self.retries = 0;
+            segments.retry_unread();
+        }
+    }
+
+    /// Whether somebody has waited for room for long, and of nothing that would make some all could be read.
+    pub(crate) fn is_blocked(&self, log: &Log) -> bool {
+        log.is_starving && self.retries_blocked >= RETRIES_LONG
     }
 
     /// A little more is moved than the foreground writes, the more so the fewer segments are free.
@@ -236,6 +277,9 @@ impl Cleaner {
                 *best_of_its_kind = Some((score, index as u32));
             }
         }
+        // A checkpoint may make room yet.
+        let is_left_to_checkpoint = waiting_for_checkpoint > 0 || best_with_pages.is_some();
+        self.is_stuck = is_starving && best.is_none() && !is_left_to_checkpoint;
         if waiting_for_checkpoint > segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
             checkpoint.want();
             self.idle_budget -= i64::from(PIECE_BLOCKS);
@@ -258,24 +302,33 @@ impl Cleaner {
         self.victim = Some(victim);
         self.position = 0;
         self.data_done = None;
+        self.has_failed = false;
         self.drained_with = None;
         true
     }
 
-    /// Everything that could be moved was. What is left could not be read.
+    /// Everything that could be moved was. What is left lies behind a header that does not verify.
     fn end_victim(&mut self, segments: &mut Segments) {
-        let Some(victim) = self.victim.take() else { return };
-        self.drained_with = None;
-        if segments.all[victim as usize].live > 0 {
-            self.quarantine(victim, segments);
+        let Some(victim) = self.victim else { return };
+        self.damaged_blocks += u64::from(segments.all[victim as usize].live);
+        self.set_aside(victim, SegmentState::Quarantined, segments);
+    }
+
+    /// A piece of the victim could not be read. Once that may be the drive's trouble, twice it is the place's.
+    fn piece_failed(&mut self, victim: u32, segments: &mut Segments) {
+        self.credit -= i64::from(PIECE_BLOCKS);
+        self.idle_budget -= i64::from(PIECE_BLOCKS);
+        self.is_paused = true;
+        if std::mem::replace(&mut self.has_failed, true) {
+            self.set_aside(victim, SegmentState::Unread, segments);
         }
     }
 
-    fn quarantine(&mut self, victim: u32, segments: &mut Segments) {
+    /// Leaves what is live in the victim where it is, if anything is.
+    fn set_aside(&mut self, victim: u32, state: SegmentState, segments: &mut Segments) {
         let segment = &mut segments.all[victim as usize];
-        if segment.state == SegmentState::Sealed {
-            segment.state = SegmentState::Quarantined;
-            self.damaged_blocks += u64::from(segment.live);
+        if segment.state == SegmentState::Sealed && segment.live > 0 {
+            segment.state = state;
         }
         self.victim = None;
         self.drained_with = None;
@@ -672,29 +725,88 @@ mod tests {
         read_ended(&mut cleaner, &mut contents, &mut log);
         // A victim of which nothing is live any more was freed meanwhile.
         contents.segments.all[3].state = SegmentState::Free;
-        cleaner.drained_with = Some(7);
+        (cleaner.drained_with, cleaner.retries_blocked) = (Some(7), 9);
         assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING);
-        assert_eq!((cleaner.victim, cleaner.drained_with), (None, None));
+        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.retries_blocked), (None, None, 0));
         assert_eq!(read_ended(&mut cleaner, &mut contents, &mut log), None);
     }
 
+    fn read_fails(cleaner: &mut Cleaner, contents: &mut Contents, log: &mut Log) {
+        let mut turn = Turn { contents, log, actions: &mut Vec::new() };
+        let victim = cleaner.read_ended(&mut turn).unwrap();
+        cleaner.take_piece(victim, Err(DeviceError("no".to_owned())), &mut turn);
+    }
+
     #[test]
-    fn what_cannot_be_read_stays_where_it_is_and_is_counted() {
-        let (mut contents, mut log, _) = store_with(8);
+    fn what_cannot_be_read_is_tried_again_later_and_stays_where_it_is_for_a_while_if_that_fails_too() {
+        let (mut contents, mut log, mut checkpoint) = store_with(8);
+        clients_write(&mut log, 500, &contents.segments);
         let segment = &mut contents.segments.all[3];
-        (segment.state, segment.live) = (SegmentState::Sealed, 10);
-        let mut cleaner = Cleaner { victim: Some(3), drained_with: Some(1), ..Cleaner::default() };
-        let mut turn = Turn { contents: &mut contents, log: &mut log, actions: &mut Vec::new() };
-        cleaner.take_piece(3, Err(DeviceError("no".to_owned())), &mut turn);
-        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
-        assert_eq!(contents.segments.all[3].state, SegmentState::Quarantined);
+        (segment.state, segment.live, segment.written) = (SegmentState::Sealed, 10, 100);
+        let begin = contents.segments.location(3, 0);
+        let mut cleaner = Cleaner::default();
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [(begin, 64)]);
+        let credit = cleaner.credit;
+        read_fails(&mut cleaner, &mut contents, &mut log);
+        assert_eq!((cleaner.credit, cleaner.idle_budget), (credit - 64, -64), "that is not for nothing");
+        assert_eq!((cleaner.victim, contents.segments.all[3].state), (Some(3), SegmentState::Sealed));
+        clients_write(&mut log, 100_000, &contents.segments);
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), NOTHING, "not at once");
+        cleaner.retry_reads(false, &mut contents.segments);
+        assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [(begin, 64)]);
+        read_fails(&mut cleaner, &mut contents, &mut log);
+        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 0));
+        for _ in 1..RETRIES_LONG {
+            assert_eq!(contents.segments.all[3].state, SegmentState::Unread);
+            cleaner.retry_reads(false, &mut contents.segments);
+        }
+        assert_eq!(contents.segments.all[3].state, SegmentState::Sealed);
         // One of which nothing is left is free instead.
         let segment = &mut contents.segments.all[4];
-        (segment.state, segment.live) = (SegmentState::Sealed, 0);
-        (cleaner.victim, cleaner.drained_with) = (Some(4), Some(1));
-        cleaner.end_victim(&mut contents.segments);
-        assert_eq!(contents.segments.all[4].state, SegmentState::Sealed);
-        assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
+        (segment.state, segment.live, segment.pins) = (SegmentState::Sealed, 0, 1);
+        (cleaner.victim, cleaner.has_failed) = (Some(4), true);
+        read_fails(&mut cleaner, &mut contents, &mut log);
+        assert_eq!((cleaner.victim, contents.segments.all[4].state), (None, SegmentState::Free));
+    }
+
+    #[test]
+    fn a_victim_of_which_a_piece_is_read_at_the_second_try_stays_one_and_its_next_piece_has_two_tries_too() {
+        let (mut contents, mut log, mut checkpoint) = store_with(8);
+        log.is_starving = true;
+        let segment = &mut contents.segments.all[3];
+        (segment.state, segment.live, segment.written) = (SegmentState::Sealed, 10, 100);
+        let begin = contents.segments.location(3, 0);
+        let mut cleaner = Cleaner::default();
+        for (first, count) in [(0, 64), (64, 36)] {
+            let piece = (begin + first, count);
+            assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [piece]);
+            read_fails(&mut cleaner, &mut contents, &mut log);
+            cleaner.retry_reads(true, &mut contents.segments);
+            assert_eq!(step(&mut cleaner, (&mut contents, &mut log, &mut checkpoint)), [piece]);
+            let mut turn = Turn { contents: &mut contents, log: &mut log, actions: &mut Vec::new() };
+            let victim = cleaner.read_ended(&mut turn).unwrap();
+            cleaner.take_piece(victim, Ok(&[0u8; 64 * BLOCK_BYTES]), &mut turn);
+            assert_eq!((cleaner.victim, cleaner.has_failed), (Some(3), false));
+            // As if it had begun with a header.
+            cleaner.position = first + 64;
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_a_header_that_does_not_verify_stays_where_it_is_and_is_counted() {
+        let (mut contents, ..) = store_with(8);
+        let mut cleaner = Cleaner::default();
+        // One of which nothing is left is free instead.
+        for (index, live, state) in [(3, 10, SegmentState::Quarantined), (4, 0, SegmentState::Sealed)] {
+            let segment = &mut contents.segments.all[index as usize];
+            (segment.state, segment.live) = (SegmentState::Sealed, live);
+            (cleaner.victim, cleaner.drained_with) = (Some(index), Some(1));
+            cleaner.end_victim(&mut contents.segments);
+            assert_eq!(contents.segments.all[index as usize].state, state);
+            assert_eq!((cleaner.victim, cleaner.drained_with, cleaner.damaged_blocks), (None, None, 10));
+        }
+        contents.segments.retry_unread();
+        assert_eq!(contents.segments.all[3].state, SegmentState::Quarantined, "it reads no better later");
     }
 
     #[test]
@@ -824,6 +936,40 @@ mod tests {
         let room = 500 + headers + 1;
         assert_eq!([room, room - 1].map(|room| is_chosen(500, room, false)), [true, false]);
         assert!(is_chosen(500, 0, true));
+    }
+
+    #[test]
+    fn who_wants_for_room_has_all_tried_again_and_after_long_is_told_that_there_is_none() {
+        let (mut contents, mut log, mut checkpoint) = full(500, true);
+        let victim = &mut contents.segments.all[VICTIM as usize];
+        (victim.state, victim.live) = (SegmentState::Unread, 500);
+        let mut cleaner = Cleaner::default();
+        let found = |cleaner: &Cleaner, contents: &Contents| {
+            (contents.segments.all[VICTIM as usize].state, cleaner.retries_blocked)
+        };
+        // Who waits for a checkpoint has nothing tried again.
+        contents.segments.all[9].live = 0;
+        assert!(!cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        cleaner.retry_reads(true, &mut contents.segments);
+        assert_eq!(found(&cleaner, &contents), (SegmentState::Unread, 0));
+        contents.segments.all[9].live = FULL_BLOCKS - 4;
+        assert!(!cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        cleaner.retry_reads(true, &mut contents.segments);
+        assert_eq!(found(&cleaner, &contents), (SegmentState::Sealed, 1));
+        assert!(cleaner.choose_victim(&mut contents, &log, &mut checkpoint));
+        assert_eq!((cleaner.victim, cleaner.is_stuck), (Some(VICTIM), false));
+        for _ in 1..RETRIES_LONG {
+            // A read takes longer than the time between two tries.
+            cleaner.retry_reads(true, &mut contents.segments);
+            assert!(!cleaner.is_blocked(&log));
+            cleaner.is_paused = true;
+            cleaner.retry_reads(true, &mut contents.segments);
+        }
+        assert!(cleaner.is_blocked(&log));
+        log.is_starving = false;
+        assert!(!cleaner.is_blocked(&log), "nobody waits any more");
+        cleaner.retry_reads(false, &mut contents.segments);
+        assert_eq!(cleaner.retries_blocked, 0);
     }
 
     #[test]

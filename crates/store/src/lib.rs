@@ -6,7 +6,8 @@
 //! that order, so what survives a crash is always a prefix.
 //!
 //! Drive it like this: `stage_*` any number of times in a turn, [`Store::flush`] at its end, then perform the
-//! [`Action`]s and tell their outcome with `handle_*`. Opening is the only blocking part, over [`Device`].
+//! [`Action`]s and tell their outcome with `handle_*`. [`Store::retry_reads`] tells it that time passes. Opening is the only
+//! blocking part, over [`Device`].
 //!
 //! # Where to look
 //! Each file depends on those before it only; what but one of them changes is that one's own.

@@ -321,8 +321,14 @@ impl Log {
         }
         self.durable.sequence = batch.sequence.into();
         self.durable.mount = self.header.mount;
-        self.durable.cursors[batch.stream] =
-            Cursor { segment: batch.segment.into(), block: batch.end_block.into() };
+        let cursor = &mut self.durable.cursors[batch.stream];
+        let left = cursor.segment.get();
+        if left != batch.segment {
+            // The log does not end there any more, whatever happens.
+            segments.all[left as usize].in_flight -= 1;
+            segments.try_free(left);
+        }
+        *cursor = Cursor { segment: batch.segment.into(), block: batch.end_block.into() };
         self.durable.next_segment = batch.next_segment;
         Some((batch, buffer))
     }
@@ -484,6 +490,29 @@ mod tests {
         assert!(log.is_quiet() && log.foreground_is_idle());
         log.cold_is_reserved = true;
         assert!(!log.is_quiet() && log.foreground_is_idle());
+    }
+
+    #[test]
+    fn a_segment_that_a_stream_left_is_not_written_anew_while_the_log_may_end_there() {
+        let (mut log, mut segments) = log_with(6, [2, 16], [2, 3]);
+        let mut actions = Vec::new();
+        // Nothing in it is live, and no start needs it.
+        stage(&mut log, 2, &segments).unwrap();
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        stage(&mut log, 2, &segments).unwrap();
+        log.seal(HOT, &mut segments, &mut actions).unwrap();
+        assert_eq!(written(&actions), [(2, 0, 3), (2, 3, 3)]);
+        segments.free_all_unused();
+        assert_eq!(segments.all[0].state, SegmentState::Sealed);
+        for sequence in [41, 42] {
+            log.in_flight.was_written(sequence);
+            log.in_flight.issue_flush(&mut actions);
+            log.in_flight.were_flushed();
+            assert!(log.next_durable(&mut segments).is_some());
+            assert_eq!((segments.all[0].state, segments.all[0].in_flight), (SegmentState::Free, 0));
+            // One was taken to be the next one.
+            assert_eq!(segments.free_count(), 6);
+        }
     }
 
     #[test]

@@ -223,7 +223,8 @@ impl Store {
     /// Whether clients' writes are refused for want of space: the largest of them would be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.failure().is_none() && Space::of(&self.contents, &self.log).is_full()
+        let is_full = self.cleaner.is_blocked(&self.log) || Space::of(&self.contents, &self.log).is_full();
+        self.failure().is_none() && is_full
     }
 
     /// Whether clients' writes to objects that are not there are refused, for as many are there as a checkpoint has room for.

@@ -15,8 +15,10 @@ pub(crate) enum SegmentState {
     Open,
     /// Full.
     Sealed,
-    /// Sealed, with a header that cannot be read: what is live in it stays there.
+    /// Sealed, with a header that does not verify: what is live in it stays there.
     Quarantined,
+    /// Sealed, and could not be read: what is live in it stays there until that is tried again.
+    Unread,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +30,7 @@ pub(crate) struct Segment {
     pub(crate) pages: u32,
     /// Blocks appended.
     pub(crate) written: u32,
-    /// Batches in it that are not durable yet.
+    /// Batches in it that are not durable yet; and the one with which its stream left it, while that is not.
     pub(crate) in_flight: u32,
     /// Reads under way.
     pub(crate) pins: u32,
@@ -167,13 +169,22 @@ impl Segments {
         }
     }
 
+    /// What could not be read may be tried again.
+    pub(crate) fn retry_unread(&mut self) {
+        for segment in self.all.iter_mut().filter(|segment| segment.state == SegmentState::Unread) {
+            segment.state = SegmentState::Sealed;
+        }
+    }
+
     /// One block less is live there.
     pub(crate) fn block_died(&mut self, location: u32) {
         let index = self.of(location).expect("locations in the index lie in segments");
         let segment = &mut self.all[index as usize];
         assert!(segment.live > 0, "a block that dies was live");
         segment.live -= 1;
-        if segment.live == 0 && matches!(segment.state, SegmentState::Sealed | SegmentState::Quarantined) {
+        let is_full =
+            matches!(segment.state, SegmentState::Sealed | SegmentState::Quarantined | SegmentState::Unread);
+        if segment.live == 0 && is_full {
             segment.state = SegmentState::Sealed;
             self.try_free(index);
         }
@@ -223,7 +234,8 @@ mod tests {
         assert!(!is_free(|segment| segment.last_sequence = 11));
         assert!(!is_free(|segment| segment.live = 1) && !is_free(|segment| segment.pages = 1));
         assert!(!is_free(|segment| segment.in_flight = 1) && !is_free(|segment| segment.pins = 1));
-        for state in [SegmentState::Next, SegmentState::Open, SegmentState::Quarantined] {
+        use SegmentState::{Next, Open, Quarantined, Unread};
+        for state in [Next, Open, Quarantined, Unread] {
             let mut segments = sealed();
             segments.all[3].state = state;
             segments.try_free(3);
@@ -233,7 +245,8 @@ mod tests {
 
     #[test]
     fn with_its_last_live_block_a_segment_is_free_a_damaged_one_too() {
-        for state in [SegmentState::Sealed, SegmentState::Quarantined, SegmentState::Open] {
+        use SegmentState::{Open, Quarantined, Sealed, Unread};
+        for state in [Sealed, Quarantined, Unread, Open] {
             let mut segments = sealed();
             (segments.all[3].state, segments.all[3].live) = (state, 2);
             let location = segments.location(3, 1);

@@ -77,7 +77,8 @@ impl Store {
     fn check_space(&self, record: &WriteRecord) -> Result<(), StageError> {
         self.check_works()?;
         let space = Space::of(&self.contents, &self.log);
-        let has_room = space.has_room(record.role, u64::from(record.block_count))
+        let has_room = !self.cleaner.is_blocked(&self.log)
+            && space.has_room(record.role, u64::from(record.block_count))
             && (space.has_room_for_object(record.role) || self.contents.index.get(&record.key).is_some());
         if has_room { Ok(()) } else { Err(StageError::Full) }
     }

@@ -114,6 +114,12 @@ impl Store {
         }
     }
 
+    /// Some time has passed: reads of the store's own that failed may be tried again. To be called now and then, some times a
+    /// second while there is work; of a drive that fails all reads, one is asked for after each call.
+    pub fn retry_reads(&mut self) {
+        self.cleaner.retry_reads(self.log.is_starving, &mut self.contents.segments);
+    }
+
     /// Writes everything anew that a start needs, superblocks and unchanged pages too: what is on the drive may not be
     /// what this store wrote there, and the index in memory tells it all.
     pub fn renew_checkpoint(&mut self) {

@@ -103,8 +103,11 @@ impl Streams {
                 return None;
             }
             let old = self.cursors[stream].segment.get();
-            segments.all[old as usize].state = SegmentState::Sealed;
-            segments.try_free(old);
+            let left = &mut segments.all[old as usize];
+            left.state = SegmentState::Sealed;
+            // Should the batch be lost, the log ends there still and goes on there: what another batch left at its begin would
+            // be in the way of cleaning.
+            left.in_flight += 1;
             segments.all[next as usize].state = SegmentState::Open;
             self.cursors[stream] = Cursor { segment: next.into(), block: 0.into() };
             self.choose_next(stream, segments);
@@ -144,9 +147,11 @@ mod tests {
         let [next, _] = streams.announce();
         assert_eq!(streams.place(HOT, 3, &mut segments), Some((next.get(), 0)));
         assert!(!streams.waits_for_word(HOT, 13, &segments) && streams.waits_for_word(HOT, 14, &segments));
-        // What was left has nothing in it.
+        // What was left has nothing in it, and may be where the log ends yet.
+        segments.free_all_unused();
         let state = |segment: u32| segments.all[segment as usize].state;
-        assert_eq!([state(0), state(next.get())], [SegmentState::Free, SegmentState::Open]);
+        assert_eq!([state(0), state(next.get())], [SegmentState::Sealed, SegmentState::Open]);
+        assert_eq!(segments.all[0].in_flight, 1);
     }
 
     fn cursor(segment: u32, block: u32) -> Cursor {

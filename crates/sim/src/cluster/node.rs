@@ -578,7 +578,7 @@ impl Node {
         Ok(())
     }
 
-    /// Some reads of data fail until then.
+    /// Some reads fail until then, of data and of what the store cleans.
     pub(super) fn fail_reads(&mut self, until: u64) {
         self.read_errors_until = until;
     }
@@ -608,7 +608,7 @@ impl Node {
         self.osd().is_some_and(|osd| osd.store().failure().is_some())
     }
 
-    /// Whether no read of data failed since then.
+    /// Whether no read failed since then.
     pub(super) fn reads_since(&self, then: u64) -> bool {
         self.read_errors_until <= then
     }
@@ -798,13 +798,14 @@ impl Node {
             result = Err("the medium cannot be written".to_owned());
         }
         let fails = self.read_errors_until > world.now
-            && pg::reads_data(submitted.token)
+            && read.is_some()
             && match world.plan.read_errors_have_places {
                 true => submitted.meets_a_bad_place(world.plan.read_error_percent, self.read_errors_until),
                 false => world.random.percent(world.plan.read_error_percent),
             };
         if fails {
-            world.coverage.count("a read fails");
+            let is_for_others = pg::reads_data(submitted.token);
+            world.coverage.count(if is_for_others { "a read fails" } else { "a read of cleaning fails" });
             result = Err("the medium cannot be read".to_owned());
         }
         let (token, buffer) = (submitted.token, read.or(submitted.buffer));
