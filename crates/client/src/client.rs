@@ -635,12 +635,10 @@ impl Client {
         };
         let osd = route.primary;
         let info = self.map.osds.get(&osd);
-        let Some((address, incarnation)) = info.and_then(|info| Some((info.address?, info.incarnation)))
-        else {
-            return self.retry_later(now, index, Trouble::PrimaryDown(osd));
-        };
+        let place = info.and_then(|info| Some((info.address?, info.incarnation)));
+        // Whom only the registry does not hear from has no address any more, and leads on until it is replaced.
         if let Some(state) = self.osds.get_mut(&osd) {
-            let is_same = state.address == address && state.incarnation == incarnation;
+            let is_same = place.is_none_or(|place| place == (state.address, state.incarnation));
             assert!(is_same, "a map that shows an OSD started anew ends the connection to the one before");
             if state.version.is_some() {
                 let link = state.link;
@@ -651,6 +649,9 @@ impl Client {
             }
             return;
         }
+        let Some((address, incarnation)) = place else {
+            return self.retry_later(now, index, Trouble::PrimaryDown(osd));
+        };
         let Some(link) = io.connect(address) else {
             return self.retry_later(now, index, Trouble::NoConnection(osd));
         };

@@ -146,8 +146,11 @@ async fn keep(
                 }
             }
             _ = keep_alive.tick() => {
-                if let Some(held) = *lease {
-                    *lease = Some(renew(osd, cluster, held).await);
+                if let Some(held) = *lease
+                    && let Some(renewed) = renew(osd, cluster, held).await
+                {
+                    *lease = Some(renewed);
+                    osd.shard.tell(Command::RegistryAnswered).await;
                 }
             }
             result = &mut osd.ended => {
@@ -202,14 +205,15 @@ async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &
     true
 }
 
-/// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by.
-async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> LeaseId {
+/// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by; `None` if the registry
+/// does not answer.
+async fn renew(osd: &OsdControl, cluster: &Cluster, lease: LeaseId) -> Option<LeaseId> {
     match cluster.registry().lease_keep_alive(lease).await {
-        Ok(()) => lease,
-        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.unwrap_or(lease),
+        Ok(()) => Some(lease),
+        Err(RegistryError::LeaseNotFound { .. }) => announce(osd, cluster).await.ok(),
         Err(error) => {
             tracing::warn!(osd = %osd.id, %error, "the registry does not answer");
-            lease
+            None
         }
     }
 }
@@ -344,10 +348,20 @@ mod tests {
             tokio::time::timeout(PATIENCE, coming).await.expect("it is announced");
         }
 
-        /// What the shard is told next.
-        async fn told(&mut self) -> Command {
+        /// What the shard is told next, whichever.
+        async fn told_anything(&mut self) -> Command {
             let told = tokio::time::timeout(PATIENCE, self.commands.recv()).await;
             told.expect("the shard is told something").expect("it is controlled still")
+        }
+
+        /// The same, beside that the registry answers, of which it is told again and again.
+        async fn told(&mut self) -> Command {
+            loop {
+                let told = self.told_anything().await;
+                if !matches!(told, Command::RegistryAnswered) {
+                    return told;
+                }
+            }
         }
 
         /// The shard says how it is, and that is known.
@@ -506,8 +520,9 @@ mod tests {
             at_ms += 1;
             scene.cluster.wish_scrubs([pg], ScrubWish { at_ms, deep: true }).await.unwrap();
             let told = tokio::time::timeout(Duration::from_millis(200), scene.commands.recv()).await;
-            if let Ok(told) = told {
-                break told.expect("it is controlled still");
+            match told {
+                Err(_) | Ok(Some(Command::RegistryAnswered)) => {}
+                Ok(told) => break told.expect("it is controlled still"),
             }
             assert!(at_ms < 150, "nothing is scrubbed");
         };
@@ -518,14 +533,25 @@ mod tests {
     async fn a_lease_that_was_lost_is_taken_anew() {
         let (scene, osd) = Scene::new().await;
         let lease = announce(&osd, &scene.cluster).await.unwrap();
-        assert_eq!(renew(&osd, &scene.cluster, lease).await, lease);
+        assert_eq!(renew(&osd, &scene.cluster, lease).await, Some(lease));
         scene.cluster.registry().lease_revoke(lease).await.unwrap();
         assert!(!scene.is_up().await);
-        let anew = renew(&osd, &scene.cluster, lease).await;
+        let anew = renew(&osd, &scene.cluster, lease).await.unwrap();
         assert!(anew != lease && scene.is_up().await);
         assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await);
         assert!(!scene.is_up().await);
         assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await, "one that is gone is withdrawn");
+    }
+
+    #[tokio::test]
+    async fn a_shard_is_told_whenever_the_registry_has_answered_a_sign_of_life() {
+        let (mut scene, osd) = Scene::new().await;
+        scene.shows().await;
+        let _controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        for _ in 0..2 {
+            assert!(matches!(scene.told_anything().await, Command::RegistryAnswered));
+        }
     }
 
     #[tokio::test]

@@ -50,6 +50,8 @@ pub enum Command {
         /// The configuration that stands, unless the proposal came to nothing.
         accepted: Option<PgConfig>,
     },
+    /// The registry answered a sign of life of the OSD.
+    RegistryAnswered,
     /// Scrub these groups, deeply or not.
     Scrub(Vec<(PgId, bool)>),
     /// Somebody connected.
@@ -534,10 +536,13 @@ impl Shard {
 
     fn handle_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
-            // Groups may have got another configuration, and people wait for what their primaries say of it.
-            self.looks.hasten();
+            if !matches!(command, Command::RegistryAnswered) {
+                // Groups may have got another configuration, and people wait for what their primaries say of it.
+                self.looks.hasten();
+            }
             let (osd, mut io) = parts!(self);
             match command {
+                Command::RegistryAnswered => osd.handle_registry(now),
                 Command::Map(map) => self.heed_map(now, map),
                 Command::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
                 Command::Scrub(groups) => {

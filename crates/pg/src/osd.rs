@@ -335,6 +335,15 @@ impl Osd {
         router.map(&mut cx, &map);
     }
 
+    /// The registry answered a sign of life. When this is not told, nor a map comes, for some seconds, no epoch is ended that
+    /// could go on.
+    pub fn handle_registry(&mut self, now: Instant) {
+        if self.shared.presence.registry_answered(now) {
+            // Something may have waited for it.
+            self.shared.turn.next_tick = now;
+        }
+    }
+
     /// The registry's answer to a proposal: the configuration that stands now, or `None` when the proposal came
     /// to nothing.
     pub fn handle_proposal(&mut self, now: Instant, pg: PgId, accepted: Option<PgConfig>, io: &mut impl Io) {

@@ -161,7 +161,11 @@ impl Router {
             Message::Refused(refused) => return Err(LinkError::Refused(refused.reason.to_owned())),
             Message::Fence(fence) => fence::handle_peer_fence(cx, link, &fence),
             Message::FenceDone(fence) => self.fences.handle_done(cx, link, &fence),
-            Message::Lease(lease) => {
+            Message::Lease(mut lease) => {
+                if lease.ttl_ms > 0 && claim::is_to_be_replaced(cx, osd) {
+                    cx.presence.leases.refuse(osd, cx.now, lease.ttl_ms);
+                    lease.ttl_ms = 0;
+                }
                 let is_busy = cx.turn.is_busy(cx.now);
                 if let Some(answer) = cx.presence.handle_lease(osd, &lease, is_busy, cx.now) {
                     cx.io.send(link, &answer.encode());
@@ -565,6 +569,7 @@ impl Router {
             return;
         }
         cx.presence.leases.start(cx.now);
+        cx.presence.registry_answered(cx.now);
         end_links_of_replaced(cx, map);
         heed_addresses(cx, map);
         self.deletions.are_due |= cx.volumes.heed(map);

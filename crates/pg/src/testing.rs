@@ -34,7 +34,7 @@ pub(crate) const VOLUME: VolumeId = VolumeId(1);
 const SEGMENT_BYTES: u32 = 512 << 10;
 
 /// A drive on which everything succeeds but reads of its bad place, a network that leads nowhere, and a registry that
-/// agrees to everything.
+/// agrees to everything, while it is there.
 #[derive(Default)]
 pub(crate) struct Surroundings {
     /// What was copied to links, whichever.
@@ -50,6 +50,8 @@ pub(crate) struct Surroundings {
     pub(crate) proposals: Vec<(PgId, PgConfig)>,
     /// Those that ask for a split.
     pub(crate) splits: Vec<(PgId, PgConfig)>,
+    /// The registry answers nothing.
+    pub(crate) is_registry_away: bool,
     /// Nobody takes what is sent from shared memory.
     pub(crate) is_deaf: bool,
     /// What was so sent.
@@ -173,7 +175,14 @@ impl Alone {
     fn passes(&mut self, time: Duration) {
         self.now = self.now + time;
         self.drive_answers();
+        if !self.io.is_registry_away {
+            self.osd.handle_registry(self.now);
+        }
         for (pg, config) in std::mem::take(&mut self.io.proposals) {
+            if self.io.is_registry_away {
+                self.osd.handle_proposal(self.now, pg, None, &mut self.io);
+                continue;
+            }
             grant(&mut self.osd, &mut self.io, self.now, pg, config);
         }
         self.osd.end_turn(self.now, &mut self.io);

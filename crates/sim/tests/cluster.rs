@@ -283,6 +283,16 @@ fn a_member_that_joined_while_it_wrote_a_checkpoint_is_sure_of_nothing_that_it_m
 }
 
 #[test]
+fn a_primary_that_only_the_registry_does_not_hear_from_is_replaced_and_its_clients_go_on() {
+    assert_plays(Scenario::PrimaryCutOff);
+}
+
+#[test]
+fn no_group_stops_for_a_member_that_has_caught_up_while_the_registry_is_away() {
+    assert_plays(Scenario::CaughtUpWithoutRegistry);
+}
+
+#[test]
 fn a_client_that_means_harm_keeps_nobody_in_another_pool_from_working() {
     assert_plays(Scenario::HostileClient);
 }

@@ -481,6 +481,43 @@ fn a_write_beyond_the_end_that_may_have_been_done_leaves_a_loose_end_and_lets_go
     assert!(scene.client.operations_in_flight() == 0 && !scene.client.is_quiet());
 }
 
+/// A map comes that shows where the OSD listens since that start of it, or that it is down.
+fn is_shown(scene: &mut Scene, revision: u64, incarnation: u64, address: Option<SocketAddr>) {
+    let mut newer = map();
+    newer.revision = revision;
+    let info = newer.osds.get_mut(&OSD).unwrap();
+    (info.address, info.incarnation) = (address, incarnation);
+    scene.client.handle_map(scene.now, Arc::new(newer), &mut scene.io);
+}
+
+#[test]
+fn an_osd_that_only_the_registry_does_not_hear_from_is_asked_on_the_connection_that_stands() {
+    let mut scene = Scene::new(Holding::Alone);
+    let address = map().osds[&OSD].address;
+    is_shown(&mut scene, 2, 0, None);
+    scene.read(1, 0, 4096);
+    let (_, read) = scene.sent_one();
+    scene.done(&read);
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    // When it has ended, nobody knows where to connect to.
+    let link = scene.link();
+    scene.client.handle_closed(scene.now, link, "cut");
+    scene.write(2, 0, 4096);
+    assert_eq!(scene.sent(), []);
+    assert!(scene.client.trouble().unwrap().contains("is down") && scene.io.connects == 1);
+    is_shown(&mut scene, 3, 1, address);
+    scene.wait();
+    scene.greet();
+    let (_, write) = scene.sent_one();
+    scene.done(&write);
+    assert_eq!(scene.ended(), Some((2, Outcome::Done)));
+    // It announced itself anew, which is not to be told from another start.
+    is_shown(&mut scene, 4, 1, None);
+    let link = scene.link();
+    is_shown(&mut scene, 5, 2, address);
+    assert_eq!(scene.io.closed, [link]);
+}
+
 /// What a client says first.
 fn hello() -> Hello {
     let (role, cluster) = (Role::Client(ClientId(9)), map().cluster);

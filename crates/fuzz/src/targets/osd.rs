@@ -71,7 +71,8 @@ static MAP: LazyLock<ClusterMap> = LazyLock::new(|| {
         "revision": 1, "cluster": "07070707-0707-0707-0707-070707070707",
         "osds": {
             "0": {"uuid": "02020202-0202-0202-0202-020202020202", "node": 0, "bytes": 1073741824},
-            "1": {"uuid": "03030303-0303-0303-0303-030303030303", "node": 1, "bytes": 1073741824},
+            "1": {"uuid": "03030303-0303-0303-0303-030303030303", "node": 1, "bytes": 1073741824,
+                "address": "127.0.0.1:7001"},
             "2": {"uuid": "04040404-0404-0404-0404-040404040404", "node": 2, "bytes": 1073741824}
         },
         "pools": {"1": {"name": "pool", "size": 1, "min_size": 1, "pg_count": 2}},
@@ -295,6 +296,7 @@ impl Scene {
     /// Time passes: the drive and the registry do what they were asked, and a turn ends.
     fn pass(&mut self, time: Duration, seen: &mut Outcomes) {
         self.now = self.now + time;
+        self.osd.handle_registry(self.now);
         for (token, buffer, result) in std::mem::take(&mut self.io.done) {
             self.osd.handle_file(self.now, token, buffer, result, &mut self.io);
         }

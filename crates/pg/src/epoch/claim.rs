@@ -24,6 +24,9 @@ const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
 const HAND_OVER_FAILED: Duration = Duration::from_secs(10);
 /// How long.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(20);
+/// For so many groups at a time the registry may be asked for an epoch by choice: should it go away just then, no more of them
+/// wait for it.
+const CHOICES_MAX: usize = 4;
 
 /// Takes a group's next step towards serving, if it can be taken now.
 pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
@@ -110,6 +113,25 @@ pub(crate) fn is_on_its_way(cx: &Context<'_, impl Io>, index: u32) -> bool {
         State::Replica | State::Learner | State::Waiting => next_config(cx, index).is_ok(),
         State::Stopped | State::Active | State::Left => false,
     }
+}
+
+/// Whether an epoch that serves may be ended by choice: for a member that has caught up, a move, or a split. Until the registry
+/// has answered nobody is served then, so it waits while that is away.
+pub(crate) fn may_end_by_choice(cx: &Context<'_, impl Io>) -> bool {
+    cx.presence.hears_registry(cx.now)
+        && cx.groups.iter().filter(|group| group.is_claiming()).count() < CHOICES_MAX
+}
+
+/// Whether an OSD is to be replaced as a primary, and is promised nothing more: it has lost its way to the registry, this OSD
+/// has not, and takes a group of it over as soon as nothing binds it. What nobody can go on with goes on with it.
+pub(crate) fn is_to_be_replaced(cx: &Context<'_, impl Io>, primary: OsdId) -> bool {
+    let is_taken_over = |index: u32| {
+        let config = &cx.groups[index].config;
+        config.primary == primary && config.in_sync.contains(&cx.me.id) && next_config(cx, index).is_ok()
+    };
+    cx.presence.is_unheard(primary, cx.now)
+        && cx.presence.hears_registry(cx.now)
+        && cx.groups.indices().any(is_taken_over)
 }
 
 /// Whether a learner that shall be in sync has everything that was sent to it on stable media: part of that was

@@ -356,6 +356,10 @@ impl Backfill {
 
     fn learner_is_whole(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, session: u32) {
         let Some(link) = cx.links.ready(osd) else { return };
+        // Until then it gets whatever is ordered, and is looked at again with each tick.
+        if !claim::may_end_by_choice(cx) {
+            return;
+        }
         cx.pass(Milestone::LearnerIsWhole);
         let group = &cx.groups[index];
         let whole = GroupEpoch { pg: group.pg, epoch: group.epoch }.encode(Kind::Whole);

@@ -128,6 +128,14 @@ impl Leases {
         self.peer(osd).promised_until = now + promise_for(Duration::from_millis(u64::from(ttl_ms)));
     }
 
+    /// This OSD promises nothing more. What it promised before lasts no longer than what was asked for: the other gave that up
+    /// when it asked.
+    pub(crate) fn refuse(&mut self, osd: OsdId, now: Instant, ttl_ms: u32) {
+        let asked_until = now + promise_for(Duration::from_millis(u64::from(ttl_ms)));
+        let peer = self.peer(osd);
+        peer.promised_until = peer.promised_until.min(asked_until);
+    }
+
     /// Whom this OSD has promised something that still binds it.
     pub(crate) fn promised(&self, now: Instant) -> impl Iterator<Item = OsdId> + '_ {
         let peers = (0u32..).zip(&self.peers);
@@ -211,6 +219,22 @@ mod tests {
         assert!(!leases.is_free_of(PEER, at(10_950)) && leases.is_free_of(PEER, at(10_957)));
         let promised = |at| leases.promised(at).collect::<Vec<_>>();
         assert_eq!((promised(at(10_950)), promised(at(10_957))), (vec![PEER], vec![]));
+    }
+
+    #[test]
+    fn who_is_refused_was_promised_what_it_asked_for_at_most_and_no_more_however_often_it_asks() {
+        let mut leases = Leases::default();
+        leases.start(at(0));
+        leases.promise(PEER, at(10_000), LEASE_MS_MAX);
+        // One that would last longer leaves the promise as it is.
+        leases.refuse(PEER, at(10_100), LEASE_MS_MAX);
+        assert!(!leases.is_free_of(PEER, at(16_374)) && leases.is_free_of(PEER, at(16_375)));
+        for asked in [10_200, 10_450, 10_700] {
+            leases.refuse(PEER, at(asked), 900);
+            assert!(!leases.is_free_of(PEER, at(11_156)) && leases.is_free_of(PEER, at(11_157)));
+        }
+        leases.refuse(OsdId(5), at(12_000), 900);
+        assert!(leases.is_free_of(OsdId(5), at(12_000)), "it was promised nothing");
     }
 
     #[test]

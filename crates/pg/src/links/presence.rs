@@ -22,6 +22,9 @@ const AWAY_MAX: Duration = Duration::from_millis(600);
 /// The same of one that answers, and that the registry does not hear from any more: whoever is there announces itself anew
 /// sooner.
 const UNHEARD_MAX: Duration = Duration::from_secs(3);
+/// How recently the registry must have answered that it is counted on: longer than the pause between two signs of life, and
+/// shorter than it takes an OSD for alive behind the last one.
+const REGISTRY_HEARD_MAX: Duration = Duration::from_secs(5);
 /// How recently the members must have been heard that a group goes on with: twice as long as leases are asked for.
 const HEARD_MAX: Duration = Duration::from_millis(500);
 /// How long after its own start an OSD waits for the others: nodes do not start at the same moment.
@@ -37,6 +40,8 @@ pub(crate) struct Presence {
     away_since: BTreeMap<OsdId, Instant>,
     /// Since when one of them does not count as up in the registry.
     unheard_since: BTreeMap<OsdId, Instant>,
+    /// When the registry answered this OSD last.
+    registry_heard_at: Option<Instant>,
 }
 
 impl Presence {
@@ -75,10 +80,25 @@ impl Presence {
 
     /// Whether an OSD has not answered, or not been heard by the registry, for so long that its groups go on without it.
     pub(crate) fn is_away(&self, osd: OsdId, now: Instant) -> bool {
-        let lasts = |since: &BTreeMap<OsdId, Instant>, max: Duration| {
-            since.get(&osd).is_some_and(|since| now.since(*since) >= max)
-        };
-        lasts(&self.away_since, AWAY_MAX) || lasts(&self.unheard_since, UNHEARD_MAX)
+        let is_silent = self.away_since.get(&osd).is_some_and(|since| now.since(*since) >= AWAY_MAX);
+        is_silent || self.is_unheard(osd, now)
+    }
+
+    /// Whether the registry has not heard from an OSD for longer than it takes to announce itself anew.
+    pub(crate) fn is_unheard(&self, osd: OsdId, now: Instant) -> bool {
+        self.unheard_since.get(&osd).is_some_and(|since| now.since(*since) >= UNHEARD_MAX)
+    }
+
+    /// The registry answered this OSD. Answers whether it was not counted on until now.
+    pub(crate) fn registry_answered(&mut self, now: Instant) -> bool {
+        let was_heard = self.hears_registry(now);
+        self.registry_heard_at = Some(now);
+        !was_heard
+    }
+
+    /// Whether the registry answered this OSD a short while ago.
+    pub(crate) fn hears_registry(&self, now: Instant) -> bool {
+        self.registry_heard_at.is_some_and(|at| now.since(at) < REGISTRY_HEARD_MAX)
     }
 
     /// Whether this OSD shares a group with another.
@@ -86,9 +106,9 @@ impl Presence {
         self.neighbours.binary_search(&osd).is_ok()
     }
 
-    /// Whether all whom this OSD shares groups with answer.
+    /// Whether all whom this OSD shares groups with answer, and count as up in the registry.
     pub(crate) fn is_complete(&self) -> bool {
-        self.away_since.is_empty()
+        self.away_since.is_empty() && self.unheard_since.is_empty()
     }
 
     /// Whether the leases of all of them last until then.
@@ -267,10 +287,22 @@ mod tests {
         presence.neighbours = vec![OTHER];
         let links = linked(true, at(9800));
         presence.look_around(&links, &map(false), at(10_000));
-        assert!(presence.is_complete(), "it is there for the epochs that have begun");
+        assert!(presence.away_since.is_empty(), "it is there for the epochs that have begun");
+        assert!(!presence.is_complete(), "and may be gone for the next one");
         assert!(!presence.is_away(OTHER, at(12_999)) && presence.is_away(OTHER, at(13_000)));
+        assert!(!presence.is_unheard(OTHER, at(12_999)) && presence.is_unheard(OTHER, at(13_000)));
         presence.look_around(&links, &map(true), at(10_100));
-        assert!(!presence.is_away(OTHER, at(20_000)));
+        assert!(!presence.is_away(OTHER, at(20_000)) && presence.is_complete());
+    }
+
+    #[test]
+    fn the_registry_is_counted_on_for_some_seconds_behind_each_answer() {
+        let mut presence = Presence::default();
+        assert!(!presence.hears_registry(at(0)) && presence.registry_answered(at(1000)));
+        assert!(presence.hears_registry(at(5999)) && !presence.hears_registry(at(6000)));
+        assert!(!presence.registry_answered(at(5999)), "it was all the while");
+        assert!(presence.hears_registry(at(10_998)) && !presence.hears_registry(at(10_999)));
+        assert!(presence.registry_answered(at(10_999)));
     }
 
     fn group(index: u32, in_sync: &[u32], learners: &[u32], target: &[u32]) -> Group {

@@ -80,6 +80,9 @@ pub(crate) fn has_work(cx: &Context<'_, impl Io>, group: &Group) -> bool {
 
 /// Takes the next step of one group's move. One at a time: each is a short pause for the group's clients.
 pub(crate) fn advance(cx: &mut Context<'_, impl Io>) {
+    if !claim::may_end_by_choice(cx) {
+        return;
+    }
     for index in cx.groups.indices() {
         let group = &cx.groups[index];
         let pauses = &group.pauses;
@@ -339,6 +342,23 @@ mod tests {
                 assert_eq!(asked, [(PG, config)]);
                 assert_eq!(group.pauses.handed_over_at, is_handed_over.then_some(now));
             }
+        }
+    }
+
+    #[test]
+    fn no_step_is_taken_while_the_registry_is_away() {
+        for target in [vec![REPLICA, ME], vec![ME]] {
+            let mut pair = Pair::new();
+            pair.alone.io.is_registry_away = true;
+            pair.turns(250);
+            let (size, min_size) = (target.len(), target.len());
+            group(&mut pair).wanted = Wanted { target: target.clone(), size, min_size };
+            pair.turns(100);
+            assert!(group(&mut pair).is_active() && group(&mut pair).config.in_sync.len() == 2);
+            pair.alone.io.is_registry_away = false;
+            pair.turns(10);
+            let config = &group(&mut pair).config;
+            assert_eq!((config.primary, config.in_sync.len()), (target[0], target.len()));
         }
     }
 

@@ -126,7 +126,7 @@ impl Splits {
     /// split is a short pause for the clients of two groups. One that cannot serve, for want of members or of its pool, holds
     /// nobody up.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
-        if !self.is_idle() {
+        if !self.is_idle() || !claim::may_end_by_choice(cx) {
             return;
         }
         let is_due = |group: &Group| {
@@ -400,6 +400,22 @@ mod tests {
                 router.splits.queue.clear();
             });
             assert_eq!(alone.io.splits.len(), usize::from(is_asked), "{lasted:?} {pause:?} {waits}");
+        }
+    }
+
+    #[test]
+    fn no_group_is_split_before_the_registry_answers() {
+        let mut alone = Alone::new();
+        let epoch = alone.osd.shared.groups[0].epoch;
+        alone.osd.handle_map(alone.now, Arc::new(map_of(2, epoch, None)), &mut alone.io);
+        alone.now = alone.now + Duration::from_secs(5);
+        for answers in [false, true] {
+            if answers {
+                alone.osd.handle_registry(alone.now);
+            }
+            alone.with(|router, cx| router.splits.advance(cx));
+            assert_eq!(alone.osd.shared.groups[0].is_active(), !answers);
+            assert_eq!(alone.io.splits.len(), usize::from(answers));
         }
     }
 

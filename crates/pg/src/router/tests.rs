@@ -96,6 +96,18 @@ fn slow_things_are_looked_at_when_they_are_due_and_not_before() {
 }
 
 #[test]
+fn slow_things_are_looked_at_at_once_when_the_registry_answers_again() {
+    let mut alone = Alone::new();
+    alone.now = alone.now + Duration::from_secs(5);
+    for is_looked in [true, false] {
+        let late = alone.now + TICK_AT_REST;
+        alone.osd.shared.turn.next_tick = late;
+        alone.osd.handle_registry(alone.now);
+        assert_eq!(alone.osd.shared.turn.next_tick, if is_looked { alone.now } else { late });
+    }
+}
+
+#[test]
 fn a_message_of_a_client_ends_the_rest_of_an_osd() {
     let mut alone = Alone::new();
     alone.osd.shared.links.insert(CLIENT, Peer::Client(ClientLink::new(ClientId(9), None)));

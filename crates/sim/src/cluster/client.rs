@@ -246,7 +246,10 @@ impl ClientProcess {
                 Input::Connected(link) => client.handle_connected(link, &mut ClientIo { process, world }),
                 Input::Closed(link, reason) => client.handle_closed(now, link, reason),
                 Input::Map(map) => client.handle_map(now, map, &mut ClientIo { process, world }),
-                Input::FileDone { .. } | Input::Accepted(_) | Input::Proposal { .. } => {
+                Input::FileDone { .. }
+                | Input::Accepted(_)
+                | Input::Proposal { .. }
+                | Input::RegistryAnswered => {
                     return Err("a client was told what is for nodes".to_owned());
                 }
             }

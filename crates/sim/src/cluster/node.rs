@@ -335,6 +335,7 @@ impl Turn<'_> {
                 self.running.map = map;
             }
             Input::Proposal { pg, accepted } => osd.handle_proposal(now, pg, accepted, &mut io),
+            Input::RegistryAnswered => osd.handle_registry(now),
         }
     }
 

@@ -568,6 +568,8 @@ impl Registry {
                 world.event(Some(process), "lease lost and announced anew");
                 self.announce_again(process, world);
             }
+            // Whoever waits for this takes a turn ten times a second.
+            world.mailboxes[process.0].inputs.push_back(Input::RegistryAnswered);
             let manages = self.managers[process.0].as_ref().map(|manager| manager.lease);
             if manages.is_some() && !self.keep_alive(manages) {
                 world.event(Some(process), "is the manager no longer");

@@ -6,6 +6,7 @@ mod malice;
 mod removal;
 mod replacement;
 mod sizes;
+mod without_registry;
 
 use super::Report;
 use super::atlas::look;
@@ -60,6 +61,10 @@ pub enum Scenario {
     BrokenOffCatchingUp,
     /// A member in sync misses everything and joins while it writes a checkpoint of many objects, and dies when that counts.
     JoinsBesideACheckpoint,
+    /// A primary does not reach the registry for long, and everybody else reaches both.
+    PrimaryCutOff,
+    /// The registry is away from all while a member catches up.
+    CaughtUpWithoutRegistry,
     /// A client with the key of another pool means harm while others work.
     HostileClient,
     /// Somebody with the key of an OSD that holds nothing does.
@@ -89,7 +94,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 18] = [
+    pub const ALL: [Scenario; 20] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -104,6 +109,8 @@ impl Scenario {
         Scenario::GivenUpAndBack,
         Scenario::BrokenOffCatchingUp,
         Scenario::JoinsBesideACheckpoint,
+        Scenario::PrimaryCutOff,
+        Scenario::CaughtUpWithoutRegistry,
         Scenario::HostileClient,
         Scenario::HostileStranger,
         Scenario::HostileMember,
@@ -116,13 +123,16 @@ impl Scenario {
                 random.choose(&[2, 3])
             }
             Scenario::RottenWhileAway | Scenario::MendedBeforeItRots | Scenario::GivenUpAndBack => 2,
-            Scenario::BrokenOffCatchingUp | Scenario::JoinsBesideACheckpoint => random.choose(&[2, 3]),
+            Scenario::BrokenOffCatchingUp
+            | Scenario::JoinsBesideACheckpoint
+            | Scenario::CaughtUpWithoutRegistry => random.choose(&[2, 3]),
             Scenario::DriveReplaced => 2,
             Scenario::ForgedBehindChecksums
             | Scenario::PoolRemovedWhileAway
             | Scenario::VolumeRemovedWhileAway
             | Scenario::RepeatedPastTheLog
             | Scenario::CaughtUpFromWhoCaughtUp
+            | Scenario::PrimaryCutOff
             | Scenario::HostileClient
             | Scenario::HostileStranger
             | Scenario::HostileMember
@@ -179,7 +189,9 @@ impl Scenario {
             | Scenario::RottenWhileAway
             | Scenario::MendedBeforeItRots
             | Scenario::CaughtUpFromWhoCaughtUp
-            | Scenario::GivenUpAndBack => {}
+            | Scenario::GivenUpAndBack
+            | Scenario::PrimaryCutOff
+            | Scenario::CaughtUpWithoutRegistry => {}
         }
         plan
     }
@@ -226,6 +238,8 @@ impl Life {
             Scenario::GivenUpAndBack => self.given_up_and_back()?,
             Scenario::BrokenOffCatchingUp => self.broken_off_catching_up()?,
             Scenario::JoinsBesideACheckpoint => self.joins_beside_a_checkpoint()?,
+            Scenario::PrimaryCutOff => self.primary_cut_off()?,
+            Scenario::CaughtUpWithoutRegistry => self.caught_up_while_the_registry_is_away()?,
             Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,
             Scenario::HostileMember => self.work_beside_malice(Malice::Member)?,

@@ -111,6 +111,8 @@ pub(super) enum Input {
     Map(Arc<ClusterMap>),
     /// What became of a proposal.
     Proposal { pg: PgId, accepted: Option<PgConfig> },
+    /// The registry answered a sign of life.
+    RegistryAnswered,
 }
 
 /// One process from outside.

@@ -12,6 +12,7 @@ use base::map::{Admission, ClusterMap, OsdInfo};
 use base::{Instant, LinkId, Sequence};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use wire::{Lease, Message};
 
 const ME: OsdId = OsdId(0);
 const MOMENT: Duration = Duration::from_nanos(1);
@@ -255,6 +256,123 @@ fn who_takes_over_ends_the_connection_of_the_primary_before_it_asks_for_the_epoc
     let group = &alone.osd.shared.groups[0];
     assert_eq!(group.state(), State::Replica);
     assert_eq!(group.pauses.claim_after, alone.now + CLAIM_PAUSE_LONG);
+}
+
+/// Whether a primary that asks for a lease gets one.
+fn is_promised(alone: &mut Alone, primary: LinkId) -> bool {
+    let asked = Lease { ttl_ms: 900, stamp: 5, ..Lease::default() }.encode();
+    alone.osd.handle_bytes(alone.now, primary, &asked, &mut alone.io).unwrap();
+    let granted = alone.io.told(primary, |message| match message {
+        Message::Lease(lease) => (lease.granted_ttl_ms > 0).then_some(()),
+        _ => None,
+    });
+    !granted.is_empty()
+}
+
+/// How long after it lost its way to the registry an OSD is not expected back in a moment.
+const LOST_FOR: Duration = Duration::from_secs(3);
+
+/// An OSD that follows OSD 1, which says that it is there and has just lost its way to the registry, with OSD 2 beside it. The
+/// link to the first, and when that was.
+fn follows_who_is_cut_off() -> (Alone, LinkId, Instant) {
+    let mut alone = follows(&[1, 0, 2]);
+    let link = alone.connect(OsdId(1));
+    let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+    map.revision += 1;
+    map.osds.get_mut(&OsdId(1)).unwrap().address = None;
+    map.pools.get_mut(&PG.pool).unwrap().min_size = 2;
+    alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+    alone.with(|_, cx| cx.presence.look_around(cx.links, &cx.volumes.map, cx.now));
+    let now = alone.now;
+    (alone, link, now)
+}
+
+/// So much later, when the other member has said something just now.
+fn is_later(alone: &mut Alone, at: Instant) {
+    alone.now = at;
+    alone.connect(OsdId(2));
+}
+
+#[test]
+fn who_does_not_reach_the_registry_is_promised_nothing_more_by_who_does() {
+    let (mut alone, link, lost_at) = follows_who_is_cut_off();
+    let silent_for = Duration::from_secs(5);
+    for (passed, answers, promised) in [
+        (LOST_FOR - MOMENT, false, true),
+        (LOST_FOR, false, false),
+        (silent_for, false, true),
+        (silent_for, true, false),
+    ] {
+        is_later(&mut alone, lost_at + passed);
+        if answers {
+            alone.osd.handle_registry(alone.now);
+        }
+        assert_eq!(is_promised(&mut alone, link), promised, "after {passed:?}, registry answers: {answers}");
+    }
+    // It is back.
+    map_of(&mut alone).osds.insert(OsdId(1), up());
+    alone.with(|_, cx| cx.presence.look_around(cx.links, &cx.volumes.map, cx.now));
+    assert!(is_promised(&mut alone, link));
+}
+
+#[test]
+fn who_does_not_reach_the_registry_leads_on_where_nobody_could_take_over() {
+    for is_other_up in [true, false] {
+        let (mut alone, link, lost_at) = follows_who_is_cut_off();
+        is_later(&mut alone, lost_at + LOST_FOR);
+        if is_other_up {
+            alone.osd.shared.groups[0].wanted.min_size = 3;
+        } else {
+            map_of(&mut alone).osds.get_mut(&OsdId(2)).unwrap().address = None;
+        }
+        assert!(is_promised(&mut alone, link), "{is_other_up}");
+        // Those who are left are all there is once it was taken out.
+        map_of(&mut alone).osds.get_mut(&OsdId(1)).unwrap().admission = Admission::Out;
+        assert_eq!(is_promised(&mut alone, link), !is_other_up);
+    }
+    // Nor by who is not in sync.
+    let (mut alone, link, lost_at) = follows_who_is_cut_off();
+    is_later(&mut alone, lost_at + LOST_FOR);
+    alone.osd.shared.groups[0].config.in_sync = ids(&[1, 2]);
+    assert!(is_promised(&mut alone, link));
+}
+
+#[test]
+fn who_is_promised_nothing_more_is_replaced_when_nothing_binds_its_members_any_more() {
+    let (mut alone, link, lost_at) = follows_who_is_cut_off();
+    let refused_at = lost_at + LOST_FOR;
+    // What it has given up for what it asks for now binds nobody.
+    alone.osd.shared.presence.leases.promise(OsdId(1), refused_at - MOMENT, wire::LEASE_MS_MAX);
+    is_later(&mut alone, refused_at);
+    assert!(!is_promised(&mut alone, link));
+    let free_at = refused_at + Duration::from_micros(956_250);
+    for (at, is_replaced) in [(free_at - MOMENT, false), (free_at, true)] {
+        is_later(&mut alone, at);
+        alone.with(|_, cx| advance(cx, 0));
+        assert_eq!(alone.io.closed.contains(&link), is_replaced);
+        assert_eq!(alone.io.proposals.len(), usize::from(is_replaced));
+    }
+    let (pg, config) = alone.io.proposals.remove(0);
+    assert_eq!((pg, config.primary, config.in_sync), (PG, ME, ids(&[0, 2])));
+}
+
+#[test]
+fn epochs_are_ended_by_choice_only_while_the_registry_answers_and_for_some_groups_at_a_time() {
+    let mut alone = Alone::with_groups(CHOICES_MAX as u32 + 1);
+    let may = |alone: &mut Alone| alone.with(|_, cx| may_end_by_choice(cx));
+    for index in 0..CHOICES_MAX as u32 {
+        assert!(may(&mut alone), "{index} wait for an answer");
+        alone.with(|_, cx| {
+            end(cx, index, "a test");
+            cx.groups[index].standing.claims();
+        });
+    }
+    assert!(!may(&mut alone));
+    let mut alone = Alone::new();
+    alone.now = alone.now + Duration::from_secs(5);
+    assert!(!may(&mut alone));
+    alone.osd.handle_registry(alone.now);
+    assert!(may(&mut alone));
 }
 
 #[test]

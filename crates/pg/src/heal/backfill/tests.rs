@@ -590,6 +590,24 @@ fn a_learner_that_has_everything_is_taken_in_with_its_last_acknowledgement() {
 }
 
 #[test]
+fn a_learner_that_has_everything_is_not_taken_in_before_the_registry_answers() {
+    let (mut alone, link) = taught(&[(0, 1)]);
+    is_to_get(&mut alone, 0, [Work::Range(BlockRange::one(KEY, 0))]);
+    goes_on(&mut alone);
+    alone.drive_answers();
+    alone.now = alone.now + Duration::from_secs(5);
+    has_all(&mut alone, link);
+    assert_eq!(is_told(&mut alone, link), ["write 3: 0..1"]);
+    assert_eq!(learners(&mut alone, link, 0), 1);
+    assert!(alone.osd.shared.groups[0].is_active() && is_told(&mut alone, link).is_empty());
+    alone.osd.handle_registry(alone.now);
+    assert_eq!(learners(&mut alone, link, 0), 0);
+    assert_eq!(is_told(&mut alone, link), ["whole"]);
+    let promoted = alone.osd.shared.groups[0].standing.promotion().map(|promotion| promotion.osd);
+    assert_eq!(promoted, Some(LEARNER));
+}
+
+#[test]
 fn so_many_blocks_are_on_their_way_to_a_learner_and_a_small_push_counts_for_some() {
     let whole = vec![Work::Range(BlockRange::whole(KEY))];
     let small: Vec<Work> = (0..40).map(|block| Work::Range(BlockRange::one(KEY, block))).collect();
