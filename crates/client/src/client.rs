@@ -748,7 +748,7 @@ impl Client {
                 Ok(()) => return self.end_piece(index, None),
                 Err(()) => return self.corrupt_in_transit(now, index, osd, io),
             },
-            Status::StaleEpoch if self.routes.newer_epoch(pg, details.epoch) => {
+            Status::StaleEpoch if self.routes.told_epoch(pg, details.epoch) => {
                 self.give_up_attempt(index);
                 return self.dispatch(now, index, io);
             }

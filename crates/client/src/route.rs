@@ -9,6 +9,8 @@ use base::{Epoch, OsdId, PgId, PoolId, Sequence, VolumeId};
 pub(crate) struct Route {
     pub(crate) primary: OsdId,
     pub(crate) epoch: Epoch,
+    /// The epoch that the map showed: what an OSD told of another one is forgotten when the map shows something else.
+    shown: Epoch,
     /// What the group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
     pub(crate) reached: Sequence,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Takes over what the map says, except where an OSD told of a newer epoch.
+    /// Takes over what the map says, except of groups of which it says the same as before: an OSD may have told of a newer epoch.
     pub(crate) fn update(&mut self, map: &ClusterMap) {
         self.pools.retain(|id, _| map.pools.contains_key(id));
         for (id, pool) in &map.pools {
@@ -38,9 +40,10 @@ impl Routes {
         }
         for (pg, config) in &map.pgs {
             let Some(route) = self.slot(*pg) else { continue };
-            if route.is_none_or(|known| known.epoch <= config.epoch) {
+            if route.is_none_or(|known| known.shown != config.epoch) {
+                let (primary, epoch) = (config.primary, config.epoch);
                 let reached = route.map_or(Sequence(0), |known| known.reached);
-                *route = Some(Route { primary: config.primary, epoch: config.epoch, reached });
+                *route = Some(Route { primary, epoch, shown: epoch, reached });
             }
         }
     }
@@ -58,10 +61,11 @@ impl Routes {
         *self.pools.get(&pg.pool)?.groups.get(pg.index as usize)?
     }
 
-    /// Notes a newer epoch that the primary told of. Answers whether it was news.
-    pub(crate) fn newer_epoch(&mut self, pg: PgId, epoch: Epoch) -> bool {
+    /// Notes the epoch that the primary told of, unless it is older than the map's. Answers whether it was news. It may be older
+    /// than what was told before, which was a lie then: the OSD that told it is in other hands now.
+    pub(crate) fn told_epoch(&mut self, pg: PgId, epoch: Epoch) -> bool {
         match self.slot(pg) {
-            Some(Some(route)) if route.epoch < epoch => {
+            Some(Some(route)) if epoch >= route.shown && epoch != route.epoch => {
                 route.epoch = epoch;
                 true
             }
@@ -69,10 +73,13 @@ impl Routes {
         }
     }
 
-    /// A group says what it has reached, or that it says nothing of it.
+    /// A group says what it has reached, or that it says nothing of it. The newest answer counts: one that says less than
+    /// another before it is true as well, and ends what was a lie.
     pub(crate) fn has_reached(&mut self, pg: PgId, reached: Sequence) {
-        if let Some(Some(route)) = self.slot(pg) {
-            route.reached = route.reached.max(reached);
+        if let Some(Some(route)) = self.slot(pg)
+            && reached > Sequence(0)
+        {
+            route.reached = reached;
         }
     }
 
@@ -97,26 +104,53 @@ mod tests {
         map
     }
 
+    const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+
+    /// Primary, epoch, and what was reached.
+    fn seen(routes: &Routes) -> (u32, u32, u64) {
+        let Route { primary, epoch, reached, .. } = routes.get(PG).expect("the map has shown the group");
+        (primary.0, epoch.0, reached.0)
+    }
+
     #[test]
-    fn what_an_osd_told_of_counts_until_a_map_shows_as_much() {
-        let pg = PgId { pool: PoolId(1), index: 0 };
-        let mut routes = Routes::default();
+    fn what_an_osd_told_of_counts_until_a_map_shows_something_else() {
+        let (pg, mut routes) = (PG, Routes::default());
         routes.update(&map(3, 1));
-        let is_news = [3, 5, 5, 4].map(|epoch| routes.newer_epoch(pg, Epoch(epoch)));
-        assert_eq!(is_news, [false, true, false, false]);
-        [40, 7].into_iter().for_each(|reached| routes.has_reached(pg, Sequence(reached)));
-        let seen = |routes: &Routes| {
-            let Route { primary, epoch, reached } = routes.get(pg).unwrap();
-            (primary.0, epoch.0, reached.0)
-        };
-        routes.update(&map(4, 2));
-        assert_eq!(seen(&routes), (1, 5, 40), "that map is older");
+        let is_news = [3, 4, 5, 5].map(|epoch| routes.told_epoch(pg, Epoch(epoch)));
+        assert_eq!(is_news, [false, true, true, false]);
+        [7, 40, 0].into_iter().for_each(|reached| routes.has_reached(pg, Sequence(reached)));
+        routes.update(&map(3, 1));
+        assert_eq!(seen(&routes), (1, 5, 40), "that map says nothing new");
         routes.update(&map(5, 2));
         assert_eq!(seen(&routes), (2, 5, 40));
         let nobodys = PgId { index: 1, ..pg };
-        assert!(!routes.newer_epoch(nobodys, Epoch(9)) && routes.get(nobodys).is_none());
+        assert!(!routes.told_epoch(nobodys, Epoch(9)) && routes.get(nobodys).is_none());
         assert_eq!(routes.group_of(PoolId(1), VolumeId(5), 0), Some(pg));
         routes.update(&ClusterMap::default());
         assert!(routes.get(pg).is_none() && routes.group_of(PoolId(1), VolumeId(5), 0).is_none());
+    }
+
+    #[test]
+    fn what_an_osd_lied_of_ends_with_the_next_epoch_or_the_next_answer_of_who_does_not_lie() {
+        let lied_to = || {
+            let mut routes = Routes::default();
+            routes.update(&map(5, 1));
+            assert!(routes.told_epoch(PG, Epoch(u32::MAX)));
+            routes.has_reached(PG, Sequence(u64::MAX));
+            routes
+        };
+        for (map, route) in [(map(6, 2), (2, 6)), (map(6, 1), (1, 6)), (map(4, 2), (2, 4))] {
+            let mut routes = lied_to();
+            routes.update(&map);
+            // A registry that was set back shows older epochs.
+            assert_eq!(seen(&routes), (route.0, route.1, u64::MAX));
+            routes.has_reached(PG, Sequence(9));
+            assert_eq!(seen(&routes), (route.0, route.1, 9));
+        }
+        // No other epoch has begun since.
+        let mut routes = lied_to();
+        assert!(!routes.told_epoch(PG, Epoch(4)), "the map knows better");
+        assert!(routes.told_epoch(PG, Epoch(5)));
+        assert_eq!(seen(&routes), (1, 5, u64::MAX));
     }
 }

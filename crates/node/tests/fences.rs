@@ -1,4 +1,4 @@
-//! Who had a volume before is served by no OSD once one member of each group was told, although no map tells of it.
+//! Who had a volume before is served by no OSD once one member of each group was told, although no other map tells of it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
@@ -8,8 +8,10 @@ use base::map::VolumeInfo;
 use base::{ClientId, Generation, OsdId, VolumeId};
 use client::{ClientError, Holding, Outcome};
 use common::{BLOCK, PGS, POOL, Pond, VOLUME, cluster_id};
+use node::shard::Command;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Fence, Hello, Kind, Message, Role, VERSIONS};
 
@@ -23,6 +25,21 @@ fn begin_fence(pond: &Pond, osd: OsdId, volume: VolumeId, generation: Generation
     let fence = Fence { request: 5, volume, generation };
     stream.write_all(&fence.encode(Kind::Fence)).unwrap();
     (stream, fence)
+}
+
+/// The same once the OSD has a map, as the only one, that shows the generation.
+fn begin_fence_where_it_is_shown(pond: &Pond, osd: OsdId, generation: Generation) -> (TcpStream, Fence) {
+    let mut map = pond.map.clone();
+    map.revision += 1;
+    map.volumes.get_mut(&VOLUME).unwrap().generation = generation;
+    pond.osds[&osd].command(Command::Map(Arc::new(map)));
+    begin_fence(pond, osd, VOLUME, generation)
+}
+
+/// Whether nothing but a welcome has come within a moment.
+fn waits((stream, _): &(TcpStream, Fence)) -> bool {
+    std::thread::sleep(Duration::from_millis(300));
+    matches!(stream.peek(&mut [0; 128]), Ok(64))
 }
 
 /// Waits until the OSD answers that the fence stands.
@@ -57,7 +74,7 @@ fn one_member_of_each_group_is_enough_for_a_fence() {
     for number in 0..u64::from(PGS) * 4 {
         assert_eq!(pond.outcome(number, true), Outcome::Done);
     }
-    stands(begin_fence(&pond, OsdId(0), VOLUME, Generation(2)));
+    stands(begin_fence_where_it_is_shown(&pond, OsdId(0), Generation(2)));
     is_fenced(&mut pond);
     pond.stop();
 }
@@ -72,7 +89,7 @@ fn a_fence_outlasts_the_promises_to_an_osd_that_cannot_be_told() {
     gone.command(node::shard::Command::Shutdown);
     gone.thread.join().unwrap().unwrap();
     let asked = Instant::now();
-    stands(begin_fence(&pond, OsdId(0), VOLUME, Generation(2)));
+    stands(begin_fence_where_it_is_shown(&pond, OsdId(0), Generation(2)));
     eprintln!("the fence stood after {:.1} s", asked.elapsed().as_secs_f64());
     is_fenced_while_one_is_away(&mut pond);
     pond.stop();
@@ -86,12 +103,13 @@ fn is_fenced_while_one_is_away(pond: &mut Pond) {
 }
 
 #[test]
-fn a_fence_of_a_volume_that_the_map_does_not_show_yet_is_kept_until_it_does() {
+fn a_fence_of_a_generation_that_the_map_does_not_show_yet_waits_until_it_does() {
     let mut pond = Pond::start();
     pond.becomes_active();
     let young = VolumeId(2);
-    stands(begin_fence(&pond, OsdId(1), young, Generation(4)));
-    // The map that shows it is from before the fence.
+    let begun = begin_fence(&pond, OsdId(1), young, Generation(4));
+    assert!(waits(&begun));
+    // The map that shows the volume is from before the fence.
     let info = VolumeInfo {
         name: "young".to_owned(),
         pool: POOL,
@@ -102,6 +120,10 @@ fn a_fence_of_a_volume_that_the_map_does_not_show_yet_is_kept_until_it_does() {
     };
     pond.map.volumes.insert(young, info);
     pond.publish();
+    assert!(waits(&begun));
+    pond.map.volumes.get_mut(&young).unwrap().generation = Generation(4);
+    pond.publish();
+    stands(begun);
     pond.volume = pond.client.add_volume(young, Generation(3), Holding::Alone);
     is_fenced(&mut pond);
     pond.volume = pond.client.add_volume(young, Generation(4), Holding::Alone);

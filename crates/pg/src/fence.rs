@@ -2,12 +2,16 @@
 //!
 //! Who attaches a volume from a holder that did not say goodbye has a fence set up before it begins: the old holder may
 //! run on, without the registry, by its last map. One member in sync of each placement group is enough for it. That OSD
-//! takes the fence over and sees to it that no primary serves by what it grants and acknowledges unless it knows the fence
-//! too: each other OSD that it shares a group with has either answered that it does, or has no connection to this one and no
-//! promise of it that still lasts, so that it lacks this member for reads and writes alike. Others are told, and not waited for:
-//! before one of them serves by this OSD's word, that must have obeyed it, on the connection on which it was told. On a
-//! connection that is made later each end tells the other of every generation that it knows by the map or by a client before
-//! anything else.
+//! takes the fence over as soon as its own map shows that generation. It sees to it that no primary serves by what it grants and
+//! acknowledges unless that knows the fence too: each other OSD that it shares a group with has either answered that it does, or
+//! has no connection to this one and no promise of it that still lasts, so that it lacks this member for reads and writes alike.
+//! Others are told, and not waited for: before one of them serves by this OSD's word, that must have obeyed it, on the connection
+//! on which it was told. On a connection that is made later each end tells the other of every generation that it knows by the
+//! map before anything else.
+//!
+//! What a client says that the map does not show is nobody's word but its own. Other OSDs would take it for this one's, and
+//! find that it lied. An honest client has read a map that shows its generation, so this OSD's is on its way; should it not come,
+//! for this OSD has lost the registry, another member is asked as well, and this one is told by that.
 //!
 //! Why that is enough for epochs that begin afterwards is told in docs/protocol.md.
 
@@ -95,14 +99,10 @@ impl Fences {
             return Handled::Done;
         }
         let key = cx.links.get(link).and_then(Peer::credential).map(|one| one.principal.public_key);
-        if !self.has_room(cx, key) || key.is_some_and(|key| !self.paces.takes(key, cx.now)) {
+        let is_due = cx.volumes.shows(fence.volume, fence.generation) && self.has_room(cx, key);
+        if !is_due || key.is_some_and(|key| !self.paces.takes(key, cx.now)) {
             cx.turn.tick_soon(cx.now);
             return Handled::Stalled;
-        }
-        if !cx.volumes.fence(fence.volume, fence.generation) {
-            // It asks again.
-            cx.io.close(link, "too many fences of volumes that are not known here");
-            return Handled::Done;
         }
         let leases = &cx.presence.leases;
         let mut others: BTreeSet<OsdId> = cx.links.osds().map(|(osd, _)| osd).collect();
@@ -193,13 +193,13 @@ impl Fences {
 /// Another OSD tells of a fence. It counts as long as the link lasts: the one that was told by the client has a say in what is
 /// served here for as long.
 pub(crate) fn handle_peer_fence(cx: &mut Context<'_, impl Io>, link: LinkId, fence: &Fence) {
-    if cx.volumes.was_told(link, fence.volume, fence.generation) && fence.request != 0 {
+    if cx.volumes.was_told(link, fence.volume, fence.generation, cx.now) && fence.request != 0 {
         cx.io.send(link, &fence.encode(Kind::FenceDone));
     }
 }
 
-/// Tells an OSD, on a connection that was just made, of every generation that is vouched for here: it may have claimed an
-/// epoch before it could hear of one, and may be about to begin it. What others told is theirs to tell.
+/// Tells an OSD, on a connection that was just made, of every generation that the map shows: it may have claimed an epoch before
+/// it could hear of one, and may be about to begin it. What others told is theirs to tell.
 pub(crate) fn tell_all(cx: &mut Context<'_, impl Io>, link: LinkId) {
     for (volume, generation) in cx.volumes.generations() {
         cx.io.send(link, &Fence { request: 0, volume, generation }.encode(Kind::Fence));
@@ -213,14 +213,22 @@ mod tests {
     use crate::context::LOOK_AGAIN;
     use crate::links::OsdLink;
     use crate::links::access::{ClientLink, Credential};
-    use crate::testing::{Pair, REPLICA, VOLUME};
-    use base::{Access, ClientId, Generation, Principal, VolumeId};
+    use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
+    use crate::volumes::LATE_MAX;
+    use base::{Access, ClientId, Generation, Permission, Principal, VolumeId};
     use std::sync::Arc;
-    use wire::{Lease, Message, Version};
+    use wire::{Lease, Message, Request, Version};
+
+    /// A pair whose map shows the volume attached as often as any fence here says that it was, unless it lies.
+    fn attached() -> Pair {
+        let mut pair = Pair::new();
+        pair.alone.is_attached(VOLUME, Generation(10));
+        pair
+    }
 
     #[test]
     fn a_client_hears_that_its_fence_stands_when_every_other_osd_knows_it() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
         let client = LinkId(98);
         pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, client, &fence));
@@ -237,7 +245,6 @@ mod tests {
         pair.hears(&done);
         assert!(pair.alone.io.to.contains_key(&client) && pair.alone.osd.router.fences.is_idle());
         assert_eq!(pair.alone.osd.shared.turn.next_tick, due, "there is nothing to look after any more");
-        assert_eq!(pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation, Generation(9));
     }
 
     /// A client with that key connects and has a fence set up; answers whether it is taken.
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn one_key_leaves_room_for_the_fences_of_others() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let most = FENCING_PER_KEY_MAX as u64;
         assert!((0..most).all(|number| is_let(&mut pair, 1000 + number, 1)), "the other OSD does not answer");
         assert!(!is_let(&mut pair, 1000 + most, 1));
@@ -280,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_key_has_others_told_of_its_fences_at_a_pace_however_soon_they_know() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let most = FENCING_PER_KEY_MAX as u64;
         for number in 0..most {
             assert!(is_let(&mut pair, 1000 + number, 1), "so many may come at once");
@@ -300,30 +307,93 @@ mod tests {
         assert!(pair.alone.osd.router.fences.paces.0.is_empty());
     }
 
-    /// A pair whose replica tells of an attach that never was; and which is the oldest generation that is served.
-    fn lied_to() -> (Pair, impl Fn(&Pair) -> Generation) {
+    /// A fence of an attach that never was.
+    const LIE: Fence = Fence { request: 1, volume: VOLUME, generation: Generation(u32::MAX) };
+
+    /// The oldest generation that is served.
+    fn served(pair: &Pair) -> Generation {
+        pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation
+    }
+
+    /// A pair whose replica lies.
+    fn lied_to() -> Pair {
         let mut pair = Pair::new();
-        let lie = Fence { request: 1, volume: VOLUME, generation: Generation(u32::MAX) };
-        pair.hears(&lie.encode(Kind::Fence));
-        let served = |pair: &Pair| pair.alone.osd.shared.volumes.get(VOLUME).unwrap().generation;
-        assert_eq!(served(&pair), Generation(u32::MAX), "it may be true");
-        (pair, served)
+        pair.hears(&LIE.encode(Kind::Fence));
+        assert_eq!(served(&pair), LIE.generation, "it may be true");
+        pair
     }
 
     #[test]
     fn an_osd_that_lies_of_an_attach_costs_no_more_than_another_attach() {
-        let (mut pair, served) = lied_to();
-        let mut map = (*pair.alone.osd.shared.volumes.map).clone();
-        map.revision += 1;
-        map.volumes.get_mut(&VOLUME).unwrap().generation = Generation(2);
-        let now = pair.alone.now;
-        pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
+        let mut pair = lied_to();
+        pair.alone.now = pair.alone.now + LATE_MAX;
+        pair.alone.is_attached(VOLUME, Generation(2));
         assert_eq!((served(&pair), &pair.alone.io.closed[..]), (Generation(2), &[pair.link][..]));
+    }
+
+    /// Somebody who may write to the volume lies, by a request and by a fence.
+    fn is_lied_to_by_a_tenant(pair: &mut Pair) {
+        let tenant = LinkId(1000);
+        let access = Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]));
+        let principal = Principal { public_key: PublicKey([3; 32]), access };
+        let credential = Credential { name: "tenant".into(), principal, seen_at: 0 };
+        let client = ClientLink::new(ClientId(4), Some(credential));
+        pair.alone.osd.shared.links.insert(tenant, Peer::Client(client));
+        let read = Request { generation: LIE.generation, ..pair.request(10) };
+        let said = [&read.encode(Kind::Read)[..], &LIE.encode(Kind::Fence)].concat();
+        let Alone { osd, io, now } = &mut pair.alone;
+        let progress = osd.handle_bytes(*now, tenant, &said, io).unwrap();
+        assert!(progress.is_stalled, "the fence stays in its connection");
+        assert_eq!(served(pair), LIE.generation, "the volume is its own");
+    }
+
+    #[test]
+    fn a_client_that_lies_of_an_attach_ends_no_link_between_osds() {
+        let (mut teller, mut told) = (Pair::new(), Pair::new());
+        let link = teller.link;
+        teller.alone.io.to.clear();
+        is_lied_to_by_a_tenant(&mut teller);
+        // Also when the two have lost each other.
+        teller.alone.with(|_, cx| tell_all(cx, link));
+        let said = teller.alone.io.to.remove(&link).expect("it tells of what the map shows");
+        told.hears(&said);
+        told.alone.now = told.alone.now + LATE_MAX;
+        told.alone.is_attached(VOLUME, Generation(2));
+        assert!(told.alone.io.closed.is_empty(), "the two are needed by everybody");
+        assert_eq!(served(&told), Generation(2));
+    }
+
+    #[test]
+    fn a_fence_ahead_of_the_map_waits_for_it_and_nobody_is_told_of_it_before() {
+        let mut pair = Pair::new();
+        let (link, client, other, now) = (pair.link, LinkId(1000), VolumeId(7), pair.alone.now);
+        let told = |pair: &mut Pair| {
+            pair.alone.io.told(link, |message| match message {
+                Message::Fence(fence) => Some((fence.volume, fence.generation)),
+                _ => None,
+            })
+        };
+        told(&mut pair);
+        pair.alone.osd.shared.turn.next_tick = now + Duration::from_secs(60);
+        assert_eq!(asks(&mut pair, client, VOLUME, 3), Handled::Stalled);
+        assert!(pair.alone.osd.shared.turn.next_tick <= now + LOOK_AGAIN, "and comes again soon");
+        pair.alone.is_attached(VOLUME, Generation(2));
+        assert_eq!(asks(&mut pair, client, VOLUME, 3), Handled::Stalled);
+        assert!(told(&mut pair).is_empty() && pair.alone.osd.router.fences.is_idle());
+        assert_eq!(served(&pair), Generation(2), "who has it now is served");
+        pair.alone.is_attached(VOLUME, Generation(3));
+        assert_eq!(asks(&mut pair, client, VOLUME, 3), Handled::Done);
+        assert_eq!(told(&mut pair), [(VOLUME, Generation(3))]);
+        // The same of a volume that was just made.
+        assert_eq!(asks(&mut pair, client, other, 1), Handled::Stalled);
+        pair.alone.is_attached(other, Generation(1));
+        assert_eq!(asks(&mut pair, client, other, 1), Handled::Done);
+        assert_eq!(told(&mut pair), [(other, Generation(1))]);
     }
 
     #[test]
     fn what_an_osd_lied_of_is_forgotten_with_its_link() {
-        let (mut pair, served) = lied_to();
+        let mut pair = lied_to();
         let (now, link) = (pair.alone.now, pair.link);
         pair.alone.osd.handle_closed(now, link, "its key was removed", &mut pair.alone.io);
         assert_eq!(served(&pair), Generation(1));
@@ -331,12 +401,12 @@ mod tests {
 
     #[test]
     fn who_shares_no_group_is_told_of_a_fence_and_keeps_nobody_waiting() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         // What an earlier life promised has run out.
         pair.run();
         let stranger = pair.alone.connect(OsdId(7));
         let lease = wire::Lease { ttl_ms: 6000, stamp: 5, ..wire::Lease::default() };
-        let Pair { alone: crate::testing::Alone { osd, io, now }, .. } = &mut pair;
+        let Pair { alone: Alone { osd, io, now }, .. } = &mut pair;
         osd.handle_bytes(*now, stranger, &lease.encode(), io).unwrap();
         pair.alone.io.to.clear();
         assert!(is_let(&mut pair, 1000, 1));
@@ -360,15 +430,18 @@ mod tests {
         ));
     }
 
-    /// A client without a key has a fence set up; answers its link.
-    fn fences(pair: &mut Pair, link: u64, volume: VolumeId, generation: u32) -> LinkId {
-        let link = LinkId(link);
+    /// A client without a key wants a fence; answers what becomes of that.
+    fn asks(pair: &mut Pair, link: LinkId, volume: VolumeId, generation: u32) -> Handled {
         let client = ClientLink::new(ClientId(link.0), None);
         pair.alone.osd.shared.links.insert(link, Peer::Client(client));
         let fence = Fence { request: 5, volume, generation: Generation(generation) };
-        let taken = pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence));
-        assert_eq!(taken, Handled::Done);
-        link
+        pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence))
+    }
+
+    /// The same of one that is taken; answers the client's link.
+    fn fences(pair: &mut Pair, link: u64, volume: VolumeId, generation: u32) -> LinkId {
+        assert_eq!(asks(pair, LinkId(link), volume, generation), Handled::Done);
+        LinkId(link)
     }
 
     /// Whether a client was told that its fence stands.
@@ -384,8 +457,9 @@ mod tests {
 
     #[test]
     fn a_fence_stands_when_others_know_that_generation_of_its_volume_or_a_newer_one() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let other = VolumeId(7);
+        pair.alone.is_attached(other, Generation(5));
         let older = fences(&mut pair, 1000, VOLUME, 5);
         let newer = fences(&mut pair, 1001, VOLUME, 9);
         let of_other = fences(&mut pair, 1002, other, 5);
@@ -402,7 +476,7 @@ mod tests {
 
     #[test]
     fn an_osd_is_told_of_a_fence_once_on_each_connection() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let told = |pair: &mut Pair, link: LinkId| {
             let is_fence = |message: Message<'_>| matches!(message, Message::Fence(_)).then_some(());
             pair.alone.io.told(link, is_fence).len()
@@ -427,7 +501,7 @@ mod tests {
 
     #[test]
     fn who_is_not_connected_is_waited_for_while_a_promise_to_it_lasts() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         // What an earlier life promised has run out.
         pair.run();
         let (link, now) = (pair.link, pair.alone.now);
@@ -446,7 +520,7 @@ mod tests {
 
     #[test]
     fn while_this_osd_may_have_forgotten_what_it_promised_all_are_waited_for() {
-        let mut pair = Pair::new();
+        let mut pair = attached();
         let (link, now) = (pair.link, pair.alone.now);
         pair.alone.osd.handle_closed(now, link, "a test", &mut pair.alone.io);
         let leases = &pair.alone.osd.shared.presence.leases;
@@ -460,26 +534,19 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_fence_cannot_be_remembered_is_to_ask_again() {
-        let mut pair = Pair::new();
-        let mut unknown = VolumeId(1000);
-        while pair.alone.osd.shared.volumes.fence(unknown, Generation(1)) {
-            unknown = VolumeId(unknown.0 + 1);
-        }
-        let one = fences(&mut pair, 1000, unknown, 1);
-        assert_eq!(pair.alone.io.closed, [one]);
-        // Who knows nothing of the cluster does not know either who else is to know it.
+    fn who_knows_nothing_of_the_cluster_takes_no_fence() {
+        let mut pair = attached();
+        // Nor does it know then who else is to know it.
         pair.alone.osd.shared.volumes.map = Arc::default();
-        let other = fences(&mut pair, 1001, VOLUME, 9);
-        assert_eq!(pair.alone.io.closed, [one, other]);
-        assert!(!stands(&pair, one) && !stands(&pair, other));
-        assert!(pair.alone.osd.router.fences.is_idle());
+        let client = fences(&mut pair, 1000, VOLUME, 9);
+        assert_eq!(pair.alone.io.closed, [client], "it is to ask again");
+        assert!(!stands(&pair, client) && pair.alone.osd.router.fences.is_idle());
     }
 
     #[test]
     fn who_tells_of_a_fence_and_asks_for_an_answer_gets_one_if_it_is_remembered() {
         let mut pair = Pair::new();
-        let link = pair.link;
+        let (link, now) = (pair.link, pair.alone.now);
         pair.alone.io.to.clear();
         let answered = |pair: &mut Pair, request: u64, volume: VolumeId| {
             let fence = Fence { request, volume, generation: Generation(5) };
@@ -493,7 +560,7 @@ mod tests {
         let done = Fence { request: 1, volume: VOLUME, generation: Generation(5) };
         assert_eq!(answered(&mut pair, 1, VOLUME), [done]);
         let mut unknown = VolumeId(1000);
-        while pair.alone.osd.shared.volumes.was_told(link, unknown, Generation(1)) {
+        while pair.alone.osd.shared.volumes.was_told(link, unknown, Generation(1), now) {
             unknown = VolumeId(unknown.0 + 1);
         }
         assert!(answered(&mut pair, 1, unknown).is_empty());

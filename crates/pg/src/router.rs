@@ -572,7 +572,7 @@ impl Router {
         cx.presence.registry_answered(cx.now);
         end_links_of_replaced(cx, map);
         heed_addresses(cx, map);
-        self.deletions.are_due |= cx.volumes.heed(map);
+        self.deletions.are_due |= cx.volumes.heed(map, cx.now);
         for link in std::mem::take(&mut cx.volumes.contradicted) {
             let reason = "it told of an attach that the map does not bear out";
             cx.io.close(link, reason);

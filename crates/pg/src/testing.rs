@@ -239,6 +239,15 @@ impl Alone {
         self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
     }
 
+    /// The map comes that shows a volume attached so often.
+    pub(crate) fn is_attached(&mut self, volume: VolumeId, generation: Generation) {
+        let mut map = (*self.osd.shared.volumes.map).clone();
+        map.revision += 1;
+        let info = VolumeInfo { generation, ..map.volumes[&VOLUME].clone() };
+        map.volumes.insert(volume, info);
+        self.osd.handle_map(self.now, Arc::new(map), &mut self.io);
+    }
+
     /// The map comes by which the group was given up, and is in that history now.
     pub(crate) fn begins_anew(&mut self, history: History) {
         let mut map = (*self.osd.shared.volumes.map).clone();

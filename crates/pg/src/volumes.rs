@@ -1,22 +1,31 @@
 //! What an OSD knows of the cluster: its newest map, and of each volume what requests need.
 //!
 //! # Whose word counts for a generation
-//! What the map shows, and what a client names that may write to the volume, is *vouched* for: it counts for good, and other
-//! OSDs are told of it. What another OSD tells beyond that, nobody can tell from a lie before a map comes that is new enough. It
+//! What the map shows counts for good, and other OSDs are told of it. A request may name a newer generation, of who may write
+//! to the volume: that counts for good too, here and nowhere else. It may be a lie, about a volume that the liar may spoil
+//! anyhow; others would take it for this OSD's, and end their links to it, which everybody needs. So a client's fence waits for
+//! the map ([`crate::fence`]).
+//!
+//! What another OSD tells beyond what is vouched for here, nobody can tell from a lie before a map comes that is new enough. It
 //! counts at once, for as long as the link lasts on which it came: who told it has a say in what is served here only as long
-//! (docs/protocol.md). When the map shows that the volume was attached anew, and still an older generation than the one told,
-//! that link ends: it was a lie, or this map is late, and then it is told again. So an OSD that lies costs a volume no more than
-//! that it is attached anew.
+//! (docs/protocol.md). When the map shows that the volume was attached anew, and still an older generation than one that was
+//! told [some time](LATE_MAX) before, that link ends: it was a lie, or this map is late, and then it is told again. So an OSD
+//! that lies costs a volume no more than that it is attached anew; and nobody has links of honest ones ended by attaching it
+//! so fast that maps are behind.
 
 use base::figures::Traffic;
 use base::hash::Map;
 use base::map::{Admission, ClusterMap};
-use base::{CutId, Generation, LinkId, OsdId, PoolId, VolumeId};
+use base::{CutId, Generation, Instant, LinkId, OsdId, PoolId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Volumes that the map does not show and that fences are remembered of; of other OSDs, for each link.
+/// Volumes that the map does not show and that another OSD's fences are remembered of, for each link.
 const UNKNOWN_MAX: usize = 4096;
+/// How much later than another's a map may come that is not late: as long as the registry waits for a sign of life before it
+/// shows an OSD as down.
+pub(crate) const LATE_MAX: Duration = Duration::from_secs(6);
 
 /// What requests need to know of a volume.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +35,9 @@ pub(crate) struct VolumeState {
     pub(crate) bytes: u64,
     /// The oldest that is served.
     pub(crate) generation: Generation,
-    /// The newest that is vouched for.
+    /// The newest that is vouched for: a map showed it, or a request of who may write to the volume named it.
     pub(crate) vouched: Generation,
-    /// The one that the newest map shows.
+    /// The one that the newest map shows: others are told of that one.
     shown: Generation,
     pub(crate) is_removed: bool,
     /// What clients were served of it here.
@@ -36,7 +45,7 @@ pub(crate) struct VolumeState {
 }
 
 impl VolumeState {
-    /// A client that may write to it names that generation.
+    /// The map shows that generation, or a client that may write to it names it.
     pub(crate) fn is_attached_as(&mut self, generation: Generation) {
         self.vouched = self.vouched.max(generation);
         self.generation = self.generation.max(generation);
@@ -52,6 +61,13 @@ pub(crate) struct Shrunk {
     pub(crate) cut: CutId,
 }
 
+/// The newest generation of a volume that another OSD told of, and since when it has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    generation: Generation,
+    at: Instant,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
@@ -59,10 +75,8 @@ pub(crate) struct Volumes {
     known: Map<VolumeId, VolumeState>,
     /// Those that the newest map shows to be cut.
     pub(crate) shrunk: BTreeMap<VolumeId, Shrunk>,
-    /// Generations of volumes that the map does not show yet, as clients name them.
-    fences: BTreeMap<VolumeId, Generation>,
     /// What other OSDs told on their links beyond what is vouched for.
-    told: BTreeMap<LinkId, BTreeMap<VolumeId, Generation>>,
+    told: BTreeMap<LinkId, BTreeMap<VolumeId, Told>>,
     /// Links on which something was told that a newer map does not bear out. They are to end.
     pub(crate) contradicted: BTreeSet<LinkId>,
 }
@@ -85,14 +99,13 @@ impl Volumes {
     }
 
     /// Takes over what a newer map shows of volumes. Answers whether one of them was removed.
-    pub(crate) fn heed(&mut self, map: &ClusterMap) -> bool {
+    pub(crate) fn heed(&mut self, map: &ClusterMap, now: Instant) -> bool {
         let (mut is_one_removed, mut attached_anew) = (false, BTreeSet::new());
         self.shrunk.clear();
         for (id, info) in &map.volumes {
             if !map.pools.contains_key(&info.pool) {
                 continue;
             }
-            let fence = self.fences.remove(id).unwrap_or_default();
             if self.known.get(id).is_some_and(|state| state.shown < info.generation) {
                 attached_anew.insert(*id);
             }
@@ -102,14 +115,15 @@ impl Volumes {
                 self.shrunk.insert(*id, Shrunk { pool: info.pool, end: info.bytes, cut });
             }
             state.shown = info.generation;
-            state.is_attached_as(info.generation.max(fence));
+            state.is_attached_as(info.generation);
             is_one_removed |= info.removed;
         }
         for (link, told) in &mut self.told {
-            told.retain(|volume, generation| {
+            told.retain(|volume, Told { generation, at }| {
                 let Some(state) = self.known.get_mut(volume) else { return true };
                 state.generation = state.generation.max(*generation);
-                if attached_anew.contains(volume) && *generation > state.shown {
+                let is_contradicted = attached_anew.contains(volume) && *generation > state.shown;
+                if is_contradicted && now.since(*at) >= LATE_MAX {
                     self.contradicted.insert(*link);
                 }
                 *generation > state.vouched
@@ -118,24 +132,20 @@ impl Volumes {
         is_one_removed
     }
 
-    /// A client that may write has nobody served with an older generation from here on. `false` if it cannot be remembered.
-    pub(crate) fn fence(&mut self, volume: VolumeId, generation: Generation) -> bool {
-        if let Some(state) = self.known.get_mut(&volume) {
-            state.is_attached_as(generation);
-            return true;
-        }
-        // The map that shows the volume is on its way, and may be from before the fence.
-        if self.fences.len() >= UNKNOWN_MAX && !self.fences.contains_key(&volume) {
-            return false;
-        }
-        let known = self.fences.entry(volume).or_default();
-        *known = generation.max(*known);
-        true
+    /// Whether the newest map shows that a volume was attached under that generation, or under a newer one.
+    pub(crate) fn shows(&self, volume: VolumeId, generation: Generation) -> bool {
+        self.get(volume).is_some_and(|state| state.shown >= generation)
     }
 
     /// Another OSD says on a link that a volume was attached under that generation: nobody is served with an older one for as
     /// long as the link lasts. `false` if it cannot be remembered.
-    pub(crate) fn was_told(&mut self, link: LinkId, volume: VolumeId, generation: Generation) -> bool {
+    pub(crate) fn was_told(
+        &mut self,
+        link: LinkId,
+        volume: VolumeId,
+        generation: Generation,
+        now: Instant,
+    ) -> bool {
         let known = self.known.get_mut(&volume);
         if known.as_ref().is_some_and(|state| generation <= state.vouched) {
             return true;
@@ -145,7 +155,9 @@ impl Volumes {
             return false;
         }
         let newest = told.entry(volume).or_default();
-        *newest = generation.max(*newest);
+        if generation > newest.generation {
+            *newest = Told { generation, at: now };
+        }
         if let Some(state) = known {
             state.generation = state.generation.max(generation);
         }
@@ -156,19 +168,18 @@ impl Volumes {
     pub(crate) fn forget_told(&mut self, link: LinkId) {
         self.contradicted.remove(&link);
         for volume in self.told.remove(&link).unwrap_or_default().into_keys() {
-            let others = self.told.values().filter_map(|told| told.get(&volume)).max().copied();
+            let others = self.told.values().filter_map(|told| told.get(&volume));
+            let others = others.map(|told| told.generation).max().unwrap_or_default();
             if let Some(state) = self.known.get_mut(&volume) {
-                state.generation = state.vouched.max(others.unwrap_or_default());
+                state.generation = state.vouched.max(others);
             }
         }
     }
 
-    /// Every generation that is vouched for, in order.
+    /// Every generation that the newest map shows, in order.
     pub(crate) fn generations(&self) -> Vec<(VolumeId, Generation)> {
         let known = self.known.iter().filter(|(_, state)| !state.is_removed);
-        let known = known.map(|(volume, state)| (*volume, state.vouched));
-        let mut all: Vec<_> =
-            known.chain(self.fences.iter().map(|(volume, generation)| (*volume, *generation))).collect();
+        let mut all: Vec<_> = known.map(|(volume, state)| (*volume, state.shown)).collect();
         all.retain(|(_, generation)| *generation > Generation(0));
         all.sort_unstable();
         all
@@ -196,14 +207,22 @@ mod tests {
     use super::*;
     use base::map::{OsdInfo, VolumeInfo};
 
+    /// When all happens of which nobody asks how long it took.
+    const NOW: Instant = Instant { nanoseconds: 1_000_000_000 };
+
     #[test]
-    fn a_fence_of_a_volume_that_no_map_shows_yet_counts_when_one_does() {
-        let mut volumes = Volumes::default();
-        let volume = VolumeId(1);
-        assert!(volumes.fence(volume, Generation(7)) && volumes.fence(volume, Generation(5)));
-        assert_eq!(volumes.generations(), [(volume, Generation(7))]);
-        assert!(!volumes.heed(&crate::testing::map(1)));
-        assert_eq!(volumes.get(volume).map(|state| state.generation), Some(Generation(7)));
+    fn what_a_client_names_beyond_the_map_counts_for_good_and_others_are_not_told_of_it() {
+        let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
+        assert!(!volumes.shows(VOLUME, Generation(1)), "it is not known");
+        volumes.heed(&map, NOW);
+        volumes.get_mut(VOLUME).expect("it is there").is_attached_as(Generation(7));
+        let shown = |volumes: &Volumes| [1, 2, 7].map(|number| volumes.shows(VOLUME, Generation(number)));
+        assert_eq!((served(&volumes), shown(&volumes)), (Some(Generation(7)), [true, false, false]));
+        assert_eq!(volumes.generations(), [(VOLUME, Generation(1))]);
+        map.volumes.get_mut(&VOLUME).expect("it is there").generation = Generation(2);
+        volumes.heed(&map, NOW);
+        assert_eq!((served(&volumes), shown(&volumes)), (Some(Generation(7)), [true, true, false]));
+        assert_eq!(volumes.generations(), [(VOLUME, Generation(2))]);
     }
 
     #[test]
@@ -212,7 +231,7 @@ mod tests {
         let mut map = crate::testing::map(1);
         let volume = *map.volumes.keys().next().expect("there is one");
         let heed = |volumes: &mut Volumes, map: &ClusterMap| {
-            volumes.heed(map);
+            volumes.heed(map, NOW);
             let ends = volumes.get(volume).map(|state| state.bytes);
             (ends, volumes.shrunk.get(&volume).map(|shrunk| (shrunk.end, shrunk.cut)))
         };
@@ -225,17 +244,16 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cannot_have_fences_remembered_without_end() {
+    fn an_osd_cannot_have_fences_remembered_without_end() {
         let mut volumes = Volumes::default();
-        let last = UNKNOWN_MAX as u64;
-        assert!((1..=last).all(|volume| volumes.fence(VolumeId(volume), Generation(1))));
-        assert!(!volumes.fence(VolumeId(last + 1), Generation(1)));
-        assert!(volumes.fence(VolumeId(last), Generation(2)), "one that is known may change");
-        // Nor can an OSD; another one is not kept by that, nor by what clients do.
-        let link = LinkId(1);
-        assert!((1..=last).all(|volume| volumes.was_told(link, VolumeId(volume), Generation(1))));
-        assert!(!volumes.was_told(link, VolumeId(last + 1), Generation(1)));
-        assert!(volumes.was_told(LinkId(2), VolumeId(last + 1), Generation(1)));
+        let (link, last) = (LinkId(1), UNKNOWN_MAX as u64);
+        let mut told = |link, volume, generation| {
+            volumes.was_told(link, VolumeId(volume), Generation(generation), NOW)
+        };
+        assert!((1..=last).all(|volume| told(link, volume, 1)));
+        assert!(!told(link, last + 1, 1));
+        assert!(told(link, last, 2), "one that is known may change");
+        assert!(told(LinkId(2), last + 1, 1), "another one is not kept by that");
     }
 
     const VOLUME: VolumeId = crate::testing::VOLUME;
@@ -247,21 +265,20 @@ mod tests {
     #[test]
     fn what_an_osd_tells_beyond_the_map_counts_as_long_as_its_link_lasts_and_is_not_passed_on() {
         let mut volumes = Volumes::default();
-        volumes.heed(&crate::testing::map(1));
-        assert!(volumes.was_told(LinkId(1), VOLUME, Generation(9)));
-        assert!(volumes.was_told(LinkId(2), VOLUME, Generation(3)));
+        volumes.heed(&crate::testing::map(1), NOW);
+        assert!(volumes.was_told(LinkId(1), VOLUME, Generation(9), NOW));
+        assert!(volumes.was_told(LinkId(2), VOLUME, Generation(3), NOW));
         assert_eq!(served(&volumes), Some(Generation(9)));
         assert_eq!(volumes.generations(), [(VOLUME, Generation(1))]);
         // The same map, or another one of something else, changes nothing.
-        volumes.heed(&crate::testing::map(1));
+        volumes.heed(&crate::testing::map(1), NOW + LATE_MAX);
         assert_eq!((served(&volumes), volumes.contradicted.len()), (Some(Generation(9)), 0));
         volumes.forget_told(LinkId(1));
         assert_eq!(served(&volumes), Some(Generation(3)));
         // What a client names that may write counts for good.
-        assert!(volumes.fence(VOLUME, Generation(2)));
+        volumes.get_mut(VOLUME).expect("it is there").is_attached_as(Generation(2));
         volumes.forget_told(LinkId(2));
         assert_eq!(served(&volumes), Some(Generation(2)));
-        assert_eq!(volumes.generations(), [(VOLUME, Generation(2))]);
     }
 
     #[test]
@@ -269,16 +286,36 @@ mod tests {
         let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
         let (liar, other) = (LinkId(1), LinkId(2));
         // Before the map shows the volume, and what it shows first may be from before the fence.
-        assert!(volumes.was_told(liar, VOLUME, Generation(u32::MAX)));
-        assert!(volumes.was_told(other, VOLUME, Generation(2)));
-        volumes.heed(&map);
+        assert!(volumes.was_told(liar, VOLUME, Generation(u32::MAX), NOW));
+        assert!(volumes.was_told(other, VOLUME, Generation(2), NOW));
+        volumes.heed(&map, NOW + LATE_MAX);
         assert_eq!((served(&volumes), volumes.contradicted.len()), (Some(Generation(u32::MAX)), 0));
         // Somebody attaches it.
         map.volumes.get_mut(&VOLUME).expect("it is there").generation = Generation(2);
-        volumes.heed(&map);
+        volumes.heed(&map, NOW + LATE_MAX);
         assert_eq!(std::mem::take(&mut volumes.contradicted), BTreeSet::from([liar]));
         volumes.forget_told(liar);
         assert_eq!(served(&volumes), Some(Generation(2)), "and is served");
+    }
+
+    #[test]
+    fn a_map_that_is_behind_by_no_more_than_maps_may_be_ends_no_link() {
+        let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
+        volumes.heed(&map, NOW);
+        let mut is_contradicted = |generation: u32, link: u64, told: u32, told_at, now| {
+            assert!(volumes.was_told(LinkId(link), VOLUME, Generation(told), told_at));
+            map.volumes.get_mut(&VOLUME).expect("it is there").generation = Generation(generation);
+            volumes.heed(&map, now);
+            std::mem::take(&mut volumes.contradicted).contains(&LinkId(link))
+        };
+        let late = NOW + LATE_MAX;
+        assert!(!is_contradicted(2, 1, 5, NOW, late - Duration::from_nanos(1)), "that may be on its way");
+        // It is told of again, which makes it no newer.
+        assert!(is_contradicted(3, 1, 5, late, late));
+        // What is newer may be on its way again.
+        assert!(!is_contradicted(4, 1, 6, late, late));
+        assert!(is_contradicted(5, 2, 9, NOW, late));
+        assert!(!is_contradicted(9, 2, 9, NOW, late), "it is borne out");
     }
 
     #[test]
@@ -289,9 +326,8 @@ mod tests {
             let info = VolumeInfo { generation: Generation(generation), removed, ..info.clone() };
             map.volumes.insert(VolumeId(volume), info);
         }
-        assert!(volumes.heed(&map), "one of them was removed");
-        assert!(volumes.fence(VolumeId(4), Generation(6)));
-        let told = [(1, 1), (2, 3), (4, 6), (5, 4)];
+        assert!(volumes.heed(&map, NOW), "one of them was removed");
+        let told = [(1, 1), (2, 3), (5, 4)];
         let told = told.map(|(volume, generation)| (VolumeId(volume), Generation(generation)));
         assert_eq!(volumes.generations(), told);
     }
@@ -300,28 +336,28 @@ mod tests {
     fn a_volume_of_a_pool_that_the_map_does_not_show_stays_what_it_was() {
         let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
         let pools = std::mem::take(&mut map.pools);
-        assert!(!volumes.heed(&map) && volumes.get(VOLUME).is_none());
+        assert!(!volumes.heed(&map, NOW) && volumes.get(VOLUME).is_none());
         map.pools = pools;
-        volumes.heed(&map);
+        volumes.heed(&map, NOW);
         map.pools.clear();
         let info = map.volumes.get_mut(&VOLUME).expect("it is there");
         (info.bytes, info.removed) = (1, true);
-        assert!(!volumes.heed(&map) && !volumes.is_removed(VOLUME));
+        assert!(!volumes.heed(&map, NOW) && !volumes.is_removed(VOLUME));
         assert_eq!(volumes.get(VOLUME).map(|state| state.bytes), Some(1 << 30));
     }
 
     #[test]
     fn of_what_several_osds_tell_the_newest_counts_and_nothing_is_kept_of_what_is_vouched_for() {
         let (mut volumes, mut map) = (Volumes::default(), crate::testing::map(1));
-        volumes.heed(&map);
+        volumes.heed(&map, NOW);
         for (link, generation) in [(1, 9), (2, 3), (3, 5), (4, 4), (3, 2), (5, 1)] {
-            assert!(volumes.was_told(LinkId(link), VOLUME, Generation(generation)));
+            assert!(volumes.was_told(LinkId(link), VOLUME, Generation(generation), NOW));
         }
         assert!(!volumes.told.contains_key(&LinkId(5)), "whoever connects tells what is known anyway");
         volumes.forget_told(LinkId(1));
         assert_eq!(served(&volumes), Some(Generation(5)));
         map.volumes.get_mut(&VOLUME).expect("it is there").generation = Generation(2);
-        volumes.heed(&map);
+        volumes.heed(&map, NOW + LATE_MAX);
         volumes.forget_told(LinkId(3));
         assert_eq!(served(&volumes), Some(Generation(4)));
         let left = BTreeSet::from([2, 4].map(LinkId));

@@ -64,6 +64,8 @@ const REQUESTS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Zero, Kind::Allocate
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// How long it floods on one connection.
 const FLOOD: Duration = Duration::from_millis(200);
+/// For whom it attaches its volume: one client, for another one would be refused.
+const ATTACHER: ClientId = ClientId(3);
 
 /// What goes on while the client is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +283,7 @@ struct Hostile {
 /// What the hostile one does.
 type Act = (&'static str, fn(&mut Hostile) -> Option<()>);
 
-const ACTS: [Act; 15] = [
+const ACTS: [Act; 16] = [
     ("asks for anything", Hostile::asks_for_anything),
     ("speaks as an OSD", Hostile::speaks_as_an_osd),
     ("sends garbage", Hostile::sends_garbage),
@@ -292,6 +294,7 @@ const ACTS: [Act; 15] = [
     ("wants one block", Hostile::wants_one_block),
     ("says everything again", Hostile::says_everything_again),
     ("fences", Hostile::fences),
+    ("attaches and fences", Hostile::attaches_and_fences),
     ("is somebody else", Hostile::is_somebody_else),
     ("connects again and again", Hostile::connects_again_and_again),
     ("proves no key", Hostile::proves_no_key),
@@ -387,7 +390,7 @@ impl Hostile {
         let (_, mut link) = self.open()?;
         self.flood(&mut link, |hostile| {
             hostile.forge(|forger| {
-                // A fence of another pool's volume ends the connection, so there are few.
+                // A fence of another pool's volume ends the connection, and one ahead of the map waits there: so there are few.
                 let kind = match forger.below(100) as usize {
                     0 => Kind::Fence,
                     drawn => REQUESTS[drawn % REQUESTS.len()],
@@ -504,9 +507,10 @@ impl Hostile {
 
     fn fences(&mut self) -> Option<()> {
         let (osd, mut link) = self.open()?;
+        let volume = self.requests.volume;
+        let generation = self.tenant.map.volumes[&volume].generation;
         let mut bytes = Vec::new();
         for request in 0..500 {
-            let (volume, generation) = (self.requests.volume, Generation(self.random.next() as u32));
             bytes.extend(Fence { request, volume, generation }.encode(Kind::Fence));
         }
         let _ = link.send(&bytes);
@@ -516,6 +520,21 @@ impl Hostile {
         let volume = keys_of(&self.tenant.map, "good")[0].volume;
         let _ =
             link.send(&Fence { request: 1, volume, generation: Generation(u32::MAX) }.encode(Kind::Fence));
+        Some(())
+    }
+
+    /// Has OSDs told of an attach that was, and of one that never was, and attaches again: none is to take another for a liar.
+    fn attaches_and_fences(&mut self) -> Option<()> {
+        for _ in 0..5 {
+            let attached = self.tenant.attach("bad", ATTACHER).ok()?;
+            let (_, mut link) = self.open()?;
+            let volume = self.requests.volume;
+            for generation in [attached, Generation(u32::MAX)] {
+                let fence = Fence { request: 1, volume, generation };
+                let _ = link.send(&fence.encode(Kind::Fence));
+            }
+            self.hold(link);
+        }
         Some(())
     }
 

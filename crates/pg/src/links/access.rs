@@ -452,17 +452,17 @@ mod tests {
         assert_eq!(alone.io.closed, [LinkId(25)], "who connects anew ends its own older link");
     }
 
-    /// A client has a volume fenced; answers how often it was told that the fence stands.
+    /// A client has a volume fenced that was attached once; answers how often it was told that the fence stands.
     fn fences(alone: &mut Alone, link: LinkId, volume: VolumeId) -> Result<usize, LinkError> {
         alone.io.to.clear();
-        let fence = Fence { request: 1, volume, generation: Generation(9) };
+        let fence = Fence { request: 1, volume, generation: Generation(1) };
         alone.osd.handle_bytes(alone.now, link, &fence.encode(Kind::Fence), &mut alone.io)?;
         let is_done = |message: Message<'_>| matches!(message, Message::FenceDone(_)).then_some(());
         Ok(alone.io.told(link, is_done).len())
     }
 
     #[test]
-    fn who_may_write_has_others_fenced_and_who_may_do_everything_also_from_what_is_not_known_here_yet() {
+    fn who_may_write_has_others_fenced_and_who_may_do_everything_waits_for_what_is_not_known_here_yet() {
         let mut alone = Alone::new();
         let (admin, unknown) = (LinkId(8), VolumeId(77));
         greet(&mut alone, LINK, "tenant", writer(), CLIENT).unwrap();
@@ -470,6 +470,13 @@ mod tests {
         assert_eq!(fences(&mut alone, LINK, VOLUME).unwrap(), 1);
         let refused = fences(&mut alone, LINK, unknown);
         assert!(matches!(refused, Err(LinkError::OutOfTurn(_))), "it may be in any pool: {refused:?}");
+        assert_eq!(fences(&mut alone, admin, unknown).unwrap(), 0);
+        let mut map = map(1);
+        map.revision = alone.osd.shared.volumes.map.revision + 1;
+        map.principals.insert("admin".to_owned(), principal(Access::Admin));
+        let info = map.volumes[&VOLUME].clone();
+        map.volumes.insert(unknown, info);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         assert_eq!(fences(&mut alone, admin, unknown).unwrap(), 1);
     }
 

@@ -19,7 +19,7 @@ use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Pu
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
-use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey};
+use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, Sequence};
 use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
@@ -137,11 +137,14 @@ enum Before {
 /// The same of all its blocks, in runs: `(block, block count, what became)`. `None` if it was not sent before.
 ///
 /// What an earlier attempt did is in the group's order behind what its client knew that this had reached. So a log that
-/// lacks nothing from there on tells by its silence too, and so does a block that was not changed since.
+/// lacks nothing from there on tells by its silence too, and so does a block that was not changed since. Who says that the group
+/// had reached more than it has was lied to by whoever led it, asked the group that this one was split from, or lies: nothing is
+/// known of since when then.
 fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, Before)>> {
     let operation = cx.operations.get(id)?;
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
     let since = operation.attempt.since.filter(|_| !cx.breaks(Sabotage::ForgetOrigin))?;
+    let since = if since <= cx.groups[operation.group].reached() { since } else { Sequence(0) };
     let (store, key) = (&cx.disk.store, &range.key);
     let was_done = was_done(store.pg_log(key.pg), &range, name);
     // What has no name is in no log.
@@ -234,7 +237,7 @@ mod tests {
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::log_entry::{REPAIR, UNDONE};
     use base::map::ClusterMap;
-    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, VolumeId, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
     use wire::Message;
@@ -424,8 +427,24 @@ mod tests {
         assert_eq!(write(&mut alone, 5, since, 1), Status::Ok);
         // Without a name it is in no log, and the block has changed since.
         assert_eq!(write(&mut alone, 0, since, 2), Status::OutcomeUnknown);
-        // However far a client says that the group had reached.
-        assert_eq!(write(&mut alone, 7, Some(Sequence(u64::MAX)), 3), Status::Ok);
+    }
+
+    #[test]
+    fn who_says_that_the_group_had_reached_more_than_it_has_does_nothing_again_over_somebody_elses() {
+        let mut alone = Alone::new();
+        assert_eq!(write(&mut alone, 5, None, 1), Status::Ok, "and the answer is lost");
+        assert_eq!(write(&mut alone, 6, None, 2), Status::Ok);
+        alone.age_log();
+        let (last, far) = (reached(&alone), Some(Sequence(u64::MAX)));
+        for since in [far, Some(last.next())] {
+            assert_eq!(write(&mut alone, 5, since, 1), Status::OutcomeUnknown);
+        }
+        assert!(holds(&alone, 2), "what was acknowledged is there");
+        // The log tells what it has to whoever asks.
+        assert_eq!(write(&mut alone, 7, None, 3), Status::Ok);
+        assert_eq!(write(&mut alone, 7, far, 4), Status::Ok, "it was done");
+        assert!(holds(&alone, 3));
+        assert_eq!(write(&mut alone, 5, Some(last), 1), Status::Ok, "it was not sent before then");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn slow_things_are_looked_at_rarely_only_where_nothing_can_change_by_itself() {
         ("a scrub waits", |alone| assert!(alone.osd.begin_scrub(PG, false))),
         ("a fence waits", |alone| {
             alone.osd.shared.links.insert(CLIENT, Peer::Client(ClientLink::new(ClientId(9), None)));
-            let fence = Fence { request: 5, volume: VOLUME, generation: Generation(9) };
+            let fence = Fence { request: 5, volume: VOLUME, generation: Generation(1) };
             alone.with(|router, cx| router.fences.handle_client_fence(cx, CLIENT, &fence));
         }),
         ("its epoch ended", |alone| alone.with(|_, cx| epoch::end(cx, 0, "a test"))),

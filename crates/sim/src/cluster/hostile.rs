@@ -3,7 +3,8 @@
 //! many connections, which it opens and closes, and does not read.
 //!
 //! What must hold meanwhile, as docs/security.md promises:
-//! - [`Malice::Client`] has a pool of its own on the OSDs that all share, and does there what it likes. Nothing of it is seen in
+//! - [`Malice::Client`] has a pool of its own on the OSDs that all share, and does there what it likes. If it may write, it
+//!   attaches its volumes again and again, and tells OSDs that it did, and that it did far more often. Nothing of it is seen in
 //!   the other pool, and nobody is kept from anything there.
 //! - [`Malice::Stranger`] has the key of an OSD that holds nothing. It says anything that OSDs say, as a primary, a member or a
 //!   learner; nobody believes a word.
@@ -27,12 +28,12 @@ use crate::random::Random;
 use base::map::ClusterMap;
 use base::{
     Access, BLOCK_BYTES, BlockRange, ClientId, ClusterId, Generation, LinkId, OBJECT_BLOCKS, ObjectKey,
-    OsdId, Permission, PgId, Principal, PublicKey, crc32c,
+    OsdId, Permission, PgId, Principal, PublicKey, VolumeId, crc32c,
 };
 use pg::Credential;
 use std::collections::BTreeMap;
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
-use wire::{Hello, Kind, Lease, Message, Push, Replicate, Role, Status, VERSIONS};
+use wire::{Fence, Hello, Kind, Lease, Message, Push, Replicate, Role, Status, VERSIONS};
 
 /// Who means harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ const KIND_AT: usize = 4;
 const LINKS_MAX: usize = 6;
 /// How long it leaves what it is told unread, at most.
 const DEAF_MAX: u64 = 2 * SECOND;
+/// How often a client attaches.
+const ATTACH_PAUSE: u64 = 100 * MILLISECOND;
 /// Messages of a life, and their bytes.
 const MESSAGES_MAX: u32 = 4000;
 const BYTES_MAX: usize = 8 << 20;
@@ -105,6 +108,10 @@ pub(super) struct Hostile {
     is_at_work: bool,
     /// It told of a generation that no map shows.
     has_fenced: bool,
+    /// When it attaches next: never, unless its key is a client's that may write.
+    attach_at: u64,
+    /// What was said last on this connection waits for a map that never comes.
+    spent: Option<LinkId>,
     lines: Vec<Line>,
     /// Generations that it was told of.
     learned: Vec<Generation>,
@@ -124,6 +131,8 @@ impl Hostile {
             random,
             is_at_work: false,
             has_fenced: false,
+            attach_at: u64::MAX,
+            spent: None,
             lines: Vec::new(),
             learned: Vec::new(),
             next_at: 0,
@@ -139,6 +148,9 @@ impl Hostile {
             Malice::Client => {
                 let permission =
                     if self.random.percent(80) { Permission::ReadWrite } else { Permission::Read };
+                if permission == Permission::ReadWrite {
+                    self.attach_at = 0;
+                }
                 Access::Pools(BTreeMap::from([(MALICE_POOL, permission)]))
             }
             Malice::Stranger | Malice::Member | Malice::Leader => Access::Node(node_id(self.osd.0 as usize)),
@@ -244,6 +256,34 @@ impl Hostile {
         }
     }
 
+    /// Attaches a volume of its own once more, and wants whoever had it before fenced: by what is so, and by what never was.
+    fn attach(&mut self, life: &mut Life) {
+        let world = &mut life.world;
+        self.attach_at = world.now + ATTACH_PAUSE;
+        if let Some(spent) = self.spent.take()
+            && self.lines.iter().any(|line| line.link == spent)
+        {
+            self.lines.retain(|line| line.link != spent);
+            world.close(spent, "has no more use for it");
+        }
+        let volumes: Vec<VolumeId> = malicious_volumes(&world.plan).collect();
+        let volume = self.random.choose(&volumes);
+        let attached = life.registry.attach_once_more(self.process, self.client, volume, world);
+        let open: Vec<LinkId> = self.lines.iter().filter(|line| line.is_open).map(|line| line.link).collect();
+        if let Some(generation) = attached
+            && !open.is_empty()
+        {
+            let link = self.random.choose(&open);
+            for generation in [generation, Generation(u32::MAX)] {
+                let fence = Fence { request: 1, volume, generation };
+                world.send(link, &fence.encode(Kind::Fence));
+            }
+            self.spent = Some(link);
+            world.coverage.count("who means harm attaches a volume and lies of it");
+        }
+        self.dial(&life.registry.map.clone(), world);
+    }
+
     /// Says many things at once.
     fn burst(&mut self, line: usize, in_use: &InUse, life: &mut Life) {
         let Line { link, target, .. } = self.lines[line];
@@ -329,6 +369,14 @@ impl Hostile {
         }
         let Ok(Some((message, _))) = wire::parse(&bytes) else { return Some(bytes) };
         if !self.is_osd() {
+            // It would wait for a map, and so would all that is said behind it.
+            if let Message::Fence(fence) = message
+                && let Some(known) = life.registry.map.volumes.get(&fence.volume)
+                && known.pool == MALICE_POOL
+                && fence.generation > known.generation
+            {
+                return None;
+            }
             if let Message::Write(write) = message
                 && write.head.key.pg.pool == MALICE_POOL
             {
@@ -466,7 +514,10 @@ impl Life {
                 let in_use = self.what_is_in_use(&mut hostile);
                 hostile.act(&in_use, self);
             }
-            let at = hostile.next_at.max(self.world.now + MILLISECOND);
+            if hostile.attach_at <= self.world.now {
+                hostile.attach(self);
+            }
+            let at = hostile.next_at.min(hostile.attach_at).max(self.world.now + MILLISECOND);
             self.world.wake(hostile.process, at);
         }
         self.hostile = Some(hostile);

@@ -13,7 +13,7 @@ use crate::machine::identity_of;
 use crate::random::Random;
 use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
 use base::status::{OsdStatus, PgState, PgStatus, Statuses};
-use base::{ClientId, Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
 use manager::Management;
 use manager::decide::Moment;
@@ -520,6 +520,28 @@ impl Registry {
             Err(ClusterError::NoSuchVolume { .. }) => None,
             Err(error) => panic!("a volume cannot be attached: {error}"),
         }
+    }
+
+    /// Somebody who means harm attaches a volume of its own, which nobody else does. Answers the generation that it has now,
+    /// unless the registry cannot be reached.
+    pub(super) fn attach_once_more(
+        &mut self,
+        process: Process,
+        client: ClientId,
+        volume: VolumeId,
+        world: &mut World,
+    ) -> Option<Generation> {
+        if !self.is_reachable(process, world) {
+            return None;
+        }
+        self.set_clock(world);
+        let name = self.map.volumes.get(&volume)?.name.clone();
+        let attached = done(async {
+            let lease = self.cluster.registry().lease_grant(CLIENT_LEASE).await?.id;
+            self.cluster.attach(&name, client, lease, false, "malice".to_owned()).await
+        });
+        self.show(world);
+        Some(attached.expect("it is there, and nobody else has it").generation)
     }
 
     /// Notes that nobody is served any more who had the volumes before.

@@ -3,7 +3,8 @@
 use super::site::Site;
 use auth::{Identity, SecretKey};
 use base::map::ClusterMap;
-use base::{ClientId, OsdId};
+use base::{ClientId, Generation, OsdId};
+use cluster::{Attach, Attachment, ClusterError, Grant};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -14,10 +15,14 @@ use wire::{Hello, Message, Role, VERSIONS};
 
 /// How long an OSD may take for something that is honestly asked, on a busy machine.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a volume stays attached.
+const ATTACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Who has a key, with the cluster as it was when this was made.
 pub struct Tenant {
     identity: Identity,
+    /// Who attaches volumes: a cluster on one machine has no port at which clients with other keys could have that done.
+    owner: ClusterAccess,
     pub map: ClusterMap,
     runtime: Runtime,
 }
@@ -27,12 +32,24 @@ impl Tenant {
     pub fn new(site: &Site, key: &Path) -> Tenant {
         let identity = Identity::new(&SecretKey::load(key).expect("the key can be read"));
         let runtime = Builder::new_current_thread().enable_all().build().expect("there is memory for that");
-        let access = ClusterAccess::local(&site.dir()).expect("the owner's key can be read");
+        let owner = ClusterAccess::local(&site.dir()).expect("the owner's key can be read");
         let map = runtime.block_on(async {
-            let desk = access.desk.open(&access.identity).await.expect("the registry answers");
+            let desk = owner.desk.open(&owner.identity).await.expect("the registry answers");
             desk.map().await.expect("there is a map")
         });
-        Tenant { identity, map, runtime }
+        Tenant { identity, owner, map, runtime }
+    }
+
+    /// Attaches a volume once more, for that client. Answers its new generation, or why there is none.
+    pub fn attach(&self, volume: &str, client: ClientId) -> std::result::Result<Generation, String> {
+        let attached = self.runtime.block_on(async {
+            let desk = self.owner.desk.open(&self.owner.identity).await?;
+            let lease = desk.ask(Grant { ttl: ATTACHED_FOR }).await?;
+            let (volume, description) = (volume.to_owned(), "a test".to_owned());
+            let attached = desk.ask(Attach { volume, client, lease, shared: false, description }).await?;
+            Ok::<Attachment, ClusterError>(attached)
+        });
+        attached.map(|attached| attached.generation).map_err(|error| error.to_string())
     }
 
     /// The OSDs that can be reached.
