@@ -164,7 +164,9 @@ impl Drive {
     /// When it cannot be read.
     pub fn content(&mut self) -> Result<Option<&'static str>, DriveError> {
         let bytes = Device::bytes(self).min(signature::PROBE_BYTES as u64);
-        Ok(signature::find(self.look(0, bytes as usize)?.bytes()))
+        let found = look(self, 0, bytes as usize);
+        let found = found.map_err(|error| DriveError::Device(self.path.clone(), error))?;
+        Ok(signature::find(found.bytes()))
     }
 
     /// Whose OSD it holds; `None` where the places of an OSD's superblocks hold nothing at all.
@@ -172,22 +174,8 @@ impl Drive {
     /// # Errors
     /// When it holds something else, or one that is damaged or newer than this program, or cannot be read.
     pub fn osd(&mut self) -> Result<Option<Identity>, DriveError> {
-        for offset in SUPERBLOCK_OFFSETS {
-            if self.look(offset, CHUNK_BYTES)?.bytes().iter().any(|byte| *byte != 0) {
-                let found = store::identify(self);
-                let found = found.map_err(|error| DriveError::Superblock(self.path.clone(), error))?;
-                return found.map(Some).ok_or_else(|| DriveError::NotBlank(self.path.clone()));
-            }
-        }
-        Ok(None)
-    }
-
-    fn look(&mut self, offset: u64, bytes: usize) -> Result<Buffer, DriveError> {
-        let mut buffer = Buffer::new(bytes);
-        let memory = buffer.bytes_mut().expect("a new buffer has one holder");
-        self.read(offset, &mut memory[..bytes])
-            .map_err(|error| DriveError::Device(self.path.clone(), error))?;
-        Ok(buffer)
+        let path = self.path.clone();
+        osd_on(self, &path)
     }
 
     /// Erases both ends, where an OSD and everybody else keeps what a drive is known by. All it holds is lost.
@@ -206,6 +194,31 @@ impl Drive {
         }
         self.flush()
     }
+}
+
+fn look(device: &mut impl Device, offset: u64, bytes: usize) -> Result<Buffer, DeviceError> {
+    let mut buffer = Buffer::new(bytes);
+    let memory = buffer.bytes_mut().expect("a new buffer has one holder");
+    device.read(offset, &mut memory[..bytes])?;
+    Ok(buffer)
+}
+
+/// See [`Drive::osd`].
+fn osd_on(device: &mut impl Device, path: &Path) -> Result<Option<Identity>, DriveError> {
+    let mut unreadable = None;
+    for offset in SUPERBLOCK_OFFSETS {
+        match look(device, offset, CHUNK_BYTES) {
+            Ok(chunk) if chunk.bytes().iter().all(|byte| *byte == 0) => {}
+            Ok(_) => {
+                let found = store::identify(device);
+                let found = found.map_err(|error| DriveError::Superblock(path.to_owned(), error))?;
+                return found.map(Some).ok_or_else(|| DriveError::NotBlank(path.to_owned()));
+            }
+            // The other copy may do. Without one nobody knows that the drive is blank.
+            Err(error) => unreadable = Some(DriveError::Device(path.to_owned(), error)),
+        }
+    }
+    unreadable.map_or(Ok(None), Err)
 }
 
 /// Checks that there is a drive, and, unless it is only read, that nobody uses it but perhaps an OSD, as far as the kernel
@@ -320,6 +333,54 @@ mod tests {
             drive.write(offset, block.bytes()).unwrap();
             let refusal = drive.osd().unwrap_err().to_string();
             assert!(refusal.contains(expected) && refusal.contains(next), "{refusal}");
+        }
+    }
+
+    /// A device with a bad sector somewhere.
+    struct WithBadSector(Vec<u8>, u64);
+
+    impl Device for WithBadSector {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+        fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+            if (offset..offset + into.len() as u64).contains(&self.1) {
+                return Err(DeviceError("a bad sector".to_owned()));
+            }
+            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+            Ok(())
+        }
+        fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+            self.0[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn flush(&mut self) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn whose_osd_a_drive_holds_is_told_by_the_superblock_that_can_be_read() {
+        const NOWHERE: u64 = u64::MAX;
+        let options = store::Options { segment_bytes: Some(64 << 10), ..store::Options::default() };
+        let identity = Identity {
+            cluster: base::ClusterId::from_bytes([1; 16]),
+            osd_uuid: base::OsdUuid::from_bytes([2; 16]),
+            osd: base::OsdId(3),
+        };
+        let mut device = WithBadSector(vec![0; 8 << 20], NOWHERE);
+        // In a copy, and beside it.
+        for bad in [0, 32 << 10, 1 << 20, (1 << 20) + (32 << 10)] {
+            device.1 = bad;
+            let refusal = osd_on(&mut device, Path::new("/a/drive")).unwrap_err();
+            assert!(matches!(refusal, DriveError::Device(..)), "nobody knows that it is blank: {refusal}");
+        }
+        device.1 = NOWHERE;
+        assert_eq!(osd_on(&mut device, Path::new("/a/drive")).unwrap(), None);
+        store::format(&mut device, identity, *b"this one is ours", &options).unwrap();
+        for bad in [NOWHERE, 0, 32 << 10, 1 << 20, (1 << 20) + (32 << 10)] {
+            device.1 = bad;
+            assert_eq!(osd_on(&mut device, Path::new("/a/drive")).unwrap(), Some(identity), "{bad}");
         }
     }
 

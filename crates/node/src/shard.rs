@@ -202,6 +202,10 @@ pub fn run(
     let store = Store::open(&mut config.drive, &expected, options)
         .map_err(|error| ShardError::of_drive(&path, error))?;
     tracing::info!(%osd, path, seconds = ring::now().since(started).as_secs_f64(), "the store is open");
+    let unreadable_blocks = store.statistics().unreadable_blocks;
+    if unreadable_blocks > 0 {
+        tracing::warn!(%osd, path, unreadable_blocks, "bad blocks where the log ends could not be read; if what lay there was acknowledged, the other members have it");
+    }
     let mut machine = Osd::new(store, &OsdOptions::default());
     let reactor_options =
         ReactorOptions { spin_max: config.spin_max, inbox_bytes: INBOX_BYTES, ..ReactorOptions::default() };

@@ -92,6 +92,14 @@ impl Osd {
     pub fn new(store: Store, options: &OsdOptions) -> Osd {
         let identity = store.identity();
         let broken = options.broken();
+        let mut journal = Journal::default();
+        let unreadable_blocks = store.statistics().unreadable_blocks;
+        if unreadable_blocks > 0 {
+            journal.note(format!(
+                "{unreadable_blocks} of the blocks at which its log ends could not be read at the start: what it \
+                 acknowledged last may be missing here; the other members have it"
+            ));
+        }
         Osd {
             me: Me { id: identity.osd, cluster: identity.cluster, broken },
             now: Instant::default(),
@@ -106,7 +114,7 @@ impl Osd {
                 volumes: Volumes::default(),
                 damage: Damage::default(),
                 pace: Pace::default(),
-                journal: Journal::default(),
+                journal,
             },
             router: Router::default(),
         }

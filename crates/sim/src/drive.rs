@@ -11,6 +11,7 @@
 
 use crate::random::Random;
 use base::{BLOCK_BYTES, Buffer, SECTOR_BYTES};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use store::{Action, Device, DeviceError, Store};
 
@@ -110,6 +111,8 @@ pub struct SimDrive {
     /// Every write up to this number is on the media.
     durable_through: u64,
     torn_writes: u64,
+    /// Blocks that no [`Device`] reads.
+    bad: BTreeSet<u32>,
 }
 
 impl SimDrive {
@@ -134,6 +137,7 @@ impl SimDrive {
             written_by: vec![0; blocks],
             durable_through: 0,
             torn_writes: 0,
+            bad: BTreeSet::new(),
         }
     }
 
@@ -146,6 +150,7 @@ impl SimDrive {
             serial: self.serial,
             written_by: self.written_by.clone(),
             durable_through: self.serial,
+            bad: self.bad.clone(),
             ..SimDrive::new(0, self.volatile_cache, self.random.clone())
         }
     }
@@ -429,6 +434,17 @@ impl SimDrive {
         self.change(block, |content| content.fill_with(|| random.next_u64() as u8));
     }
 
+    /// From now on `block` is bad: a start cannot read it, until it is written.
+    pub fn go_bad(&mut self, block: u32) {
+        self.bad.insert(block);
+    }
+
+    /// Whether some block is bad.
+    #[must_use]
+    pub fn has_bad_blocks(&self) -> bool {
+        !self.bad.is_empty()
+    }
+
     /// Gives `block` the content of another one, as a write that went astray does.
     pub fn misdirect(&mut self, from: u32, block: u32) {
         let content = *self.block(from);
@@ -502,6 +518,7 @@ impl SimDrive {
         let blocks = first_block..first_block + contents.len();
         self.visible[blocks.clone()].clone_from_slice(&contents);
         self.written_by[blocks.clone()].fill(self.serial);
+        self.bad.retain(|bad| !blocks.contains(&(*bad as usize)));
         if self.volatile_cache {
             self.cache.push(Cached { serial: self.serial, first_block, contents });
         } else {
@@ -559,6 +576,10 @@ impl Device for SimDrive {
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range("read", offset, into.len()).map_err(DeviceError)?;
         self.spend(|_| ())?;
+        let first = (offset / BLOCK_BYTES as u64) as u32;
+        if let Some(bad) = self.bad.range(first..first + (into.len() / BLOCK_BYTES) as u32).next() {
+            return Err(DeviceError(format!("block {bad} of the simulated drive is bad")));
+        }
         self.read_visible(offset, into);
         Ok(())
     }
@@ -709,6 +730,23 @@ mod tests {
         assert!(Device::flush(&mut drive).is_err());
         drive.power_on();
         Device::flush(&mut drive).unwrap();
+    }
+
+    #[test]
+    fn a_bad_block_fails_every_read_that_it_is_a_part_of_until_it_is_written() {
+        let mut drive = SimDrive::new(64 << 10, true, Random::new(1));
+        drive.go_bad(3);
+        let reads = |drive: &mut SimDrive, first: usize, blocks: usize| {
+            Device::read(drive, (first * BLOCK_BYTES) as u64, &mut vec![0; blocks * BLOCK_BYTES]).is_ok()
+        };
+        let of_each = [(0, 3, true), (0, 4, false), (3, 1, false), (2, 9, false), (4, 9, true)];
+        for (first, blocks, succeeds) in of_each {
+            for drive in [&mut drive.copy(), &mut drive] {
+                assert_eq!(reads(drive, first, blocks), succeeds, "{blocks} from {first}");
+            }
+        }
+        write(&mut drive, 3 * BLOCK_BYTES as u64, 7, 1);
+        assert!(reads(&mut drive, 0, 16) && !drive.has_bad_blocks());
     }
 
     #[test]

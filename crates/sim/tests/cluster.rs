@@ -128,6 +128,7 @@ fn clusters_survive_whatever_breaks() {
         ("gives its drive up", 10),
         ("writes torn by power cuts and failures", 50),
         ("a write goes astray", 1),
+        ("a block goes bad", 10),
         ("goes on under its number on a blank drive", 8),
         ("ended in good order for another drive", 1),
         ("a message is garbled on its way", 100),

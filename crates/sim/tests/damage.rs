@@ -10,11 +10,14 @@ use sim::machine::Machine;
 use sim::plan::LOG_OFFSET_BYTES;
 use sim::random::Random;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use store::layout::{
     BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
     Superblock,
 };
-use store::{Device, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
+use store::{
+    Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
@@ -465,6 +468,198 @@ fn a_rotten_block_in_the_tail_does_not_end_the_log() {
     for block in 0..40 {
         assert!(location(&machine.store, block).is_some(), "block {block} is lost");
     }
+}
+
+/// A drive that is away for some of the reads of a start.
+struct Away {
+    drive: SimDrive,
+    reads: u64,
+    away: Range<u64>,
+}
+
+impl Device for Away {
+    fn bytes(&self) -> u64 {
+        self.drive.bytes()
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        let is_away = self.away.contains(&self.reads);
+        self.reads += 1;
+        if is_away { Err(DeviceError("it is away".to_owned())) } else { self.drive.read(offset, into) }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.drive.write(offset, data)
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        self.drive.flush()
+    }
+}
+
+fn opened(device: &mut impl Device) -> Result<Store, OpenError> {
+    let identity = Machine::identity();
+    let expected = Expected { cluster: Some(identity.cluster), osd_uuid: Some(identity.osd_uuid) };
+    Store::open(device, &expected, options())
+}
+
+/// A drive without a checkpoint, and one with a checkpoint and a log behind it. The last batch of each has two blocks.
+fn drives_with_a_tail() -> [SimDrive; 2] {
+    let mut behind = machine(20).restart();
+    for write in 0..6 {
+        behind.write(1, 2 * write, &[99; 2 * BLOCK_BYTES]).unwrap();
+        behind.settle();
+    }
+    [machine(20).drive, behind.drive]
+}
+
+#[test]
+fn one_superblock_that_cannot_be_read_is_survived_and_mended() {
+    for copy in [0, SECOND_SUPERBLOCK] {
+        let mut drive = machine(20).shut_down();
+        drive.go_bad(copy);
+        let machine = Machine::open(drive, &options()).expect("one good copy is enough");
+        assert!(location(&machine.store, 39).is_some());
+        let mut drive = machine.shut_down();
+        assert!(!drive.has_bad_blocks(), "the copy was mended");
+        drive.go_bad(0);
+        drive.go_bad(SECOND_SUPERBLOCK);
+        let error = open_error(drive);
+        assert!(matches!(error, OpenError::Device(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_store_starts_with_a_bad_block_wherever_it_starts_with_a_rotten_one_and_has_the_same() {
+    for drive in drives_with_a_tail() {
+        let all = held(&opened(&mut drive.copy()).unwrap());
+        let mut told = 0;
+        let log = LOG_OFFSET_BYTES / BLOCK_BYTES as u64..drive.bytes() / BLOCK_BYTES as u64;
+        for block in [0, SECOND_SUPERBLOCK].into_iter().chain(log.start as u32..log.end as u32) {
+            let [mut bad, mut rotten] = [drive.copy(), drive.copy()];
+            bad.go_bad(block);
+            rotten.scramble(block);
+            let [with_bad, with_rotten] = [opened(&mut bad), opened(&mut rotten)];
+            let had = |opened: &Result<Store, OpenError>| opened.as_ref().ok().map(held);
+            assert_eq!(had(&with_bad), had(&with_rotten), "block {block}");
+            // What may have been acknowledged is never given up in silence.
+            if let Ok(store) = with_bad
+                && held(&store) != all
+            {
+                assert_eq!(store.statistics().unreadable_blocks, 1, "nothing tells of block {block}");
+                told += 1;
+            }
+        }
+        assert_eq!(told, 3, "the last batch, whose header nothing follows, and its data");
+    }
+}
+
+#[test]
+fn a_drive_that_is_away_for_a_moment_loses_nothing() {
+    let mut drives = Vec::from(drives_with_a_tail());
+    // Once more with what ends the log there.
+    let last = location(&machine(20).store, 39).unwrap();
+    for block in [last, last - 2] {
+        let mut drive = drives[0].copy();
+        drive.go_bad(block);
+        drives.push(drive);
+    }
+    for drive in drives {
+        let mut here = Away { drive: drive.copy(), reads: 0, away: 0..0 };
+        let all = held(&opened(&mut here).unwrap());
+        let (mut refused, mut unharmed) = (0, 0);
+        for from in 0..here.reads {
+            for reads in [1, 2, 3, 4, 6, 9, 14, 1000] {
+                let away = from..from + reads;
+                let mut device = Away { drive: drive.copy(), reads: 0, away: away.clone() };
+                match opened(&mut device) {
+                    Ok(store) => {
+                        assert_eq!(held(&store), all, "it was away for the reads {away:?}");
+                        unharmed += 1;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, OpenError::Device(_)), "{away:?}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > here.reads && unharmed > 0, "{refused} refused, {unharmed} unharmed");
+    }
+}
+
+#[test]
+fn a_log_does_not_end_for_a_part_of_its_drive_that_is_away() {
+    let machine = machine(20);
+    let last = location(&machine.store, 39).unwrap();
+    // It begins or ends with a block of the last batch: of several drives that are striped, one.
+    for first in (last - 2..=last).chain(last - 17..=last - 15) {
+        let mut drive = machine.drive.copy();
+        (first..first + 16).for_each(|block| drive.go_bad(block));
+        let error = open_error(drive);
+        assert!(matches!(error, OpenError::Device(_)), "from {first}: {error}");
+    }
+}
+
+#[test]
+fn an_osd_whose_log_ends_at_a_bad_block_says_so() {
+    let machine = machine(20);
+    let last = location(&machine.store, 39).unwrap();
+    let notes = |bad: Option<u32>| {
+        let mut drive = machine.drive.copy();
+        bad.into_iter().for_each(|block| drive.go_bad(block));
+        let osd = pg::Osd::new(opened(&mut drive).unwrap(), &pg::OsdOptions::default());
+        osd.view().notes().map(str::to_owned).collect::<Vec<String>>()
+    };
+    assert!(notes(None).is_empty() && notes(Some(last - 4)).is_empty(), "nothing may be missing");
+    for block in [last - 2, last - 1, last] {
+        let notes = notes(Some(block));
+        assert!(notes.len() == 1 && notes[0].contains("may be missing here"), "{notes:?}");
+    }
+}
+
+#[test]
+fn what_an_opening_found_the_next_one_has_too_or_says_that_it_is_gone() {
+    let machine = Machine::open(machine(20).drive, &options()).unwrap();
+    let last = location(&machine.store, 39).unwrap();
+    let spoils: [fn(&mut SimDrive, u32); 3] = [SimDrive::rot, SimDrive::scramble, SimDrive::go_bad];
+    for spoil in spoils {
+        let mut drive = machine.drive.copy();
+        spoil(&mut drive, last);
+        let store = opened(&mut drive).unwrap();
+        assert_eq!(location(&store, 39), Some(last), "the log ends before what was durable");
+        assert_eq!(store.statistics().unreadable_blocks, 0);
+        let mut drive = machine.drive.copy();
+        spoil(&mut drive, last - 2);
+        let error = open_error(drive);
+        assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    }
+}
+
+/// Where the power goes while an opening makes durable what it found, that may be gone though a superblock tells of it already.
+#[test]
+fn what_an_opening_found_that_was_broken_off_may_be_gone() {
+    let mut gone = 0;
+    for (seed, operations) in (0..40).flat_map(|seed| (0..40).map(move |operations| (seed, operations))) {
+        let drive = SimDrive::new(LOG_OFFSET_BYTES + (4 << 20), true, Random::new(seed));
+        let mut machine = Machine::format(drive, &options());
+        machine.write(0, 0, &[1; BLOCK_BYTES]).unwrap();
+        machine.settle();
+        machine.write(0, 1, &[2; BLOCK_BYTES]).unwrap();
+        // It is in the drive's cache, and the process is killed.
+        assert!(machine.step());
+        let mut drive = machine.drive;
+        drive.kill();
+        drive.arm(operations);
+        let Err((mut drive, _)) = Machine::open(drive, &options()) else { continue };
+        drive.power_on();
+        let first = Superblock::read_from_bytes(&drive.block(0)[..]).unwrap();
+        let store = opened(&mut *drive).unwrap();
+        assert!(location(&store, 0).is_some(), "what was acknowledged is lost");
+        let is_told_of = first.is_intact() && first.mount_begin.get() == 3;
+        gone += u32::from(is_told_of && location(&store, 1).is_none());
+    }
+    assert!(gone > 3, "only {gone} times");
 }
 
 /// A store whose log has gone around its drive several times, with nothing in it but a block of a client that looks like the

@@ -245,6 +245,9 @@ pub struct Statistics {
     pub checkpoint_blocks: u64,
     /// Batches with clients' records that opening had to replay.
     pub replayed_batches: u64,
+    /// Bad blocks, for which the opening ended the log where it did: what may have lain there counts as never acknowledged, and
+    /// nothing tells whether it was.
+    pub unreadable_blocks: u64,
     /// Blocks that cleaning found damaged.
     pub damaged_blocks: u64,
 }

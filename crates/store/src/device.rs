@@ -44,6 +44,11 @@ pub(crate) struct Memory {
     blocks: std::collections::BTreeMap<u64, Vec<u8>>,
     /// Where something was written, in order; `None` for a flush.
     pub(crate) done: Vec<Option<u64>>,
+    /// Blocks that cannot be read.
+    pub(crate) bad: std::collections::BTreeSet<u64>,
+    /// How often it was read, and which of these reads fail, whatever they are of: the drive is away.
+    pub(crate) reads: u64,
+    pub(crate) away: std::collections::BTreeSet<u64>,
 }
 
 #[cfg(test)]
@@ -66,6 +71,13 @@ impl Device for Memory {
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         if offset + into.len() as u64 > self.bytes {
             return Err(DeviceError(format!("there is no {offset}")));
+        }
+        let first = offset / base::BLOCK_BYTES as u64;
+        let blocks = first..first + (into.len() / base::BLOCK_BYTES) as u64;
+        let is_away = self.away.contains(&self.reads);
+        self.reads += 1;
+        if is_away || self.bad.range(blocks).next().is_some() {
+            return Err(DeviceError(format!("{offset} cannot be read")));
         }
         for (number, block) in (offset / base::BLOCK_BYTES as u64..).zip(into.chunks_mut(base::BLOCK_BYTES)) {
             match self.blocks.get(&number) {

@@ -253,6 +253,7 @@ impl Store {
             header_blocks: self.log.batches(),
             checkpoint_blocks: self.checkpoint.blocks,
             replayed_batches: self.replayed_batches,
+            unreadable_blocks: self.unreadable_blocks,
             damaged_blocks: self.cleaner.damaged_blocks,
         }
     }

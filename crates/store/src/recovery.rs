@@ -27,13 +27,27 @@
 //! # Damage is not the end of the log
 //! When the chain ends, the rest of the open segments is searched for later batches that say that the missing
 //! one was durable. If there is one, acknowledged writes are gone, and opening fails with the place.
+//!
+//! # What cannot be read
+//! A bad block counts as one that rotted: as a header it is none, and a batch that is not known to have been durable is not
+//! whole with it. So a log goes on past it wherever a rotten block would let it, and ends with an error wherever that would.
+//! What is a bad block, and no drive that is away, `window` tells.
+//!
+//! Nothing tells whether a last batch was torn, or went bad later when it was acknowledged already: of that neither a batch behind
+//! it nor a superblock says that it was durable. The log ends before it, but not in silence: [`Statistics`] counts the bad blocks
+//! at which it ends, and the OSD says so. The other members have what was acknowledged, and whoever was in no epoch since it
+//! started does not undo what it lacks.
+//!
+//! [`Statistics`]: crate::Statistics
+
+mod window;
 
 use crate::actions::{Expected, Identity, Options, Sabotage};
 use crate::batch::{Fault, fault, header_of, records};
 use crate::checkpoint::Checkpoint;
 use crate::cleaner::Cleaner;
 use crate::contents::Contents;
-use crate::device::{Device, DeviceError};
+use crate::device::Device;
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex};
 use crate::layout::{
@@ -45,12 +59,13 @@ use crate::log::Log;
 use crate::pg_log::{DOUBTS_MAX, HELD_MAX, Held, PG_LOG_ENTRIES, PgLog, PgLogs};
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
-use crate::superblock;
+use crate::superblock::{self, Superblocks};
 use base::{
     BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use window::{BadBlocks, Window};
 use zerocopy::FromBytes;
 
 /// Whose OSD a drive holds, or `None` if it holds none.
@@ -58,7 +73,7 @@ use zerocopy::FromBytes;
 /// # Errors
 /// When it holds one that is damaged or newer than this program, or cannot be read.
 pub fn identify(device: &mut impl Device) -> Result<Option<Identity>, OpenError> {
-    Ok(superblock::read(device)?.map(|found| superblock::identity(&found)))
+    Ok(superblock::read(device)?.map(|found| superblock::identity(&found.newest)))
 }
 
 impl Store {
@@ -67,7 +82,8 @@ impl Store {
     /// # Errors
     /// See [`OpenError`]. The drive is not changed then.
     pub fn open(device: &mut impl Device, expected: &Expected, options: Options) -> Result<Store, OpenError> {
-        let mut found = superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
+        let Superblocks { newest: mut found, durable_through } =
+            superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
         let identity = superblock::identity(&found);
         if let Some(cluster) = expected.cluster.filter(|cluster| *cluster != identity.cluster) {
             return Err(OpenError::OtherCluster { found: identity.cluster, expected: cluster });
@@ -82,10 +98,12 @@ impl Store {
             return Err(OpenError::Impossible { what, offset: SUPERBLOCK_OFFSETS[0] });
         }
         let mut recovery = Recovery::new(device, found, &options);
+        recovery.durable_through = durable_through;
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
         let fingerprints = recovery.fingerprints();
+        let unreadable_blocks = recovery.unreadable_blocks;
         let Recovery { contents, end, freed_pages, replayed_batches, replayed_blocks, .. } = recovery;
         found.mount = (found.mount.get() + 1).into();
         found.mount_begin = (end.sequence.get() + 1).into();
@@ -115,39 +133,9 @@ impl Store {
             shutdown: Shutdown::No,
             failure: None,
             replayed_batches,
+            unreadable_blocks,
             sabotage: options.sabotage,
         })
-    }
-}
-
-/// Reads blocks of a drive through a window.
-struct Window {
-    buffer: Buffer,
-    start: u32,
-    blocks: u32,
-}
-
-impl Window {
-    fn new(bytes: usize) -> Window {
-        Window { buffer: Buffer::new(bytes), start: 0, blocks: 0 }
-    }
-
-    /// `count` blocks from `location`, at most a window's.
-    fn blocks(&mut self, device: &mut impl Device, location: u32, count: u32) -> Result<&[u8], DeviceError> {
-        if location < self.start || location + count > self.start + self.blocks {
-            let device_blocks = (device.bytes() / BLOCK_BYTES as u64) as u32;
-            let most = (self.buffer.size() / BLOCK_BYTES) as u32;
-            let blocks = most.min(device_blocks.saturating_sub(location)).max(count);
-            let memory = self.buffer.bytes_mut().expect("a window has one holder");
-            self.blocks = 0;
-            device.read(
-                u64::from(location) * BLOCK_BYTES as u64,
-                &mut memory[..blocks as usize * BLOCK_BYTES],
-            )?;
-            (self.start, self.blocks) = (location, blocks);
-        }
-        let first = (location - self.start) as usize * BLOCK_BYTES;
-        Ok(&self.buffer.bytes()[first..first + count as usize * BLOCK_BYTES])
     }
 }
 
@@ -196,11 +184,16 @@ struct Recovery<'a, D> {
     undecided: VecDeque<Found>,
     windows: [Window; STREAMS],
     probe: Window,
+    bad_blocks: BadBlocks,
+    /// Up to here the superblocks say that the log was durable.
+    durable_through: u64,
     freed_pages: Vec<Piece>,
     /// The last batch of which the groups' logs in the root tell already.
     logs_through: u64,
     replayed_batches: u64,
     replayed_blocks: u64,
+    /// Bad blocks for which the log ends where it does, as far as is known.
+    unreadable_blocks: u64,
 }
 
 impl<'a, D: Device> Recovery<'a, D> {
@@ -228,10 +221,13 @@ impl<'a, D: Device> Recovery<'a, D> {
             undecided: VecDeque::new(),
             windows: [Window::new(window_bytes), Window::new(window_bytes)],
             probe: Window::new(BLOCK_BYTES),
+            bad_blocks: BadBlocks::new(),
+            durable_through: 0,
             freed_pages: Vec::new(),
             logs_through: 0,
             replayed_batches: 0,
             replayed_blocks: 0,
+            unreadable_blocks: 0,
         }
     }
 
@@ -346,7 +342,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         for object in order {
             let page = object.page;
             let is_damaged = || damaged("a checkpoint's page", page.location.get());
-            if page.bytes.get() as usize > self.windows[0].buffer.size() {
+            if page.bytes.get() as usize > self.windows[0].size() {
                 return Err(is_damaged());
             }
             self.count_piece(&page)?;
@@ -374,7 +370,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     fn replay(&mut self) -> Result<(), OpenError> {
-        let mut durable_through = 0;
+        let mut durable_through = self.durable_through;
         let mut root = self.superblock.pieces().last().map(|piece| piece.location.get());
         while let Some(found) = self.next_batch()? {
             durable_through = durable_through.max(found.header.durable_through.get());
@@ -431,7 +427,7 @@ impl<'a, D: Device> Recovery<'a, D> {
 
     /// The next batch of the chain, wherever it is.
     fn next_batch(&mut self) -> Result<Option<Found>, OpenError> {
-        let mut best: Option<Found> = None;
+        let (mut best, mut unreadable_blocks): (Option<Found>, u64) = (None, 0);
         let mounts = self.mounts_of_next();
         for stream in 0..STREAMS {
             for (number, place) in places(&self.chain, stream).into_iter().enumerate() {
@@ -441,7 +437,11 @@ impl<'a, D: Device> Recovery<'a, D> {
                     continue;
                 }
                 let window = if number == 0 { &mut self.windows[stream] } else { &mut self.probe };
-                let bytes = window.blocks(self.device, segments.location_of(place), 1)?;
+                let location = segments.location_of(place);
+                let Some(bytes) = self.bad_blocks.block(window, self.device, location)? else {
+                    unreadable_blocks += 1;
+                    continue;
+                };
                 let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
                 let is_next = header.sequence.get() == self.chain.sequence.get() + 1
                     && usize::from(header.stream) == stream
@@ -471,6 +471,8 @@ impl<'a, D: Device> Recovery<'a, D> {
                 return Err(impossible("a segment that is announced by the batch", location));
             }
             self.chain = found.end(&self.chain);
+        } else {
+            self.unreadable_blocks = unreadable_blocks;
         }
         Ok(best)
     }
@@ -493,8 +495,20 @@ impl<'a, D: Device> Recovery<'a, D> {
         let blocks = found.header.data_blocks.get();
         let location = self.data_of(found);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
-        let data = if blocks == 0 { &[][..] } else { window.blocks(self.device, location, blocks)? };
-        Ok(self.fingerprints().of(data) == found.header.data_fingerprint.get())
+        let mut fingerprint = self.fingerprints().begin();
+        for block in location..location + blocks {
+            let Some(bytes) = self.bad_blocks.block(&mut window, self.device, block)? else {
+                self.unreadable_blocks = 1;
+                return Ok(false);
+            };
+            fingerprint.add(bytes);
+        }
+        let is_whole = fingerprint.value() == found.header.data_fingerprint.get();
+        if !is_whole {
+            // Behind it nothing was acknowledged, whatever could not be read.
+            self.unreadable_blocks = 0;
+        }
+        Ok(is_whole)
     }
 
     fn fingerprints(&mut self) -> Fingerprints {
@@ -545,7 +559,8 @@ impl<'a, D: Device> Recovery<'a, D> {
                 }
                 for block in place.block.get()..segments.blocks_each {
                     let location = segments.location(segment, block);
-                    let bytes = self.windows[stream].blocks(self.device, location, 1)?;
+                    let window = &mut self.windows[stream];
+                    let Some(bytes) = self.bad_blocks.block(window, self.device, location)? else { continue };
                     let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
                     if header.sequence.get() > sequence && header.durable_through.get() > sequence {
                         let location = segments.location_of(self.end.cursors[stream]);

@@ -32,6 +32,7 @@ pub struct Store {
     pub(crate) failure: Option<String>,
     /// Batches with clients' records that opening replayed.
     pub(crate) replayed_batches: u64,
+    pub(crate) unreadable_blocks: u64,
     pub(crate) sabotage: Option<Sabotage>,
 }
 

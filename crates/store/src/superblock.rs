@@ -75,36 +75,61 @@ pub(crate) fn fill(buffer: &mut Buffer, superblock: &Superblock) {
     memory[..BLOCK_BYTES].copy_from_slice(superblock.sealed().as_bytes());
 }
 
-/// The newest superblock that verifies, or `None` if there never was one.
-pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblock>, OpenError> {
-    let mut newest: Option<Superblock> = None;
-    let mut was_any = false;
+/// What both copies of the superblock say together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Superblocks {
+    /// The newest that verifies.
+    pub(crate) newest: Superblock,
+    /// Up to this batch an opening found the log and made it durable; 0 if none is known to have.
+    pub(crate) durable_through: u64,
+}
+
+/// The superblock that counts, or `None` if there never was one. A copy that cannot be read is done without where the other
+/// verifies: either one alone may be what a crash leaves.
+pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblocks>, OpenError> {
+    let mut copies: [Option<Superblock>; 2] = [None, None];
+    let (mut was_any, mut unreadable) = (false, None);
     let mut buffer = Buffer::new(BLOCK_BYTES);
-    for offset in SUPERBLOCK_OFFSETS {
+    for (offset, copy) in SUPERBLOCK_OFFSETS.into_iter().zip(&mut copies) {
         if device.bytes() < offset + BLOCK_BYTES as u64 {
             continue;
         }
         let memory = buffer.bytes_mut().expect("a new buffer has one holder");
-        device.read(offset, memory)?;
+        if let Err(error) = device.read(offset, memory) {
+            unreadable = Some(error);
+            continue;
+        }
         let found = Superblock::read_from_bytes(&memory[..BLOCK_BYTES])
             .expect("a block has the size of a superblock");
         // A damaged copy is still an OSD's, as far as its magic or anything else of it stands.
         was_any |= found.magic == SUPERBLOCK_MAGIC || found.cluster != [0; 16];
-        let is_newer = newest.is_none_or(|newest| found.sequence.get() > newest.sequence.get());
-        if found.is_intact() && is_newer {
-            newest = Some(found);
-        }
+        *copy = Some(found).filter(Superblock::is_intact);
     }
+    // Of two that are equally new the first.
+    let newest = copies.into_iter().flatten().reduce(|first, second| {
+        if second.sequence.get() > first.sequence.get() { second } else { first }
+    });
     match newest {
-        None if was_any => Err(OpenError::SuperblocksDamaged),
+        None => match unreadable {
+            Some(error) => Err(error.into()),
+            None if was_any => Err(OpenError::SuperblocksDamaged),
+            None => Ok(None),
+        },
         Some(found) if found.version.get() > FORMAT_VERSION => {
             Err(OpenError::NewerFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
         Some(found) if found.version.get() < FORMAT_VERSION => {
             Err(OpenError::OlderFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
-        newest => Ok(newest),
+        Some(newest) => Ok(Some(Superblocks { newest, durable_through: proven(&newest, copies[1]) })),
     }
+}
+
+/// Up to which batch an opening made durable what it found. Only the second copy tells: where the power goes while an opening
+/// writes the first, that one may be there, and what its flush was for be gone. The second is written when that has succeeded.
+fn proven(newest: &Superblock, second: Option<Superblock>) -> u64 {
+    let of_this_log = second.filter(|second| second.osd_uuid == newest.osd_uuid);
+    of_this_log.map_or(0, |second| second.mount_begin.get().saturating_sub(1))
 }
 
 /// What a superblock says that cannot be, though its checksum is right: nothing is laid out by it.
@@ -164,7 +189,7 @@ mod tests {
         let [first, second] = SUPERBLOCK_OFFSETS;
         // One is whole when the other is begun.
         assert_eq!(drive.done, [Some(first), None, Some(second), None]);
-        let found = read(&mut drive).unwrap().expect("it was just made one");
+        let found = read(&mut drive).unwrap().expect("it was just made one").newest;
         assert_eq!(fault(&found, &options), None);
         Ok(found)
     }
@@ -206,7 +231,7 @@ mod tests {
             }
         }
         drive.bytes = bytes;
-        read(&mut drive)
+        Ok(read(&mut drive)?.map(|found| found.newest))
     }
 
     #[test]
@@ -251,6 +276,58 @@ mod tests {
         assert!(matches!(newer, Err(OpenError::NewerFormat { found, .. }) if found == FORMAT_VERSION + 1));
         let older = version(FORMAT_VERSION - 1);
         assert!(matches!(older, Err(OpenError::OlderFormat { found, .. }) if found == FORMAT_VERSION - 1));
+    }
+
+    #[test]
+    fn a_superblock_that_cannot_be_read_is_done_without_if_the_other_verifies() {
+        let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
+        let of = |sequence: u64| Superblock { sequence: sequence.into(), ..one }.sealed();
+        let damaged = Superblock { crc32c: 7u32.into(), ..one };
+        let read_without = |copies: [Superblock; 2], bad: &[usize]| {
+            let mut drive = Memory::new(8 << 20);
+            for (superblock, offset) in copies.iter().zip(SUPERBLOCK_OFFSETS) {
+                drive.write(offset, superblock.as_bytes()).unwrap();
+            }
+            drive.bad = bad.iter().map(|copy| SUPERBLOCK_OFFSETS[*copy] / BLOCK_BYTES as u64).collect();
+            read(&mut drive).map(|found| found.map(|found| found.newest.sequence.get()))
+        };
+        let both = [of(4), of(5)];
+        for (copies, bad, expected) in [(both, 0, 5), ([of(5), of(4)], 0, 4), (both, 1, 4)] {
+            assert_eq!(read_without(copies, &[bad]).unwrap(), Some(expected));
+        }
+        // What it says may be what counts: it is tried again.
+        for (copies, bad) in [([of(5), damaged], vec![0]), ([damaged, of(5)], vec![1]), (both, vec![0, 1])] {
+            let error = read_without(copies, &bad).unwrap_err();
+            assert!(matches!(error, OpenError::Device(_)), "{error}");
+        }
+        // Nor is a drive blank of which one of them cannot be read.
+        let error = read_without([Superblock::empty(); 2], &[0]).unwrap_err();
+        assert!(matches!(error, OpenError::Device(_)), "{error}");
+    }
+
+    #[test]
+    fn that_the_log_was_durable_where_an_opening_began_is_told_by_the_second_superblock_alone() {
+        let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
+        let of = |sequence: u64, mount_begin: u64| {
+            Superblock { sequence: sequence.into(), mount_begin: mount_begin.into(), ..one }.sealed()
+        };
+        let durable_through = |copies: [Superblock; 2]| {
+            let mut drive = Memory::new(8 << 20);
+            for (superblock, offset) in copies.iter().zip(SUPERBLOCK_OFFSETS) {
+                drive.write(offset, superblock.as_bytes()).unwrap();
+            }
+            read(&mut drive).unwrap().map(|found| found.durable_through)
+        };
+        assert_eq!(durable_through([of(5, 9), of(5, 9)]), Some(8));
+        // The power went while the newest was written, and what is behind that one's begin may be gone.
+        assert_eq!(durable_through([of(6, 12), of(5, 9)]), Some(8));
+        // It was not noted, nothing was there, or it cannot be told.
+        assert_eq!(durable_through([of(5, 0), of(5, 0)]), Some(0));
+        assert_eq!(durable_through([of(5, 1), of(5, 1)]), Some(0));
+        assert_eq!(durable_through([of(5, 9), Superblock { crc32c: 7u32.into(), ..one }]), Some(0));
+        // That of a drive that was made anew when the power went.
+        let other = Superblock { osd_uuid: [8; 16], ..of(5, 9) }.sealed();
+        assert_eq!(durable_through([of(6, 0), other]), Some(0));
     }
 
     #[test]

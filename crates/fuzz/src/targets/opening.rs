@@ -794,8 +794,11 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
     }
     // The last batch, whichever that is, tells where the log goes on.
     let batches = (0..3).flat_map(|image| (0..32).map(move |index| (image, index)));
-    let with_next = batches.flat_map(|(image, index)| [3, 4].map(|field| edited(image, 1, index, field, 0)));
+    let with_next =
+        batches.clone().flat_map(|(image, index)| [3, 4].map(|field| edited(image, 1, index, field, 0)));
     examples.extend(with_next);
+    // Of each one a block cannot be read: of a checkpoint nothing goes without it.
+    examples.extend(batches.map(|(image, index)| edited(image, 7, index, 4, 0)));
     examples
 }
 

@@ -312,6 +312,13 @@ impl Life {
                     self.rot_some_block();
                 }
             }
+            FaultKind::BadBlock => {
+                let node = self.some_node();
+                self.stop_node(node, self.faults.is_multiple_of(2), "is stopped, and its drive goes bad");
+                if self.nodes[node].go_bad(&mut self.world.random) {
+                    self.world.event(Some(Process(node)), "a block goes bad");
+                }
+            }
             // What a log has lost only one other may have, and that one has to be readable.
             FaultKind::ReadErrors if self.atlas.has_short_log(&self.nodes, &self.served) => {}
             FaultKind::ReadErrors => {

@@ -499,14 +499,36 @@ impl Node {
         self.bay.drive.rot(block);
     }
 
-    /// Spoils a block if the store opens with less because of that.
+    /// Spoils a block if the store opens with less because of that: it rots, or cannot be read.
     pub(super) fn rot_end(&mut self, block: u32) -> bool {
-        let ends_log = self.changes_what_opens(|drive| drive.rot(block)) == Some(true);
+        let spoil = |drive: &mut SimDrive| match block.is_multiple_of(2) {
+            true => drive.go_bad(block),
+            false => drive.rot(block),
+        };
+        let ends_log = self.changes_what_opens(spoil) == Some(true);
         if ends_log {
             self.bay.drive.write_cache_back();
-            self.bay.drive.rot(block);
+            spoil(&mut self.bay.drive);
         }
         ends_log
+    }
+
+    /// While the process does not run: a block goes bad without which the store opens with all that it has, unless another is
+    /// bad. A superblock, something that was written last, or anything else.
+    pub(super) fn go_bad(&mut self, random: &mut Random) -> bool {
+        let (log, newest) = (self.log_places(), self.bay.drive.newest_blocks(4));
+        let block = match random.below(3) {
+            0 => (random.choose(&SUPERBLOCK_OFFSETS) / BLOCK_BYTES as u64) as u32,
+            1 if !newest.is_empty() => random.choose(&newest),
+            _ => random.between(u64::from(log.start), u64::from(log.end) - 1) as u32,
+        };
+        let may_go = !self.is_running()
+            && !self.bay.drive.has_bad_blocks()
+            && self.changes_what_opens(|drive| drive.go_bad(block)) == Some(false);
+        if may_go {
+            self.bay.drive.go_bad(block);
+        }
+        may_go
     }
 
     /// A batch that is on its way to the drive, as `(first block, blocks)`, if there is one.

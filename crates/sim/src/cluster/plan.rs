@@ -69,13 +69,15 @@ pub enum FaultKind {
     MisdirectedWrite,
     /// A drive is lost, and its OSD goes on on a blank one, under its number.
     DriveReplaced,
+    /// A node dies, and when it starts a block of its drive cannot be read.
+    BadBlock,
 }
 
 /// How many of the kinds are drawn before anything else: the others came later, and lives without them are what they were.
 const DRAWN_FIRST: usize = 24;
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 28] = [
+pub const FAULT_KINDS: [FaultKind; 29] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -104,6 +106,7 @@ pub const FAULT_KINDS: [FaultKind; 28] = [
     FaultKind::WriteErrors,
     FaultKind::MisdirectedWrite,
     FaultKind::DriveReplaced,
+    FaultKind::BadBlock,
 ];
 
 /// Entries of the shortest logs: at least twice what can be under way.
@@ -393,6 +396,10 @@ impl Plan {
         if plan.malice.is_some() {
             plan.have_it_withstand_malice();
         }
+        let goes_bad = random.choose(&[0, 0, 1, 3]);
+        if !is_sound {
+            *plan.weight_of(FaultKind::BadBlock) = goes_bad;
+        }
         plan
     }
 
@@ -520,6 +527,7 @@ impl Plan {
                     | FaultKind::WriteErrors
                     | FaultKind::MisdirectedWrite
                     | FaultKind::DriveReplaced
+                    | FaultKind::BadBlock
             );
             let is_of_data = matches!(
                 kind,

@@ -75,6 +75,74 @@ fn a_window_shows_what_is_on_the_drive_up_to_its_last_block() {
 }
 
 #[test]
+fn what_is_wanted_is_read_where_what_lies_behind_it_cannot_be() {
+    let mut drive = Memory::new(64 * BLOCK_BYTES as u64);
+    for block in 0..64u8 {
+        drive.write(u64::from(block) * BLOCK_BYTES as u64, &[block; BLOCK_BYTES]).unwrap();
+    }
+    drive.bad = [13, 43].into();
+    let mut window = Window::new(8 * BLOCK_BYTES);
+    for location in (0..64).filter(|location| ![13, 43].contains(location)) {
+        assert_eq!(u32::from(window.blocks(&mut drive, location, 1).unwrap()[0]), location);
+    }
+    // A read of all that is ahead fails once for each bad block: from there to behind it blocks are read one by one.
+    let [all, ones] = [(64 - 16) / 8, 2 * 7];
+    assert_eq!(drive.reads, 2 + all + ones);
+    let mut window = Window::new(8 * BLOCK_BYTES);
+    assert!(window.blocks(&mut drive, 12, 2).is_err() && window.blocks(&mut drive, 43, 1).is_err());
+    assert_eq!(window.blocks(&mut drive, 11, 2).unwrap()[BLOCK_BYTES], 12);
+}
+
+/// What a start takes a block for that cannot be read at first: it is bad, it is read after all, or the drive is away.
+fn taken_for(drive: &mut Memory, location: u32) -> Option<bool> {
+    let mut window = Window::new(8 * BLOCK_BYTES);
+    let shown = BadBlocks::new().block(&mut window, drive, location);
+    shown.ok().map(|bytes| bytes.is_none())
+}
+
+#[test]
+fn a_block_is_bad_if_its_neighbours_can_be_read_and_it_cannot() {
+    let [is_bad, is_read, is_away] = [Some(true), Some(false), None];
+    let drive = Memory::new(64 * BLOCK_BYTES as u64);
+    let with = |bad: std::ops::Range<u64>| Memory { bad: bad.collect(), ..drive.clone() };
+    // A sector, or a page of flash, wherever it lies: at the end of a drive too.
+    for bad in [20..21, 20..24, 21..23, 63..64, 60..64] {
+        for location in bad.clone() {
+            assert_eq!(taken_for(&mut with(bad.clone()), location as u32), is_bad, "{location} of {bad:?}");
+        }
+    }
+    // A part of a drive.
+    for bad in [16..32, 0..32, 32..64, 0..64] {
+        for location in bad.clone() {
+            assert_eq!(taken_for(&mut with(bad.clone()), location as u32), is_away, "{location} of {bad:?}");
+        }
+    }
+    // Nothing can be read for so many reads, from whichever on.
+    for away in (0..20).flat_map(|from| (from + 1..20).map(move |to| from..to)) {
+        let mut sound = Memory { away: away.clone().collect(), ..drive.clone() };
+        assert_ne!(taken_for(&mut sound, 20), is_bad, "it was away for {away:?}");
+        let mut bad = Memory { away: away.clone().collect(), ..with(20..21) };
+        assert_ne!(taken_for(&mut bad, 20), is_read, "it was away for {away:?}");
+    }
+    // With what lies behind it and alone, then after each look at its neighbours; at last it can be read.
+    for away in [&[0, 1][..], &[0, 1, 4], &[0, 1, 4, 7]] {
+        let mut comes_and_goes = Memory { away: away.iter().copied().collect(), ..drive.clone() };
+        assert_eq!(taken_for(&mut comes_and_goes, 20), is_read, "it was away for {away:?}");
+    }
+}
+
+#[test]
+fn a_bad_block_that_was_met_is_not_tried_again() {
+    let mut drive = Memory::new(64 * BLOCK_BYTES as u64);
+    drive.bad = [20].into();
+    let (mut bad_blocks, mut window) = (BadBlocks::new(), Window::new(BLOCK_BYTES));
+    let mut is_bad = |drive: &mut Memory| bad_blocks.block(&mut window, drive, 20).unwrap().is_none();
+    assert!(is_bad(&mut drive));
+    let reads = drive.reads;
+    assert!(is_bad(&mut drive) && drive.reads == reads);
+}
+
+#[test]
 fn a_checkpoint_ends_where_the_log_can_have_ended_when_it_was_begun() {
     let mut drive = Memory::new(DRIVE_BYTES);
     let recovery = Recovery::new(&mut drive, superblock(), &options());
@@ -377,6 +445,52 @@ fn a_batch_is_whole_if_all_its_data_are_there() {
 }
 
 #[test]
+fn a_batch_of_which_a_block_is_bad_is_not_whole_and_that_is_told() {
+    let mut drive = Memory::new(DRIVE_BYTES);
+    put(&mut drive, (0, 2), next_header(), 3);
+    let is_whole = |drive: &mut Memory| {
+        let mut recovery = Recovery::new(drive, superblock(), &options());
+        recovery.chain = end();
+        let found = recovery.next_batch().unwrap().unwrap();
+        recovery.is_whole(&found).map(|is_whole| (is_whole, recovery.unreadable_blocks))
+    };
+    assert_eq!(is_whole(&mut drive).unwrap(), (true, 0));
+    for block in 3..6 {
+        drive.bad = [u64::from(location(0, block))].into();
+        assert_eq!(is_whole(&mut drive).unwrap(), (false, 1));
+    }
+    // All of it cannot be read at once, but block by block.
+    drive.bad.clear();
+    let first_of_data = drive.reads + 4;
+    drive.away = [first_of_data].into();
+    assert_eq!(is_whole(&mut drive).unwrap(), (true, 0));
+    assert!(drive.reads > first_of_data + 2);
+    // The drive goes away.
+    drive.away = (drive.reads + 4..drive.reads + 100).collect();
+    assert!(matches!(is_whole(&mut drive), Err(OpenError::Device(_))));
+}
+
+#[test]
+fn a_bad_block_is_no_header_and_where_the_log_ends_for_it_that_is_told() {
+    for place in [(0, 2), (2, 0), (1, 2), (3, 0)] {
+        let mut drive = Memory::new(DRIVE_BYTES);
+        drive.bad = [u64::from(location(place.0, place.1))].into();
+        let mut recovery = Recovery::new(&mut drive, superblock(), &options());
+        recovery.chain = end();
+        assert!(recovery.next_batch().unwrap().is_none());
+        assert_eq!(recovery.unreadable_blocks, 1, "{place:?}");
+    }
+    // Where it does not end nothing is to be told.
+    let mut drive = Memory::new(DRIVE_BYTES);
+    put(&mut drive, (0, 2), next_header(), 3);
+    drive.bad = [u64::from(location(2, 0))].into();
+    let mut recovery = Recovery::new(&mut drive, superblock(), &options());
+    recovery.chain = end();
+    assert!(recovery.next_batch().unwrap().is_some());
+    assert_eq!(recovery.unreadable_blocks, 0);
+}
+
+#[test]
 fn what_says_that_more_of_the_log_was_durable_is_no_end_of_it() {
     let lost = |place: (u32, u32), sequence: u64, durable_through: u64| {
         let mut drive = Memory::new(DRIVE_BYTES);
@@ -400,6 +514,18 @@ fn what_says_that_more_of_the_log_was_durable_is_no_end_of_it() {
     for place in [(0, 1), (1, 0), (4, 0)] {
         assert_eq!(lost(place, 7, 6), None, "{place:?} is not where the log goes on");
     }
+    // Bad blocks around it hide it as little as they end the search.
+    let mut drive = Memory::new(DRIVE_BYTES);
+    drive.bad = [(0, 3), (0, 9), (2, 1)].map(|(segment, block)| u64::from(location(segment, block))).into();
+    let search = |drive: &mut Memory| {
+        let mut recovery = Recovery::new(drive, superblock(), &options());
+        recovery.end = end();
+        told(recovery.search_for_lost_batches(5))
+    };
+    assert_eq!(search(&mut drive), None);
+    let header = BatchHeader { sequence: 7u64.into(), durable_through: 6u64.into(), ..next_header() };
+    put(&mut drive, (0, 12), header, 0);
+    assert_eq!(search(&mut drive), Some(("the header of a batch of the log", offset(0))));
     let mut drive = Memory::new(DRIVE_BYTES);
     let mut recovery = Recovery::new(&mut drive, superblock(), &options());
     recovery.end = end();
