@@ -40,7 +40,8 @@ impl Routes {
         }
         for (pg, config) in &map.pgs {
             let Some(route) = self.slot(*pg) else { continue };
-            if route.is_none_or(|known| known.shown != config.epoch) {
+            let is_shown = |known: Route| known.shown == config.epoch && known.primary == config.primary;
+            if !route.is_some_and(is_shown) {
                 let (primary, epoch) = (config.primary, config.epoch);
                 let reached = route.map_or(Sequence(0), |known| known.reached);
                 *route = Some(Route { primary, epoch, shown: epoch, reached });
@@ -139,7 +140,7 @@ mod tests {
             routes.has_reached(PG, Sequence(u64::MAX));
             routes
         };
-        for (map, route) in [(map(6, 2), (2, 6)), (map(6, 1), (1, 6)), (map(4, 2), (2, 4))] {
+        for (map, route) in [(map(6, 2), (2, 6)), (map(6, 1), (1, 6)), (map(4, 2), (2, 4)), (map(5, 2), (2, 5))] {
             let mut routes = lied_to();
             routes.update(&map);
             // A registry that was set back shows older epochs.

@@ -116,8 +116,8 @@ codes! {
     OsdFull = "OSD_FULL", Error,
         "an OSD has no room for more data, or for more objects: pieces of 4 MiB of volumes of which something was written, some 8 million",
         "writes to every placement group that it has a copy of fail (ENOSPC), however empty the other OSDs are; if it is objects that it has no room for, those alone that begin one; reads, trims and removals work",
-        "remove or trim data, or add OSDs",
-        "when enough was freed on it, or moved off it";
+        "remove or trim data, or add OSDs; if it is not nearly filled, look with `smartctl` whether its drive can be read: where it cannot, no room is made, and the OSD is to be replaced",
+        "when enough was freed on it, or moved off it, or its drive can be read again";
     /// The registry takes no changes.
     RegistryFull = "REGISTRY_FULL", Error,
         "the etcd that is the registry has used up its quota (alarm NOSPACE)",

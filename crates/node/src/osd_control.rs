@@ -150,7 +150,7 @@ async fn keep(
                     && let Some(renewed) = renew(osd, cluster, held).await
                 {
                     *lease = Some(renewed);
-                    osd.shard.tell(Command::RegistryAnswered).await;
+                    osd.shard.tell_in_passing(Command::RegistryAnswered);
                 }
             }
             result = &mut osd.ended => {

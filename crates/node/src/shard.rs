@@ -95,6 +95,11 @@ impl ToShard {
             self.waker.wake();
         }
     }
+
+    /// Tells what waits for the next turn: nobody is woken for it. Dropped if the queue is full, for then it is not the newest.
+    pub(crate) fn tell_in_passing(&self, command: Command) {
+        let _ = self.commands.try_send(command);
+    }
 }
 
 /// A configuration that an OSD asks for.
@@ -373,6 +378,10 @@ impl Shard {
             let now = ring::now();
             for event in events.drain(..) {
                 self.handle_event(now, event);
+            }
+            // What was told in passing comes with no event.
+            if !self.commands.is_empty() {
+                self.handle_commands(now);
             }
             self.retry_stalled(now);
             self.serve_clients(now);
@@ -690,14 +699,16 @@ impl Shard {
 
     fn status(&mut self) -> OsdStatus {
         let (lost, in_want) = (self.osd.lost_blocks(), self.osd.groups_in_want());
-        let statistics = self.osd.store().statistics();
+        let store = self.osd.store();
+        let (statistics, is_full) =
+            (store.statistics(), store.is_full() || store.is_blocked() || store.takes_no_objects());
         let objects = |pg| self.osd.store().object_count(pg);
         let groups = self.osd.view().summaries();
         let pgs = groups.map(|summary| (summary.pg, status_of(&summary, objects(summary.pg)))).collect();
         OsdStatus {
             used_bytes: statistics.live_bytes,
             usable_bytes: statistics.usable_bytes,
-            full: self.osd.store().is_full() || self.osd.store().takes_no_objects(),
+            full: is_full,
             pgs,
             write_amplification: statistics.write_amplification(),
             index_bytes: statistics.index_bytes,

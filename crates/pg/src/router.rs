@@ -84,11 +84,14 @@ impl Router {
                     cx.io.send(link, &Outcome::refused(request, status, RefusalDetails::default()));
                     return Ok(Handled::Done);
                 }
-                if !cx.turn.is_busy(cx.now) {
-                    cx.turn.next_tick = cx.now;
+                // A fence moves no data, and may wait here for long.
+                if !matches!(message, Message::Fence(_)) {
+                    if !cx.turn.is_busy(cx.now) {
+                        cx.turn.next_tick = cx.now;
+                    }
+                    cx.turn.active_at = cx.now;
+                    cx.pace.client_came(cx.now);
                 }
-                cx.turn.active_at = cx.now;
-                cx.pace.client_came(cx.now);
                 self.message_of_client(cx, link, message)
             }
             Peer::Unknown(credential) => {
@@ -558,6 +561,7 @@ impl Router {
             && cx.damage.asks_nothing()
             && self.fences.is_idle()
             && self.scrubs.is_idle()
+            && !cx.disk.store.is_in_want_of_room()
             && cx.groups.iter().all(is_group_at_rest)
             && cx.links.osds().all(|(osd, _)| cx.links.ready(osd).is_some())
     }

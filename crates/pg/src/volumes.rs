@@ -61,10 +61,13 @@ pub(crate) struct Shrunk {
     pub(crate) cut: CutId,
 }
 
-/// The newest generation of a volume that another OSD told of, and since when it has.
-#[derive(Clone, Copy, Debug, Default)]
+/// What another OSD told of a volume's attaches.
+#[derive(Clone, Copy, Debug)]
 struct Told {
+    /// The newest generation.
     generation: Generation,
+    /// The first one that no map has shown since, and when it was told. Whoever tells of ever newer ones is judged by that.
+    first: Generation,
     at: Instant,
 }
 
@@ -119,10 +122,13 @@ impl Volumes {
             is_one_removed |= info.removed;
         }
         for (link, told) in &mut self.told {
-            told.retain(|volume, Told { generation, at }| {
+            told.retain(|volume, Told { generation, first, at }| {
                 let Some(state) = self.known.get_mut(volume) else { return true };
                 state.generation = state.generation.max(*generation);
-                let is_contradicted = attached_anew.contains(volume) && *generation > state.shown;
+                if *first <= state.shown {
+                    (*first, *at) = (*generation, now);
+                }
+                let is_contradicted = attached_anew.contains(volume) && *first > state.shown;
                 if is_contradicted && now.since(*at) >= LATE_MAX {
                     self.contradicted.insert(*link);
                 }
@@ -154,10 +160,8 @@ impl Volumes {
         if known.is_none() && told.len() >= UNKNOWN_MAX && !told.contains_key(&volume) {
             return false;
         }
-        let newest = told.entry(volume).or_default();
-        if generation > newest.generation {
-            *newest = Told { generation, at: now };
-        }
+        let told = told.entry(volume).or_insert(Told { generation, first: generation, at: now });
+        told.generation = told.generation.max(generation);
         if let Some(state) = known {
             state.generation = state.generation.max(generation);
         }
@@ -312,10 +316,11 @@ mod tests {
         assert!(!is_contradicted(2, 1, 5, NOW, late - Duration::from_nanos(1)), "that may be on its way");
         // It is told of again, which makes it no newer.
         assert!(is_contradicted(3, 1, 5, late, late));
-        // What is newer may be on its way again.
-        assert!(!is_contradicted(4, 1, 6, late, late));
+        assert!(is_contradicted(4, 1, 6, late, late), "nor does it if it tells of ever newer ones");
         assert!(is_contradicted(5, 2, 9, NOW, late));
         assert!(!is_contradicted(9, 2, 9, NOW, late), "it is borne out");
+        assert!(!is_contradicted(10, 3, 11, NOW, NOW));
+        assert!(!is_contradicted(11, 3, 12, late, late), "what it told first is, and the next may be on its way");
     }
 
     #[test]

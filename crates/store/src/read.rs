@@ -223,8 +223,19 @@ impl Store {
     /// Whether clients' writes are refused for want of space: the largest of them would be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let is_full = self.cleaner.is_blocked(&self.log) || Space::of(&self.contents, &self.log).is_full();
-        self.failure().is_none() && is_full
+        self.failure().is_none() && Space::of(&self.contents, &self.log).is_full()
+    }
+
+    /// Whether clients' writes are refused because nothing that cleaning would make room by could be read for long.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.failure().is_none() && self.cleaner.is_blocked(&self.log)
+    }
+
+    /// Whether something waits for room that cleaning or a checkpoint is to make.
+    #[must_use]
+    pub fn is_in_want_of_room(&self) -> bool {
+        self.log.is_starving
     }
 
     /// Whether clients' writes to objects that are not there are refused, for as many are there as a checkpoint has room for.

@@ -1,6 +1,6 @@
 //! Staging: what is to be written goes to the open foreground batch, as one record each.
 
-use crate::actions::{StageError, Staged, WriteRecord};
+use crate::actions::{Role, StageError, Staged, WriteRecord};
 use crate::layout::{GROUP_MODULUS_MAX, RECORD_IS_DAMAGED, Record, RecordKind};
 use crate::space::Space;
 use crate::store::Store;
@@ -77,7 +77,9 @@ impl Store {
     fn check_space(&self, record: &WriteRecord) -> Result<(), StageError> {
         self.check_works()?;
         let space = Space::of(&self.contents, &self.log);
-        let has_room = !self.cleaner.is_blocked(&self.log)
+        // What makes members agree waits: its primary goes on without a member that takes nothing for long.
+        let can_do_without = matches!(record.role, Role::Primary | Role::Recovery);
+        let has_room = !(can_do_without && self.is_blocked())
             && space.has_room(record.role, u64::from(record.block_count))
             && (space.has_room_for_object(record.role) || self.contents.index.get(&record.key).is_some());
         if has_room { Ok(()) } else { Err(StageError::Full) }

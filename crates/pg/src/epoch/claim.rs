@@ -129,9 +129,15 @@ pub(crate) fn is_to_be_replaced(cx: &Context<'_, impl Io>, primary: OsdId) -> bo
         let config = &cx.groups[index].config;
         config.primary == primary && config.in_sync.contains(&cx.me.id) && next_config(cx, index).is_ok()
     };
+    // The connection ends with the takeover, and with it what this OSD leads with the other in sync.
+    let stops = |index: u32| {
+        let group = &cx.groups[index];
+        group.is_led_here() && group.config.in_sync.contains(&primary) && next_config(cx, index).is_err()
+    };
     cx.presence.is_unheard(primary, cx.now)
         && cx.presence.hears_registry(cx.now)
         && cx.groups.indices().any(is_taken_over)
+        && !cx.groups.indices().any(stops)
 }
 
 /// Whether a learner that shall be in sync has everything that was sent to it on stable media: part of that was

@@ -197,7 +197,8 @@ fn a_claim_is_counted_by_what_it_changes() {
 
 /// An OSD that follows OSD 1 since just now, with these in sync. Whatever it promised in an earlier life is over.
 fn follows(in_sync: &[u32]) -> Alone {
-    let mut alone = Alone::new();
+    // Another group it leads, alone.
+    let mut alone = Alone::with_groups(2);
     alone.now = alone.now + Duration::from_secs(10);
     let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
     map.revision += 1;
@@ -335,6 +336,18 @@ fn who_does_not_reach_the_registry_leads_on_where_nobody_could_take_over() {
     is_later(&mut alone, lost_at + LOST_FOR);
     alone.osd.shared.groups[0].config.in_sync = ids(&[1, 2]);
     assert!(is_promised(&mut alone, link));
+}
+
+#[test]
+fn who_does_not_reach_the_registry_leads_on_while_a_group_that_is_led_here_cannot_do_without_it() {
+    let (mut alone, link, lost_at) = follows_who_is_cut_off();
+    is_later(&mut alone, lost_at + LOST_FOR);
+    let led_here = &mut alone.osd.shared.groups[1];
+    led_here.config.in_sync = ids(&[0, 1]);
+    led_here.wanted = Wanted { target: ids(&[0, 1]), size: 2, min_size: 2 };
+    assert!(is_promised(&mut alone, link), "it would stop with the connection");
+    alone.osd.shared.groups[1].wanted.min_size = 1;
+    assert!(!is_promised(&mut alone, link));
 }
 
 #[test]
