@@ -140,7 +140,9 @@ mod tests {
             routes.has_reached(PG, Sequence(u64::MAX));
             routes
         };
-        for (map, route) in [(map(6, 2), (2, 6)), (map(6, 1), (1, 6)), (map(4, 2), (2, 4)), (map(5, 2), (2, 5))] {
+        for (map, route) in
+            [(map(6, 2), (2, 6)), (map(6, 1), (1, 6)), (map(4, 2), (2, 4)), (map(5, 2), (2, 5))]
+        {
             let mut routes = lied_to();
             routes.update(&map);
             // A registry that was set back shows older epochs.

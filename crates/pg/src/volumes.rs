@@ -251,9 +251,8 @@ mod tests {
     fn an_osd_cannot_have_fences_remembered_without_end() {
         let mut volumes = Volumes::default();
         let (link, last) = (LinkId(1), UNKNOWN_MAX as u64);
-        let mut told = |link, volume, generation| {
-            volumes.was_told(link, VolumeId(volume), Generation(generation), NOW)
-        };
+        let mut told =
+            |link, volume, generation| volumes.was_told(link, VolumeId(volume), Generation(generation), NOW);
         assert!((1..=last).all(|volume| told(link, volume, 1)));
         assert!(!told(link, last + 1, 1));
         assert!(told(link, last, 2), "one that is known may change");
@@ -320,7 +319,10 @@ mod tests {
         assert!(is_contradicted(5, 2, 9, NOW, late));
         assert!(!is_contradicted(9, 2, 9, NOW, late), "it is borne out");
         assert!(!is_contradicted(10, 3, 11, NOW, NOW));
-        assert!(!is_contradicted(11, 3, 12, late, late), "what it told first is, and the next may be on its way");
+        assert!(
+            !is_contradicted(11, 3, 12, late, late),
+            "what it told first is, and the next may be on its way"
+        );
     }
 
     #[test]

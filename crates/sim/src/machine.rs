@@ -4,8 +4,8 @@
 use crate::drive::{Completion, SimDrive};
 use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
 use store::{
-    Action, DeviceError, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError, Staged,
-    Store, WriteRecord,
+    Action, DeviceError, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError,
+    Staged, Store, WriteRecord,
 };
 use zerocopy::little_endian::U32;
 

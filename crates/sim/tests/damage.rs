@@ -15,9 +15,7 @@ use store::layout::{
     BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
     Superblock,
 };
-use store::{
-    Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store,
-};
+use store::{Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
@@ -421,11 +419,11 @@ fn a_drive_that_failed_all_reads_for_a_while_is_cleaned_again_when_it_gives_what
     machine.fails_reads = true;
     let refusal = (0..20_000).find_map(|write| overwrite(&mut machine, write).err());
     assert_eq!(refusal, Some(StageError::Full), "{:?}", machine.store.statistics());
-    assert!(machine.store.is_full());
+    assert!(machine.store.is_blocked());
     machine.fails_reads = false;
     // What it comes upon may be what was just set aside.
     (0..4).for_each(|_| machine.settle());
-    assert!(!machine.store.is_full(), "{:?}", machine.store.statistics());
+    assert!(!machine.store.is_blocked(), "{:?}", machine.store.statistics());
     for write in 0..20_000 {
         overwrite(&mut machine, write).unwrap();
     }

@@ -28,6 +28,9 @@ const IDLE_BUDGET_MAX: i64 = 1 << 20;
 /// After so many calls of [`Cleaner::retry_reads`] all segments that could not be read may be tried again; and who waits for
 /// room so long, while no segment can be read to its end, is told that there is none.
 const RETRIES_LONG: u32 = 256;
+/// So many checkpoints in a row are written for room where nobody writes or moves anything else. What they leave behind they give
+/// back themselves: more of them would follow each other for ever.
+const CHECKPOINTS_MAX: u64 = 8;
 
 /// What cleaning is at.
 #[derive(Debug, Default)]
@@ -59,6 +62,9 @@ pub(crate) struct Cleaner {
     /// Blocks that may be moved while there is nothing else to do, a multiple of what the foreground wrote: a
     /// store that is left alone comes to rest.
     idle_budget: i64,
+    /// What clients had written and what was moved when that changed last, and the superblock that was in force then.
+    progress: (u64, u64),
+    progress_superblock: u64,
     scratch_runs: Vec<Run>,
     /// Blocks moved since opening, and those that were found damaged.
     pub(crate) moved_blocks: u64,
@@ -232,6 +238,7 @@ impl Cleaner {
         if is_idle && !is_starving && self.idle_budget <= 0 {
             return false;
         }
+        let may_want = self.may_want_checkpoint(log, checkpoint);
         let segments = &contents.segments;
         let is_urgent = segments.free_count() <= RESERVE + 1 && (is_starving || !is_idle);
         let blocks = f64::from(segments.blocks_each);
@@ -253,7 +260,7 @@ impl Cleaner {
                 continue;
             }
             // Moving pages takes a checkpoint, which leaves pages elsewhere: not for the sake of tidiness.
-            if segment.pages > 0 && is_idle && !is_starving {
+            if segment.pages > 0 && (!may_want || is_idle && !is_starving) {
                 continue;
             }
             let used = f64::from(segment.live + segment.pages) / blocks;
@@ -279,8 +286,9 @@ impl Cleaner {
         }
         // A checkpoint may make room yet.
         let is_left_to_checkpoint = waiting_for_checkpoint > 0 || best_with_pages.is_some();
-        self.is_stuck = is_starving && best.is_none() && !is_left_to_checkpoint;
-        if waiting_for_checkpoint > segments.count() / 16 || (is_urgent && waiting_for_checkpoint > 0) {
+        self.is_stuck = is_starving && best.is_none() && !(may_want && is_left_to_checkpoint);
+        let is_much = waiting_for_checkpoint > segments.count() / 16;
+        if may_want && (is_much || is_urgent && waiting_for_checkpoint > 0) {
             checkpoint.want();
             self.idle_budget -= i64::from(PIECE_BLOCKS);
         }
@@ -305,6 +313,16 @@ impl Cleaner {
         self.has_failed = false;
         self.drained_with = None;
         true
+    }
+
+    /// Whether one more checkpoint may make room.
+    fn may_want_checkpoint(&mut self, log: &Log, checkpoint: &Checkpoint) -> bool {
+        let (progress, superblock) =
+            ((log.client_sequence, self.moved_blocks), checkpoint.superblock().sequence.get());
+        if progress != self.progress {
+            (self.progress, self.progress_superblock) = (progress, superblock);
+        }
+        superblock - self.progress_superblock < CHECKPOINTS_MAX
     }
 
     /// Everything that could be moved was. What is left lies behind a header that does not verify.
@@ -970,6 +988,27 @@ mod tests {
         assert!(!cleaner.is_blocked(&log), "nobody waits any more");
         cleaner.retry_reads(false, &mut contents.segments);
         assert_eq!(cleaner.retries_blocked, 0);
+    }
+
+    #[test]
+    fn checkpoints_follow_each_other_for_room_only_as_long_as_something_else_is_written_or_moved() {
+        let (mut contents, mut log, checkpoint) = full(500, true);
+        contents.segments.all[VICTIM as usize].state = SegmentState::Unread;
+        // It waits for a checkpoint.
+        contents.segments.all[9].live = 0;
+        let mut cleaner = Cleaner::default();
+        let first = *checkpoint.superblock();
+        let mut is_stuck = |log: &Log, written: u64| {
+            let mut superblock = first;
+            superblock.sequence = (first.sequence.get() + written).into();
+            let mut checkpoint = Checkpoint::new(superblock, &contents.segments, &Options::default());
+            assert!(!cleaner.choose_victim(&mut contents, log, &mut checkpoint));
+            cleaner.is_stuck
+        };
+        assert!((0..CHECKPOINTS_MAX).all(|written| !is_stuck(&log, written)));
+        assert!(is_stuck(&log, CHECKPOINTS_MAX) && is_stuck(&log, CHECKPOINTS_MAX + 1));
+        log.client_sequence += 1;
+        assert!(!is_stuck(&log, CHECKPOINTS_MAX + 1));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub trait Device {
 pub(crate) struct Memory {
     pub(crate) bytes: u64,
     /// What was written, by blocks.
-    blocks: std::collections::BTreeMap<u64, Vec<u8>>,
+    pub(crate) blocks: std::collections::BTreeMap<u64, Vec<u8>>,
     /// Where something was written, in order; `None` for a flush.
     pub(crate) done: Vec<Option<u64>>,
     /// Blocks that cannot be read.

@@ -106,9 +106,10 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblocks>, Open
         *copy = Some(found).filter(Superblock::is_intact);
     }
     // Of two that are equally new the first.
-    let newest = copies.into_iter().flatten().reduce(|first, second| {
-        if second.sequence.get() > first.sequence.get() { second } else { first }
-    });
+    let newest = copies
+        .into_iter()
+        .flatten()
+        .reduce(|first, second| if second.sequence.get() > first.sequence.get() { second } else { first });
     match newest {
         None => match unreadable {
             Some(error) => Err(error.into()),
@@ -281,7 +282,11 @@ mod tests {
     #[test]
     fn a_superblock_that_cannot_be_read_is_done_without_if_the_other_verifies() {
         let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
-        let of = |sequence: u64| Superblock { sequence: sequence.into(), ..one }.sealed();
+        let of = |sequence: u64| {
+            let mut other = one;
+            other.sequence = sequence.into();
+            other.sealed()
+        };
         let damaged = Superblock { crc32c: 7u32.into(), ..one };
         let read_without = |copies: [Superblock; 2], bad: &[usize]| {
             let mut drive = Memory::new(8 << 20);
@@ -309,7 +314,9 @@ mod tests {
     fn that_the_log_was_durable_where_an_opening_began_is_told_by_the_second_superblock_alone() {
         let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
         let of = |sequence: u64, mount_begin: u64| {
-            Superblock { sequence: sequence.into(), mount_begin: mount_begin.into(), ..one }.sealed()
+            let mut other = one;
+            (other.sequence, other.mount_begin) = (sequence.into(), mount_begin.into());
+            other.sealed()
         };
         let durable_through = |copies: [Superblock; 2]| {
             let mut drive = Memory::new(8 << 20);

@@ -141,7 +141,10 @@ impl Asking {
         timeout(GREETING_LIMIT, next(&mut channel, &mut inbox)).await.map_err(silent)??;
         let fence = Fence { request: 1, volume: order.volume, generation: order.generation };
         channel.send(&fence.encode(Kind::Fence)).await.map_err(unreachable)?;
-        let waits = |_| "its map does not show the attach yet, or it is not sure of OSDs that it reached a moment ago".to_owned();
+        let waits = |_| {
+            "its map does not show the attach yet, or it is not sure of OSDs that it reached a moment ago"
+                .to_owned()
+        };
         match timeout(ANSWER_LIMIT, next(&mut channel, &mut inbox)).await.map_err(waits)?? {
             Some(done) if done == fence => Ok(()),
             _ => Err("it answered something else".to_owned()),
