@@ -1,7 +1,7 @@
 //! One batch: filled in memory, and read back record by record.
 
 use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind, STREAMS, Secret};
-use base::{BLOCK_BYTES, Buffer, Fingerprint, ObjectKey};
+use base::{BLOCK_BYTES, Buffer, Fingerprint, Fingerprints, ObjectKey};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -71,11 +71,15 @@ impl OpenBatch {
         let (data_end, end) = (start + data.len(), start + data.len().next_multiple_of(BLOCK_BYTES));
         if data.len() > PART_BYTES {
             self.fingerprint.add(&memory[self.fingerprinted..start]);
-            for (place, part) in memory[start..data_end].chunks_mut(PART_BYTES).zip(data.chunks(PART_BYTES)) {
+            let (whole, rest) =
+                data.split_at(data.len() / Fingerprints::CHUNK_BYTES * Fingerprints::CHUNK_BYTES);
+            self.fingerprinted = start + whole.len();
+            let places = memory[start..self.fingerprinted].chunks_mut(PART_BYTES);
+            for (place, part) in places.zip(whole.chunks(PART_BYTES)) {
                 self.fingerprint.add(part);
                 place.copy_from_slice(part);
             }
-            self.fingerprinted = data_end;
+            memory[self.fingerprinted..data_end].copy_from_slice(rest);
         } else {
             memory[start..data_end].copy_from_slice(data);
         }

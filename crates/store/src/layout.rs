@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// The version of this format.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// The first bytes of a superblock after its checksum.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"MILLPOSD";
 /// The first bytes of a batch header after its checksum.

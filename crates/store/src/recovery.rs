@@ -512,7 +512,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     }
 
     fn fingerprints(&mut self) -> Fingerprints {
-        *self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret))
+        self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret)).clone()
     }
 
     fn replay_batch(&mut self, found: &Found) -> Result<(), OpenError> {

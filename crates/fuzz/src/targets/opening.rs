@@ -26,8 +26,7 @@ use store::{
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What all drives here are formatted with: one of the secrets whose polynomial (see [`Fingerprints`]) is the first that is
-/// tried, which of most takes longer than all else that opening does.
+/// What all drives here are formatted with.
 pub(super) const SECRET: Secret = *b"this one is ours";
 /// What is read ahead of the drives here: a page has three blocks at the most.
 pub(super) const READ_AHEAD_BYTES: usize = 8 * BLOCK_BYTES;
