@@ -200,10 +200,14 @@ fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragme
     let place = pond.scratch().to_owned();
     let door = pond.serve("v");
     let Some(mut mounted) = Mounted::device(&place, &door.uri()) else { return };
-    mounted.on_device(&["mkfs.ext4", "-q", "-F", "-O", "metadata_csum,extent"]);
+    // Of a device so small it would make blocks of 1 KiB, of which four lie in one that has a checksum here.
+    mounted.on_device(&["mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "metadata_csum,extent"]);
     let top = mounted.mount();
     let mut random = Random::seeded();
     grow_in_pieces(&top, 0..60, &mut random).expect("the file system takes the files");
+    // Until then a version of those blocks is in the journal alone.
+    mounted.unmount();
+    let top = mounted.mount();
     let away = Frozen::new(node_of(&pond, preferred));
     wait_until("another one leads", || primary() != preferred);
     // The log of the one group has 1,024 entries; each piece is a few writes.
