@@ -284,6 +284,7 @@ impl Device for Drive {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use store::testing::Memory;
 
     /// Where a file can be read and written directly.
     fn scratch() -> tempfile::TempDir {
@@ -337,25 +338,23 @@ mod tests {
     }
 
     /// A device with a bad sector somewhere.
-    struct WithBadSector(Vec<u8>, u64);
+    struct WithBadSector(Memory, u64);
 
     impl Device for WithBadSector {
         fn bytes(&self) -> u64 {
-            self.0.len() as u64
+            self.0.bytes()
         }
         fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-            if (offset..offset + into.len() as u64).contains(&self.1) {
-                return Err(DeviceError("a bad sector".to_owned()));
+            match (offset..offset + into.len() as u64).contains(&self.1) {
+                true => Err(DeviceError("a bad sector".to_owned())),
+                false => self.0.read(offset, into),
             }
-            into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-            Ok(())
         }
         fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-            self.0[offset as usize..][..data.len()].copy_from_slice(data);
-            Ok(())
+            self.0.write(offset, data)
         }
         fn flush(&mut self) -> Result<(), DeviceError> {
-            Ok(())
+            self.0.flush()
         }
     }
 
@@ -368,7 +367,7 @@ mod tests {
             osd_uuid: base::OsdUuid::from_bytes([2; 16]),
             osd: base::OsdId(3),
         };
-        let mut device = WithBadSector(vec![0; 8 << 20], NOWHERE);
+        let mut device = WithBadSector(Memory(vec![0; 8 << 20]), NOWHERE);
         // In a copy, and beside it.
         for bad in [0, 32 << 10, 1 << 20, (1 << 20) + (32 << 10)] {
             device.1 = bad;
