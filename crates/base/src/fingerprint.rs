@@ -23,6 +23,7 @@ const WORDS: usize = CHUNK_BYTES / size_of::<u64>();
 
 /// What nobody knows.
 struct Keys {
+    secret: [u8; 16],
     words: [u64; WORDS],
     point: u128,
 }
@@ -40,7 +41,13 @@ impl Fingerprints {
     pub fn new(secret: &[u8; 16]) -> Fingerprints {
         let number = |which: usize| keyed_hash(secret, [&(which as u64).to_le_bytes()[..]]);
         let point = u128::from(number(WORDS)) << 64 | u128::from(number(WORDS + 1));
-        Fingerprints(Arc::new(Keys { words: std::array::from_fn(number), point }))
+        Fingerprints(Arc::new(Keys { secret: *secret, words: std::array::from_fn(number), point }))
+    }
+
+    /// The secret.
+    #[must_use]
+    pub fn secret(&self) -> &[u8; 16] {
+        &self.0.secret
     }
 
     /// The fingerprint of these bytes.
@@ -85,6 +92,12 @@ impl Fingerprint {
         self.sum = add(&self.keys.0, self.sum, chunks);
     }
 
+    /// Those that it is one of.
+    #[must_use]
+    pub fn under(&self) -> &Fingerprints {
+        &self.keys
+    }
+
     /// What [`Fingerprints::of`] tells of all of them.
     #[must_use]
     pub fn value(&self) -> u64 {
@@ -96,11 +109,14 @@ impl Fingerprint {
 fn add(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
-            // SAFETY: this processor has what it takes.
-            return unsafe { x86::add_wide(keys, sum, chunks) };
-        }
         if is_x86_feature_detected!("pclmulqdq") {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("vpclmulqdq")
+                && is_x86_feature_detected!("avx2")
+            {
+                // SAFETY: this processor has all that it takes.
+                return unsafe { x86::add_wide(keys, sum, chunks) };
+            }
             // SAFETY: as above.
             return unsafe { x86::add(keys, sum, chunks) };
         }

@@ -5,12 +5,13 @@
 //! went astray. What keeps it from that is its formatting's secret, of which clients know nothing: see [`guess`].
 
 use crate::random::Random;
-use base::{BLOCK_BYTES, crc32c};
+use base::{BLOCK_BYTES, Fingerprints, crc32c};
 use store::Identity;
 use store::layout::{
-    BATCH_MAGIC, BatchHeader, Cursor, FORMAT_VERSION, LogEnd, NO_SEGMENT, PageHeader, Record, RootHeader,
-    RootObject, SUPERBLOCK_MAGIC, Secret, Superblock,
+    BatchHeader, Cursor, FORMAT_VERSION, LogEnd, NO_SEGMENT, PageHeader, Record, RootHeader, RootObject,
+    SUPERBLOCK_MAGIC, Secret, Superblock,
 };
+use store::testing::seal_batch;
 use zerocopy::{Immutable, IntoBytes};
 
 /// What a client takes for the secret of a formatting. It reads the map, so the ids are all that it knows; a format whose
@@ -30,14 +31,18 @@ pub fn fill(known: &Identity, random: &mut Random, bytes: &mut [u8], kept_bytes:
     let end = BLOCK_BYTES - kept_bytes;
     bytes[..end].fill(0);
     match random.below(8) {
-        0..=4 => header(known, random, &mut bytes[..end]),
+        0..=4 => {
+            header(random, &mut bytes[..end]);
+            seal_batch(bytes, &Fingerprints::new(&guess(known)));
+            return;
+        }
         5 => {
             put(&mut bytes[..end], 0, &superblock(known, random));
         }
         6 => page(random, &mut bytes[..end]),
         _ => root(random, &mut bytes[..end]),
     }
-    // Pages and roots have theirs elsewhere; of the others it is the first field.
+    // Pages and roots have theirs elsewhere; of a superblock it is the first field.
     let checksum = crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -64,12 +69,10 @@ fn some_count(random: &mut Random) -> u16 {
     random.choose(&[0, 1, 2, 16, 1023, 1024, 1025, u16::MAX])
 }
 
-fn header(known: &Identity, random: &mut Random, bytes: &mut [u8]) {
+fn header(random: &mut Random, bytes: &mut [u8]) {
     let sequence = some_sequence(random);
     let segments = [0, 1, 2, 7, NO_SEGMENT - 1, NO_SEGMENT];
     let header = BatchHeader {
-        magic: BATCH_MAGIC.into(),
-        secret: guess(known),
         sequence: sequence.into(),
         mount: random.choose(&[0, 1, 2, 3, 5, 9, u64::MAX]).into(),
         durable_through: random.choose(&[0, 1, sequence - 1, sequence, u64::MAX]).into(),
@@ -169,6 +172,7 @@ fn root(random: &mut Random, bytes: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::machine::identity_of;
+    use store::testing::{BatchRead, read_batch};
     use zerocopy::FromBytes;
 
     fn known() -> Identity {
@@ -182,18 +186,21 @@ mod tests {
     }
 
     #[test]
-    fn they_have_the_checksums_and_magics_of_what_they_look_like() {
+    fn they_have_the_checksums_secrets_and_magics_of_what_they_look_like() {
         let (mut headers, mut superblocks, mut others) = (0, 0, 0);
         for seed in 0..200 {
             let bytes = block(seed);
             assert_eq!(bytes[BLOCK_BYTES - 32..], [0xee; 32], "what is kept");
-            assert_eq!(bytes[..4], crc32c(&bytes[4..]).to_le_bytes());
             let (header, _) = BatchHeader::read_from_prefix(&bytes).unwrap();
             let superblock = Superblock::read_from_bytes(&bytes).unwrap();
-            if header.magic.get() == BATCH_MAGIC {
-                assert_eq!(header.secret, guess(&known()));
+            if header.secret == guess(&known()) {
+                let read = read_batch(&bytes, &Fingerprints::new(&header.secret));
+                assert_ne!(read, BatchRead::Foreign);
                 headers += 1;
-            } else if superblock.magic == SUPERBLOCK_MAGIC {
+                continue;
+            }
+            assert_eq!(bytes[..4], crc32c(&bytes[4..]).to_le_bytes());
+            if superblock.magic == SUPERBLOCK_MAGIC {
                 assert!(superblock.is_intact());
                 superblocks += 1;
             } else {

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use base::{BLOCK_BYTES, ClusterId, ObjectKey, OsdUuid, PgId, SECTOR_BYTES, ZERO_BLOCK_CRC32C, crc32c};
+use base::{
+    BLOCK_BYTES, ClusterId, Fingerprints, ObjectKey, OsdUuid, PgId, SECTOR_BYTES, ZERO_BLOCK_CRC32C, crc32c,
+};
+use sim::collide::ending;
 use sim::contents::{Collision, Contents, Place};
 use sim::drive::SimDrive;
 use sim::lookalike;
@@ -12,9 +15,9 @@ use sim::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use store::layout::{
-    BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
-    Superblock,
+    BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
 };
+use store::testing::{BatchRead, read_batch, seal_batch};
 use store::{Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -65,12 +68,20 @@ fn offset_of(block: u32) -> u64 {
 }
 
 /// Puts the checksum of what follows at a block's begin.
+/// The fingerprints of machines' drives.
+fn fingerprints() -> Fingerprints {
+    Fingerprints::new(&Machine::SECRET)
+}
+
 fn seal(block: &mut [u8]) {
+    if BatchHeader::read_from_prefix(block).unwrap().0.secret == Machine::SECRET {
+        return seal_batch(block, &fingerprints());
+    }
     let checksum = crc32c(&block[4..]);
     block[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Changes a block that begins with the checksum of what follows.
+/// Changes a header of a batch, or a block that begins with the checksum of what follows.
 fn rewrite(drive: &mut SimDrive, offset: u64, change: impl FnOnce(&mut [u8])) {
     let mut block = vec![0; BLOCK_BYTES];
     drive.read(offset, &mut block).unwrap();
@@ -664,8 +675,6 @@ fn what_an_opening_found_that_was_broken_off_may_be_gone() {
 /// header of a batch: one that is far ahead, and says that all before it was durable.
 fn written_around(secret: Secret) -> SimDrive {
     let header = BatchHeader {
-        magic: BATCH_MAGIC.into(),
-        secret: lookalike::guess(&Machine::identity()),
         sequence: (u64::MAX - 1).into(),
         durable_through: (u64::MAX - 2).into(),
         mount: 1u64.into(),
@@ -673,7 +682,7 @@ fn written_around(secret: Secret) -> SimDrive {
     };
     let mut block = [0; BLOCK_BYTES];
     block[..size_of::<BatchHeader>()].copy_from_slice(header.as_bytes());
-    seal(&mut block);
+    seal_batch(&mut block, &Fingerprints::new(&lookalike::guess(&Machine::identity())));
     let drive = SimDrive::new(LOG_OFFSET_BYTES + (2 << 20), true, Random::new(1));
     let mut machine = Machine::format_with(drive, secret, &options());
     for write in 0..1500 {
@@ -690,6 +699,43 @@ fn a_clients_block_that_looks_like_a_header_keeps_no_store_from_starting() {
     assert!((0..8).all(|block| location(&machine.store, block).is_some()));
     // Were its secret known to clients, that block would be a batch of this store, and all before it lost.
     open_error(written_around(lookalike::guess(&Machine::identity())));
+}
+
+/// Of the header of a log's last batch the first sector arrived, and behind it lies what a client had written there in an earlier
+/// use of the segment. That has the very checksum of what it stands in for: a client that knows what else a header says can see to
+/// that, for whatever the first sector is, a checksum is as if it were alone.
+#[test]
+fn a_torn_header_is_none_whatever_a_client_had_written_where_the_rest_of_it_was_to_be() {
+    let record_of = |kind: u8| {
+        // Of who knows which block of another's.
+        let record = Record::new(RecordKind::Zero, Machine::key(0), 10, 1);
+        Record { kind, ..record }
+    };
+    for kind in [RecordKind::Zero as u8, 99] {
+        let mut machine = machine(20);
+        (0..12).for_each(|block| machine.zero(1, block, 1).unwrap());
+        machine.settle();
+        let mut drive = machine.drive;
+        let is_of_zeroings = |block: &u32| {
+            let kinds = vec![RecordKind::Zero; 12];
+            read_batch(&drive.block(*block)[..], &fingerprints()) == BatchRead::Batch(kinds)
+        };
+        let blocks = (LOG_OFFSET_BYTES + (4 << 20)) / BLOCK_BYTES as u64;
+        let header = (0..blocks as u32).find(is_of_zeroings).expect("they are in one batch");
+        let whole = *drive.block(header);
+        let mut torn = whole;
+        torn[SECTOR_BYTES..].fill(0);
+        assert_eq!((SECTOR_BYTES - size_of::<BatchHeader>()) % size_of::<Record>(), 0);
+        for place in torn[SECTOR_BYTES..].chunks_exact_mut(size_of::<Record>()).take(3) {
+            place.copy_from_slice(record_of(kind).as_bytes());
+        }
+        let (front, end) = torn.split_at_mut(BLOCK_BYTES - 4);
+        end.copy_from_slice(&ending(crc32c(&front[8..]), crc32c(&whole[8..])));
+        assert!(torn != whole && crc32c(&torn[8..]) == crc32c(&whole[8..]));
+        drive.write(offset_of(header), &torn).unwrap();
+        let machine = Machine::open(drive, &options()).map_err(|(_, error)| error).unwrap();
+        assert!((0..40).all(|block| location(&machine.store, block).is_some()), "nobody zeroed it");
+    }
 }
 
 /// What the last batch of a log was to write is not there but for its header: what a drive may leave of it when the power goes.

@@ -1,8 +1,10 @@
 //! One batch: filled in memory, and read back record by record.
 
-use crate::layout::{BATCH_MAGIC, BatchHeader, Record, RecordKind, STREAMS, Secret};
+use crate::layout::{BatchHeader, Record, RecordKind, STREAMS};
 use base::{BLOCK_BYTES, Buffer, Fingerprint, Fingerprints, ObjectKey};
-use zerocopy::little_endian::U32;
+use std::mem::offset_of;
+use std::ops::Range;
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A batch that is being filled. Its header block lies at the front of its buffer, the data behind it.
@@ -99,8 +101,8 @@ impl OpenBatch {
         let end = BLOCK_BYTES * self.blocks() as usize;
         self.fingerprint.add(&self.buffer.bytes()[self.fingerprinted..end]);
         let header = BatchHeader {
+            secret: *self.fingerprint.under().secret(),
             data_fingerprint: self.fingerprint.value().into(),
-            magic: BATCH_MAGIC.into(),
             record_count: self.record_count.into(),
             data_blocks: self.data_blocks.into(),
             ..header
@@ -108,20 +110,43 @@ impl OpenBatch {
         let memory = self.buffer.bytes_mut().expect("a batch being filled has one holder");
         memory[self.header_bytes..BLOCK_BYTES].fill(0);
         memory[..size_of::<BatchHeader>()].copy_from_slice(header.as_bytes());
-        let crc32c = base::crc32c(&memory[4..BLOCK_BYTES]);
-        memory[..4].copy_from_slice(&crc32c.to_le_bytes());
+        put_fingerprint(&mut memory[..BLOCK_BYTES], self.fingerprint.under());
     }
 }
 
-/// The header of a block that begins a batch of this formatting, or `None` if it does not.
-pub(crate) fn header_of(block: &[u8], secret: &Secret) -> Option<BatchHeader> {
-    let (header, _) = BatchHeader::read_from_prefix(block).ok()?;
-    // The magic is looked at first: most blocks that are probed are none, and a checksum costs more.
-    let is_ours = header.magic.get() == BATCH_MAGIC && header.secret == *secret;
-    (is_ours && header.crc32c.get() == base::crc32c(&block[4..BLOCK_BYTES])).then_some(header)
+/// Where a header block has its own fingerprint.
+const FINGERPRINT: Range<usize> = {
+    let at = offset_of!(BatchHeader, fingerprint);
+    at..at + size_of::<U64>()
+};
+
+/// The fingerprint of a header block, whatever stands in its place there.
+fn fingerprint_of(block: &[u8], fingerprints: &Fingerprints) -> u64 {
+    let (first, rest) = block[..BLOCK_BYTES].split_at(Fingerprints::CHUNK_BYTES);
+    let mut chunk = [0; Fingerprints::CHUNK_BYTES];
+    chunk.copy_from_slice(first);
+    chunk[FINGERPRINT].fill(0);
+    let mut fingerprint = fingerprints.begin();
+    fingerprint.add(&chunk);
+    fingerprint.add(rest);
+    fingerprint.value()
 }
 
-/// The header of a block that was verified.
+/// Puts a header block's fingerprint in its place.
+pub(crate) fn put_fingerprint(block: &mut [u8], fingerprints: &Fingerprints) {
+    let fingerprint = fingerprint_of(block, fingerprints);
+    block[FINGERPRINT].copy_from_slice(&fingerprint.to_le_bytes());
+}
+
+/// The header of a block that begins a batch of this formatting and arrived whole, or `None` if it does not.
+pub(crate) fn header_of(block: &[u8], fingerprints: &Fingerprints) -> Option<BatchHeader> {
+    let (header, _) = BatchHeader::read_from_prefix(block).ok()?;
+    // The secret is looked at first: most blocks that are probed do not have it, and a fingerprint costs more.
+    let is_ours = header.secret == *fingerprints.secret();
+    (is_ours && header.fingerprint.get() == fingerprint_of(block, fingerprints)).then_some(header)
+}
+
+/// The header of a block that was verified, or that this store sealed.
 pub(crate) fn known_header(block: &[u8]) -> BatchHeader {
     BatchHeader::read_from_prefix(block).expect("a block is larger than a header").0
 }
@@ -146,7 +171,7 @@ impl RecordView<'_> {
     }
 }
 
-/// What is wrong with a header block whose checksum was verified: the program that wrote it knew more than this one, or was
+/// What is wrong with a header block whose fingerprint was verified: the program that wrote it knew more than this one, or was
 /// none of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -183,7 +208,7 @@ pub(crate) fn fault(block: &[u8], header: &BatchHeader) -> Option<Fault> {
     checks.iter().find(|(holds, _)| !holds).map(|(_, what)| Fault::Impossible(what))
 }
 
-/// The records of a header block whose checksum was verified. Ends early at a record that cannot be.
+/// The records of a header block whose fingerprint was verified. Ends early at a record that cannot be.
 pub(crate) fn records<'a>(
     block: &'a [u8],
     header: &BatchHeader,
@@ -208,7 +233,7 @@ mod tests {
     use super::*;
     use base::{Fingerprints, OBJECT_BLOCKS, ObjectKey, Sequence};
 
-    const SECRET: Secret = *b"this one is ours";
+    const SECRET: [u8; 16] = *b"this one is ours";
 
     fn record(kind: RecordKind, block_count: u16) -> Record {
         let record = Record::new(kind, ObjectKey::default(), 0, block_count);
@@ -278,7 +303,6 @@ mod tests {
         let at = batch.push(&record(RecordKind::Write, 2), [&checksums[..]], &[2; 2 * BLOCK_BYTES]);
         assert_eq!((at, batch.blocks()), (2 * BLOCK_BYTES, 4));
         let header = BatchHeader {
-            secret: SECRET,
             sequence: 9u64.into(),
             mount: 1u64.into(),
             durable_through: 8u64.into(),
@@ -287,7 +311,7 @@ mod tests {
         };
         batch.seal(header);
         let bytes = batch.buffer.bytes().to_vec();
-        let header = header_of(&bytes, &SECRET).expect("it was just sealed");
+        let header = header_of(&bytes, &Fingerprints::new(&SECRET)).expect("it was just sealed");
         assert_eq!(header.data_fingerprint.get(), Fingerprints::new(&SECRET).of(&bytes[BLOCK_BYTES..]));
         (bytes, header)
     }
@@ -312,22 +336,29 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_a_header_by_its_magic_its_secret_and_its_checksum() {
-        let (bytes, header) = sealed();
-        assert!(header_of(&bytes, b"and another one!").is_none());
-        assert!(header_of(&bytes[..size_of::<BatchHeader>() - 1], &SECRET).is_none());
-        let with = |magic: u32, secret: Secret, checksum: fn(u32) -> u32| {
+    fn a_block_is_a_header_by_its_secret_and_the_fingerprint_of_all_of_it() {
+        let (bytes, _) = sealed();
+        let ours = Fingerprints::new(&SECRET);
+        assert!(header_of(&bytes, &Fingerprints::new(b"and another one!")).is_none());
+        assert!(header_of(&bytes[..size_of::<BatchHeader>() - 1], &ours).is_none());
+        let with = |change: &dyn Fn(&mut [u8])| {
             let mut block = bytes[..BLOCK_BYTES].to_vec();
-            let mut changed = header;
-            (changed.magic, changed.secret) = (magic.into(), secret);
-            block[..size_of::<BatchHeader>()].copy_from_slice(changed.as_bytes());
-            let right = base::crc32c(&block[4..]);
-            block[..4].copy_from_slice(&checksum(right).to_le_bytes());
-            header_of(&block, &SECRET).is_some()
+            change(&mut block);
+            header_of(&block, &ours).is_some()
         };
-        assert!(with(BATCH_MAGIC, SECRET, |right| right));
-        assert!(!with(BATCH_MAGIC + 1, SECRET, |right| right) && !with(BATCH_MAGIC, [0; 16], |right| right));
-        assert!(!with(BATCH_MAGIC, SECRET, |right| right ^ 1));
+        assert!(with(&|_| {}));
+        for at in 0..BLOCK_BYTES {
+            assert!(!with(&|block| block[at] ^= 1), "byte {at}");
+        }
+        // Right is what says nothing else, and has the fingerprint of what it says.
+        let secret_at = offset_of!(BatchHeader, secret);
+        for (at, expected) in [(secret_at - 1, true), (secret_at, false), (secret_at + 16, true)] {
+            let changed = with(&|block| {
+                block[at] ^= 1;
+                put_fingerprint(block, &ours);
+            });
+            assert_eq!(changed, expected, "byte {at}");
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(crate) struct Cleaner {
     /// store that is left alone comes to rest.
     idle_budget: i64,
     /// What clients had written and what was moved when that changed last, and the superblock that was in force then.
-    progress: (u64, u64),
+    progress: Option<(u64, u64)>,
     progress_superblock: u64,
     scratch_runs: Vec<Run>,
     /// Blocks moved since opening, and those that were found damaged.
@@ -317,8 +317,8 @@ impl Cleaner {
 
     /// Whether one more checkpoint may make room.
     fn may_want_checkpoint(&mut self, log: &Log, checkpoint: &Checkpoint) -> bool {
-        let (progress, superblock) =
-            ((log.client_sequence, self.moved_blocks), checkpoint.superblock().sequence.get());
+        let progress = Some((log.client_sequence, self.moved_blocks));
+        let superblock = checkpoint.superblock().sequence.get();
         if progress != self.progress {
             (self.progress, self.progress_superblock) = (progress, superblock);
         }
@@ -363,7 +363,7 @@ impl Cleaner {
         while at < blocks {
             let block = &piece[at as usize * BLOCK_BYTES..][..BLOCK_BYTES];
             let Some(done) = self.data_done else {
-                let found = header_of(block, log.secret());
+                let found = header_of(block, log.fingerprints());
                 let Some(header) = found.filter(|header| fault(block, header).is_none()) else {
                     // The end of what was appended; or damage, which shows in what stays live.
                     self.position = u32::MAX;

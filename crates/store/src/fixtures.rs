@@ -6,8 +6,7 @@
 use crate::batch::{header_of, records};
 use crate::index::ObjectIndex;
 use crate::layout::{
-    BATCH_MAGIC, BatchHeader, FORMAT_VERSION, Record, RecordKind, RootEntry, RootGroup, RootHeader,
-    RootObject, Superblock,
+    BatchHeader, FORMAT_VERSION, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
 };
 use crate::superblock;
 use base::{BLOCK_BYTES, Epoch, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
@@ -27,10 +26,10 @@ fn key(index: u32, object: u32) -> ObjectKey {
 }
 
 #[test]
-fn a_superblock_of_format_5() {
+fn a_superblock_of_format_6() {
     let found = found();
     assert!(found.is_intact());
-    assert_eq!((found.version.get(), FORMAT_VERSION), (5, 5));
+    assert_eq!((found.version.get(), FORMAT_VERSION), (6, 6));
     let identity = superblock::identity(&found);
     assert_eq!(identity.cluster.to_string(), "505e09b8-d4ae-4dd2-8a9f-da4fb4f89d44");
     assert_eq!(identity.osd_uuid.to_string(), "9f86cdf2-5b94-478a-b683-ed7308d223c9");
@@ -46,11 +45,11 @@ fn a_superblock_of_format_5() {
 }
 
 #[test]
-fn a_batch_of_format_5() {
+fn a_batch_of_format_6() {
     let block = &BATCH[..BLOCK_BYTES];
-    let header = header_of(block, &found().secret).expect("it is one of that drive");
-    let BatchHeader { magic, sequence, mount, durable_through, mount_begin, .. } = header;
-    assert_eq!((header.crc32c.get(), magic.get()), (545_597_714, BATCH_MAGIC));
+    let header = header_of(block, &Fingerprints::new(&found().secret)).expect("it is one of that drive");
+    let BatchHeader { sequence, mount, durable_through, mount_begin, .. } = header;
+    assert_eq!(header.fingerprint.get(), 7_328_574_751_267_362_899);
     assert_eq!([sequence, mount, durable_through, mount_begin].map(|number| number.get()), [332, 1, 331, 1]);
     assert_eq!((header.next_segment.map(|next| next.get()), header.stream), ([2, 3], 0));
     assert_eq!((header.record_count.get(), header.data_blocks.get()), (3, 2));
@@ -79,7 +78,7 @@ fn a_batch_of_format_5() {
 }
 
 #[test]
-fn a_checkpoint_of_format_5() {
+fn a_checkpoint_of_format_6() {
     let (header, rest) = RootHeader::read_from_prefix(ROOT).unwrap();
     let end = header.end;
     assert_eq!((end.sequence.get(), end.mount.get()), (396, 1));

@@ -5,11 +5,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// The version of this format.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// The first bytes of a superblock after its checksum.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"MILLPOSD";
-/// The first bytes of a batch header after its checksum.
-pub const BATCH_MAGIC: u32 = 0x4854_424d;
 /// Where the two superblocks lie, in bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 1 << 20];
 /// Where the segments begin, in bytes.
@@ -144,10 +142,9 @@ pub struct LogEnd {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct BatchHeader {
-    /// Of the 4,092 bytes that follow.
-    pub crc32c: U32,
-    /// [`BATCH_MAGIC`].
-    pub magic: U32,
+    /// Of the whole header block, as if this were zeros, under the secret ([`base::Fingerprints`]). Of a header that was torn
+    /// some sectors are what lay there before: whoever wrote that makes a checksum fit, and no fingerprint.
+    pub fingerprint: U64,
     /// The formatting's: neither what an earlier one left nor what a client wrote is taken for a batch.
     pub secret: Secret,
     /// The batch's place in the log.

@@ -4,9 +4,7 @@ use crate::actions::{Action, BatchId, Options, Sabotage, StageError, Staged};
 use crate::batch::OpenBatch;
 use crate::contents::Contents;
 use crate::in_flight::{InFlight, SealedBatch, write_token};
-use crate::layout::{
-    BatchHeader, Cursor, LogEnd, ROOT_PIECES_MAX, Record, RecordKind, STREAMS, Secret, Superblock,
-};
+use crate::layout::{BatchHeader, Cursor, LogEnd, ROOT_PIECES_MAX, Record, RecordKind, STREAMS, Superblock};
 use crate::segments::Segments;
 use crate::slots::Slots;
 use crate::streams::{COLD, HOT, Streams};
@@ -89,7 +87,6 @@ impl Log {
         assert!(pieces <= ROOT_PIECES_MAX, "no superblock has room for {pieces} pieces of a root");
         Log {
             header: BatchHeader {
-                secret: superblock.secret,
                 mount: superblock.mount,
                 mount_begin: (durable + 1).into(),
                 ..BatchHeader::default()
@@ -114,9 +111,9 @@ impl Log {
         }
     }
 
-    /// What tells this formatting's batches from any other's.
-    pub(crate) fn secret(&self) -> &Secret {
-        &self.header.secret
+    /// By which this formatting's batches are told from all other blocks.
+    pub(crate) fn fingerprints(&self) -> &Fingerprints {
+        self.slots.fingerprints()
     }
 
     /// Batches written since opening.

@@ -126,7 +126,8 @@ impl Store {
     /// A number that nobody else can tell, the same for the same `nonce`: from the drive's secret, which it does not tell.
     #[must_use]
     pub fn unguessable(&self, nonce: u64) -> u64 {
-        base::keyed_hash(self.log.secret(), [&nonce.to_le_bytes()[..]])
+        // By another name than the fingerprints' keys, which are hashes of numbers alone.
+        base::keyed_hash(self.log.fingerprints().secret(), [&b"unguessable"[..], &nonce.to_le_bytes()[..]])
     }
 
     /// How many blocks of an object are there.

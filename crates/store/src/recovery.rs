@@ -102,9 +102,9 @@ impl Store {
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
-        let fingerprints = recovery.fingerprints();
         let unreadable_blocks = recovery.unreadable_blocks;
-        let Recovery { contents, end, freed_pages, replayed_batches, replayed_blocks, .. } = recovery;
+        let Recovery { contents, end, fingerprints, freed_pages, replayed_batches, replayed_blocks, .. } =
+            recovery;
         found.mount = (found.mount.get() + 1).into();
         found.mount_begin = (end.sequence.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
@@ -173,8 +173,8 @@ fn impossible(what: &'static str, location: u32) -> OpenError {
 struct Recovery<'a, D> {
     device: &'a mut D,
     superblock: Superblock,
-    /// Made once, when they are needed first: the polynomial is sought.
-    fingerprints: Option<Fingerprints>,
+    /// Under the superblock's secret.
+    fingerprints: Fingerprints,
     sabotage: Option<Sabotage>,
     contents: Contents,
     end: LogEnd,
@@ -209,7 +209,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         Recovery {
             device,
             superblock,
-            fingerprints: None,
+            fingerprints: Fingerprints::new(&superblock.secret),
             sabotage,
             contents: Contents {
                 index: Index::default(),
@@ -442,7 +442,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                     unreadable_blocks += 1;
                     continue;
                 };
-                let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
+                let Some(header) = header_of(bytes, &self.fingerprints) else { continue };
                 let is_next = header.sequence.get() == self.chain.sequence.get() + 1
                     && usize::from(header.stream) == stream
                     && header.data_blocks.get() < segments.blocks_each - block;
@@ -495,7 +495,7 @@ impl<'a, D: Device> Recovery<'a, D> {
         let blocks = found.header.data_blocks.get();
         let location = self.data_of(found);
         let mut window = Window::new((blocks as usize).max(1) * BLOCK_BYTES);
-        let mut fingerprint = self.fingerprints().begin();
+        let mut fingerprint = self.fingerprints.begin();
         for block in location..location + blocks {
             let Some(bytes) = self.bad_blocks.block(&mut window, self.device, block)? else {
                 self.unreadable_blocks = 1;
@@ -509,10 +509,6 @@ impl<'a, D: Device> Recovery<'a, D> {
             self.unreadable_blocks = 0;
         }
         Ok(is_whole)
-    }
-
-    fn fingerprints(&mut self) -> Fingerprints {
-        self.fingerprints.get_or_insert_with(|| Fingerprints::new(&self.superblock.secret)).clone()
     }
 
     fn replay_batch(&mut self, found: &Found) -> Result<(), OpenError> {
@@ -561,7 +557,7 @@ impl<'a, D: Device> Recovery<'a, D> {
                     let location = segments.location(segment, block);
                     let window = &mut self.windows[stream];
                     let Some(bytes) = self.bad_blocks.block(window, self.device, location)? else { continue };
-                    let Some(header) = header_of(bytes, &self.superblock.secret) else { continue };
+                    let Some(header) = header_of(bytes, &self.fingerprints) else { continue };
                     if header.sequence.get() > sequence && header.durable_through.get() > sequence {
                         let location = segments.location_of(self.end.cursors[stream]);
                         return Err(damaged("the header of a batch of the log", location));

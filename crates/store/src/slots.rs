@@ -26,6 +26,11 @@ impl Slots {
         Slots { all, bytes_each, fingerprints, stand_in: Buffer::new(1) }
     }
 
+    /// Those that batches have.
+    pub(crate) fn fingerprints(&self) -> &Fingerprints {
+        &self.fingerprints
+    }
+
     pub(crate) fn buffers_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
         let bytes_each = self.bytes_each;
         self.all.iter_mut().map(move |slot| slot.buffer.get_or_insert_with(|| Buffer::new(bytes_each)))

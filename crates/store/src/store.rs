@@ -1,7 +1,7 @@
 //! A store at work: what happens at the end of a turn, and when the drive answered.
 
 use crate::actions::{Action, Identity, Sabotage};
-use crate::batch::{header_of, records};
+use crate::batch::{known_header, records};
 use crate::checkpoint::Checkpoint;
 use crate::cleaner::Cleaner;
 use crate::contents::Contents;
@@ -177,10 +177,9 @@ impl Store {
 
     /// Takes every batch that became durable into the index, in order, and tells of it.
     fn settle(&mut self, actions: &mut Vec<Action>) {
-        let secret = *self.log.secret();
         while let Some((batch, buffer)) = self.log.next_durable(&mut self.contents.segments) {
             let block = &buffer.bytes()[..BLOCK_BYTES];
-            let header = header_of(block, &secret).expect("this store sealed it");
+            let header = known_header(block);
             self.contents.bring(records(block, &header));
             for view in records(block, &header) {
                 // As a start does. Cleaning goes by headers from before a split; nothing else is staged by a former name.

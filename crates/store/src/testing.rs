@@ -1,11 +1,11 @@
 //! For tests elsewhere: a drive in memory, and what is read of a drive, piece by piece, for whoever feeds it bytes that no
 //! program of ours wrote.
 
-use crate::batch::{Fault, fault, header_of, records};
+use crate::batch::{Fault, fault, header_of, put_fingerprint, records};
 use crate::device::{Device, DeviceError};
 use crate::index::{Entry, ObjectIndex};
-use crate::layout::{BATCH_MAGIC, BatchHeader, RecordKind, Secret};
-use base::{BLOCK_BYTES, Sequence, crc32c};
+use crate::layout::{BatchHeader, RecordKind};
+use base::{Fingerprints, Sequence};
 use std::mem::offset_of;
 
 /// A drive in memory, of as many bytes.
@@ -45,13 +45,13 @@ pub enum BatchRead {
     Batch(Vec<RecordKind>),
 }
 
-/// Reads a block as a start does.
+/// Reads a block as a start does, of a drive with these fingerprints.
 ///
 /// # Panics
 /// If a header that was taken for possible does not fit its records; if `block` is shorter than a block.
 #[must_use]
-pub fn read_batch(block: &[u8], secret: &Secret) -> BatchRead {
-    let Some(header) = header_of(block, secret) else { return BatchRead::Foreign };
+pub fn read_batch(block: &[u8], fingerprints: &Fingerprints) -> BatchRead {
+    let Some(header) = header_of(block, fingerprints) else { return BatchRead::Foreign };
     match fault(block, &header) {
         Some(Fault::UnknownRecord(kind)) => return BatchRead::UnknownRecord(kind),
         Some(Fault::Impossible(what)) => return BatchRead::Impossible(what),
@@ -70,15 +70,14 @@ pub fn read_batch(block: &[u8], secret: &Secret) -> BatchRead {
     BatchRead::Batch(kinds)
 }
 
-/// Makes a block one that begins a batch of this formatting, as far as magic, secret and checksum tell.
+/// Makes a block one that begins a batch of the formatting with these fingerprints, as far as secret and fingerprint tell.
 ///
 /// # Panics
 /// If it is shorter than a block.
-pub fn seal_batch(block: &mut [u8], secret: &Secret) {
-    block[offset_of!(BatchHeader, magic)..][..size_of::<u32>()].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
+pub fn seal_batch(block: &mut [u8], fingerprints: &Fingerprints) {
+    let secret = fingerprints.secret();
     block[offset_of!(BatchHeader, secret)..][..secret.len()].copy_from_slice(secret);
-    let checksum = crc32c(&block[size_of::<u32>()..BLOCK_BYTES]);
-    block[..size_of::<u32>()].copy_from_slice(&checksum.to_le_bytes());
+    put_fingerprint(block, fingerprints);
 }
 
 /// What came of a change of a block.

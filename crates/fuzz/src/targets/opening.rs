@@ -372,7 +372,7 @@ impl Image {
         let first_block = (SEGMENTS_OFFSET as usize) / BLOCK_BYTES;
         let mut batches = Vec::new();
         for (number, block) in bytes.chunks_exact(BLOCK_BYTES).enumerate().skip(first_block) {
-            let BatchRead::Batch(kinds) = read_batch(block, &SECRET) else { continue };
+            let BatchRead::Batch(kinds) = read_batch(block, &FINGERPRINTS) else { continue };
             let (mut at, mut records, mut data_blocks) = (size_of::<BatchHeader>(), Vec::new(), 0);
             for kind in kinds {
                 let (record, _) = Record::read_from_prefix(&block[at..]).expect("it was just read");
@@ -440,7 +440,7 @@ static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| {
     [worked, left, machine.drive].map(|drive| Image::new(drive.0))
 });
 
-static FINGERPRINTS: LazyLock<Fingerprints> = LazyLock::new(|| Fingerprints::new(&SECRET));
+pub(super) static FINGERPRINTS: LazyLock<Fingerprints> = LazyLock::new(|| Fingerprints::new(&SECRET));
 
 /// The headers of all batches of these drives, as far as they are not zeros.
 pub(super) fn headers() -> Vec<Vec<u8>> {
@@ -631,7 +631,7 @@ fn edit(drive: &mut Edited, edits: &mut Edits, script: &mut Script<'_>) {
                     let start = behind * BLOCK_BYTES;
                     drive.change(start + offset_of!(BatchHeader, sequence), 8, 1, 1);
                     change(drive, (start, HEADER));
-                    seal_batch(drive.block_mut(behind), &SECRET);
+                    seal_batch(drive.block_mut(behind), &FINGERPRINTS);
                 }
             }
         },
@@ -664,7 +664,7 @@ fn put_right(drive: &mut Edited, edits: &Edits, choice: u8) {
             let at = block * BLOCK_BYTES + offset_of!(BatchHeader, data_fingerprint);
             drive.put(at, &FINGERPRINTS.of(&data).to_le_bytes());
         }
-        seal_batch(drive.block_mut(*block), &SECRET);
+        seal_batch(drive.block_mut(*block), &FINGERPRINTS);
     }
     if edits.superblocks || edits.root || !edits.pages.is_empty() {
         for offset in SUPERBLOCK_OFFSETS {
@@ -736,7 +736,7 @@ fn can_go_on(drive: &Edited) -> bool {
     let (before, now) = (of(&drive.image.bytes[..BLOCK_BYTES]), of(drive.block(0)));
     let is_foretold = |(_, block): &(usize, Box<[u8; BLOCK_BYTES]>)| {
         let (header, _) = BatchHeader::read_from_prefix(&block[..]).expect("a block has room for a header");
-        header.mount.get() >= now.mount.get() && read_batch(&block[..], &SECRET) != BatchRead::Foreign
+        header.mount.get() >= now.mount.get() && read_batch(&block[..], &FINGERPRINTS) != BatchRead::Foreign
     };
     drive.bad.is_none()
         && now.segment_bytes == before.segment_bytes
@@ -844,7 +844,7 @@ mod tests {
     fn drives_have_what_there_is_to_edit_and_open_as_they_are() {
         let kinds = |image: &Image| {
             let blocks = image.batches.iter().map(|(block, ..)| &image.bytes[block * BLOCK_BYTES..]);
-            let read = blocks.map(|block| read_batch(block, &SECRET));
+            let read = blocks.map(|block| read_batch(block, &FINGERPRINTS));
             let kinds = read.filter_map(|read| match read {
                 BatchRead::Batch(kinds) => Some(kinds),
                 _ => None,

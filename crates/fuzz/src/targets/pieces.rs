@@ -54,9 +54,9 @@ pub(super) fn batch(input: &[u8], seen: &mut Outcomes) {
     let Some((choice, bytes)) = input.split_first() else { return };
     let mut block = padded(bytes);
     if choice & SEALED != 0 {
-        seal_batch(&mut block, &opening::SECRET);
+        seal_batch(&mut block, &opening::FINGERPRINTS);
     }
-    match read_batch(&block, &opening::SECRET) {
+    match read_batch(&block, &opening::FINGERPRINTS) {
         BatchRead::Foreign => seen.note("foreign", ""),
         BatchRead::UnknownRecord(_) => seen.note("unknown record", ""),
         BatchRead::Impossible(what) => seen.note("impossible", what),

@@ -335,11 +335,10 @@ fn what_lies_behind_a_header_that_does_not_verify_stays_where_it_is_and_is_count
 #[test]
 fn what_is_live_of_a_batch_is_found_in_runs_of_what_lies_together() {
     let (mut contents, ..) = store_with(8);
-    let (secret, key) = ([0; 16], ObjectKey::default());
+    let (fingerprints, key) = (Fingerprints::new(&[0; 16]), ObjectKey::default());
     let data = vec![1; 43 * BLOCK_BYTES];
     let checksum = U32::new(crc32c(&data[..BLOCK_BYTES]));
-    let fingerprint = Fingerprints::new(&secret).begin();
-    let mut batch = OpenBatch::new(0, Buffer::new(44 * BLOCK_BYTES), fingerprint);
+    let mut batch = OpenBatch::new(0, Buffer::new(44 * BLOCK_BYTES), fingerprints.begin());
     // The second write goes on where the first one ends, in the object and on the drive.
     for (kind, first_block, count) in
         [(RecordKind::Write, 100, 40), (RecordKind::Zero, 7, 9), (RecordKind::Write, 140, 3)]
@@ -348,10 +347,10 @@ fn what_is_live_of_a_batch_is_found_in_runs_of_what_lies_together() {
         let blocks = kind.data_blocks(count) as usize;
         batch.push(&record, [&vec![checksum; blocks][..]], &data[..blocks * BLOCK_BYTES]);
     }
-    let header = BatchHeader { secret, sequence: 1u64.into(), ..BatchHeader::default() };
+    let header = BatchHeader { sequence: 1u64.into(), ..BatchHeader::default() };
     batch.seal(header);
     let block = batch.buffer.bytes()[..BLOCK_BYTES].to_vec();
-    let header = header_of(&block, &secret).unwrap();
+    let header = header_of(&block, &fingerprints).unwrap();
     let begin = contents.segments.location(5, 1);
     for number in 0..43 {
         let entry = Entry { location: begin + number, crc32c: checksum.get() };
@@ -420,6 +419,8 @@ fn full(cold_room: u32, has_next: bool) -> (Contents, Log, Checkpoint) {
         device_bytes: device_bytes.into(),
         segment_bytes: SEGMENT_BYTES.into(),
         covers: segments.covers.into(),
+        // It was opened and had checkpoints before.
+        sequence: 100u64.into(),
         ..Superblock::empty()
     };
     let cursor = |segment: u32, block: u32| Cursor { segment: segment.into(), block: block.into() };

@@ -313,7 +313,6 @@ fn what_a_root_says_of_a_group_is_what_its_log_tells() {
 /// The header of the batch that follows [`end`].
 fn next_header() -> BatchHeader {
     BatchHeader {
-        secret: SECRET,
         sequence: 6u64.into(),
         mount: 3u64.into(),
         mount_begin: 1u64.into(),
