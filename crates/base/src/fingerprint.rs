@@ -109,35 +109,43 @@ impl Fingerprint {
 fn add(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("pclmulqdq") {
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("vpclmulqdq")
-                && is_x86_feature_detected!("avx2")
-            {
-                // SAFETY: this processor has all that it takes.
-                return unsafe { x86::add_wide(keys, sum, chunks) };
+        use std::arch::is_x86_feature_detected as has;
+        if has!("pclmulqdq") && has!("sse2") {
+            if has!("vpclmulqdq") && has!("avx2") {
+                if has!("avx512f") {
+                    // SAFETY: this processor has all that it takes; so below.
+                    return unsafe { x86::add_by_four(keys, sum, chunks) };
+                }
+                // SAFETY: see above.
+                return unsafe { x86::add_by_two(keys, sum, chunks) };
             }
-            // SAFETY: as above.
-            return unsafe { x86::add(keys, sum, chunks) };
+            // SAFETY: see above.
+            return unsafe { x86::add_one_by_one(keys, sum, chunks) };
         }
     }
-    add_by(keys, sum, chunks, product)
+    add_anywhere(keys, sum, chunks)
 }
 
-/// The same by whatever multiplies two words.
+/// The same on any processor.
+fn add_anywhere(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
+    let of_chunk = |chunk: &[u8; CHUNK_BYTES]| {
+        let (words, _) = chunk.as_chunks::<8>();
+        let mixed = |at: usize| u64::from_le_bytes(words[at]) ^ keys.words[at];
+        (0..WORDS).step_by(2).fold(0, |sum, at| sum ^ product(mixed(at), mixed(at + 1)))
+    };
+    add_by(keys, sum, chunks, of_chunk, product)
+}
+
+/// The same by whatever hashes a chunk and multiplies two words.
 #[inline(always)]
 fn add_by(
     keys: &Keys,
     sum: u128,
     chunks: &[[u8; CHUNK_BYTES]],
+    of_chunk: impl Fn(&[u8; CHUNK_BYTES]) -> u128,
     product: impl Fn(u64, u64) -> u128 + Copy,
 ) -> u128 {
-    chunks.iter().fold(sum, |sum, chunk| {
-        let (words, _) = chunk.as_chunks::<8>();
-        let mixed = |at: usize| u64::from_le_bytes(words[at]) ^ keys.words[at];
-        let of_chunk = (0..WORDS).step_by(2).fold(0, |sum, at| sum ^ product(mixed(at), mixed(at + 1)));
-        times(sum ^ of_chunk, keys.point, product)
-    })
+    chunks.iter().fold(sum, |sum, chunk| times(sum ^ of_chunk(chunk), keys.point, product))
 }
 
 /// The product in GF(2^128), modulo x^128 + x^7 + x^2 + x + 1.
@@ -166,7 +174,7 @@ fn product(one: u64, other: u64) -> u128 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{CHUNK_BYTES, Keys, add_by, times};
+    use super::{CHUNK_BYTES, Keys, add_by};
     use std::arch::x86_64::*;
 
     /// Of what one register holds.
@@ -181,42 +189,83 @@ mod x86 {
         number(_mm_clmulepi64_si128::<0>(register(one), register(other)))
     }
 
-    #[target_feature(enable = "pclmulqdq")]
-    pub(super) fn add(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
-        add_by(keys, sum, chunks, |one, other| product(one, other))
+    /// Products of neighbours, as many at a time as a register of that type has room for. Several sums, for each product takes
+    /// some cycles.
+    macro_rules! adder {
+        (
+            $(#[$meta:meta])* $name:ident, $register:ty, $zero:ident, $load:ident, $xor:ident, $multiply:ident,
+            $narrow:expr
+        ) => {
+            $(#[$meta])*
+            pub(super) fn $name(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
+                const SUMS: usize = 4;
+                const STEP_BYTES: usize = SUMS * size_of::<$register>();
+                let of_chunk = |chunk: &[u8; CHUNK_BYTES]| {
+                    let (steps, _) = chunk.as_chunks::<STEP_BYTES>();
+                    let (keys, _) = keys.words.as_chunks::<{ STEP_BYTES / size_of::<u64>() }>();
+                    let mut sums = [$zero(); SUMS];
+                    for (step, keys) in steps.iter().zip(keys) {
+                        for (at, sum) in sums.iter_mut().enumerate() {
+                            // SAFETY: a step has as many bytes as these registers, of data and of keys.
+                            let (data, key) = unsafe {
+                                (
+                                    $load(step.as_ptr().cast::<$register>().add(at)),
+                                    $load(keys.as_ptr().cast::<$register>().add(at)),
+                                )
+                            };
+                            let mixed = $xor(data, key);
+                            // In each lane the low word times the high one.
+                            *sum = $xor(*sum, $multiply::<0x10>(mixed, mixed));
+                        }
+                    }
+                    let [a, b, c, d] = sums;
+                    number($narrow($xor($xor(a, b), $xor(c, d))))
+                };
+                add_by(keys, sum, chunks, of_chunk, |one, other| product(one, other))
+            }
+        };
     }
 
-    /// Four products at a time.
-    #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,avx2")]
-    pub(super) fn add_wide(keys: &Keys, sum: u128, chunks: &[[u8; CHUNK_BYTES]]) -> u128 {
-        const STEP_BYTES: usize = size_of::<__m512i>();
-        chunks.iter().fold(sum, |sum, chunk| {
-            // Several sums, for each product takes some cycles.
-            let mut sums = [_mm512_setzero_si512(); 4];
-            for step in 0..CHUNK_BYTES / STEP_BYTES {
-                // SAFETY: chunk and words have the same size, which is that of all steps.
-                let (data, key) = unsafe {
-                    let at = step * STEP_BYTES;
-                    let words = keys.words.as_ptr().cast::<u8>();
-                    (
-                        _mm512_loadu_si512(chunk.as_ptr().add(at).cast()),
-                        _mm512_loadu_si512(words.add(at).cast()),
-                    )
-                };
-                let mixed = _mm512_xor_si512(data, key);
-                // In each of the four lanes the low word times the high one.
-                let products = _mm512_clmulepi64_epi128::<0x10>(mixed, mixed);
-                sums[step % 4] = _mm512_xor_si512(sums[step % 4], products);
-            }
-            let [a, b, c, d] = sums;
-            let sum_512 = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
-            let sum_256 =
-                _mm256_xor_si256(_mm512_castsi512_si256(sum_512), _mm512_extracti64x4_epi64::<1>(sum_512));
-            let of_chunk =
-                _mm_xor_si128(_mm256_castsi256_si128(sum_256), _mm256_extracti128_si256::<1>(sum_256));
-            times(sum ^ number(of_chunk), keys.point, |one, other| product(one, other))
-        })
+    adder!(
+        #[target_feature(enable = "pclmulqdq,sse2")]
+        add_one_by_one,
+        __m128i,
+        _mm_setzero_si128,
+        _mm_loadu_si128,
+        _mm_xor_si128,
+        _mm_clmulepi64_si128,
+        |sum| sum
+    );
+
+    #[target_feature(enable = "avx2")]
+    fn halves_added(sum: __m256i) -> __m128i {
+        _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum))
     }
+
+    adder!(
+        #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2,sse2")]
+        add_by_two,
+        __m256i,
+        _mm256_setzero_si256,
+        _mm256_loadu_si256,
+        _mm256_xor_si256,
+        _mm256_clmulepi64_epi128,
+        |sum| halves_added(sum)
+    );
+
+    adder!(
+        #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,avx2,sse2")]
+        add_by_four,
+        __m512i,
+        _mm512_setzero_si512,
+        _mm512_loadu_si512,
+        _mm512_xor_si512,
+        _mm512_clmulepi64_epi128,
+        |sum| {
+            let halves = (_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
+            halves_added(_mm256_xor_si256(halves.0, halves.1))
+        }
+    );
 }
 
 #[cfg(test)]
@@ -253,14 +302,21 @@ mod tests {
         for chunks in [0, 1, 2, 7, 64] {
             let bytes = data(chunks * CHUNK_BYTES);
             let parts = bytes.as_chunks::<CHUNK_BYTES>().0;
-            let expected = add_by(&prints.0, 0, parts, product);
-            assert_eq!(super::add(&prints.0, 0, parts), expected);
+            let expected = add_anywhere(&prints.0, 7, parts);
+            assert_eq!(super::add(&prints.0, 7, parts), expected);
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("pclmulqdq") {
-                // SAFETY: it was just looked at.
-                assert_eq!(unsafe { x86::add(&prints.0, 0, parts) }, expected);
+            {
+                use std::arch::is_x86_feature_detected as has;
+                if has!("pclmulqdq") && has!("sse2") {
+                    // SAFETY: it was just looked at; so below.
+                    assert_eq!(unsafe { x86::add_one_by_one(&prints.0, 7, parts) }, expected);
+                }
+                if has!("pclmulqdq") && has!("vpclmulqdq") && has!("avx2") {
+                    // SAFETY: see above.
+                    assert_eq!(unsafe { x86::add_by_two(&prints.0, 7, parts) }, expected);
+                }
             }
-            assert_eq!(prints.of(&bytes), expected as u64);
+            assert_eq!(prints.of(&bytes), add_anywhere(&prints.0, 0, parts) as u64);
         }
     }
 
