@@ -4,9 +4,13 @@
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// CRC-32C of `bytes`. About 65 ns for 4 KiB where the CPU has carry-less multiplication.
+/// CRC-32C of `bytes`. For 4 KiB about 65 ns where the processor has AVX-512, and three times that where it has SSE 4.2.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(checksum) = bytes.try_into().ok().and_then(crate::block_checksum::of_block) {
+        return checksum;
+    }
     // The library returns every width in 64 bits; this algorithm fills the low 32.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

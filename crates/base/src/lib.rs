@@ -4,6 +4,8 @@
 //! built on it can be replayed from a seed.
 
 pub mod access;
+#[cfg(target_arch = "x86_64")]
+mod block_checksum;
 mod blocks;
 pub mod buffer;
 pub mod checksum;
