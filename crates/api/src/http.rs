@@ -16,7 +16,7 @@ use crate::figures::{NodeFigures, OsdFigures};
 use crate::metrics::{Exposition, Format};
 use crate::registry_health;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Extension, Query, State};
+use axum::extract::{DefaultBodyLimit, Extension, FromRequest, Query, State};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -36,7 +36,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, watch};
 use utoipa::{OpenApi, ToSchema};
@@ -94,6 +94,8 @@ pub struct Source {
     registry_answered: Lately<bool>,
     drives: Lately<BTreeMap<OsdId, String>>,
     registry_problems: Lately<Vec<Problem>>,
+    /// Who tells how its OSDs are has this meanwhile.
+    turns: std::sync::Mutex<BTreeMap<NodeId, Arc<Mutex<()>>>>,
 }
 
 /// What the registry said a moment ago. One asks it, and the others wait for that.
@@ -164,6 +166,7 @@ impl Source {
             registry_answered: Lately::new(),
             drives: Lately::new(),
             registry_problems: Lately::new(),
+            turns: std::sync::Mutex::default(),
         }
     }
 
@@ -188,6 +191,12 @@ impl Source {
             // Nobody keeps the map any more: the process ends.
             std::future::pending().await
         }
+    }
+
+    /// What one process of a node at a time has while it reports. There is one for each node that has a key.
+    fn turn_of(&self, node: NodeId) -> Arc<Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(node).or_default().clone()
     }
 
     fn is_manager(&self) -> bool {
@@ -431,10 +440,20 @@ async fn check_caller(State(source): State<Arc<Source>>, request: Request<Body>,
 async fn reports(
     State(source): State<Arc<Source>>,
     Extension(caller): Extension<Caller>,
-    body: Bytes,
+    request: Request<Body>,
 ) -> Response {
     let Access::Node(node) = caller.principal.access else {
         return failure(StatusCode::FORBIDDEN, "only nodes tell how OSDs are".to_owned());
+    };
+    // Before anything is taken in. And of a node one report at a time: they are large, and so is what they are read into.
+    if !source.parts.collector.is_manager() {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotManager.to_string());
+    }
+    let turn = source.turn_of(node);
+    let _turn = turn.lock().await;
+    let body = match Bytes::from_request(request, &()).await {
+        Ok(body) => body,
+        Err(rejection) => return rejection.into_response(),
     };
     let report: Report = match serde_json::from_slice(&body) {
         Ok(report) => report,

@@ -264,6 +264,17 @@ impl Reactor {
         })
     }
 
+    /// Whether the other end of a connection has ended it, or is gone, as far as this machine knows. What it sent before may still
+    /// wait to be received: of a connection that does not receive nothing else tells.
+    #[must_use]
+    pub fn has_peer_left(&self, connection: ConnectionId) -> bool {
+        let Some(state) = self.connection(connection) else { return true };
+        let mut asked = libc::pollfd { fd: state.socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: it is one, of a descriptor that is open, and nothing is waited for.
+        let count = unsafe { libc::poll(&raw mut asked, 1, 0) };
+        count > 0 && asked.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
+
     /// What was received on a connection, to be parsed. Nothing more is received until
     /// [`Self::return_inbox`]. `None` when the connection is gone, or nothing is to be taken.
     pub fn take_inbox(&mut self, connection: ConnectionId) -> Option<Inbox> {

@@ -139,6 +139,8 @@ pub struct Gateway {
     starved: VecDeque<usize>,
     /// Doors that have not chosen an export, or are being closed: those on which time weighs.
     doors_watched: usize,
+    /// Doors from which nothing is received.
+    doors_stalled: usize,
     events: Vec<Event>,
     requests: Vec<Request>,
     ticked: Instant,
@@ -158,6 +160,8 @@ struct Door {
     is_ready: bool,
     is_starved: bool,
     is_watched: bool,
+    /// Nothing is received from it, so its end is not noticed, until something is done that it asked for.
+    is_stalled: bool,
     /// Its last answers are on their way; then it is closed with this reason.
     closing: Option<String>,
 }
@@ -208,6 +212,7 @@ impl Gateway {
             serving: Vec::new(),
             starved: VecDeque::new(),
             doors_watched: 0,
+            doors_stalled: 0,
             events: Vec::new(),
             requests: Vec::new(),
             ticked: ring::now(),
@@ -246,7 +251,10 @@ impl Gateway {
     }
 
     fn turn(&mut self) -> Result<(), LoopError> {
-        let pending = self.doors_watched > 0 || self.works.count() > 0 || self.stopping_since.is_some();
+        let pending = self.doors_watched > 0
+            || self.doors_stalled > 0
+            || self.works.count() > 0
+            || self.stopping_since.is_some();
         let mut events = std::mem::take(&mut self.events);
         let turned = self.volumes.turn(pending.then_some(TICK), &mut events);
         for event in events.drain(..) {
@@ -299,6 +307,7 @@ impl Gateway {
             is_ready: false,
             is_starved: false,
             is_watched: true,
+            is_stalled: false,
             closing: None,
         };
         if self.doors.len() <= id.slot() {
@@ -312,6 +321,7 @@ impl Gateway {
         let Some(slot) = self.doors.get_mut(connection.slot()) else { return };
         if let Some(door) = slot.take_if(|door| door.id == connection) {
             self.doors_watched -= usize::from(door.is_watched);
+            self.doors_stalled -= usize::from(door.is_stalled);
             self.has_dead |= door.nbd.in_flight() > 0;
             tracing::debug!(reason, "an NBD client is gone");
         }
@@ -373,7 +383,13 @@ impl Gateway {
             return self.close_when_sent(door);
         }
         let Some(mut inbox) = self.volumes.reactor().take_inbox(door.id) else { return };
+        if door.nbd.is_negotiating() {
+            // It may be about to choose an export.
+            self.part_from_gone();
+        }
         let may_receive = self.take_in(door, &mut inbox);
+        self.doors_stalled -= usize::from(std::mem::replace(&mut door.is_stalled, !may_receive));
+        self.doors_stalled += usize::from(door.is_stalled);
         self.volumes.reactor().return_inbox(door.id, inbox, may_receive);
         if door.is_watched && door.closing.is_none() && !door.nbd.is_negotiating() {
             door.is_watched = false;
@@ -598,6 +614,7 @@ impl Gateway {
     /// Looks for clients that take too long.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
+        self.part_from_gone();
         self.tick_orphans(now);
         if self.doors_watched > 0 {
             for door in self.doors.iter().flatten() {

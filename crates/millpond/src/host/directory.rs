@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use volume::ClusterAccess;
 
@@ -177,6 +178,8 @@ impl Directory {
             .read(true)
             .write(true)
             .create(true)
+            // Whoever reads it can lock it.
+            .mode(0o600)
             .truncate(false)
             .open(&path)
             .with_context(|| format!("cannot open {}; is the directory writable?", path.display()))?;

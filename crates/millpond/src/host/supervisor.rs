@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -379,6 +380,8 @@ pub fn open_log(path: &Path) -> anyhow::Result<File> {
     OpenOptions::new()
         .create(true)
         .append(true)
+        // It says who connected from where, and what volumes are called.
+        .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot open the log {}", path.display()))
 }

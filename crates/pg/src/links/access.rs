@@ -14,6 +14,9 @@ use wire::{Message, Status};
 /// How many connections one key may have to an OSD: a quarter of what its reactor takes. Whoever stole the key of a client leaves
 /// the others room, and a machine has thousands of volumes before it comes near.
 const CONNECTIONS_PER_KEY_MAX: usize = 4096;
+/// How many connections an OSD has when it takes no more of clients: a reactor takes 16,384. Whoever has many keys leaves other
+/// OSDs room, and so do several of them beside one stolen key of a node.
+const CONNECTIONS_FOR_CLIENTS_MAX: usize = 11 << 10;
 
 /// Who connected, as its key proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,10 +119,14 @@ impl Links {
         map: &ClusterMap,
     ) -> Result<(), LinkError> {
         credential.admit_still(map)?;
-        if self.tenants.links_of(&credential.principal.public_key) < CONNECTIONS_PER_KEY_MAX {
-            return Ok(());
+        if self.tenants.links_of(&credential.principal.public_key) >= CONNECTIONS_PER_KEY_MAX {
+            return Err(LinkError::TooMany { name: credential.name.clone(), max: CONNECTIONS_PER_KEY_MAX });
         }
-        Err(LinkError::TooMany { name: credential.name.clone(), max: CONNECTIONS_PER_KEY_MAX })
+        let is_nodes = matches!(credential.principal.access, Access::Node(_));
+        if !is_nodes && self.peers.len() >= CONNECTIONS_FOR_CLIENTS_MAX {
+            return Err(LinkError::TooManyClients { max: CONNECTIONS_FOR_CLIENTS_MAX });
+        }
+        Ok(())
     }
 
     /// Whether whoever has this credential may be that client, on that link. Answers its older link. A client of another key
@@ -374,6 +381,22 @@ mod tests {
         let now = alone.now;
         alone.osd.handle_closed(now, LinkId(first), "it ended", &mut alone.io);
         connects(&mut alone, last + 3, 1).unwrap();
+    }
+
+    #[test]
+    fn clients_of_however_many_keys_leave_room_for_osds() {
+        let mut alone = Alone::new();
+        let connects = |alone: &mut Alone, link: usize, access: Access| {
+            let mut one = credential(alone, &format!("key-{}", link / 1000), access);
+            one.principal.public_key = PublicKey([(link / 1000) as u8 + 1; 32]);
+            alone.osd.handle_accepted(LinkId(1000 + link as u64), Some(one))
+        };
+        let others = alone.osd.shared.links.peers.len();
+        let last = CONNECTIONS_FOR_CLIENTS_MAX - others;
+        (0..last).for_each(|link| connects(&mut alone, link, writer()).unwrap());
+        let refused = connects(&mut alone, last, writer());
+        assert!(matches!(refused, Err(LinkError::TooManyClients { .. })), "{refused:?}");
+        connects(&mut alone, last + 1, Access::Node(NodeId(1))).unwrap();
     }
 
     #[test]

@@ -71,6 +71,14 @@ pub enum LinkError {
         /// How many.
         max: usize,
     },
+    /// Clients have as many connections as they may, all together.
+    #[error(
+        "clients have {max} connections to this OSD already, as many as it takes of them; end some, or try again later"
+    )]
+    TooManyClients {
+        /// How many.
+        max: usize,
+    },
     /// Its key was removed, or replaced.
     #[error("the key {0} was removed or replaced; `millpond auth ls` shows who has one")]
     KeyRemoved(Arc<str>),

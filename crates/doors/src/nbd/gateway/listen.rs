@@ -4,7 +4,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +62,17 @@ pub(super) struct Listener {
     /// `None` once it was given to a reactor.
     socket: Option<Socket>,
     place: Listen,
+    /// Which file the socket's name is.
+    file: Option<WhichFile>,
+}
+
+/// A file's file system and number there, and when it was changed: numbers are given again at once.
+type WhichFile = (u64, u64, i64, i64);
+
+/// Which file is there.
+fn file_at(path: &Path) -> Option<WhichFile> {
+    let found = path.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
 impl Listener {
@@ -79,9 +90,11 @@ impl Listener {
                 clear_way(listen, path)?;
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
                 socket.bind(&SockAddr::unix(path).map_err(failed)?).map_err(failed)?;
-                let listener = Listener { socket: Some(socket), place: listen.clone() };
+                let mut listener =
+                    Listener { socket: Some(socket), place: listen.clone(), file: file_at(path) };
                 // Before it listens nobody can connect, so the mode is in force before anybody could.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+                listener.file = file_at(path);
                 listener.socket().listen(BACKLOG).map_err(failed)?;
                 Ok(listener)
             }
@@ -93,7 +106,7 @@ impl Listener {
                 socket.bind(&(*address).into()).map_err(failed)?;
                 socket.listen(BACKLOG).map_err(failed)?;
                 let bound = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(*address);
-                Ok(Listener { socket: Some(socket), place: Listen::Tcp(bound) })
+                Ok(Listener { socket: Some(socket), place: Listen::Tcp(bound), file: None })
             }
         }
     }
@@ -115,7 +128,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listen::Unix(path) = &self.place {
+        // Who came to serve here when this one did not answer any more has a name of its own.
+        if let Listen::Unix(path) = &self.place
+            && file_at(path) == self.file
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -155,6 +171,20 @@ mod tests {
         assert!(matches!(second, ListenError::InUse(_)), "{second}");
         assert!(path.exists(), "who is refused removes nothing");
         drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn who_ends_leaves_the_socket_of_who_follows_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        let mut first = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        // It does not answer any more, and is not gone.
+        drop(first.take_socket());
+        let second = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(second);
         assert!(!path.exists());
     }
 

@@ -6,6 +6,10 @@
 //! comes back finds a volume on which nothing moves but what it does itself. Connections that live go on meanwhile: there may
 //! be several at a time, and nothing was promised of what one does while another is gone.
 //!
+//! A connection that has as much under way as it may is not received from, and so its end is not noticed, while more of what it
+//! sent waits to be taken in. Before a new connection chooses an export, and each second, those are asked whether anybody is at
+//! their other end ([`Gateway::part_from_gone`]).
+//!
 //! That is waited for [`SETTLE_LIMIT`], more than a failover takes. Then the volume is attached anew under a newer
 //! generation, and the older one fenced: what was sent under that takes effect never more. Where that cannot be, because
 //! others share the volume or the fence does not stand, new connections begin in spite of it. What touches the same bytes
@@ -52,6 +56,24 @@ impl Orphans {
 }
 
 impl Gateway {
+    /// Ends the connections from which nothing is received and whose clients are gone, with all that these sent and nobody took
+    /// in: behind what a new connection does, none of that may be done.
+    pub(super) fn part_from_gone(&mut self) {
+        if self.doors_stalled == 0 {
+            return;
+        }
+        let (doors, reactor) = (&self.doors, self.volumes.reactor());
+        let is_gone = |door: &&Door| door.is_stalled && reactor.has_peer_left(door.id);
+        let gone: Vec<_> =
+            doors.iter().flatten().map(Box::as_ref).filter(is_gone).map(|door| door.id).collect();
+        for connection in gone {
+            let reason = "the client is gone, and with it what it sent and nobody took in";
+            self.volumes.reactor().close(connection, reason);
+            self.forget(connection, reason);
+        }
+        self.disown_dead();
+    }
+
     /// Finds the changes of connections that ended since this was called last.
     pub(super) fn disown_dead(&mut self) {
         if !std::mem::take(&mut self.has_dead) {
