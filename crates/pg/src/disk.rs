@@ -4,8 +4,10 @@ use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ
 use crate::operation::{ByteRange, Operation, OperationId, Part};
 use base::tenant::Held;
 use base::{
-    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, LinkId, Network, ObjectKey, PgId, Sequence, Tenant,
+    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, Instant, LinkId, Network, ObjectKey, PgId, Sequence,
+    Tenant,
 };
+use std::time::Duration;
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -14,6 +16,10 @@ use zerocopy::little_endian::U32;
 const SMALL_BLOCKS: usize = 1;
 /// Blocks of a buffer of the large pool: whatever a message has.
 const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
+
+/// A drive that does nothing of what it was asked for so long counts as lost until it does. One that is only slow, or that the
+/// kernel resets, is back sooner.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again
 /// while the drive still works for it.
@@ -55,6 +61,19 @@ pub(crate) struct Disk {
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
     checksums: Vec<u32>,
+    patience: Patience,
+}
+
+/// Whether the drive does what it is asked.
+#[derive(Debug, Default)]
+struct Patience {
+    /// Operations that it was asked for and that have not ended.
+    outstanding: u64,
+    /// Those that ended, and how many had when this was looked at last.
+    ended: u64,
+    seen: u64,
+    /// Since when none has ended though something was outstanding, as far as was looked.
+    since: Instant,
 }
 
 impl Disk {
@@ -68,7 +87,33 @@ impl Disk {
             actions: Vec::new(),
             extents: Vec::new(),
             checksums: Vec::new(),
+            patience: Patience::default(),
         }
+    }
+
+    /// The drive is asked for something.
+    pub(crate) fn asks(&mut self) {
+        self.patience.outstanding += 1;
+    }
+
+    /// Something that the drive was asked for has ended.
+    pub(crate) fn has_answered(&mut self) {
+        self.patience.outstanding = self.patience.outstanding.saturating_sub(1);
+        self.patience.ended += 1;
+    }
+
+    /// Looks at whether the drive does anything; to be done several times a second.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let Patience { outstanding, ended, seen, since } = &mut self.patience;
+        if *outstanding == 0 || ended != seen {
+            (*seen, *since) = (*ended, now);
+        }
+    }
+
+    /// Whether the drive has been doing nothing of what it was asked, for long.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        let Patience { outstanding, ended, seen, since } = self.patience;
+        outstanding > 0 && ended == seen && now.since(since) >= SILENCE_MAX
     }
 
     /// All memory that drives read and write.
@@ -216,6 +261,7 @@ impl Disk {
             }
             awaited += 1;
             let offset = u64::from(location.0) * BLOCK_BYTES as u64;
+            self.asks();
             io.read(PartToken::number(id, index), offset, buffer, length);
         }
         operation.parts_awaited = awaited;
@@ -314,6 +360,7 @@ impl Disk {
         let buffer = self.large.take().unwrap_or_else(|| self.make_spare(length, Tenant::NOBODY));
         let blocks = (length / BLOCK_BYTES) as u64;
         let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
+        self.asks();
         io.read(token, offset, buffer, length);
     }
 }

@@ -293,6 +293,7 @@ impl Osd {
         io: &mut impl Io,
     ) {
         let (router, mut cx) = self.at(now, io);
+        cx.disk.has_answered();
         if let Err(error) = &result
             && reads(token)
         {

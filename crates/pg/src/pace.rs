@@ -95,6 +95,14 @@ impl Pace {
         !self.is_busy(now) || self.free_at <= now && pushed < PUSHED_MAX_BUSY
     }
 
+    /// How many blocks may be on their way to each of so many learners.
+    pub(crate) fn pushed_max(&self, now: Instant, learners: usize) -> u32 {
+        if !self.is_busy(now) {
+            return u32::MAX;
+        }
+        (PUSHED_MAX_BUSY / learners.max(1) as u32).max(PUSH_BLOCKS_BUSY.into())
+    }
+
     /// How many blocks a push may have.
     pub(crate) fn push_blocks(&self, now: Instant) -> u16 {
         if self.is_busy(now) { PUSH_BLOCKS_BUSY } else { PUSH_BLOCKS }
@@ -194,6 +202,15 @@ mod tests {
         pace.client_came(at(1_000_000));
         assert!(pace.may_push(at(1_000_000), PUSHED_MAX_BUSY - 1));
         assert!(!pace.may_push(at(1_000_000), PUSHED_MAX_BUSY));
+    }
+
+    #[test]
+    fn each_of_several_learners_has_its_part_and_room_for_a_push_at_least() {
+        let mut pace = Pace::default();
+        pace.client_came(at(1_000_000));
+        let each = |learners| pace.pushed_max(at(1_000_000), learners);
+        assert_eq!([0, 1, 2, 4, 5].map(each), [64, 64, 32, 16, 16]);
+        assert_eq!(pace.pushed_max(at(1_200_000), 4), u32::MAX, "nobody is served");
     }
 
     #[test]

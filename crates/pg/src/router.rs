@@ -53,6 +53,8 @@ pub(crate) struct Router {
     pub(crate) fences: Fences,
     pub(crate) kept: KeptQueries,
     renewals: Renewals,
+    /// The drive did nothing when this was looked at last.
+    is_silent: bool,
     /// Memory for a list of groups.
     scratch: Vec<u32>,
 }
@@ -338,9 +340,11 @@ impl Router {
                 match action {
                     Action::Write { token, offset, buffer, length } => {
                         let token = TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token);
+                        cx.disk.asks();
                         cx.io.write(token, offset, buffer, length);
                     }
                     Action::Flush { token } => {
+                        cx.disk.asks();
                         cx.io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token));
                     }
                     Action::Read { token, offset, length } => {
@@ -496,6 +500,15 @@ impl Router {
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
         cx.disk.store.retry_reads();
+        cx.disk.look(cx.now);
+        let is_silent = cx.disk.is_silent(cx.now);
+        if std::mem::replace(&mut self.is_silent, is_silent) != is_silent {
+            cx.note(match is_silent {
+                true => "the drive does nothing of what it was asked; others go on without it until it does"
+                    .to_owned(),
+                false => "the drive does again what it is asked".to_owned(),
+            });
+        }
         if cx.is_leaving() {
             // The others are to notice that soon.
             return leave(cx);

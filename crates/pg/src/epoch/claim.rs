@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::group::Group;
 use crate::group::obedience::goes_on_in;
 use crate::group::role::{Phase, State};
+use crate::heal::backfill::LEARN_PAUSE_LONG;
 use crate::io::Io;
 use crate::journal::Milestone;
 use base::map::PgConfig;
@@ -60,7 +61,7 @@ pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
 /// Asks the registry for an epoch, if one can begin: as the primary, or in its place if it is gone.
 fn try_to_claim(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &cx.groups[index];
-    if cx.now < group.pauses.claim_after || cx.turn.is_shutting_down {
+    if cx.now < group.pauses.claim_after || cx.turn.is_shutting_down || cx.disk.is_silent(cx.now) {
         return;
     }
     let is_primary = group.config.primary == cx.me.id;
@@ -154,6 +155,12 @@ fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
     let is_late = oldest == 0 || cx.now.since(promotion.since) >= PROMOTION_MAX;
     if is_late {
         cx.groups[index].standing.promotion_failed();
+        // The group waited for it in vain, and is not to do so again and again. (Who is gone is not slow.)
+        if oldest > 0
+            && let Some(learning) = cx.groups[index].learning_mut()
+        {
+            learning.after = cx.now + LEARN_PAUSE_LONG;
+        }
         cx.pass(Milestone::PromotionLate);
     }
     is_late

@@ -67,6 +67,11 @@ impl Learner {
         self.joined.as_ref().map_or(0, |joined| joined.pushed)
     }
 
+    /// Whether something is left that it is to be given.
+    pub(crate) fn lacks_something(&self) -> bool {
+        self.joined.as_ref().is_some_and(|joined| !joined.work.is_empty())
+    }
+
     /// Whether it receives what is ordered with that sequence.
     pub(crate) fn receives(&self, sequence: Sequence) -> bool {
         self.joined.as_ref().is_some_and(|joined| sequence >= joined.from)

@@ -56,12 +56,14 @@ const PUSH_PARTS_MAX: usize = 16;
 const REACHED_EVERY: usize = 64;
 /// Learners that an OSD brings up to date at the same time.
 const LEARNERS_MAX: usize = 4;
+/// As many more for groups that take no writes without them: these wait for no others, which may take hours.
+const LEARNERS_URGENT_MAX: usize = 4;
 /// How long a learner may take to answer before it is given up for now.
 const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pause after a learner was given up.
 const LEARN_PAUSE: Duration = Duration::from_secs(1);
-/// The pause before a learner that is full or whose primary is damaged is tried again.
-const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
+/// The pause before a learner that is full, that was late or whose primary is damaged is tried again.
+pub(crate) const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
 
 fn cost_of(block_count: u16) -> u16 {
     block_count.max(PUSHED_LEAST)
@@ -76,6 +78,8 @@ pub(crate) struct Backfill {
     promotions: Vec<u32>,
     /// Groups with members that are being brought up to date; some may have none any more.
     learning: Vec<u32>,
+    /// The one of them that was the last to get something.
+    last: u32,
 }
 
 impl Backfill {
@@ -100,11 +104,12 @@ impl Backfill {
             }
         }
         // Should whoever held the others back be gone, nothing else sets them going.
-        self.recover_others(cx, u32::MAX);
+        self.recover_others(cx, self.last);
         let mut under_way: usize = cx.groups.iter().map(|group| group.learners().len()).sum();
         for (_, index, osd) in waiting(cx) {
-            if under_way >= LEARNERS_MAX {
-                return;
+            let urgent = if cx.groups[index].is_writable() { 0 } else { LEARNERS_URGENT_MAX };
+            if under_way >= LEARNERS_MAX + urgent {
+                continue;
             }
             let Some(link) = cx.links.ready(osd) else { continue };
             let unread_bytes = cx.io.unsent_bytes(link);
@@ -265,6 +270,7 @@ impl Backfill {
         }
         self.learning.sort_unstable_by_key(|other| (*other <= index, *other));
         for other in self.learning.clone() {
+            self.last = other;
             for at in 0..cx.groups[other].learners().len() {
                 if let Some(osd) = cx.groups[other].learners().get(at).map(|learner| learner.osd) {
                     self.recover_next(cx, other, osd);
@@ -282,19 +288,27 @@ impl Backfill {
         cx.pace.may_push(cx.now, learners.map(Learner::pushed).sum())
     }
 
+    /// How many blocks may be on their way to one learner: of several, one that is slow leaves the others their part.
+    fn pushed_max(&self, cx: &Context<'_, impl Io>) -> u32 {
+        let learners = self.learning.iter().flat_map(|index| cx.groups[*index].learners());
+        cx.pace
+            .pushed_max(cx.now, learners.filter(|learner| learner.lacks_something()).count())
+            .min(PUSHED_MAX)
+    }
+
     /// The pause behind a push is over.
     pub(crate) fn go_on(&mut self, cx: &mut Context<'_, impl Io>) {
         cx.pace.pause_ends();
-        self.recover_others(cx, u32::MAX);
+        self.recover_others(cx, self.last);
     }
 
     /// Gives a learner the next of what it lacks. When nothing is left, asks for it to be in sync.
     fn recover_next(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
         loop {
             // Where too few are in sync for writes, clients wait for nothing but this.
-            let (may_push, push_blocks) = match cx.groups[index].is_writable() {
-                true => (self.may_push(cx), cx.pace.push_blocks(cx.now)),
-                false => (true, PUSH_BLOCKS),
+            let (may_push, push_blocks, pushed_max) = match cx.groups[index].is_writable() {
+                true => (self.may_push(cx), cx.pace.push_blocks(cx.now), self.pushed_max(cx)),
+                false => (true, PUSH_BLOCKS, PUSHED_MAX),
             };
             let group = &mut cx.groups[index];
             let (pg, epoch) = (group.pg, group.epoch);
@@ -306,7 +320,7 @@ impl Backfill {
             // Until its log says that it is catching up, nothing of what it has may change.
             if !joined.has_mark
                 || joined.blocks_awaited.is_some()
-                || joined.pushed >= PUSHED_MAX
+                || joined.pushed >= pushed_max
                 || !may_push && !joined.work.is_empty()
             {
                 return;

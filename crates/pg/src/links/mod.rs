@@ -82,8 +82,8 @@ pub enum LinkError {
     /// Its key was removed, or replaced.
     #[error("the key {0} was removed or replaced; `millpond auth ls` shows who has one")]
     KeyRemoved(Arc<str>),
-    /// This OSD serves nothing more.
-    #[error("{0} stops, or its drive failed")]
+    /// This OSD serves nothing, for now or for good.
+    #[error("{0} stops, or its drive failed or does nothing")]
     Stopped(OsdId),
     /// An OSD that has itself answered and does not take the answers.
     #[error("{0} asks and asks, and does not take what it is sent")]

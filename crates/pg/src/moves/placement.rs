@@ -135,6 +135,10 @@ pub(crate) fn heed(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
 pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions) {
     let leaves_early = cx.breaks(Sabotage::LeaveEarly);
     for group in cx.groups.iter_mut() {
+        // Of a pool that the map does not show nothing says how many copies there must be elsewhere.
+        if !cx.volumes.map.pools.contains_key(&group.pg.pool) {
+            continue;
+        }
         let is_member = group.has_member(cx.me.id);
         match group.state() {
             State::Left if is_member => {
@@ -422,6 +426,11 @@ mod tests {
                 find_left(cx, &mut router.deletions);
                 assert!(!cx.groups[0].has_left(), "it is a member still");
                 cx.groups[0].wanted.target = vec![other];
+                // The registry was set back to before there was that pool.
+                let map = std::mem::take(&mut cx.volumes.map);
+                find_left(cx, &mut router.deletions);
+                assert!(!cx.groups[0].has_left(), "nothing tells of its pool");
+                cx.volumes.map = map;
                 find_left(cx, &mut router.deletions);
                 let group = &cx.groups[0];
                 let is_left = [group.has_left(), group.leader.is_none(), router.deletions.are_due];

@@ -11,7 +11,7 @@ use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
 use base::figures::RequestKind;
 use base::map::OsdInfo;
 use base::{BlockRange, ClientId, Epoch, Generation, Instant, ObjectKey, OsdUuid, PgId, Tenant};
-use wire::{Fence, Kind, ObjectEpoch, VERSIONS, Welcome};
+use wire::{Fence, Hello, Kind, ObjectEpoch, Role, VERSIONS, Welcome};
 
 const CLIENT: LinkId = LinkId(99);
 const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
@@ -348,4 +348,57 @@ fn all_that_waited_for_a_change_begins_with_its_end() {
     let ack = crate::testing::ack(pair.received);
     pair.hears(&ack);
     assert_eq!(under_way(&pair), 2);
+}
+
+#[test]
+fn an_osd_whose_drive_does_nothing_leaves_its_groups_to_others_until_it_does() {
+    let mut alone = Alone::new();
+    joins(&mut alone, 7);
+    let (other, link) = (OsdId(7), LinkId(17));
+    // Time passes, and of the drive nothing comes; of the other OSD something does.
+    let passes = |alone: &mut Alone, time: Duration| {
+        let end = alone.now + time;
+        while alone.now < end {
+            alone.now = alone.now + Duration::from_millis(50);
+            if let Some(peer) = alone.osd.shared.links.osd_mut(link) {
+                peer.heard_at = alone.now;
+            }
+            alone.osd.handle_registry(alone.now);
+            alone.osd.end_turn(alone.now, &mut alone.io);
+        }
+    };
+    passes(&mut alone, Duration::from_secs(60));
+    assert!(alone.io.closed.is_empty(), "it was asked for nothing");
+    alone.with(|_, cx| {
+        let range = BlockRange { key: KEY, first_block: 0, block_count: 1 };
+        let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
+        assert!(order::zero(cx, id));
+    });
+    passes(&mut alone, Duration::from_secs(8));
+    assert!(alone.io.closed.is_empty(), "it may only be slow");
+    passes(&mut alone, Duration::from_secs(5));
+    assert_eq!(alone.io.closed, [link]);
+    let notes: Vec<_> = alone.osd.shared.journal.notes().collect();
+    assert!(notes.iter().any(|note| note.contains("does nothing of what it was asked")), "{notes:?}");
+    let hello = |alone: &mut Alone| {
+        let (role, cluster, target) = (Role::Osd(other), alone.osd.me.cluster, alone.osd.me.id);
+        let hello = Hello { role, cluster, target, versions: VERSIONS }.encode();
+        alone.osd.handle_accepted(LinkId(77), None).unwrap();
+        alone.osd.handle_bytes(alone.now, LinkId(77), &hello, &mut alone.io)
+    };
+    assert!(matches!(hello(&mut alone), Err(LinkError::Stopped(_))));
+    // It asks for no epoch, whoever else is gone.
+    alone.with(|_, cx| {
+        epoch::end(cx, 0, "a test");
+        cx.groups[0].staged_count = 0;
+        cx.groups[0].pauses.claim_after = cx.now;
+        claim::advance(cx, 0);
+        assert!(cx.io.proposals.is_empty());
+        cx.groups[0].staged_count = 1;
+    });
+    passes(&mut alone, Duration::from_secs(60));
+    alone.drive_answers();
+    assert!(hello(&mut alone).is_ok(), "it does something");
+    alone.run();
+    assert!(alone.osd.shared.groups[0].is_active());
 }

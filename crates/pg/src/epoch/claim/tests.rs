@@ -479,6 +479,12 @@ fn an_epoch_waits_for_what_a_learner_was_sent_and_not_for_long() {
             alone.now = since + PROMOTION_MAX;
             assert!(settled(&mut alone));
             assert_eq!(is_promoted(&alone), is_settled, "{acknowledged}");
+            let after = alone.osd.shared.groups[0].learning_mut().unwrap().after;
+            let is_tried_later = after == alone.now + LEARN_PAUSE_LONG;
+            assert_eq!(
+                is_tried_later, !is_settled,
+                "{acknowledged}: the group does not wait for it again at once"
+            );
         }
     }
 }

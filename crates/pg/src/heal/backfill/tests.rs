@@ -55,6 +55,33 @@ fn the_most_degraded_groups_are_brought_up_to_date_first() {
     assert_eq!(begun(&mut alone), [0, 2, 2]);
 }
 
+#[test]
+fn a_group_that_takes_no_writes_waits_for_no_learners_of_others() {
+    let mut alone = Alone::with_groups(3);
+    let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
+    for other in 1..4 {
+        let address = Some(([127, 0, 0, 1], 7000).into());
+        map.osds.insert(OsdId(other), OsdInfo { address, ..OsdInfo::default() });
+    }
+    for other in 1..4 {
+        alone.connect(OsdId(other));
+    }
+    for (group, in_sync) in alone.osd.shared.groups.iter_mut().zip([1, 3, 2]) {
+        group.wanted.target = (0..4).map(OsdId).collect();
+        group.config.in_sync = (0..in_sync).map(OsdId).collect();
+    }
+    let begun = |alone: &mut Alone| -> Vec<usize> {
+        alone.with(|router, cx| router.backfill.advance(cx));
+        alone.osd.shared.groups.iter().map(|group| group.learners().len()).collect()
+    };
+    assert_eq!(begun(&mut alone), [3, 0, 1]);
+    // It lost two of three, and may not write with one.
+    alone.osd.shared.groups[1].config.in_sync.truncate(1);
+    assert_eq!(begun(&mut alone), [3, 0, 1], "while it may write it waits");
+    alone.osd.shared.groups[1].wanted.min_size = 2;
+    assert_eq!(begun(&mut alone), [3, 3, 1]);
+}
+
 /// A group that is to have one member more, and the link to that.
 fn short_of_one() -> (Alone, LinkId) {
     let mut alone = Alone::new();
@@ -184,7 +211,7 @@ fn a_learner_that_was_to_be_taken_in_is_not_when_others_may_have_led_since() {
 }
 
 #[test]
-fn beside_clients_pushes_are_spaced_out_and_what_one_group_has_done_makes_room_for_the_next() {
+fn beside_clients_pushes_are_spaced_out_and_groups_get_them_in_turn() {
     // As many as may be on their way beside clients, in four pushes.
     const BLOCKS: u16 = 64;
     let mut alone = Alone::with_groups(2);
@@ -224,9 +251,9 @@ fn beside_clients_pushes_are_spaced_out_and_what_one_group_has_done_makes_room_f
         Message::PushWrite(push) => Some((push.head.range.key, push.head.range.block_count)),
         _ => None,
     });
-    assert_eq!(pushed, [(keys[0], BLOCKS / 4); 4]);
+    assert_eq!(pushed, [keys[0], keys[1], keys[0], keys[1]].map(|key| (key, BLOCKS / 4)), "in turn");
     has_all(&mut alone, link);
-    assert_eq!(reads(&alone), 1, "it is the other group's turn, at once");
+    assert_eq!(reads(&alone), 1, "what they have makes room for the next, at once");
 }
 
 #[test]
@@ -690,8 +717,8 @@ fn learners_of_several_groups_get_their_pushes_by_turns() {
         later(&mut alone, 20);
         alone.with(|router, cx| router.backfill.go_on(cx));
     }
-    assert_eq!(is_told(&mut alone, link), ["zero 0: 0..16", "zero 2: 0..16"]);
-    assert_eq!(alone.osd.router.backfill.learning, [0, 2]);
+    assert_eq!(is_told(&mut alone, link), ["zero 2: 0..16", "zero 0: 0..16"]);
+    assert_eq!(alone.osd.router.backfill.learning, [2, 0]);
     assert_eq!(alone.osd.shared.pace.next_at, None);
 }
 
