@@ -289,6 +289,11 @@ fn a_primary_that_only_the_registry_does_not_hear_from_is_replaced_and_its_clien
 }
 
 #[test]
+fn clients_go_on_without_a_drive_that_does_nothing() {
+    assert_plays(Scenario::DriveDoesNothing);
+}
+
+#[test]
 fn no_group_stops_for_a_member_that_has_caught_up_while_the_registry_is_away() {
     assert_plays(Scenario::CaughtUpWithoutRegistry);
 }

@@ -83,6 +83,9 @@ impl Log {
         let needs_flush = options.volatile_cache && options.sabotage != Some(Sabotage::ReportBeforeFlush);
         let durable = end.sequence.get();
         let batch_blocks_max = ((options.batch_bytes_max / BLOCK_BYTES) as u32).min(segments.blocks_each);
+        // No batch is larger than a segment.
+        let segment_bytes = segments.blocks_each as usize * BLOCK_BYTES;
+        let slot_bytes = options.batch_bytes_max.max(COLD_BATCH_BYTES).min(segment_bytes);
         let pieces = options.root_pieces_max;
         assert!(pieces <= ROOT_PIECES_MAX, "no superblock has room for {pieces} pieces of a root");
         Log {
@@ -94,7 +97,7 @@ impl Log {
             batches_in_flight_max: options.batches_in_flight_max,
             batch_blocks_max,
             root_bytes_max: pieces as u64 * u64::from(batch_blocks_max - 1) * BLOCK_BYTES as u64,
-            slots: Slots::new(slot_count, options.batch_bytes_max.max(COLD_BATCH_BYTES), fingerprints),
+            slots: Slots::new(slot_count, slot_bytes, fingerprints),
             streams: Streams::new(end.cursors, end.next_segment),
             open: [None, None],
             open_tokens: Vec::new(),

@@ -17,6 +17,10 @@ impl Device for Memory {
         self.0.len() as u64
     }
 
+    fn read_ahead_bytes(&self) -> usize {
+        64 << 10
+    }
+
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
         Ok(())

@@ -304,6 +304,12 @@ impl Life {
                 self.nodes[node].fail_writes(self.world.now + outage);
             }
             FaultKind::MisdirectedWrite => self.misdirect_some_write(),
+            FaultKind::StuckDrive => {
+                let node = self.some_node();
+                let outage = self.world.random.between(SECOND, 30 * SECOND);
+                self.world.event(Some(Process(node)), "a drive does nothing");
+                self.world.drive_stuck_until[node] = self.world.now + outage;
+            }
             FaultKind::Rot if !self.registry.is_settled() => {}
             FaultKind::Rot if self.world.random.percent(30) => self.rot_the_end_of_some_log(),
             FaultKind::Rot => {
@@ -617,6 +623,7 @@ impl Life {
         self.world.is_hurried = false;
         self.world.network_slowness = 1;
         self.world.drive_slowness.fill(1);
+        self.world.drive_stuck_until.fill(0);
         self.registry.come_back(0, &mut self.world);
         self.registry.admit_all(&mut self.world);
         let processes = self.world.mailboxes.len();

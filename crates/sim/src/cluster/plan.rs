@@ -71,13 +71,15 @@ pub enum FaultKind {
     DriveReplaced,
     /// A node dies, and when it starts a block of its drive cannot be read.
     BadBlock,
+    /// A drive does nothing of what it is asked for a while, and then all of it.
+    StuckDrive,
 }
 
 /// How many of the kinds are drawn before anything else: the others came later, and lives without them are what they were.
 const DRAWN_FIRST: usize = 24;
 
 /// Every kind of fault.
-pub const FAULT_KINDS: [FaultKind; 29] = [
+pub const FAULT_KINDS: [FaultKind; 30] = [
     FaultKind::Crash,
     FaultKind::PowerCut,
     FaultKind::CrashAll,
@@ -107,6 +109,7 @@ pub const FAULT_KINDS: [FaultKind; 29] = [
     FaultKind::MisdirectedWrite,
     FaultKind::DriveReplaced,
     FaultKind::BadBlock,
+    FaultKind::StuckDrive,
 ];
 
 /// Entries of the shortest logs: at least twice what can be under way.

@@ -65,6 +65,8 @@ pub enum Scenario {
     PrimaryCutOff,
     /// The registry is away from all while a member catches up.
     CaughtUpWithoutRegistry,
+    /// The drive of a member, perhaps of a primary, does nothing for long of what it is asked, and says nothing of it.
+    DriveDoesNothing,
     /// A client with the key of another pool means harm while others work.
     HostileClient,
     /// Somebody with the key of an OSD that holds nothing does.
@@ -94,7 +96,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 20] = [
+    pub const ALL: [Scenario; 21] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -111,6 +113,7 @@ impl Scenario {
         Scenario::JoinsBesideACheckpoint,
         Scenario::PrimaryCutOff,
         Scenario::CaughtUpWithoutRegistry,
+        Scenario::DriveDoesNothing,
         Scenario::HostileClient,
         Scenario::HostileStranger,
         Scenario::HostileMember,
@@ -133,6 +136,7 @@ impl Scenario {
             | Scenario::RepeatedPastTheLog
             | Scenario::CaughtUpFromWhoCaughtUp
             | Scenario::PrimaryCutOff
+            | Scenario::DriveDoesNothing
             | Scenario::HostileClient
             | Scenario::HostileStranger
             | Scenario::HostileMember
@@ -191,6 +195,7 @@ impl Scenario {
             | Scenario::CaughtUpFromWhoCaughtUp
             | Scenario::GivenUpAndBack
             | Scenario::PrimaryCutOff
+            | Scenario::DriveDoesNothing
             | Scenario::CaughtUpWithoutRegistry => {}
         }
         plan
@@ -239,6 +244,7 @@ impl Life {
             Scenario::BrokenOffCatchingUp => self.broken_off_catching_up()?,
             Scenario::JoinsBesideACheckpoint => self.joins_beside_a_checkpoint()?,
             Scenario::PrimaryCutOff => self.primary_cut_off()?,
+            Scenario::DriveDoesNothing => self.drive_does_nothing()?,
             Scenario::CaughtUpWithoutRegistry => self.caught_up_while_the_registry_is_away()?,
             Scenario::HostileClient => self.work_beside_malice(Malice::Client)?,
             Scenario::HostileStranger => self.work_beside_malice(Malice::Stranger)?,

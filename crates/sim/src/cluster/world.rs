@@ -156,6 +156,8 @@ pub(super) struct World {
     pub(super) network_slowness: u64,
     /// The same of each drive.
     pub(super) drive_slowness: Vec<u64>,
+    /// Until then a node's drive does nothing of what it is asked.
+    pub(super) drive_stuck_until: Vec<u64>,
     /// What those prove who have to: OSDs take everybody else to be who it says it is.
     pub(super) credentials: BTreeMap<Process, Credential>,
     agenda: Agenda,
@@ -209,6 +211,7 @@ impl World {
             spoiled: BTreeSet::new(),
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
+            drive_stuck_until: vec![0; plan.nodes],
             credentials: BTreeMap::new(),
             agenda: Agenda::default(),
             serial: 0,
@@ -321,7 +324,8 @@ impl World {
         } else {
             self.random.between(10 * MICROSECOND, self.plan.drive_delay_max)
         };
-        delay * self.drive_slowness[process.0]
+        let stuck = self.drive_stuck_until[process.0].saturating_sub(self.now);
+        stuck + delay * self.drive_slowness[process.0]
     }
 
     /// How long the registry takes to hear or to answer.

@@ -1,4 +1,4 @@
-//! What serves goes on serving while a primary does not reach the registry, or nobody does.
+//! What serves goes on serving while a primary does not reach the registry, or nobody does; or while a drive does nothing.
 
 use super::FOR_EVER;
 use crate::cluster::client::all_of;
@@ -12,6 +12,10 @@ const CUT_OFF: u64 = 60 * SECOND;
 /// How long it may lead on when the registry takes it for dead: it may be back in a moment, and then leases of those at rest run
 /// out.
 const REPLACED_WITHIN: u64 = 20 * SECOND;
+/// How long a drive does nothing.
+const STUCK: u64 = 60 * SECOND;
+/// When a client is served again at the latest.
+const DONE_WITHOUT_WITHIN: u64 = 20 * SECOND;
 /// How long the registry is away from all.
 const AWAY: u64 = 30 * SECOND;
 /// When it has been away for so long, everybody knows.
@@ -40,6 +44,24 @@ impl Life {
         self.is_written_before(limit + REPLACED_WITHIN)?;
         self.world.heal(process, registry, 0);
         self.world.heal(registry, process, 0);
+        Ok(())
+    }
+
+    /// A drive does nothing, and no error comes of it either. Clients go on with the other members, whoever led; and when it does
+    /// again what it is asked, its OSD catches up.
+    pub(super) fn drive_does_nothing(&mut self) -> Result<(), String> {
+        let leads = self.world.random.percent(50);
+        let node = if leads { self.some_primary() } else { self.some_node() };
+        let stuck_until = self.world.now + STUCK;
+        self.world.event(Some(Process(node)), "a drive does nothing");
+        self.world.drive_stuck_until[node] = stuck_until;
+        self.is_written_before(self.world.now + DONE_WITHOUT_WITHIN)?;
+        self.is_written_before(self.world.now + DONE_WITHOUT_WITHIN)?;
+        let osd = OsdId(node as u32);
+        if self.registry.map.pgs.values().any(|config| config.in_sync.contains(&osd)) {
+            return Err(format!("{osd} counts as in sync: {}", self.troubles()));
+        }
+        self.run_until(stuck_until, |_| false)?;
         Ok(())
     }
 
