@@ -2,6 +2,10 @@
 
 use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// The pause before a learner that is full, that was late or whose primary is damaged is tried again.
+pub(crate) const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
 
 /// What a learner is still to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use crate::disk::Disk;
 use crate::epoch::differences::{agreement, differences, runs_alike};
 use crate::epoch::{self, claim, query};
 use crate::group::Groups;
-use crate::group::learner::{Comparison, Joined, Learner, Promotion, Work};
+use crate::group::learner::{Comparison, Joined, LEARN_PAUSE_LONG, Learner, Promotion, Work};
 use crate::group::position::MemberPosition;
 use crate::group::role::Change;
 use crate::io::Io;
@@ -62,8 +62,6 @@ const LEARNERS_URGENT_MAX: usize = 4;
 const LEARNER_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The pause after a learner was given up.
 const LEARN_PAUSE: Duration = Duration::from_secs(1);
-/// The pause before a learner that is full, that was late or whose primary is damaged is tried again.
-pub(crate) const LEARN_PAUSE_LONG: Duration = Duration::from_secs(10);
 
 fn cost_of(block_count: u16) -> u16 {
     block_count.max(PUSHED_LEAST)
