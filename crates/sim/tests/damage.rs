@@ -67,12 +67,12 @@ fn offset_of(block: u32) -> u64 {
     u64::from(block) * BLOCK_BYTES as u64
 }
 
-/// Puts the checksum of what follows at a block's begin.
 /// The fingerprints of machines' drives.
 fn fingerprints() -> Fingerprints {
     Fingerprints::new(&Machine::SECRET)
 }
 
+/// Puts the fingerprint of a header of a batch in its place, and the checksum of what follows at the begin of any other block.
 fn seal(block: &mut [u8]) {
     if BatchHeader::read_from_prefix(block).unwrap().0.secret == Machine::SECRET {
         return seal_batch(block, &fingerprints());

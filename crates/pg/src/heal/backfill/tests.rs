@@ -27,8 +27,8 @@ fn whatever_a_member_has_of_an_earlier_history_is_older_than_what_was_written_in
     assert!(!is_behind(this.floor().next().next()));
 }
 
-#[test]
-fn the_most_degraded_groups_are_brought_up_to_date_first() {
+/// An OSD that leads groups in which so many are in sync of the four that are wanted, who are all there.
+fn in_sync_with(counts: [u32; 3]) -> Alone {
     let mut alone = Alone::with_groups(3);
     let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
     for other in 1..4 {
@@ -38,14 +38,22 @@ fn the_most_degraded_groups_are_brought_up_to_date_first() {
     for other in 1..4 {
         alone.connect(OsdId(other));
     }
-    for (group, in_sync) in alone.osd.shared.groups.iter_mut().zip([3, 1, 2]) {
+    for (group, in_sync) in alone.osd.shared.groups.iter_mut().zip(counts) {
         group.wanted.target = (0..4).map(OsdId).collect();
         group.config.in_sync = (0..in_sync).map(OsdId).collect();
     }
-    let begun = |alone: &mut Alone| -> Vec<usize> {
-        alone.with(|router, cx| router.backfill.advance(cx));
-        alone.osd.shared.groups.iter().map(|group| group.learners().len()).collect()
-    };
+    alone
+}
+
+/// How many learners each group has after the next look.
+fn begun(alone: &mut Alone) -> Vec<usize> {
+    alone.with(|router, cx| router.backfill.advance(cx));
+    alone.osd.shared.groups.iter().map(|group| group.learners().len()).collect()
+}
+
+#[test]
+fn the_most_degraded_groups_are_brought_up_to_date_first() {
+    let mut alone = in_sync_with([3, 1, 2]);
     // Four at a time: all three that the group of one copy lacks, one of the two of the next.
     assert_eq!(begun(&mut alone), [0, 3, 1]);
     assert_eq!(alone.osd.router.backfill.learning, [1, 2]);
@@ -57,23 +65,7 @@ fn the_most_degraded_groups_are_brought_up_to_date_first() {
 
 #[test]
 fn a_group_that_takes_no_writes_waits_for_no_learners_of_others() {
-    let mut alone = Alone::with_groups(3);
-    let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
-    for other in 1..4 {
-        let address = Some(([127, 0, 0, 1], 7000).into());
-        map.osds.insert(OsdId(other), OsdInfo { address, ..OsdInfo::default() });
-    }
-    for other in 1..4 {
-        alone.connect(OsdId(other));
-    }
-    for (group, in_sync) in alone.osd.shared.groups.iter_mut().zip([1, 3, 2]) {
-        group.wanted.target = (0..4).map(OsdId).collect();
-        group.config.in_sync = (0..in_sync).map(OsdId).collect();
-    }
-    let begun = |alone: &mut Alone| -> Vec<usize> {
-        alone.with(|router, cx| router.backfill.advance(cx));
-        alone.osd.shared.groups.iter().map(|group| group.learners().len()).collect()
-    };
+    let mut alone = in_sync_with([1, 3, 2]);
     assert_eq!(begun(&mut alone), [3, 0, 1]);
     // It lost two of three, and may not write with one.
     alone.osd.shared.groups[1].config.in_sync.truncate(1);
