@@ -7,7 +7,7 @@ mod waiting;
 pub use waiting::Notice;
 
 use crate::error::ClientError;
-use crate::route::Routes;
+use crate::route::{Reached, Routes};
 use base::geometry::blocks_touched;
 use base::hash::{Map, mix};
 use base::map::ClusterMap;
@@ -155,7 +155,7 @@ struct Piece {
     origin: u64,
     /// Of a change: what the group was known to have reached when the earliest of those attempts was sent that may have been
     /// done, or may be yet.
-    since: Option<Sequence>,
+    since: Option<Reached>,
     /// The newest attempt is the earliest of those.
     is_first: bool,
     /// Under which generation the newest attempt was sent.
@@ -629,7 +629,11 @@ impl Client {
         }
         let group = self.group_of(&self.pieces[index as usize]);
         let piece = &mut self.pieces[index as usize];
-        piece.key.pg = group.unwrap_or(piece.key.pg);
+        if let Some(pg) = group.filter(|pg| *pg != piece.key.pg) {
+            piece.key.pg = pg;
+            // The other half goes by what the group had reached before it was split.
+            piece.since = piece.since.map(Reached::before_split);
+        }
         let Some(route) = self.routes.get(piece.key.pg) else {
             return self.retry_later(now, index, Trouble::Unmapped);
         };
@@ -693,12 +697,13 @@ impl Client {
             epoch: route.epoch,
             generation: volume.generation,
             origin: piece.origin,
-            since: piece.since,
+            since: piece.since.map(|reached| reached.newest),
         };
         let is_first = piece.is_change() && piece.since.is_none();
         // A change that is to be repeated where others write too has to say since when. Of most groups that is known from
         // the answer before; whoever knows nothing asks first, once.
-        let is_known = volume.holding == Holding::Alone || route.reached > Sequence(0) || piece.has_asked;
+        let is_known =
+            volume.holding == Holding::Alone || route.reached.newest > Sequence(0) || piece.has_asked;
         piece.asks = is_first && !is_known;
         if piece.asks {
             return io.send(link, &request.encode(Kind::Allocated));

@@ -4,6 +4,23 @@ use base::hash::Map;
 use base::map::ClusterMap;
 use base::{Epoch, OsdId, PgId, PoolId, Sequence, VolumeId};
 
+/// What a group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// By its newest answer.
+    pub(crate) newest: Sequence,
+    /// By its newest answer of an epoch that the map shows, or of one before. What is split off from the group behind that map
+    /// has come so far too. What it reached in a later epoch may be from after a split, and says nothing of the other half.
+    pub(crate) shown: Sequence,
+}
+
+impl Reached {
+    /// The same of what was split off from the group.
+    pub(crate) fn before_split(self) -> Reached {
+        Reached { newest: self.shown, ..self }
+    }
+}
+
 /// Who serves a placement group, as far as this client knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -11,8 +28,15 @@ pub(crate) struct Route {
     pub(crate) epoch: Epoch,
     /// The epoch that the map showed: what an OSD told of another one is forgotten when the map shows something else.
     shown: Epoch,
-    /// What the group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
-    pub(crate) reached: Sequence,
+    pub(crate) reached: Reached,
+}
+
+impl Route {
+    /// What is known to have been reached, when the map shows that epoch.
+    fn reached_by(&self, epoch: Epoch) -> Reached {
+        let Reached { newest, shown } = self.reached;
+        Reached { newest, shown: if self.epoch <= epoch { newest } else { shown } }
+    }
 }
 
 /// The routes of a pool's groups, by their numbers.
@@ -43,7 +67,7 @@ impl Routes {
             let is_shown = |known: Route| known.shown == config.epoch && known.primary == config.primary;
             if !route.is_some_and(is_shown) {
                 let (primary, epoch) = (config.primary, config.epoch);
-                let reached = route.map_or(Sequence(0), |known| known.reached);
+                let reached = route.map_or(Reached::default(), |known| known.reached_by(epoch));
                 *route = Some(Route { primary, epoch, shown: epoch, reached });
             }
         }
@@ -80,7 +104,10 @@ impl Routes {
         if let Some(Some(route)) = self.slot(pg)
             && reached > Sequence(0)
         {
-            route.reached = reached;
+            route.reached.newest = reached;
+            if route.epoch == route.shown {
+                route.reached.shown = reached;
+            }
         }
     }
 
@@ -107,10 +134,10 @@ mod tests {
 
     const PG: PgId = PgId { pool: PoolId(1), index: 0 };
 
-    /// Primary, epoch, and what was reached.
+    /// Primary, epoch, and what was reached by the newest answer.
     fn seen(routes: &Routes) -> (u32, u32, u64) {
         let Route { primary, epoch, reached, .. } = routes.get(PG).expect("the map has shown the group");
-        (primary.0, epoch.0, reached.0)
+        (primary.0, epoch.0, reached.newest.0)
     }
 
     #[test]
@@ -129,6 +156,23 @@ mod tests {
         assert_eq!(routes.group_of(PoolId(1), VolumeId(5), 0), Some(pg));
         routes.update(&ClusterMap::default());
         assert!(routes.get(pg).is_none() && routes.group_of(PoolId(1), VolumeId(5), 0).is_none());
+    }
+
+    #[test]
+    fn what_a_group_reached_in_an_epoch_that_no_map_shows_says_nothing_of_what_is_split_off_from_it() {
+        let reached = |routes: &Routes| {
+            let Reached { newest, shown } = routes.get(PG).expect("the map has shown the group").reached;
+            (newest.0, shown.0)
+        };
+        for (epoch, shown) in [(3, 7), (4, 7), (5, 40), (6, 40)] {
+            let mut routes = Routes::default();
+            routes.update(&map(3, 1));
+            routes.has_reached(PG, Sequence(7));
+            assert!(routes.told_epoch(PG, Epoch(5)));
+            routes.has_reached(PG, Sequence(40));
+            routes.update(&map(epoch, 1));
+            assert_eq!(reached(&routes), (40, shown), "{epoch}");
+        }
     }
 
     #[test]

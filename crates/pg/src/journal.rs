@@ -58,6 +58,7 @@ milestones! {
     SentAgainInPart = "sent again: was done in part",
     SentAgainNotDone = "sent again: was not done",
     SentAgainUnknown = "sent again: nobody can tell whether it was done",
+    SentAgainAhead = "sent again: names more than its group has reached",
     MendDamaged = "mend: damaged here",
     MendOtherDamaged = "mend: damaged elsewhere",
     MendOutvoted = "mend: outvoted",

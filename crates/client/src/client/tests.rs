@@ -96,6 +96,19 @@ pub(super) fn map() -> ClusterMap {
     map
 }
 
+/// The next one, in which these groups are two each, in an epoch behind those that they were one in.
+pub(super) fn map_with_halves_of(groups: &[u32]) -> ClusterMap {
+    let mut map = map();
+    map.revision += 1;
+    map.pools.get_mut(&PoolId(1)).unwrap().split_to = Some(8);
+    for index in groups {
+        let pg = PgId { pool: PoolId(1), index: *index };
+        map.pgs.get_mut(&pg).unwrap().epoch = Epoch(4);
+        map.pgs.insert(pg.child(4), map.pgs[&pg].clone());
+    }
+    map
+}
+
 /// An operation on that part of a volume.
 pub(super) fn of(volume: VolumeHandle, token: u64, offset: u64, length: u64) -> Submission {
     Submission { volume, token, offset, length }
@@ -359,15 +372,8 @@ fn what_a_group_was_sent_goes_to_the_half_that_was_split_off_if_it_is_its_own_no
     }
     let sent = io.requests();
     assert!(sent.iter().all(|(_, request, _)| request.key.pg.index < 4 && request.since.is_none()));
-    // Groups 0 and 2 were split, 1 and 3 are to be.
-    let mut map = map();
-    map.revision = 2;
-    map.pools.get_mut(&PoolId(1)).unwrap().split_to = Some(8);
-    for index in [0, 2] {
-        let pg = PgId { pool: PoolId(1), index };
-        map.pgs.get_mut(&pg).unwrap().epoch = Epoch(4);
-        map.pgs.insert(pg.child(4), map.pgs[&pg].clone());
-    }
+    // Groups 1 and 3 are still to be split.
+    let map = map_with_halves_of(&[0, 2]);
     client.handle_map(Instant::default(), Arc::new(map.clone()), &mut io);
     let again = io.requests();
     let mut elsewhere = 0;
@@ -406,7 +412,7 @@ impl Scene {
     }
 
     /// Time passes until what waits is due.
-    fn tries_again(&mut self) {
+    pub(super) fn tries_again(&mut self) {
         self.now = self.now.max(self.client.next_timeout().unwrap());
         self.client.handle_timeout(self.now, &mut self.io);
     }

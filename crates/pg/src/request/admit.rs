@@ -138,8 +138,7 @@ enum Before {
 ///
 /// What an earlier attempt did is in the group's order behind what its client knew that this had reached. So a log that
 /// lacks nothing from there on tells by its silence too, and so does a block that was not changed since. Who says that the group
-/// had reached more than it has was lied to by whoever led it, asked the group that this one was split from, or lies: nothing is
-/// known of since when then.
+/// had reached more than it has was lied to by whoever led it, or lies: nothing is known of since when then.
 fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, Before)>> {
     let operation = cx.operations.get(id)?;
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
@@ -179,6 +178,9 @@ pub(crate) fn is_answered(cx: &mut Context<'_, impl Io>, id: OperationId) -> boo
     let Some(runs) = done_before(cx, id) else { return false };
     let operation = cx.operations.live(id);
     let (purpose, group) = (operation.purpose, operation.group);
+    if operation.attempt.since > Some(cx.groups[group].reached()) {
+        cx.journal.pass(Milestone::SentAgainAhead);
+    }
     let (key, name) = (operation.range.key, name_of(operation.attempt.origin));
     if runs.iter().any(|(.., before)| *before == Before::Unknown) {
         cx.pass(Milestone::SentAgainUnknown);
@@ -440,6 +442,7 @@ mod tests {
             assert_eq!(write(&mut alone, 5, since, 1), Status::OutcomeUnknown);
         }
         assert!(holds(&alone, 2), "what was acknowledged is there");
+        assert_eq!(alone.passed("sent again: names more than its group has reached"), 2);
         // The log tells what it has to whoever asks.
         assert_eq!(write(&mut alone, 7, None, 3), Status::Ok);
         assert_eq!(write(&mut alone, 7, far, 4), Status::Ok, "it was done");

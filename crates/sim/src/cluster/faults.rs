@@ -538,6 +538,23 @@ impl Life {
         }
     }
 
+    /// A client does not hear that groups are split, and loses what it sent to those that were.
+    pub(super) fn split_is_unheard_of(&mut self) {
+        if self.faults_are_over() || !self.world.random.percent(50) {
+            return;
+        }
+        let client = Process(self.nodes.len() + self.world.random.index(self.world.plan.clients));
+        self.world.event(Some(client), "a split is unheard of");
+        let outage = self.world.random.between(2 * SECOND, 10 * SECOND);
+        self.world.cut(self.world.registry(), client, outage);
+        for node in (0..self.nodes.len()).map(Process) {
+            for _ in 0..4 {
+                let at = self.world.random.below(outage);
+                self.world.after(at, Event::LinksBreak { one: client, other: node });
+            }
+        }
+    }
+
     /// Nodes are what matters most, the registry comes next.
     fn some_peer(&mut self) -> Process {
         if self.world.random.one_in(5) { self.world.registry() } else { Process(self.some_node()) }
@@ -585,7 +602,7 @@ impl Life {
         }
         let process = Process(node);
         self.world.event(Some(process), what);
-        self.note_milestones(node);
+        self.note_milestones_of(node);
         self.nodes[node].stop(is_power_cut);
         self.end_process(process, is_power_cut);
         self.world.after(outage, Event::Start(process));

@@ -35,6 +35,9 @@ const REST: u64 = 3 * SECOND;
 const LONG_REST: u64 = 12 * SECOND;
 /// Operations begun when nothing breaks any more, to see the healed cluster at work.
 const OPERATIONS_AT_PEACE: u64 = 30;
+/// A client's change that says it was sent first when its group had reached more than it has now: nobody can tell what became of
+/// it, and the client is told of an outcome unknown though it may never have been begun.
+const AHEAD: &str = "sent again: names more than its group has reached";
 /// Events of a life that is taken for one that runs in circles.
 const EVENTS_MAX: u64 = 5_000_000;
 
@@ -214,14 +217,19 @@ impl Life {
         inspect::check_pools(self.living(), &self.registry.map)?;
         inspect::check_members(&self.nodes, &self.registry.map, self.world.plan.contents)?;
         self.world.coverage.add("blocks checked", blocks);
-        Ok(())
+        self.note_milestones();
+        self.check_milestones()
+    }
+
+    /// What never happens where nobody lies.
+    fn check_milestones(&self) -> Result<(), String> {
+        let is_possible = self.world.plan.malice.is_some();
+        let ahead = self.world.coverage.of(AHEAD);
+        if is_possible || ahead == 0 { Ok(()) } else { Err(format!("{ahead} times: {AHEAD}")) }
     }
 
     /// What happened.
     pub(super) fn report(&mut self) -> Report {
-        for node in 0..self.nodes.len() {
-            self.note_milestones(node);
-        }
         for node in &self.nodes {
             let statistics = node.osd().map(|osd| osd.store().statistics()).unwrap_or_default();
             self.world.coverage.add("blocks cleaned", statistics.cleaned_blocks);
@@ -266,8 +274,15 @@ impl Life {
         if is_gone { Ok(()) } else { Err(format!("a removed volume's data stays: {}", self.troubles())) }
     }
 
+    /// Counts what the groups of nodes that run came through.
+    fn note_milestones(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.note_milestones_of(node);
+        }
+    }
+
     /// Counts what a node's groups came through, before the process ends.
-    pub(super) fn note_milestones(&mut self, node: usize) {
+    pub(super) fn note_milestones_of(&mut self, node: usize) {
         for (what, times) in self.nodes[node].osd().into_iter().flat_map(|osd| osd.view().milestones()) {
             self.world.coverage.add(what, times);
         }
@@ -469,6 +484,8 @@ impl Life {
             }
             Event::Syn { link } => world.syn(link),
             Event::SynAck { link } => world.syn_ack(link),
+            Event::LinksBreak { one, other } if !world.is_calm => world.break_links(one, other),
+            Event::LinksBreak { .. } => {}
             Event::Told { link, end, reason } => world.tell_closed(link, end, reason),
             Event::LinkTimeout { link } => world.link_timeout(link),
             Event::DriveDone { process, life } => {
@@ -524,7 +541,9 @@ impl Life {
             Event::Retire => self.retire_somebody(),
             Event::Absence => self.absence_goes_on(),
             Event::SplitPool => {
-                if !self.registry.split_pool(world) {
+                if self.registry.split_pool(world) {
+                    self.split_is_unheard_of();
+                } else {
                     world.after(SECOND, Event::SplitPool);
                 }
             }

@@ -52,6 +52,8 @@ pub(super) enum Event {
     Syn { link: usize },
     /// The answer to it comes back.
     SynAck { link: usize },
+    /// The links between two processes break.
+    LinksBreak { one: Process, other: Process },
     /// One end learns that its link is gone.
     Told { link: usize, end: usize, reason: &'static str },
     /// A link over a partition is given up, if that lasts.

@@ -1,12 +1,12 @@
 //! The order of operations on the same bytes, and what is said of a write whose answer was lost.
 
-use super::super::tests::{OSD, REACHED, Scene, map, of};
+use super::super::tests::{OSD, REACHED, Scene, map, map_with_halves_of, of};
 use super::super::{Holding, Outcome};
 use crate::error::ClientError;
 use base::map::OsdInfo;
 use base::{Epoch, OBJECT_BYTES, OsdId, PoolId, Sequence, VolumeId};
 use std::sync::Arc;
-use wire::{Kind, Request, Status};
+use wire::{Kind, RefusalDetails, Request, Status};
 
 #[test]
 fn a_repeat_says_what_the_group_had_reached_when_it_was_sent_first() {
@@ -116,6 +116,36 @@ fn an_attempt_that_was_not_begun_is_none() {
     scene.refuse(&third, Status::NotPrimary, true);
     scene.wait();
     assert_eq!(scene.sent_one().1.since, Some(REACHED), "the one before counts still");
+}
+
+/// What an OSD serves in an epoch that the client's map does not show yet may be half of a group, and says nothing of the other.
+#[test]
+fn what_is_repeated_to_the_half_that_was_split_off_says_what_the_group_had_reached_before() {
+    let mut scene = Scene::new(Holding::Shared);
+    let halves = map_with_halves_of(&[0, 1, 2, 3]);
+    let of = |object| [&map(), &halves].map(|map| map.pg_of(PoolId(1), VolumeId(5), object).unwrap());
+    let [group, _] = of(0);
+    let half = |half| (0..16).find(|object| of(*object) == [group, half]).unwrap();
+    let [stays, goes] = [group, group.child(4)].map(|pg| u64::from(half(pg)) * OBJECT_BYTES);
+    scene.read(1, stays, 1);
+    let (_, read) = scene.sent_one();
+    let details = RefusalDetails { epoch: Epoch(4), ..RefusalDetails::default() };
+    scene.hear(&wire::Outcome::refused(read.request, Status::StaleEpoch, details));
+    let (_, read) = scene.sent_one();
+    assert_eq!(read.epoch, Epoch(4));
+    scene.hear(&wire::Outcome::zeros(read.request, Sequence(90)));
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    scene.write(2, stays, 4096);
+    scene.sent_one();
+    scene.write(3, goes, 4096);
+    scene.sent_one();
+    scene.client.handle_map(scene.now, Arc::new(halves), &mut scene.io);
+    let (_, gone) = scene.sent_one();
+    assert_eq!((gone.key.pg, gone.since), (group.child(4), Some(REACHED)));
+    scene.done(&gone);
+    scene.reconnect();
+    let (_, stayed) = scene.sent_one();
+    assert_eq!((stayed.key.pg, stayed.since), (group, Some(Sequence(90))));
 }
 
 /// The answer to a question how far a group is.
