@@ -8,6 +8,7 @@ use crate::broken::{Broken, Sabotage};
 use crate::damage::{Absence, Damage};
 use crate::disk::Disk;
 use crate::group::Groups;
+use crate::group::line::Lines;
 use crate::io::Io;
 use crate::journal::{Journal, Milestone};
 use crate::ledger::{Ledger, StagedRecord};
@@ -125,6 +126,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) presence: Presence,
     pub(crate) groups: Groups,
+    pub(crate) lines: Lines,
     pub(crate) operations: Operations,
     pub(crate) volumes: Volumes,
     pub(crate) damage: Damage,
@@ -142,6 +144,7 @@ pub(crate) struct Context<'a, I> {
     pub(crate) links: &'a mut Links,
     pub(crate) presence: &'a mut Presence,
     pub(crate) groups: &'a mut Groups,
+    pub(crate) lines: &'a mut Lines,
     pub(crate) operations: &'a mut Operations,
     pub(crate) volumes: &'a mut Volumes,
     pub(crate) damage: &'a mut Damage,
@@ -224,22 +227,22 @@ impl<I: Io> Context<'_, I> {
     // Operations.
 
     /// Whether a new operation of these blocks must wait for another.
-    pub(crate) fn must_wait(&self, group: u32, range: &BlockRange) -> bool {
-        self.groups[group].line.must_wait(range)
+    pub(crate) fn must_wait(&self, range: &BlockRange) -> bool {
+        self.lines.must_wait(range)
     }
 
     /// Puts an operation at the end of its group's line.
     pub(crate) fn wait(&mut self, id: OperationId) {
         let operation = self.operations.live(id);
         let is_read = operation.kind == OperationKind::Read;
-        self.groups[operation.group].line.wait(id, is_read, &operation.range);
+        self.lines.wait(operation.group, id, is_read, &operation.range);
         self.operations.count_waiting(id);
     }
 
     /// Has an operation hold back what is on its blocks, or comes there, until it has ended.
     pub(crate) fn hold(&mut self, id: OperationId) {
         let operation = self.operations.live(id);
-        self.groups[operation.group].line.hold(id, &operation.range);
+        self.lines.hold(operation.group, id, &operation.range);
     }
 
     /// Issues the reads of an operation's parts.
@@ -286,7 +289,7 @@ impl<I: Io> Context<'_, I> {
         let operation = self.operations.live(id);
         operation.state = OperationState::Waiting;
         let (group, is_read) = (operation.group, operation.kind == OperationKind::Read);
-        self.groups[group].line.put_back(id, is_read, &operation.range);
+        self.lines.put_back(group, id, is_read, &operation.range);
         self.turn.look_again(group);
     }
 

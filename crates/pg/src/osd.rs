@@ -8,6 +8,7 @@ use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::epoch::{self, claim};
 use crate::group::Groups;
+use crate::group::line::Lines;
 use crate::heal::renewal;
 use crate::io::{Io, reads, reads_data};
 use crate::journal::Journal;
@@ -110,6 +111,7 @@ impl Osd {
                 links: Links::default(),
                 presence: Presence::new(Leases::new(broken)),
                 groups: Groups::default(),
+                lines: Lines::default(),
                 operations: Operations::default(),
                 volumes: Volumes::default(),
                 damage: Damage::default(),
@@ -137,6 +139,7 @@ impl Osd {
             links: &mut shared.links,
             presence: &mut shared.presence,
             groups: &mut shared.groups,
+            lines: &mut shared.lines,
             operations: &mut shared.operations,
             volumes: &mut shared.volumes,
             damage: &mut shared.damage,

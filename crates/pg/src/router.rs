@@ -417,18 +417,18 @@ impl Router {
         let mut may_read = true;
         loop {
             if cx.turn.work >= queue::WORK_MAX {
-                if cx.groups[group].line.has_ready() {
+                if cx.lines.has_ready(group) {
                     cx.turn.look_again(group);
                     cx.turn.goes_on = true;
                 }
                 return;
             }
-            let Some(id) = cx.groups[group].line.next_ready(may_read) else { return };
+            let Some(id) = cx.lines.next_ready(group, may_read) else { return };
             let operation = cx.operations.live(id);
             let is_read = operation.kind == OperationKind::Read;
             cx.turn.work += queue::work_to_start(operation);
             let is_started = admit::is_answered(cx, id) || self.start(cx, id);
-            let waits_still = !cx.groups[group].line.was_tried(id, is_started);
+            let waits_still = !cx.lines.was_tried(id, is_started);
             if waits_still {
                 cx.turn.look_again(group);
             }

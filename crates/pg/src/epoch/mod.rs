@@ -44,7 +44,7 @@ pub(crate) fn end(cx: &mut Context<'_, impl Io>, index: u32, reason: &str) {
     if let Some(learning) = group.learning_mut() {
         learning.learners.clear();
     }
-    let mut ended = group.line.take_all();
+    let mut ended = cx.lines.take_all(index);
     ended.extend(repair);
     for id in ended {
         let Some(operation) = cx.operations.get_mut(id) else { continue };

@@ -14,7 +14,6 @@ use base::hash::Map;
 use base::map::{ClusterMap, PgConfig};
 use base::{Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, Sequence};
 use learner::{Learner, Learning};
-use line::Line;
 use role::{Phase, Role, Standing, State};
 use std::ops::{Index, IndexMut};
 
@@ -79,7 +78,6 @@ pub(crate) struct Group {
     /// Who began the epoch it obeys, if another OSD did.
     pub(crate) leader: Option<OsdId>,
     pub(crate) standing: Standing,
-    pub(crate) line: Line,
     /// Staged in the store and not yet durable, in whatever role; and splits that are to be.
     pub(crate) staged_count: u32,
     pub(crate) query: Option<PendingQuery>,
@@ -107,7 +105,6 @@ impl Group {
             wanted: Wanted { target, ..Wanted::default() },
             leader: None,
             standing: Standing::new(is_primary),
-            line: Line::default(),
             staged_count: 0,
             query: None,
             tail: LogTail::MayHaveRotted,

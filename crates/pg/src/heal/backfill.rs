@@ -398,7 +398,7 @@ impl Backfill {
         {
             return;
         }
-        cx.groups[group].line.ended(id);
+        cx.lines.ended(id);
         match damage {
             None => send_push(cx, id),
             Some((block, _)) => self.push_is_damaged(cx, id, block),
@@ -466,7 +466,7 @@ impl Backfill {
             match theirs.get(&(key.volume, key.object)) {
                 None if is_cramped => {}
                 None => work.push(Work::Range(BlockRange::whole(*key))),
-                Some(held) if is_behind(cx, index, key, held) => {
+                Some(held) if is_behind(cx, key, held) => {
                     work.push(Work::Object(*key, held.through));
                 }
                 Some(_) => {}
@@ -518,12 +518,12 @@ impl Backfill {
 /// only zeroed since has left no trace in the index here, but blocks that the learner has too many: of those that are here
 /// none has changed, so it has them. While something is under way on the object, that is not so: the learner may have zeroed
 /// blocks that are still here, and their number tells nothing then.
-fn is_behind(cx: &Context<'_, impl Io>, index: u32, key: &ObjectKey, held: &ObjectHeld) -> bool {
+fn is_behind(cx: &Context<'_, impl Io>, key: &ObjectKey, held: &ObjectHeld) -> bool {
     let store = &cx.disk.store;
     store.last_changed(key) > held.through
         || held.has_doubts != 0
         || held.block_count != store.block_count(key)
-        || cx.must_wait(index, &BlockRange::whole(*key))
+        || cx.must_wait(&BlockRange::whole(*key))
 }
 
 /// The learner that says something in its group's present epoch: the group, whether the learner is to free some room before
@@ -576,7 +576,7 @@ fn under_way(
 ) -> Vec<LogEntry> {
     let group = &cx.groups[index];
     let mut entries: Vec<LogEntry> = Vec::new();
-    for id in group.line.under_way() {
+    for id in cx.lines.under_way(index) {
         let Some(operation) = cx.operations.get(id) else { continue };
         if operation.state != OperationState::Replicating {
             continue;
@@ -594,7 +594,7 @@ fn under_way(
 
 /// Starts a push, or puts it behind what is under way on its blocks.
 fn push(cx: &mut Context<'_, impl Io>, index: u32, purpose: Purpose, range: BlockRange) {
-    let must_wait = cx.must_wait(index, &range);
+    let must_wait = cx.must_wait(&range);
     let id = cx.operations.add_for(OperationKind::Push, purpose, index, range);
     if must_wait {
         cx.wait(id);

@@ -64,18 +64,17 @@ impl Mends {
         let is_mend = |(id, _): &(OperationId, bool)| {
             cx.operations.get(*id).is_some_and(|other| other.kind == OperationKind::Mend)
         };
-        let line = &mut cx.groups[group].line;
-        let mend = line.on(range).find(is_mend);
+        let mend = cx.lines.on(range).find(is_mend);
         if let Some((id, is_under_way)) = mend {
             if !is_under_way {
-                line.wait_first(id, &range);
+                cx.lines.wait_first(group, id, &range);
             }
             return;
         }
-        let has_conflict = line.on(range).any(|(_, is_under_way)| is_under_way);
+        let has_conflict = cx.lines.on(range).any(|(_, is_under_way)| is_under_way);
         let id = cx.operations.add_for(OperationKind::Mend, Purpose::Mend(reason), group, range);
         if has_conflict {
-            cx.groups[group].line.wait_first(id, &range);
+            cx.lines.wait_first(group, id, &range);
         } else {
             self.start(cx, id);
         }
@@ -327,7 +326,7 @@ fn nobody_has(cx: &mut Context<'_, impl Io>, fetch: Fetch) {
 
 fn end(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let group = cx.operations.live(id).group;
-    cx.groups[group].line.ended(id);
+    cx.lines.ended(id);
     cx.forget(id);
     cx.then(Task::StartWaiting { group });
 }

@@ -257,7 +257,7 @@ impl Scrubs {
             return;
         };
         let index = scrub.group;
-        let must_wait = cx.must_wait(index, &run.range);
+        let must_wait = cx.must_wait(&run.range);
         let id = cx.operations.add_for(OperationKind::Check, Purpose::Scrub, index, run.range);
         let (awaited, findings) = (Vec::new(), BTreeMap::new());
         // As good as drawn: nobody sees the number of an operation, or could tell by it.
@@ -508,7 +508,7 @@ fn look_into_index(store: &Store, inquiry: &Inquiry) -> Findings {
 
 /// A check is over, or was given up: its blocks are free.
 pub(crate) fn end_check(cx: &mut Context<'_, impl Io>, id: OperationId, group: u32) {
-    cx.groups[group].line.ended(id);
+    cx.lines.ended(id);
     if cx.operations.get(id).is_some() {
         cx.abandon(id);
         cx.then(Task::StartWaiting { group });

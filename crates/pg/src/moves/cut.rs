@@ -30,7 +30,6 @@
 use crate::broken::Sabotage;
 use crate::codec::Payload;
 use crate::context::Context;
-use crate::group::Group;
 use crate::group::cutting::Cutting;
 use crate::io::Io;
 use crate::journal::Milestone;
@@ -114,10 +113,10 @@ impl Cuts {
             }
             self.is_under_way = true;
             // What was begun ends first: what it was for is looked at when it has.
-            if cuts_in_line(cx, &cx.groups[index]) {
+            if cuts_in_line(cx, index) {
                 continue;
             }
-            let reached: Vec<CutId> = cuts_reached(cx, &cx.groups[index]).collect();
+            let reached: Vec<CutId> = cuts_reached(cx, index).collect();
             if cutting.is_to_be_searched(&reached) {
                 to_search.push(index);
             }
@@ -172,7 +171,7 @@ impl Cuts {
         let tails: Vec<(BlockRange, CutId)> = cx.volumes.shrunk.iter().filter_map(is_here).collect();
         for (tail, cut) in tails {
             let (key, now) = (tail.key, cx.now);
-            let is_there = cx.disk.location_of(key, tail.first_block).is_some() || cx.must_wait(index, &tail);
+            let is_there = cx.disk.location_of(key, tail.first_block).is_some() || cx.must_wait(&tail);
             let Some(primary) = cx.groups[index].standing.primary_mut() else { return };
             let cutting = &mut primary.cutting;
             if cutting.has_cut_tail(key.volume, cut) {
@@ -219,17 +218,17 @@ fn may_cut(cx: &Context<'_, impl Io>, index: u32) -> bool {
 }
 
 /// Whether something that was begun here is under way, or waits for its blocks.
-fn cuts_in_line(cx: &Context<'_, impl Io>, group: &Group) -> bool {
+fn cuts_in_line(cx: &Context<'_, impl Io>, group: u32) -> bool {
     let is_cut = |id: OperationId| {
         cx.operations.get(id).is_some_and(|operation| matches!(operation.purpose, Purpose::Cut(_)))
     };
-    group.line.all().any(is_cut)
+    cx.lines.all(group).any(is_cut)
 }
 
 /// The cuts behind whose ends something reaches that is under way in a group or waits there, and is no read. What is about the
 /// block in which an end lies, and none behind it, leaves what lies behind the end as it finds it.
-fn cuts_reached(cx: &Context<'_, impl Io>, group: &Group) -> impl Iterator<Item = CutId> {
-    group.line.all().filter_map(move |id| {
+fn cuts_reached(cx: &Context<'_, impl Io>, group: u32) -> impl Iterator<Item = CutId> {
+    cx.lines.all(group).filter_map(move |id| {
         let operation = cx.operations.get(id).filter(|operation| operation.kind != OperationKind::Read)?;
         let range = &operation.range;
         let shrunk = cx.volumes.shrunk.get(&range.key.volume)?;
@@ -291,14 +290,14 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
     if !may_cut(cx, index) || !cx.groups[index].holds(&key) {
         return true;
     }
-    if !queue::takes_change(&cx.groups[index]) {
+    if !queue::takes_change(cx.lines, index) {
         return false;
     }
     match excess {
         Excess::Blocks(range) => {
             cx.pass(Milestone::CutBlocks);
             let id = cx.operations.add_for(OperationKind::Zero, Purpose::Cut(cut), index, range);
-            if cx.must_wait(index, &range) || !order::zero(cx, id) {
+            if cx.must_wait(&range) || !order::zero(cx, id) {
                 admit::wait(cx, id);
             }
             true
@@ -332,7 +331,7 @@ fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk:
     operation.payload = Payload::Held(zeros);
     // Of the whole block it is known when its front was read.
     operation.checksums.push(U32::ZERO);
-    if cx.must_wait(index, &tail) || !write::start(cx, id) {
+    if cx.must_wait(&tail) || !write::start(cx, id) {
         admit::wait(cx, id);
     }
     true
@@ -530,7 +529,7 @@ mod tests {
         assert!(alone.osd.view().is_cutting());
         alone.with(|_, cx| {
             for id in under_way {
-                cx.groups[0].line.ended(id);
+                cx.lines.ended(id);
                 cx.forget(id);
             }
         });

@@ -205,7 +205,7 @@ fn delete(cx: &mut Context<'_, impl Io>, key: ObjectKey) -> Result<bool, StageEr
 fn delete_everywhere(cx: &mut Context<'_, impl Io>, group: u32, key: ObjectKey) -> Result<bool, StageError> {
     let range = BlockRange::whole(key);
     let state = &cx.groups[group];
-    if !state.is_active() || !state.is_writable() || cx.must_wait(group, &range) {
+    if !state.is_active() || !state.is_writable() || cx.must_wait(&range) {
         return Ok(false);
     }
     let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, group, range);

@@ -97,7 +97,7 @@ fn was_staged(cx: &mut Context<'_, impl Io>, id: OperationId, staged: Result<(),
     };
     let purpose = cx.operations.live(id).purpose;
     cx.refuse(purpose, status);
-    cx.groups[group].line.ended(id);
+    cx.lines.ended(id);
     cx.forget(id);
     // What waited for it is started with the end of the turn: it may be refused too, and so on.
     cx.turn.look_again(group);
@@ -123,7 +123,7 @@ fn ordered(cx: &mut Context<'_, impl Io>, id: OperationId) {
     primary.next_sequence = primary.next_sequence.next();
     primary.under_way += 1;
     if !was_in_flight || operation.purpose == Purpose::Repair {
-        group.line.hold(id, &operation.range);
+        cx.lines.hold(group_index, id, &operation.range);
     }
     cx.note_staged(group_index, StagedRecord::Own(id));
     cx.ledger.outgoing.push_back(id);
@@ -234,14 +234,14 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
             true => cx.refuse(purpose, Status::NotActive),
         }
     }
-    cx.groups[group].line.ended(id);
+    cx.lines.ended(id);
     cx.forget(id);
     if let Purpose::Mend(_) = purpose {
         cx.damage.counts.mended += 1;
     }
     if purpose == Purpose::Repair {
         cx.then(Task::RepairDone { group });
-    } else if cx.groups[group].line.has_ready() {
+    } else if cx.lines.has_ready(group) {
         cx.then(Task::StartWaiting { group });
     }
 }
@@ -377,8 +377,8 @@ mod tests {
         let changes = [pair.write_of(10, 7), zeros[0].to_vec(), pair.write_of(11, 7), zeros[1].to_vec()];
         assert_eq!(pair.ask(&changes.concat()), None);
         assert_eq!(primary(&pair), (next.next(), most), "the first of them is under way");
-        let line = &pair.alone.osd.shared.groups[0].line;
-        assert_eq!((line.all().count(), line.under_way().count()), (4, 1));
+        let lines = &pair.alone.osd.shared.lines;
+        assert_eq!((lines.all(0).count(), lines.under_way(0).count()), (4, 1));
         pair.run();
         let told = pair.alone.io.told(LinkId(99), |message| match message {
             Message::Reply(reply) => Some(reply.head.status),

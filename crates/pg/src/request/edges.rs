@@ -17,7 +17,7 @@ pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     }
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
-    cx.groups[operation.group].line.hold(id, &operation.range);
+    cx.lines.hold(operation.group, id, &operation.range);
     cx.disk.look_up_edges(operation);
     if operation.is_hole() {
         were_read(cx, id);
@@ -35,7 +35,7 @@ pub(crate) fn were_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
         if cx.wait_for_mend(id, block) {
             return;
         }
-        cx.groups[group].line.ended(id);
+        cx.lines.ended(id);
         cx.report_damage(id, block, status);
         cx.forget(id);
         return cx.then(Task::StartWaiting { group });
@@ -285,8 +285,8 @@ mod tests {
         are_under_way(&mut alone, 0);
         let Alone { osd, io, now } = &mut alone;
         osd.end_turn(*now, io);
-        let line = &osd.shared.groups[0].line;
-        assert_eq!((line.all().count(), line.under_way().count()), (2, 1), "the other one waits for it");
+        let lines = &osd.shared.lines;
+        assert_eq!((lines.all(0).count(), lines.under_way(0).count()), (2, 1), "the other one waits for it");
         alone.run();
         assert_eq!((told(&mut alone, CLIENT), told(&mut alone, other)), (vec![Status::Ok], vec![Status::Ok]));
         let held = content(&alone, 1);

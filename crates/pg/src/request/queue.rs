@@ -10,7 +10,7 @@
 //! and nowhere else.
 
 use crate::disk::Disk;
-use crate::group::Group;
+use crate::group::line::Lines;
 use crate::links::inquiries::Asks;
 use crate::operation::{Asked, Operation, OperationId, Operations};
 use crate::shares::Share;
@@ -94,8 +94,8 @@ pub(crate) fn takes_waiting_read(
 }
 
 /// Whether a group takes one more change under way.
-pub(crate) fn takes_change(group: &Group) -> bool {
-    !group.line.is_full()
+pub(crate) fn takes_change(lines: &Lines, group: u32) -> bool {
+    !lines.is_full(group)
 }
 
 /// Whether there is memory to hold the bytes of a write, should it have to wait.
@@ -224,15 +224,15 @@ mod tests {
     #[test]
     fn a_group_takes_no_more_than_its_log_can_tell_of() {
         let mut alone = Alone::new();
-        assert!(takes_change(&alone.osd.shared.groups[0]));
+        assert!(takes_change(&alone.osd.shared.lines, 0));
         alone.with(|_, cx| {
             for _ in 0..IN_FLIGHT_MAX {
                 let range = BlockRange::default();
                 let id = cx.operations.add_for(OperationKind::Write, Purpose::Repair, 0, range);
                 cx.hold(id);
             }
-            assert!(!takes_change(&cx.groups[0]));
-            cx.groups[0].line.take_all();
+            assert!(!takes_change(cx.lines, 0));
+            cx.lines.take_all(0);
         });
     }
 

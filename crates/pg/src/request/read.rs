@@ -55,7 +55,7 @@ impl Reads {
             return Handled::Stalled;
         }
         let range = admit::range_of(request);
-        let has_conflict = has_conflict(cx, group, &range);
+        let has_conflict = has_conflict(cx, &range);
         if has_conflict && !queue::may_wait_to_read(cx.disk, cx.operations, &asked, &range) {
             return Handled::Stalled;
         }
@@ -79,7 +79,7 @@ impl Reads {
         let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
         // The index has what is durable here, and of what is under way that may come to nothing.
         let range = BlockRange::whole(request.key);
-        if !has_conflict(cx, group, &range) {
+        if !has_conflict(cx, &range) {
             self.tell_allocated(cx, group, asked, &request.key);
             return Handled::Done;
         }
@@ -162,8 +162,8 @@ pub(crate) fn bring_ahead(cx: &Context<'_, impl Io>, bytes: &[u8]) {
 }
 
 /// Whether something is under way on these blocks, or waits there.
-fn has_conflict(cx: &Context<'_, impl Io>, group: u32, range: &BlockRange) -> bool {
-    !cx.breaks(Sabotage::ReadUncommitted) && cx.must_wait(group, range)
+fn has_conflict(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
+    !cx.breaks(Sabotage::ReadUncommitted) && cx.must_wait(range)
 }
 
 /// Whether what was looked up in that epoch may be answered still: a lease that lasts now lasted then, if nobody else was

@@ -22,7 +22,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     if let Some(handled) = turned_away(cx, &asked, group) {
         return handled;
     }
-    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let has_conflict = cx.must_wait(&admit::range_of(request));
     let may_wait = queue::may_wait_in_place(cx.operations, &asked);
     if has_conflict && !may_wait {
         return Handled::Stalled;
@@ -51,7 +51,7 @@ pub(crate) fn handle_write(
     if let Some(handled) = turned_away(cx, &asked, group) {
         return handled;
     }
-    let has_conflict = cx.must_wait(group, &admit::range_of(request));
+    let has_conflict = cx.must_wait(&admit::range_of(request));
     let may_wait = queue::may_wait_to_write(cx.disk, cx.operations, &asked);
     if !queue::takes_write(cx.disk, asked.tenant) || has_conflict && !may_wait {
         return Handled::Stalled;
@@ -78,7 +78,7 @@ pub(crate) fn handle_write(
 /// groups, or only read: where none was taken for longer than that, it is refused, and its client tries it again. For as long:
 /// then it stays once more, so that whoever waits before trying again has as good a chance as who does not.
 fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Option<Handled> {
-    let is_taken = queue::takes_change(&cx.groups[group]) && order::do_members_take(cx, group);
+    let is_taken = queue::takes_change(cx.lines, group) && order::do_members_take(cx, group);
     let pauses = &mut cx.groups[group].pauses;
     if is_taken {
         pauses.takes_none_since = None;
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(pair.ask(&zero), None);
         // When there is room again, the next one is taken.
         pair.alone.with(|_, cx| {
-            cx.groups[0].line.take_all().into_iter().for_each(|id| cx.forget(id));
+            cx.lines.take_all(0).into_iter().for_each(|id| cx.forget(id));
         });
         assert_eq!(pair.ask(&zero), None);
         pair.run();

@@ -288,7 +288,7 @@ fn waits(cx: &mut Context<'_, impl Io>, request: u64, kind: RequestKind, group: 
     let is_change = kind == RequestKind::Zero;
     let operation = if is_change { OperationKind::Zero } else { OperationKind::Read };
     let id = cx.operations.add_for(operation, Purpose::Client(asked), group, range);
-    cx.groups[group].line.wait(id, !is_change, &range);
+    cx.lines.wait(group, id, !is_change, &range);
     cx.turn.look_again(group);
 }
 
@@ -306,8 +306,8 @@ fn groups_of_which_much_waits_share_a_turn() {
     });
     for left in [each as usize - queue::WORK_MAX / 2, 0] {
         ends_turn(&mut alone);
-        let groups = &alone.osd.shared.groups;
-        assert_eq!([0, 1].map(|group| groups[group].line.all().count()), [left; 2]);
+        let lines = &alone.osd.shared.lines;
+        assert_eq!([0, 1].map(|group| lines.all(group).count()), [left; 2]);
         assert_eq!(alone.osd.shared.turn.next_is_due, left > 0);
         assert_eq!(alone.osd.shared.turn.work, 0, "what becomes free before the next one is begun");
     }
@@ -343,7 +343,7 @@ fn all_that_waited_for_a_change_begins_with_its_end() {
     let behind = [10, 11].map(|block| pair.request(block).encode(Kind::Zero));
     assert_eq!(pair.ask(&[&first[..], &behind[0], &behind[1]].concat()), None);
     pair.turns(5);
-    let under_way = |pair: &Pair| pair.alone.osd.shared.groups[0].line.under_way().count();
+    let under_way = |pair: &Pair| pair.alone.osd.shared.lines.under_way(0).count();
     assert_eq!(under_way(&pair), 1);
     let ack = crate::testing::ack(pair.received);
     pair.hears(&ack);

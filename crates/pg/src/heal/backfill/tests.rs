@@ -22,7 +22,7 @@ fn whatever_a_member_has_of_an_earlier_history_is_older_than_what_was_written_in
     alone.write(key);
     let ObjectKey { volume, object, .. } = key;
     let held = |through| ObjectHeld { volume, object, block_count: 1, has_doubts: 0, through };
-    let mut is_behind = |through| alone.with(|_, cx| is_behind(cx, 0, &key, &held(through)));
+    let mut is_behind = |through| alone.with(|_, cx| is_behind(cx, &key, &held(through)));
     assert!(is_behind(Sequence(this.floor().0 - 1)), "however much was written before");
     assert!(!is_behind(this.floor().next().next()));
 }
@@ -830,7 +830,7 @@ fn an_object_is_looked_into_if_something_of_it_may_differ() {
         ObjectHeld { block_count: 1, ..same },
         ObjectHeld { block_count: 3, ..same },
     ];
-    let found = alone.with(|_, cx| all.map(|held| is_behind(cx, 0, &KEY, &held)));
+    let found = alone.with(|_, cx| all.map(|held| is_behind(cx, &KEY, &held)));
     assert_eq!(found, [false, false, true, true, true, true]);
 }
 
@@ -893,7 +893,7 @@ fn a_push_says_of_each_block_what_it_holds_and_when_it_changed() {
     assert_eq!(pushed, [(0..2, two, data), (4..5, one, vec![4; BLOCK_BYTES])]);
     assert_eq!(alone.osd.view().pushed_bytes(), 3 * BLOCK_BYTES as u64);
     // Nothing is held back, or kept, for it any more.
-    assert!(!alone.with(|_, cx| cx.must_wait(0, &all)));
+    assert!(!alone.with(|_, cx| cx.must_wait(&all)));
     assert_eq!(alone.osd.view().operations_in_flight(), 0);
 }
 

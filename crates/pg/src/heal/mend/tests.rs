@@ -405,9 +405,9 @@ fn a_block_is_mended_once_behind_what_is_under_way_and_before_all_that_waits() {
     use OperationKind::{Check, Mend, Read};
     let mut alone = rotten(&[]);
     let in_line = |alone: &Alone| -> Vec<(OperationKind, bool)> {
-        let Shared { groups, operations, .. } = &alone.osd.shared;
+        let Shared { lines, operations, .. } = &alone.osd.shared;
         let kind_of = |id| operations.get(id).unwrap().kind;
-        groups[0].line.on(BLOCK).map(|(id, is_under_way)| (kind_of(id), is_under_way)).collect()
+        lines.on(BLOCK).map(|(id, is_under_way)| (kind_of(id), is_under_way)).collect()
     };
     let begin = |alone: &mut Alone| {
         alone.with(|router, cx| router.mends.begin(cx, 0, BLOCK, MendReason::Damaged));
@@ -526,7 +526,7 @@ fn a_block_that_the_drive_gives_after_all_is_not_wanted_any_more() {
     assert!(alone.osd.groups_in_want().is_empty() && asked(&mut alone, link).is_empty());
     let view = alone.osd.view();
     assert_eq!((view.damage().mended, view.operations_in_flight()), (0, 0));
-    assert!(!alone.with(|_, cx| cx.must_wait(0, &BLOCK)));
+    assert!(!alone.with(|_, cx| cx.must_wait(&BLOCK)));
 }
 
 #[test]

@@ -259,7 +259,7 @@ impl Three {
     /// The blocks that are being mended, and why.
     fn mends(&self) -> Vec<(u16, Purpose)> {
         let shared = &self.alone.osd.shared;
-        let operations = shared.groups[0].line.all().filter_map(|id| shared.operations.get(id));
+        let operations = shared.lines.all(0).filter_map(|id| shared.operations.get(id));
         let mends = operations.filter(|operation| matches!(operation.purpose, Purpose::Mend(_)));
         let mut mends: Vec<_> = mends.map(|mend| (mend.range.first_block, mend.purpose)).collect();
         mends.sort_unstable_by_key(|(block, _)| *block);
@@ -457,7 +457,7 @@ fn a_check_waits_for_what_is_under_way_on_its_blocks_and_holds_back_what_comes()
     let change = |three: &mut Three, is_under_way: bool| {
         three.alone.with(|_, cx| {
             let range = BlockRange::one(OBJECT, 1);
-            assert_eq!(cx.must_wait(0, &range), !is_under_way);
+            assert_eq!(cx.must_wait(&range), !is_under_way);
             let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 0, range);
             if is_under_way {
                 cx.hold(id)
@@ -474,7 +474,7 @@ fn a_check_waits_for_what_is_under_way_on_its_blocks_and_holds_back_what_comes()
     three.passes(half);
     assert!(three.asked(0).is_empty() && !three.is_over());
     three.alone.with(|_, cx| {
-        cx.groups[0].line.ended(before);
+        cx.lines.ended(before);
         cx.forget(before);
         cx.then(Task::StartWaiting { group: 0 });
     });
@@ -501,7 +501,7 @@ fn a_scrub_is_given_up_when_a_member_does_not_answer_for_ten_seconds() {
         three.passes(moment);
         assert!(three.is_over() && three.alone.osd.take_scrub_reports().is_empty());
         assert_eq!(three.alone.osd.view().operations_in_flight(), 0);
-        assert!(!three.alone.osd.shared.groups[0].line.must_wait(&BlockRange::whole(OBJECT)));
+        assert!(!three.alone.osd.shared.lines.must_wait(&BlockRange::whole(OBJECT)));
     };
     let mut three = Three::new(&[(0, 1)]);
     assert!(three.alone.osd.begin_scrub(PG, false));
