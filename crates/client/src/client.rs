@@ -12,7 +12,7 @@ use base::geometry::blocks_touched;
 use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
-    BLOCK_BYTES, Buffer, ClientId, ClusterId, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
     OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use lines::Lines;
@@ -158,8 +158,9 @@ struct Piece {
     since: Option<Reached>,
     /// The newest attempt is the earliest of those.
     is_first: bool,
-    /// Under which generation the newest attempt was sent.
+    /// Under which generation, and in which epoch of its group, the newest attempt was sent.
     generation: Generation,
+    epoch: Epoch,
     /// What was sent is the question how far the group is, before a change of which that must be known.
     asks: bool,
     has_asked: bool,
@@ -373,6 +374,7 @@ impl Client {
     /// that does: an OSD that hangs does not answer.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Network) {
         self.take_map(map);
+        self.note_shown();
         while let Some(link) = self.replaced_link() {
             self.give_up_link(now, link, "the OSD was started anew", io);
         }
@@ -397,6 +399,19 @@ impl Client {
         }
         for index in misplaced {
             self.dispatch(now, index, io);
+        }
+    }
+
+    /// What changes say of groups that they still belong to was reached before those are split, if it was in epochs that the map
+    /// shows.
+    fn note_shown(&mut self) {
+        for index in 0..self.pieces.len() {
+            let piece = &self.pieces[index];
+            let belongs = piece.since.is_some() && self.group_of(piece) == Some(piece.key.pg);
+            if let Some(route) = self.routes.get(piece.key.pg).filter(|_| belongs) {
+                let piece = &mut self.pieces[index];
+                piece.since = piece.since.map(|reached| reached.shown_by(route.shown));
+            }
         }
     }
 
@@ -584,6 +599,7 @@ impl Client {
             since: None,
             is_first: false,
             generation: Generation(0),
+            epoch: Epoch(0),
             asks: false,
             has_asked: false,
             is_lined_up: false,
@@ -632,7 +648,7 @@ impl Client {
         if let Some(pg) = group.filter(|pg| *pg != piece.key.pg) {
             piece.key.pg = pg;
             // The other half goes by what the group had reached before it was split.
-            piece.since = piece.since.map(Reached::before_split);
+            piece.since = piece.since.map(Reached::of_child);
         }
         let Some(route) = self.routes.get(piece.key.pg) else {
             return self.retry_later(now, index, Trouble::Unmapped);
@@ -688,7 +704,7 @@ impl Client {
         let operation = self.operations[piece.operation as usize].as_ref().expect("a piece has an operation");
         let route = self.routes.get(piece.key.pg).expect("dispatch found a route");
         let volume = &self.volumes[operation.volume.0 as usize];
-        piece.generation = volume.generation;
+        (piece.generation, piece.epoch) = (volume.generation, route.epoch);
         let request = Request {
             request: u64::from(piece.serial) << 32 | u64::from(index),
             key: piece.key,
@@ -742,7 +758,8 @@ impl Client {
         let osd = self.links.get(&link).copied().unwrap_or_default();
         let (ObjectKey { pg, object, .. }, details) = (piece.key, reply.head.details);
         let status = reply.head.status;
-        self.routes.has_reached(pg, reply.head.reached);
+        // An OSD answers in the epoch that it was asked in.
+        self.routes.has_reached(pg, piece.epoch, reply.head.reached);
         if self.was_question(index, status) {
             self.end_attempt(index);
             return self.dispatch(now, index, io);

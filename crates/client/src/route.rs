@@ -7,17 +7,23 @@ use base::{Epoch, OsdId, PgId, PoolId, Sequence, VolumeId};
 /// What a group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reached {
-    /// By its newest answer.
+    /// By its newest answer, which it gave in that epoch.
     pub(crate) newest: Sequence,
-    /// By its newest answer of an epoch that the map shows, or of one before. What is split off from the group behind that map
-    /// has come so far too. What it reached in a later epoch may be from after a split, and says nothing of the other half.
-    pub(crate) shown: Sequence,
+    pub(crate) epoch: Epoch,
+    /// By its newest answer in an epoch that a map shows in which the group is whole, or in one before: what is split off from it
+    /// later has come so far too. What it reached in a later epoch may be from after a split, and says nothing of the other half.
+    pub(crate) whole: Sequence,
 }
 
 impl Reached {
+    /// The same when a map shows the group in that epoch, and it is whole in it.
+    pub(crate) fn shown_by(self, epoch: Epoch) -> Reached {
+        Reached { whole: if self.epoch <= epoch { self.newest } else { self.whole }, ..self }
+    }
+
     /// The same of what was split off from the group.
-    pub(crate) fn before_split(self) -> Reached {
-        Reached { newest: self.shown, ..self }
+    pub(crate) fn of_child(self) -> Reached {
+        Reached { newest: self.whole, ..self }
     }
 }
 
@@ -27,16 +33,8 @@ pub(crate) struct Route {
     pub(crate) primary: OsdId,
     pub(crate) epoch: Epoch,
     /// The epoch that the map showed: what an OSD told of another one is forgotten when the map shows something else.
-    shown: Epoch,
+    pub(crate) shown: Epoch,
     pub(crate) reached: Reached,
-}
-
-impl Route {
-    /// What is known to have been reached, when the map shows that epoch.
-    fn reached_by(&self, epoch: Epoch) -> Reached {
-        let Reached { newest, shown } = self.reached;
-        Reached { newest, shown: if self.epoch <= epoch { newest } else { shown } }
-    }
 }
 
 /// The routes of a pool's groups, by their numbers.
@@ -67,7 +65,7 @@ impl Routes {
             let is_shown = |known: Route| known.shown == config.epoch && known.primary == config.primary;
             if !route.is_some_and(is_shown) {
                 let (primary, epoch) = (config.primary, config.epoch);
-                let reached = route.map_or(Reached::default(), |known| known.reached_by(epoch));
+                let reached = route.map_or(Reached::default(), |known| known.reached.shown_by(epoch));
                 *route = Some(Route { primary, epoch, shown: epoch, reached });
             }
         }
@@ -98,16 +96,14 @@ impl Routes {
         }
     }
 
-    /// A group says what it has reached, or that it says nothing of it. The newest answer counts: one that says less than
+    /// A group says in an epoch what it has reached, or that it says nothing of it. The newest answer counts: one that says less than
     /// another before it is true as well, and ends what was a lie.
-    pub(crate) fn has_reached(&mut self, pg: PgId, reached: Sequence) {
+    pub(crate) fn has_reached(&mut self, pg: PgId, epoch: Epoch, reached: Sequence) {
         if let Some(Some(route)) = self.slot(pg)
             && reached > Sequence(0)
         {
-            route.reached.newest = reached;
-            if route.epoch == route.shown {
-                route.reached.shown = reached;
-            }
+            let whole = route.reached.whole.min(reached);
+            route.reached = Reached { newest: reached, epoch, whole }.shown_by(route.shown);
         }
     }
 
@@ -146,7 +142,7 @@ mod tests {
         routes.update(&map(3, 1));
         let is_news = [3, 4, 5, 5].map(|epoch| routes.told_epoch(pg, Epoch(epoch)));
         assert_eq!(is_news, [false, true, true, false]);
-        [7, 40, 0].into_iter().for_each(|reached| routes.has_reached(pg, Sequence(reached)));
+        [7, 40, 0].into_iter().for_each(|reached| routes.has_reached(pg, Epoch(5), Sequence(reached)));
         routes.update(&map(3, 1));
         assert_eq!(seen(&routes), (1, 5, 40), "that map says nothing new");
         routes.update(&map(5, 2));
@@ -160,19 +156,34 @@ mod tests {
 
     #[test]
     fn what_a_group_reached_in_an_epoch_that_no_map_shows_says_nothing_of_what_is_split_off_from_it() {
-        let reached = |routes: &Routes| {
-            let Reached { newest, shown } = routes.get(PG).expect("the map has shown the group").reached;
-            (newest.0, shown.0)
-        };
-        for (epoch, shown) in [(3, 7), (4, 7), (5, 40), (6, 40)] {
+        // The epochs of maps that come one after the other, and what counts for the other half then.
+        let cases: [(&[u32], u64); 6] =
+            [(&[], 7), (&[3], 7), (&[4], 7), (&[4, 4, 5], 7), (&[4, 6], 40), (&[7], 40)];
+        for (shown, whole) in cases {
             let mut routes = Routes::default();
             routes.update(&map(3, 1));
-            routes.has_reached(PG, Sequence(7));
-            assert!(routes.told_epoch(PG, Epoch(5)));
-            routes.has_reached(PG, Sequence(40));
-            routes.update(&map(epoch, 1));
-            assert_eq!(reached(&routes), (40, shown), "{epoch}");
+            routes.has_reached(PG, Epoch(3), Sequence(7));
+            assert!(routes.told_epoch(PG, Epoch(6)));
+            routes.has_reached(PG, Epoch(6), Sequence(40));
+            shown.iter().for_each(|epoch| routes.update(&map(*epoch, 1)));
+            let reached = routes.get(PG).expect("the map has shown the group").reached;
+            assert_eq!((reached.newest.0, reached.of_child().newest.0), (40, whole), "{shown:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_an_epoch_that_no_map_shows_is_one_whenever_it_comes() {
+        let mut routes = Routes::default();
+        routes.update(&map(3, 1));
+        let mut whole = |epoch, reached| {
+            routes.has_reached(PG, Epoch(epoch), Sequence(reached));
+            routes.get(PG).expect("the map has shown the group").reached.whole.0
+        };
+        // Late ones too, and what was too much ends with the next answer.
+        assert_eq!(
+            [(2, 5), (3, 7), (5, 40), (3, 9), (3, 1000), (5, 41)].map(|(e, r)| whole(e, r)),
+            [5, 7, 7, 9, 1000, 41]
+        );
     }
 
     #[test]
@@ -181,7 +192,7 @@ mod tests {
             let mut routes = Routes::default();
             routes.update(&map(5, 1));
             assert!(routes.told_epoch(PG, Epoch(u32::MAX)));
-            routes.has_reached(PG, Sequence(u64::MAX));
+            routes.has_reached(PG, Epoch(5), Sequence(u64::MAX));
             routes
         };
         for (map, route) in
@@ -191,7 +202,7 @@ mod tests {
             routes.update(&map);
             // A registry that was set back shows older epochs.
             assert_eq!(seen(&routes), (route.0, route.1, u64::MAX));
-            routes.has_reached(PG, Sequence(9));
+            routes.has_reached(PG, Epoch(route.1), Sequence(9));
             assert_eq!(seen(&routes), (route.0, route.1, 9));
         }
         // No other epoch has begun since.

@@ -19,7 +19,7 @@ use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Pu
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
-use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, Sequence};
+use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey};
 use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
@@ -138,18 +138,20 @@ enum Before {
 ///
 /// What an earlier attempt did is in the group's order behind what its client knew that this had reached. So a log that
 /// lacks nothing from there on tells by its silence too, and so does a block that was not changed since. Who says that the group
-/// had reached more than it has was lied to by whoever led it, or lies: nothing is known of since when then.
+/// had reached more than it has was lied to by whoever led it, or lies. Since when is not known then, now or when the group has
+/// come so far: silence tells nothing, however long the log is.
 fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, Before)>> {
     let operation = cx.operations.get(id)?;
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
     let since = operation.attempt.since.filter(|_| !cx.breaks(Sabotage::ForgetOrigin))?;
-    let since = if since <= cx.groups[operation.group].reached() { since } else { Sequence(0) };
+    let is_ahead = since > cx.groups[operation.group].reached();
     let (store, key) = (&cx.disk.store, &range.key);
     let was_done = was_done(store.pg_log(key.pg), &range, name);
     // What has no name is in no log.
-    let is_log_enough = name != 0 && store.pg_log_begins(key.pg).0 <= since.0.saturating_add(1);
+    let begins = store.pg_log_begins(key.pg).0;
+    let is_log_enough = name != 0 && !is_ahead && begins <= since.0.saturating_add(1);
     let mut is_as_it_was = [false; OBJECT_BLOCKS];
-    if !is_log_enough {
+    if !is_log_enough && !is_ahead {
         store.for_each_block(key, |block, _, changed| is_as_it_was[usize::from(block)] = changed <= since);
     }
     let before = |block: u16| match was_done[usize::from(block - range.first_block)] {
@@ -239,7 +241,7 @@ mod tests {
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::log_entry::{REPAIR, UNDONE};
     use base::map::ClusterMap;
-    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, VolumeId, crc32c};
+    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
     use wire::Message;
@@ -436,13 +438,16 @@ mod tests {
         let mut alone = Alone::new();
         assert_eq!(write(&mut alone, 5, None, 1), Status::Ok, "and the answer is lost");
         assert_eq!(write(&mut alone, 6, None, 2), Status::Ok);
+        let far = Some(Sequence(u64::MAX));
+        // However long the log is: it will not always be, and then the group may have come as far as that says.
+        assert_eq!(write(&mut alone, 8, far, 1), Status::OutcomeUnknown);
         alone.age_log();
-        let (last, far) = (reached(&alone), Some(Sequence(u64::MAX)));
+        let last = reached(&alone);
         for since in [far, Some(last.next())] {
             assert_eq!(write(&mut alone, 5, since, 1), Status::OutcomeUnknown);
         }
         assert!(holds(&alone, 2), "what was acknowledged is there");
-        assert_eq!(alone.passed("sent again: names more than its group has reached"), 2);
+        assert_eq!(alone.passed("sent again: names more than its group has reached"), 3);
         // The log tells what it has to whoever asks.
         assert_eq!(write(&mut alone, 7, None, 3), Status::Ok);
         assert_eq!(write(&mut alone, 7, far, 4), Status::Ok, "it was done");

@@ -122,23 +122,29 @@ fn an_attempt_that_was_not_begun_is_none() {
 #[test]
 fn what_is_repeated_to_the_half_that_was_split_off_says_what_the_group_had_reached_before() {
     let mut scene = Scene::new(Holding::Shared);
-    let halves = map_with_halves_of(&[0, 1, 2, 3]);
-    let of = |object| [&map(), &halves].map(|map| map.pg_of(PoolId(1), VolumeId(5), object).unwrap());
+    let [mut whole, mut halves] = [map(), map_with_halves_of(&[0, 1, 2, 3])];
+    let of = |object| [&whole, &halves].map(|map| map.pg_of(PoolId(1), VolumeId(5), object).unwrap());
     let [group, _] = of(0);
     let half = |half| (0..16).find(|object| of(*object) == [group, half]).unwrap();
     let [stays, goes] = [group, group.child(4)].map(|pg| u64::from(half(pg)) * OBJECT_BYTES);
     scene.read(1, stays, 1);
     let (_, read) = scene.sent_one();
-    let details = RefusalDetails { epoch: Epoch(4), ..RefusalDetails::default() };
+    let details = RefusalDetails { epoch: Epoch(5), ..RefusalDetails::default() };
     scene.hear(&wire::Outcome::refused(read.request, Status::StaleEpoch, details));
     let (_, read) = scene.sent_one();
-    assert_eq!(read.epoch, Epoch(4));
+    assert_eq!(read.epoch, Epoch(5));
+    // Of several maps on their way one comes, from before the split.
+    for (map, revision, epoch) in [(&mut whole, 2, 4), (&mut halves, 3, 5)] {
+        map.revision = revision;
+        map.pgs.values_mut().for_each(|config| config.epoch = Epoch(epoch));
+    }
+    scene.client.handle_map(scene.now, Arc::new(whole), &mut scene.io);
     scene.hear(&wire::Outcome::zeros(read.request, Sequence(90)));
     assert_eq!(scene.ended(), Some((1, Outcome::Done)));
-    scene.write(2, stays, 4096);
-    scene.sent_one();
-    scene.write(3, goes, 4096);
-    scene.sent_one();
+    for (token, offset) in [(2, stays), (3, goes)] {
+        scene.write(token, offset, 4096);
+        scene.sent_one();
+    }
     scene.client.handle_map(scene.now, Arc::new(halves), &mut scene.io);
     let (_, gone) = scene.sent_one();
     assert_eq!((gone.key.pg, gone.since), (group.child(4), Some(REACHED)));
@@ -146,6 +152,34 @@ fn what_is_repeated_to_the_half_that_was_split_off_says_what_the_group_had_reach
     scene.reconnect();
     let (_, stayed) = scene.sent_one();
     assert_eq!((stayed.key.pg, stayed.since), (group, Some(Sequence(90))));
+}
+
+/// A change that was sent when no map showed the epoch of what it says, and is moved when one has meanwhile.
+#[test]
+fn what_a_map_shows_before_a_group_is_split_counts_for_the_half_that_was_split_off() {
+    let mut scene = Scene::new(Holding::Shared);
+    scene.read(1, 0, 1);
+    let (_, read) = scene.sent_one();
+    let details = RefusalDetails { epoch: Epoch(4), ..RefusalDetails::default() };
+    scene.hear(&wire::Outcome::refused(read.request, Status::StaleEpoch, details));
+    let (_, read) = scene.sent_one();
+    scene.hear(&wire::Outcome::zeros(read.request, Sequence(90)));
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+    let [mut whole, mut halves] = [map(), map_with_halves_of(&[0, 1, 2, 3])];
+    let moves = |object: &u32| {
+        let [before, after] = [&whole, &halves].map(|map| map.pg_of(PoolId(1), VolumeId(5), *object));
+        before == whole.pg_of(PoolId(1), VolumeId(5), 0) && before != after
+    };
+    let object = (0..16).find(moves).unwrap();
+    scene.write(2, u64::from(object) * OBJECT_BYTES, 4096);
+    scene.sent_one();
+    for (map, revision, epoch) in [(&mut whole, 2, 4), (&mut halves, 3, 5)] {
+        map.revision = revision;
+        map.pgs.values_mut().for_each(|config| config.epoch = Epoch(epoch));
+    }
+    scene.client.handle_map(scene.now, Arc::new(whole), &mut scene.io);
+    scene.client.handle_map(scene.now, Arc::new(halves), &mut scene.io);
+    assert_eq!(scene.sent_one().1.since, Some(Sequence(90)));
 }
 
 /// The answer to a question how far a group is.
