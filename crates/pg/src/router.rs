@@ -340,12 +340,13 @@ impl Router {
                 match action {
                     Action::Write { token, offset, buffer, length } => {
                         let token = TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token);
-                        cx.disk.asks();
+                        cx.disk.asks(token);
                         cx.io.write(token, offset, buffer, length);
                     }
                     Action::Flush { token } => {
-                        cx.disk.asks();
-                        cx.io.flush(TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token));
+                        let token = TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token);
+                        cx.disk.asks(token);
+                        cx.io.flush(token);
                     }
                     Action::Read { token, offset, length } => {
                         cx.disk.read_for_store(token, offset, length, cx.io);
@@ -504,7 +505,8 @@ impl Router {
         let is_silent = cx.disk.is_silent(cx.now);
         if std::mem::replace(&mut self.is_silent, is_silent) != is_silent {
             cx.note(match is_silent {
-                true => "the drive does nothing of what it was asked; others go on without it until it does"
+                true => "the drive does nothing of what it was asked, or of one kind of it; others go on without it \
+                         until it does"
                     .to_owned(),
                 false => "the drive does again what it is asked".to_owned(),
             });
@@ -671,6 +673,7 @@ fn was_lost(cx: &mut Context<'_, impl Io>, token: u64, reason: &str) {
                 // Another member may do it.
                 let has_others = cx.groups[group].config.in_sync.len() > 1;
                 cx.refuse(purpose, if has_others { Status::NotActive } else { Status::DeviceFailed });
+                cx.lines.ended(id);
                 cx.forget(id);
             }
             epoch::end(cx, group, &format!("the drive of {} failed: {reason}", cx.me.id));

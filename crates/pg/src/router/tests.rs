@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::io::reads_data;
+use crate::io::{TOKEN_STORE_READ, reads_data};
 use crate::links::OsdLink;
 use crate::links::access::ClientLink;
 use crate::links::inquiries::UNREAD_BYTES_MAX;
@@ -348,6 +348,40 @@ fn all_that_waited_for_a_change_begins_with_its_end() {
     let ack = crate::testing::ack(pair.received);
     pair.hears(&ack);
     assert_eq!(under_way(&pair), 2);
+}
+
+#[test]
+fn a_drive_that_only_reads_does_nothing_and_so_does_one_that_only_writes_for_longer() {
+    let kinds = [TOKEN_STORE_READ, TOKEN_STORE_WRITE, TOKEN_STORE_FLUSH].map(|kind| kind << TOKEN_SHIFT);
+    let [read, write, flush] = kinds;
+    let cases = [
+        (write, Some(read), 10),
+        (flush, Some(read), 10),
+        (write, None, 10),
+        (read, None, 10),
+        (read, Some(write), 40),
+        (read, Some(flush), 40),
+    ];
+    for (stuck, works, limit) in cases {
+        let mut alone = Alone::new();
+        // Long after it was started.
+        alone.now = alone.now + Duration::from_secs(1000);
+        alone.with(|_, cx| {
+            cx.disk.look(cx.now);
+            cx.disk.asks(stuck);
+            for second in 0..45 {
+                let now = cx.now + Duration::from_secs(second);
+                if let Some(works) = works {
+                    cx.disk.asks(works);
+                    cx.disk.has_answered(works);
+                }
+                cx.disk.look(now);
+                assert_eq!(cx.disk.is_silent(now), second >= limit, "{stuck:x} {second}");
+            }
+            cx.disk.has_answered(stuck);
+            assert!(!cx.disk.is_silent(cx.now + Duration::from_secs(45)));
+        });
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::life::Life;
 use super::node::StoreWork;
 use super::plan::FaultKind;
-use super::world::{Event, MILLISECOND, Process, SECOND};
+use super::world::{Event, MILLISECOND, Process, SECOND, Stuck};
 use base::map::Admission;
 use base::{Epoch, OsdId, PgId};
 
@@ -307,8 +307,14 @@ impl Life {
             FaultKind::StuckDrive => {
                 let node = self.some_node();
                 let outage = self.world.random.between(SECOND, 30 * SECOND);
-                self.world.event(Some(Process(node)), "a drive does nothing");
-                self.world.drive_stuck_until[node] = self.world.now + outage;
+                let until = self.world.now + outage;
+                let (what, stuck) = match self.world.random.below(3) {
+                    0 => ("a drive does nothing", Stuck { reads_until: until, changes_until: until }),
+                    1 => ("a drive reads nothing", Stuck { reads_until: until, changes_until: 0 }),
+                    _ => ("a drive writes nothing", Stuck { reads_until: 0, changes_until: until }),
+                };
+                self.world.event(Some(Process(node)), what);
+                self.world.stuck[node] = stuck;
             }
             FaultKind::Rot if !self.registry.is_settled() => {}
             FaultKind::Rot if self.world.random.percent(30) => self.rot_the_end_of_some_log(),
@@ -640,7 +646,7 @@ impl Life {
         self.world.is_hurried = false;
         self.world.network_slowness = 1;
         self.world.drive_slowness.fill(1);
-        self.world.drive_stuck_until.fill(0);
+        self.world.stuck.fill(Stuck::default());
         self.registry.come_back(0, &mut self.world);
         self.registry.admit_all(&mut self.world);
         let processes = self.world.mailboxes.len();

@@ -70,6 +70,11 @@ struct Submitted {
 }
 
 impl Submitted {
+    /// Whether it is no write, and no flush.
+    fn is_read(&self) -> bool {
+        self.buffer.is_none() && self.length > 0
+    }
+
     /// The header of the batch that is written, if it is one.
     fn batch(&self) -> Option<BatchHeader> {
         let buffer = self.buffer.as_ref().filter(|_| self.offset >= LOG_OFFSET_BYTES)?;
@@ -793,15 +798,24 @@ impl Node {
         let failed = if must_fail { self.bay.drive.fail_any_change() } else { None };
         let has_failed = failed.is_some();
         let waiting = self.batches_that_wait();
-        let completed = failed.or_else(|| match waiting.is_empty() {
+        let (stuck, submitted) = (world.stuck[self.process.0], &self.bay.submitted);
+        let until = |slot: u32| {
+            let of = submitted[slot as usize].as_ref();
+            of.map_or(0, |submitted| stuck.until(submitted.is_read()))
+        };
+        let is_held_back = |slot: u32| waiting.contains(&slot) || until(slot) > world.now;
+        let is_stuck_for = stuck.until(true).max(stuck.until(false)).saturating_sub(world.now);
+        let completed = failed.or_else(|| match waiting.is_empty() && is_stuck_for == 0 {
             true => self.bay.drive.complete_any(),
-            false => self.bay.drive.complete_any_but(|slot| waiting.contains(&slot)),
+            false => self.bay.drive.complete_any_but(is_held_back),
         });
         let Some(completion) = completed else {
-            if !waiting.is_empty() {
-                // Whatever this was to complete is completed later.
+            // Whatever this was to complete is completed later.
+            let waits_alone = !waiting.is_empty() && stuck.until(false) <= world.now;
+            let later = if waits_alone { WAIT_OF_CHECKPOINTS } else { is_stuck_for };
+            if later > 0 {
                 let (process, life) = (self.process, world.mailboxes[self.process.0].life);
-                world.after(WAIT_OF_CHECKPOINTS, Event::DriveDone { process, life });
+                world.after(later, Event::DriveDone { process, life });
             }
             return;
         };

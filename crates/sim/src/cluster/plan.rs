@@ -71,7 +71,7 @@ pub enum FaultKind {
     DriveReplaced,
     /// A node dies, and when it starts a block of its drive cannot be read.
     BadBlock,
-    /// A drive does nothing of what it is asked for a while, and then all of it.
+    /// A drive does nothing of what it is asked for a while, or of what it is to read or to write, and then all of it.
     StuckDrive,
 }
 
@@ -403,6 +403,7 @@ impl Plan {
         if !is_sound {
             *plan.weight_of(FaultKind::BadBlock) = goes_bad;
         }
+        *plan.weight_of(FaultKind::StuckDrive) = random.choose(&[0, 0, 1, 2]);
         plan
     }
 
@@ -568,5 +569,22 @@ impl Plan {
             left -= weight;
         }
         unreachable!("what is left is below the sum of the weights")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kind_of_fault_is_drawn() {
+        let plans = (0..100).map(|seed| Plan::draw(&mut Random::new(seed)));
+        let drawn: BTreeSet<_> = plans
+            .flat_map(|plan| FAULT_KINDS.into_iter().filter(move |kind| plan.has(*kind)))
+            .map(|kind| format!("{kind:?}"))
+            .collect();
+        let all: BTreeSet<_> = FAULT_KINDS.iter().map(|kind| format!("{kind:?}")).collect();
+        assert_eq!(drawn, all);
     }
 }

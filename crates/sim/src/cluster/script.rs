@@ -65,7 +65,8 @@ pub enum Scenario {
     PrimaryCutOff,
     /// The registry is away from all while a member catches up.
     CaughtUpWithoutRegistry,
-    /// The drive of a member, perhaps of a primary, does nothing for long of what it is asked, and says nothing of it.
+    /// The drive of a member, perhaps of a primary, does nothing for long of what it is asked, or writes nothing, and says
+    /// nothing of it.
     DriveDoesNothing,
     /// A client with the key of another pool means harm while others work.
     HostileClient,

@@ -158,12 +158,26 @@ pub(super) struct World {
     pub(super) network_slowness: u64,
     /// The same of each drive.
     pub(super) drive_slowness: Vec<u64>,
-    /// Until then a node's drive does nothing of what it is asked.
-    pub(super) drive_stuck_until: Vec<u64>,
+    /// What each node's drive does nothing of.
+    pub(super) stuck: Vec<Stuck>,
     /// What those prove who have to: OSDs take everybody else to be who it says it is.
     pub(super) credentials: BTreeMap<Process, Credential>,
     agenda: Agenda,
     serial: u64,
+}
+
+/// Until when a drive does nothing of what it is asked, and gives no error either.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stuck {
+    pub(super) reads_until: u64,
+    /// Writes and flushes.
+    pub(super) changes_until: u64,
+}
+
+impl Stuck {
+    pub(super) fn until(&self, is_read: bool) -> u64 {
+        if is_read { self.reads_until } else { self.changes_until }
+    }
 }
 
 /// What will happen, by its time, and of one moment in the order of its making.
@@ -213,7 +227,7 @@ impl World {
             spoiled: BTreeSet::new(),
             network_slowness: 1,
             drive_slowness: vec![1; plan.nodes],
-            drive_stuck_until: vec![0; plan.nodes],
+            stuck: vec![Stuck::default(); plan.nodes],
             credentials: BTreeMap::new(),
             agenda: Agenda::default(),
             serial: 0,
@@ -326,8 +340,7 @@ impl World {
         } else {
             self.random.between(10 * MICROSECOND, self.plan.drive_delay_max)
         };
-        let stuck = self.drive_stuck_until[process.0].saturating_sub(self.now);
-        stuck + delay * self.drive_slowness[process.0]
+        delay * self.drive_slowness[process.0]
     }
 
     /// How long the registry takes to hear or to answer.

@@ -4,7 +4,7 @@ use super::FOR_EVER;
 use crate::cluster::client::all_of;
 use crate::cluster::history::Kind;
 use crate::cluster::life::Life;
-use crate::cluster::world::{Event, Process, SECOND};
+use crate::cluster::world::{Event, Process, SECOND, Stuck};
 use base::OsdId;
 
 /// How long a primary does not reach the registry.
@@ -47,14 +47,17 @@ impl Life {
         Ok(())
     }
 
-    /// A drive does nothing, and no error comes of it either. Clients go on with the other members, whoever led; and when it does
-    /// again what it is asked, its OSD catches up.
+    /// A drive does nothing, or reads on and writes nothing, and no error comes of it either. Clients go on with the other members,
+    /// whoever led; and when it does again what it is asked, its OSD catches up.
     pub(super) fn drive_does_nothing(&mut self) -> Result<(), String> {
         let leads = self.world.random.percent(50);
         let node = if leads { self.some_primary() } else { self.some_node() };
         let stuck_until = self.world.now + STUCK;
-        self.world.event(Some(Process(node)), "a drive does nothing");
-        self.world.drive_stuck_until[node] = stuck_until;
+        let reads = self.world.random.percent(50);
+        let what = if reads { "a drive writes nothing" } else { "a drive does nothing" };
+        self.world.event(Some(Process(node)), what);
+        let reads_until = if reads { 0 } else { stuck_until };
+        self.world.stuck[node] = Stuck { reads_until, changes_until: stuck_until };
         self.is_written_before(self.world.now + DONE_WITHOUT_WITHIN)?;
         self.is_written_before(self.world.now + DONE_WITHOUT_WITHIN)?;
         let osd = OsdId(node as u32);
