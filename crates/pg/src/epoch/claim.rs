@@ -21,8 +21,9 @@ const NEW_PRIMARY_PATIENCE: Duration = Duration::from_secs(2);
 const PROMOTION_MAX: Duration = Duration::from_secs(1);
 /// Replicas take over one after the other: this much later each.
 const TAKEOVER_STAGGER: Duration = Duration::from_millis(200);
-/// A primary that gets a group back so soon after it handed it over keeps it for some time: the heir could not lead it.
-const HAND_OVER_FAILED: Duration = Duration::from_secs(10);
+/// A primary that gets a group back so soon after it handed it over keeps it for some time: the heir could not lead it, or its
+/// drive does nothing for so long that it gives its groups up, over and over.
+const HAND_OVER_FAILED: Duration = Duration::from_secs(30);
 /// How long.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(20);
 /// For so many groups at a time the registry may be asked for an epoch by choice: should it go away just then, no more of them
@@ -154,12 +155,13 @@ fn promotion_is_settled(cx: &mut Context<'_, impl Io>, index: u32) -> bool {
     }
     let is_late = oldest == 0 || cx.now.since(promotion.since) >= PROMOTION_MAX;
     if is_late {
+        let osd = promotion.osd;
         cx.groups[index].standing.promotion_failed();
         // The group waited for it in vain, and is not to do so again and again. (Who is gone is not slow.)
         if oldest > 0
             && let Some(learning) = cx.groups[index].learning_mut()
         {
-            learning.after = cx.now + LEARN_PAUSE_LONG;
+            learning.put_off(osd, cx.now + LEARN_PAUSE_LONG);
         }
         cx.pass(Milestone::PromotionLate);
     }

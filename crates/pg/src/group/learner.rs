@@ -1,7 +1,7 @@
 //! Members that a primary brings up to date, and how far each is.
 
 use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The pause before a learner that is full, that was late or whose primary is damaged is tried again.
@@ -121,8 +121,8 @@ pub(crate) struct Learning {
     pub(crate) asked: BTreeSet<OsdId>,
     /// Learners that had no room for what they lack. Until what they have too much is gone, nothing else is pushed.
     pub(crate) cramped: BTreeSet<OsdId>,
-    /// Not before then is a learner tried again.
-    pub(crate) after: Instant,
+    /// Not before then is one tried again that was in vain.
+    after: BTreeMap<OsdId, Instant>,
 }
 
 impl Learning {
@@ -136,6 +136,16 @@ impl Learning {
 
     pub(crate) fn forget(&mut self, osd: OsdId) {
         self.learners.retain(|learner| learner.osd != osd);
+    }
+
+    /// One is not tried again before then. The others are: one that is slow must not keep all from becoming whole.
+    pub(crate) fn put_off(&mut self, osd: OsdId, until: Instant) {
+        self.after.insert(osd, until);
+    }
+
+    /// Whether one may be tried now, for all that is known of how it went before.
+    pub(crate) fn may_try(&self, osd: OsdId, now: Instant) -> bool {
+        self.after.get(&osd).is_none_or(|after| now >= *after)
     }
 }
 

@@ -26,10 +26,10 @@ use crate::context::{Context, Task};
 use crate::disk::Disk;
 use crate::epoch::differences::{agreement, differences, runs_alike};
 use crate::epoch::{self, claim, query};
-use crate::group::Groups;
 use crate::group::learner::{Comparison, Joined, LEARN_PAUSE_LONG, Learner, Promotion, Work};
 use crate::group::position::MemberPosition;
 use crate::group::role::Change;
+use crate::group::{Group, Groups};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::links::{Awaited, ToLearner};
@@ -280,18 +280,21 @@ impl Backfill {
         }
     }
 
+    /// The learners that are given something for the sake of having one copy more: those that clients wait for are not spared.
+    fn spared<'a>(&self, cx: &'a Context<'_, impl Io>) -> impl Iterator<Item = &'a Learner> {
+        let groups = self.learning.iter().map(|index| &cx.groups[*index]);
+        groups.filter(|group| group.is_writable()).flat_map(Group::learners)
+    }
+
     /// Whether one more push may be started for the sake of having one copy more.
     fn may_push(&self, cx: &Context<'_, impl Io>) -> bool {
-        let learners = self.learning.iter().flat_map(|index| cx.groups[*index].learners());
-        cx.pace.may_push(cx.now, learners.map(Learner::pushed).sum())
+        cx.pace.may_push(cx.now, self.spared(cx).map(Learner::pushed).sum())
     }
 
     /// How many blocks may be on their way to one learner: of several, one that is slow leaves the others their part.
     fn pushed_max(&self, cx: &Context<'_, impl Io>) -> u32 {
-        let learners = self.learning.iter().flat_map(|index| cx.groups[*index].learners());
-        cx.pace
-            .pushed_max(cx.now, learners.filter(|learner| learner.lacks_something()).count())
-            .min(PUSHED_MAX)
+        let learners = self.spared(cx).filter(|learner| learner.lacks_something()).count();
+        cx.pace.pushed_max(cx.now, learners).min(PUSHED_MAX)
     }
 
     /// The pause behind a push is over.
@@ -304,7 +307,8 @@ impl Backfill {
     fn recover_next(&mut self, cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId) {
         loop {
             // Where too few are in sync for writes, clients wait for nothing but this.
-            let (may_push, push_blocks, pushed_max) = match cx.groups[index].is_writable() {
+            let is_spared = cx.groups[index].is_writable();
+            let (may_push, push_blocks, pushed_max) = match is_spared {
                 true => (self.may_push(cx), cx.pace.push_blocks(cx.now), self.pushed_max(cx)),
                 false => (true, PUSH_BLOCKS, PUSHED_MAX),
             };
@@ -329,7 +333,9 @@ impl Backfill {
                     let cost = cost_of(block_count);
                     joined.pushed += u32::from(cost);
                     joined.put_back(range.behind(block_count));
-                    cx.pace.push_begins(cx.now, block_count, cx.volumes.map.recovery_share);
+                    if is_spared {
+                        cx.pace.push_begins(cx.now, block_count, cx.volumes.map.recovery_share);
+                    }
                     let purpose = Purpose::Backfill { learner: osd, session, cost };
                     push(cx, index, purpose, BlockRange { block_count, ..range });
                 }
@@ -543,10 +549,13 @@ fn waiting(cx: &Context<'_, impl Io>) -> Vec<(usize, u32, OsdId)> {
     let mut waiting = Vec::new();
     for (index, group) in (0..).zip(cx.groups.iter()) {
         let Some(primary) = group.standing.primary() else { continue };
-        if !group.is_active() || cx.now < primary.learning.after {
+        if !group.is_active() {
             continue;
         }
-        let waits = |osd: &OsdId| !group.learners().iter().any(|learner| learner.osd == *osd);
+        let waits = |osd: &OsdId| {
+            let may_try = primary.learning.may_try(*osd, cx.now);
+            may_try && !group.learners().iter().any(|learner| learner.osd == *osd)
+        };
         let waiting_here = group.wanted_learners().filter(waits).filter(|osd| cx.can_follow(*osd));
         waiting.extend(waiting_here.map(|osd| (group.config.in_sync.len(), index, osd)));
     }
@@ -558,7 +567,7 @@ fn give_up(cx: &mut Context<'_, impl Io>, index: u32, osd: OsdId, pause: Duratio
     cx.pass(Milestone::LearnerGivenUp);
     if let Some(learning) = cx.groups[index].learning_mut() {
         learning.forget(osd);
-        learning.after = cx.now + pause;
+        learning.put_off(osd, cx.now + pause);
     }
 }
 

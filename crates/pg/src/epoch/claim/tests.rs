@@ -479,12 +479,12 @@ fn an_epoch_waits_for_what_a_learner_was_sent_and_not_for_long() {
             alone.now = since + PROMOTION_MAX;
             assert!(settled(&mut alone));
             assert_eq!(is_promoted(&alone), is_settled, "{acknowledged}");
-            let after = alone.osd.shared.groups[0].learning_mut().unwrap().after;
-            let is_tried_later = after == alone.now + LEARN_PAUSE_LONG;
-            assert_eq!(
-                is_tried_later, !is_settled,
-                "{acknowledged}: the group does not wait for it again at once"
-            );
+            let learning = alone.osd.shared.groups[0].learning_mut().unwrap();
+            let again = alone.now + LEARN_PAUSE_LONG;
+            let may_try = |osd| [again - MOMENT, again].map(|at| learning.may_try(osd, at));
+            let expected = [is_settled, true];
+            assert_eq!(may_try(learner), expected, "{acknowledged}: it is not waited for again at once");
+            assert_eq!(may_try(OsdId(9)), [true; 2], "and the others are");
         }
     }
 }

@@ -657,6 +657,24 @@ fn beside_clients_pushes_are_small_and_spaced_out_unless_these_wait_for_nothing_
 }
 
 #[test]
+fn what_clients_wait_for_keeps_nobody_else_from_its_pushes() {
+    let mut alone = Alone::with_groups(2);
+    let link = lacks_one(&mut alone);
+    alone.with(|router, cx| router.backfill.advance(cx));
+    alone.io.to.clear();
+    alone.osd.shared.groups[0].wanted.min_size = 2;
+    let [waited_for, other] =
+        [0, 1].map(|index| ObjectKey { pg: PgId { index, ..PG }, volume: VOLUME, object: index });
+    is_to_get(&mut alone, 0, [Work::Range(BlockRange::whole(waited_for))]);
+    is_to_get(&mut alone, 1, [Work::Range(BlockRange { block_count: 16, ..BlockRange::whole(other) })]);
+    alone.with(|_, cx| cx.pace.client_came(cx.now));
+    goes_on(&mut alone);
+    assert_eq!(is_told(&mut alone, link).len(), 4, "as much as may be on its way to one");
+    alone.with(|router, cx| router.backfill.recover_others(cx, 0));
+    assert_eq!(is_told(&mut alone, link), ["zero 1: 0..16"]);
+}
+
+#[test]
 fn what_costs_no_push_is_asked_and_told_beside_clients_too() {
     let (mut alone, link) = taught(&[]);
     says(&mut alone, link, PG, Sequence(1), &[]);
