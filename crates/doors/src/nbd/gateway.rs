@@ -385,7 +385,7 @@ impl Gateway {
         let Some(mut inbox) = self.volumes.reactor().take_inbox(door.id) else { return };
         if door.nbd.is_negotiating() {
             // It may be about to choose an export.
-            self.part_from_gone();
+            self.part_from_gone(true);
         }
         let may_receive = self.take_in(door, &mut inbox);
         self.doors_stalled -= usize::from(std::mem::replace(&mut door.is_stalled, !may_receive));
@@ -614,7 +614,7 @@ impl Gateway {
     /// Looks for clients that take too long.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
-        self.part_from_gone();
+        self.part_from_gone(false);
         self.tick_orphans(now);
         if self.doors_watched > 0 {
             for door in self.doors.iter().flatten() {

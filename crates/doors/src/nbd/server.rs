@@ -141,6 +141,12 @@ impl Connection {
         matches!(self.phase, Phase::Negotiating(_))
     }
 
+    /// Whether the client said that it asks for nothing more, and waits for the last answers.
+    #[must_use]
+    pub fn is_finishing(&self) -> bool {
+        matches!(self.phase, Phase::Finishing)
+    }
+
     /// Requests taken in and not yet answered.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::nbd::{Client, ClientEvent};
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -160,6 +161,14 @@ impl TestClient {
         self.client.write(1, offset, buffer, 0..bytes.len(), false, &mut self.outbox);
         self.stream.write_all(&self.outbox).unwrap();
         self.outbox.clear();
+    }
+
+    /// Says that nothing more will be asked for, and that nothing more will be sent.
+    fn says_goodbye(&mut self) {
+        self.client.disconnect(&mut self.outbox);
+        self.stream.write_all(&self.outbox).unwrap();
+        self.outbox.clear();
+        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
@@ -376,6 +385,33 @@ fn what_a_dead_connection_sent_and_nobody_took_in_is_done_never_more() {
         assert!(client.read((count - 1) * 4096, 4096).unwrap() == new, "the older write came later");
     });
     served.stop();
+}
+
+#[test]
+fn who_says_goodbye_hears_the_last_answers_unless_somebody_else_comes() {
+    for comes in [false, true] {
+        let served = Served::start(|_| ());
+        let mut parting = served.client();
+        served.cluster.set_faults(hang_up());
+        parting.begin_write(0, &pattern(4096, 1));
+        parting.says_goodbye();
+        // It is looked at each second.
+        std::thread::sleep(Duration::from_millis(2500));
+        std::thread::scope(|scope| {
+            let coming = comes.then(|| scope.spawn(|| served.client()));
+            std::thread::sleep(Duration::from_millis(300));
+            served.cluster.set_faults(Faults::default());
+            if comes {
+                let mut rest = Vec::new();
+                parting.stream.read_to_end(&mut rest).unwrap();
+                assert!(rest.is_empty(), "it may be gone, and who comes is not to be passed by what it sent");
+            } else {
+                parting.done().unwrap();
+            }
+            drop(coming.map(|coming| coming.join().unwrap()));
+        });
+        served.stop();
+    }
 }
 
 #[test]
