@@ -446,7 +446,7 @@ async fn reports(
         return failure(StatusCode::FORBIDDEN, "only nodes tell how OSDs are".to_owned());
     };
     // Before anything is taken in. And of a node one report at a time: they are large, and so is what they are read into.
-    if !source.parts.collector.is_manager() {
+    if !source.parts.collector.takes_reports() {
         return failure(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotManager.to_string());
     }
     let turn = source.turn_of(node);

@@ -153,6 +153,12 @@ impl Collector {
         self.lock().since().is_some()
     }
 
+    /// Whether it takes reports: it is the manager, or may be it before it hears so.
+    #[must_use]
+    pub fn takes_reports(&self) -> bool {
+        !matches!(self.lock().term, Term::None)
+    }
+
     /// A process connected.
     #[must_use]
     pub fn line(&self) -> Line {

@@ -27,6 +27,8 @@ pub struct Attendance {
     pub identity: Identity,
     /// The cluster.
     pub cluster: Cluster,
+    /// The same by a link to its registry of its own, for who asks at the manager's port: leases do not wait for those.
+    pub asked: Cluster,
     /// Its map, kept current.
     pub maps: watch::Receiver<Arc<ClusterMap>>,
     /// The addresses of this machine at which it is reached, the one that is preferred first.
@@ -46,14 +48,14 @@ impl Attendance {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn begin(self, stop: &watch::Receiver<bool>) -> std::io::Result<JoinSet<()>> {
-        let Attendance { node, identity, cluster, maps, listen, board, log } = self;
+        let Attendance { node, identity, cluster, asked, maps, listen, board, log } = self;
         let port = ManagerPort::open(&listen)?;
         let collector = Collector::default();
         let records = cluster.watch_manager();
         let to = ToManager { identity: identity.clone(), maps: maps.clone(), manager: records.clone() };
         let source = Arc::new(Source::new(Parts {
             node,
-            cluster: cluster.clone(),
+            cluster: asked,
             maps: maps.clone(),
             manager: records.clone(),
             board: board.clone(),

@@ -98,6 +98,7 @@ async fn serve(config: Config, handshakes: &Handle) -> Result<(), NodeError> {
         node: config.node,
         identity: config.identity.clone(),
         cluster,
+        asked: Cluster::new(config.registry.connect().await?),
         maps,
         listen: config.listen.clone(),
         board,

@@ -1,8 +1,8 @@
 //! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
 //!
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop. `rounds`: whose requests are handled next; `stalled`:
-//!   connections whose messages wait; `inboxes`: in how much memory; `deaf`: clients that take no answers; `looks`: when it is
-//!   looked whether there is something to tell.
+//!   connections whose messages wait; `inboxes`: in how much memory; `deaf`: clients that take no answers; `unwelcome`: who is
+//!   refused when it has said something; `looks`: when it is looked whether there is something to tell.
 //! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: what a node runs. `bay`: the place of one drive, whose OSD is started, waited for, and
 //!   tried again; `osd_control`: the lease of a running OSD, the cluster map, new epochs. `listeners`: one port on several
@@ -45,6 +45,7 @@ pub mod shard;
 mod stalled;
 mod switchboard;
 mod tally;
+mod unwelcome;
 
 pub use attendance::Attendance;
 pub use control::{Config, run};

@@ -7,6 +7,7 @@ use crate::refusals::Refusals;
 use crate::rounds::Rounds;
 use crate::stalled::Stalled;
 use crate::tally::Tallier;
+use crate::unwelcome::Unwelcome;
 use base::figures::Tally;
 use base::map::{ClusterMap, PgConfig};
 use base::status::{LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, ScrubProgress};
@@ -236,6 +237,7 @@ pub fn run(
         deaf: Deaf::default(),
         refusals: Refusals::default(),
         greetings: VecDeque::new(),
+        unwelcome: Unwelcome::default(),
         dials: config.dials,
         reports,
         commands,
@@ -270,6 +272,7 @@ struct Shard {
     refusals: Refusals,
     /// Who connected and must say who it is, oldest first.
     greetings: VecDeque<(Instant, ConnectionId)>,
+    unwelcome: Unwelcome<ConnectionId>,
     dials: mpsc::Sender<Dial>,
     reports: mpsc::Sender<Report>,
     commands: mpsc::Receiver<Command>,
@@ -471,6 +474,9 @@ impl Shard {
 
     /// Handles what a connection brought, if it is still there, and receives more unless it is stalled.
     fn look_into(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(reason) = self.unwelcome.take(connection) {
+            return self.refuse(connection, &reason);
+        }
         let Some(mut inbox) = self.reactor.take_inbox(connection) else { return };
         let (osd, mut io) = parts!(self);
         match osd.handle_bytes(now, connection.link(), inbox.bytes(), &mut io) {
@@ -511,6 +517,14 @@ impl Shard {
         } else if inbox.bytes().is_empty() && self.inboxes.are_scarce(tenant) {
             inbox.shrink(INBOX_BYTES);
             self.inboxes.shrank(connection);
+        }
+    }
+
+    /// Refuses whoever just connected, when it has said something.
+    fn is_unwelcome(&mut self, connection: ConnectionId, reason: String) {
+        let reactor = &self.reactor;
+        if !self.unwelcome.add(connection, reason, |other| reactor.is_open(other)) {
+            self.refuse(connection, "too many are refused at once");
         }
     }
 
@@ -572,9 +586,10 @@ impl Shard {
                 Command::Accepted { stream, credential } => {
                     // Too many connections: dropping it closes it, which is all that can be said to its peer.
                     if let Ok(connection) = self.reactor.adopt(stream) {
-                        match osd.handle_accepted(connection.link(), credential) {
-                            Ok(()) => self.greetings.push_back((now + GREETING_LIMIT, connection)),
-                            Err(error) => self.refuse(connection, &error.to_string()),
+                        let accepted = osd.handle_accepted(connection.link(), credential);
+                        self.greetings.push_back((now + GREETING_LIMIT, connection));
+                        if let Err(error) = accepted {
+                            self.is_unwelcome(connection, error.to_string());
                         }
                     }
                 }

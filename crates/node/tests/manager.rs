@@ -82,6 +82,7 @@ impl Scene {
             node,
             identity: self.keys[if node.0 == 0 { "node.0" } else { "node.1" }].clone(),
             cluster: self.cluster.clone(),
+            asked: self.cluster.clone(),
             maps: self.cluster.watch_map(),
             listen,
             board: board.clone(),
