@@ -186,7 +186,9 @@ impl<I: Io> Context<'_, I> {
 
     /// Whether this OSD serves nothing: its drive failed, or does nothing for now, or it is being shut down.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.disk.store.failure().is_some() || self.disk.is_silent(self.now) || self.turn.is_shutting_down
+        self.disk.store.failure().is_some()
+            || self.disk.patience.is_silent(self.now)
+            || self.turn.is_shutting_down
     }
 
     /// Whether no replica of a group may take it over now: only then may what is read be served.

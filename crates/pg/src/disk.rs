@@ -1,13 +1,12 @@
 //! The store of an OSD, the memory it reads into, and what it wants of the drive.
 
-use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE, reads};
+use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
 use crate::operation::{ByteRange, Operation, OperationId, Part};
+use crate::patience::Patience;
 use base::tenant::Held;
 use base::{
-    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, Instant, LinkId, Network, ObjectKey, PgId, Sequence,
-    Tenant,
+    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, LinkId, Network, ObjectKey, PgId, Sequence, Tenant,
 };
-use std::time::Duration;
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -16,12 +15,6 @@ use zerocopy::little_endian::U32;
 const SMALL_BLOCKS: usize = 1;
 /// Blocks of a buffer of the large pool: whatever a message has.
 const LARGE_BLOCKS: usize = wire::BLOCKS_PER_MESSAGE_MAX;
-
-/// A drive that does nothing of what it was asked for so long, or writes nothing, counts as lost until it does. One that is only
-/// slow, or that the kernel resets, is back sooner.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The same of one that writes and reads nothing. What it was asked to read may be bad, and the kernel tries again for half a minute.
-const READ_SILENCE_MAX: Duration = Duration::from_secs(40);
 
 /// Names one part of an operation to the drive. Twelve bits of the serial are enough: a slot is not used again
 /// while the drive still works for it.
@@ -63,40 +56,7 @@ pub(crate) struct Disk {
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
     checksums: Vec<u32>,
-    reads: Patience,
-    changes: Patience,
-}
-
-/// Whether the drive does what it is asked, of one kind.
-#[derive(Debug, Default)]
-struct Patience {
-    /// Operations that it was asked for and that have not ended.
-    outstanding: u64,
-    /// Those that ended, and how many had when this was looked at last.
-    ended: u64,
-    seen: u64,
-    /// Since when none has ended though something was outstanding, as far as was looked.
-    since: Instant,
-    /// When one had ended last.
-    moved: Instant,
-}
-
-impl Patience {
-    fn look(&mut self, now: Instant) {
-        let has_moved = self.ended != self.seen;
-        if has_moved {
-            (self.seen, self.moved) = (self.ended, now);
-        }
-        if has_moved || self.outstanding == 0 {
-            self.since = now;
-        }
-    }
-
-    /// For how long nothing has come of what it was asked.
-    fn stuck_for(&self, now: Instant) -> Duration {
-        let is_stuck = self.outstanding > 0 && self.ended == self.seen;
-        if is_stuck { now.since(self.since) } else { Duration::ZERO }
-    }
+    pub(crate) patience: Patience,
 }
 
 impl Disk {
@@ -110,41 +70,8 @@ impl Disk {
             actions: Vec::new(),
             extents: Vec::new(),
             checksums: Vec::new(),
-            reads: Patience::default(),
-            changes: Patience::default(),
+            patience: Patience::default(),
         }
-    }
-
-    /// What a token is of. A drive that reads on may be stuck with what it is to write: in a full pool behind it, or a frozen file
-    /// system.
-    fn patience(&mut self, token: u64) -> &mut Patience {
-        if reads(token) { &mut self.reads } else { &mut self.changes }
-    }
-
-    /// The drive is asked for something.
-    pub(crate) fn asks(&mut self, token: u64) {
-        self.patience(token).outstanding += 1;
-    }
-
-    /// Something that the drive was asked for has ended.
-    pub(crate) fn has_answered(&mut self, token: u64) {
-        let patience = self.patience(token);
-        patience.outstanding = patience.outstanding.saturating_sub(1);
-        patience.ended += 1;
-    }
-
-    /// Looks at whether the drive does anything; to be done several times a second.
-    pub(crate) fn look(&mut self, now: Instant) {
-        self.reads.look(now);
-        self.changes.look(now);
-    }
-
-    /// Whether the drive has been doing nothing of what it was asked for long, or is stuck with one kind of it.
-    pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        let reads = self.reads.stuck_for(now);
-        let writes = now.since(self.changes.moved) < SILENCE_MAX;
-        let reads_max = if writes { READ_SILENCE_MAX } else { SILENCE_MAX };
-        reads >= reads_max || self.changes.stuck_for(now) >= SILENCE_MAX
     }
 
     /// All memory that drives read and write.
@@ -293,7 +220,7 @@ impl Disk {
             awaited += 1;
             let offset = u64::from(location.0) * BLOCK_BYTES as u64;
             let token = PartToken::number(id, index);
-            self.asks(token);
+            self.patience.asks(token);
             io.read(token, offset, buffer, length);
         }
         operation.parts_awaited = awaited;
@@ -392,7 +319,7 @@ impl Disk {
         let buffer = self.large.take().unwrap_or_else(|| self.make_spare(length, Tenant::NOBODY));
         let blocks = (length / BLOCK_BYTES) as u64;
         let token = TOKEN_STORE_READ << TOKEN_SHIFT | blocks << 32 | u64::from(token);
-        self.asks(token);
+        self.patience.asks(token);
         io.read(token, offset, buffer, length);
     }
 }

@@ -19,9 +19,9 @@
 //! - `moves`: how a group comes to lie where it shall, splits, and how what nobody needs goes.
 //! - `fence`: whoever had a volume before is served no more. `hello`: who connected, and whether it is let in.
 //!
-//! Beside them `disk` (the store and its memory), `ledger` (what is staged and not durable), `operation` (one request on
-//! its way), `shares` (who has how much of what waits), `volumes` (what the map says), `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows
-//! all that, in part as `report`s.
+//! Beside them `disk` (the store and its memory), `patience` (whether the drive does anything), `ledger` (what is staged and not
+//! durable), `operation` (one request on its way), `shares` (who has how much of what waits), `volumes` (what the map says),
+//! `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows all that, in part as `report`s.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
@@ -48,6 +48,7 @@ mod moves;
 mod operation;
 mod osd;
 mod pace;
+mod patience;
 mod replication;
 mod report;
 mod request;

@@ -296,7 +296,7 @@ impl Osd {
         io: &mut impl Io,
     ) {
         let (router, mut cx) = self.at(now, io);
-        cx.disk.has_answered(token);
+        cx.disk.patience.has_answered(token);
         if let Err(error) = &result
             && reads(token)
         {

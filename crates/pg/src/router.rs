@@ -340,12 +340,12 @@ impl Router {
                 match action {
                     Action::Write { token, offset, buffer, length } => {
                         let token = TOKEN_STORE_WRITE << TOKEN_SHIFT | u64::from(token);
-                        cx.disk.asks(token);
+                        cx.disk.patience.asks(token);
                         cx.io.write(token, offset, buffer, length);
                     }
                     Action::Flush { token } => {
                         let token = TOKEN_STORE_FLUSH << TOKEN_SHIFT | u64::from(token);
-                        cx.disk.asks(token);
+                        cx.disk.patience.asks(token);
                         cx.io.flush(token);
                     }
                     Action::Read { token, offset, length } => {
@@ -501,8 +501,8 @@ impl Router {
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
         cx.disk.store.retry_reads();
-        cx.disk.look(cx.now);
-        let is_silent = cx.disk.is_silent(cx.now);
+        cx.disk.patience.look(cx.now);
+        let is_silent = cx.disk.patience.is_silent(cx.now);
         if std::mem::replace(&mut self.is_silent, is_silent) != is_silent {
             cx.note(match is_silent {
                 true => "the drive does nothing of what it was asked, or of one kind of it; others go on without it \

@@ -62,7 +62,7 @@ pub(crate) fn advance(cx: &mut Context<'_, impl Io>, index: u32) {
 /// Asks the registry for an epoch, if one can begin: as the primary, or in its place if it is gone.
 fn try_to_claim(cx: &mut Context<'_, impl Io>, index: u32) {
     let group = &cx.groups[index];
-    if cx.now < group.pauses.claim_after || cx.turn.is_shutting_down || cx.disk.is_silent(cx.now) {
+    if cx.now < group.pauses.claim_after || cx.turn.is_shutting_down || cx.disk.patience.is_silent(cx.now) {
         return;
     }
     let is_primary = group.config.primary == cx.me.id;

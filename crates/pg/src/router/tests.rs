@@ -367,19 +367,19 @@ fn a_drive_that_only_reads_does_nothing_and_so_does_one_that_only_writes_for_lon
         // Long after it was started.
         alone.now = alone.now + Duration::from_secs(1000);
         alone.with(|_, cx| {
-            cx.disk.look(cx.now);
-            cx.disk.asks(stuck);
+            cx.disk.patience.look(cx.now);
+            cx.disk.patience.asks(stuck);
             for second in 0..45 {
                 let now = cx.now + Duration::from_secs(second);
                 if let Some(works) = works {
-                    cx.disk.asks(works);
-                    cx.disk.has_answered(works);
+                    cx.disk.patience.asks(works);
+                    cx.disk.patience.has_answered(works);
                 }
-                cx.disk.look(now);
-                assert_eq!(cx.disk.is_silent(now), second >= limit, "{stuck:x} {second}");
+                cx.disk.patience.look(now);
+                assert_eq!(cx.disk.patience.is_silent(now), second >= limit, "{stuck:x} {second}");
             }
-            cx.disk.has_answered(stuck);
-            assert!(!cx.disk.is_silent(cx.now + Duration::from_secs(45)));
+            cx.disk.patience.has_answered(stuck);
+            assert!(!cx.disk.patience.is_silent(cx.now + Duration::from_secs(45)));
         });
     }
 }
