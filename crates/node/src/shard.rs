@@ -433,6 +433,7 @@ impl Shard {
                 tracing::debug!(osd = %osd.id(), ?connection, reason, "a connection ended");
                 osd.handle_closed(now, connection.link(), &reason, &mut io);
                 self.inboxes.shrank(connection);
+                self.unwelcome.take(connection);
             }
             Event::Woken => self.handle_commands(now),
             // It has no listener.
@@ -520,12 +521,14 @@ impl Shard {
         }
     }
 
-    /// Refuses whoever just connected, when it has said something.
-    fn is_unwelcome(&mut self, connection: ConnectionId, reason: String) {
-        let reactor = &self.reactor;
-        if !self.unwelcome.add(connection, reason, |other| reactor.is_open(other)) {
+    /// Whether somebody who just connected is waited for until it says something, if only to hear why it is refused.
+    fn is_awaited(&mut self, connection: ConnectionId, accepted: Result<(), pg::LinkError>) -> bool {
+        let Err(error) = accepted else { return true };
+        let has_room = self.unwelcome.add(connection, error.to_string());
+        if !has_room {
             self.refuse(connection, "too many are refused at once");
         }
+        has_room
     }
 
     /// Tells whoever is there why, and closes the connection.
@@ -587,9 +590,8 @@ impl Shard {
                     // Too many connections: dropping it closes it, which is all that can be said to its peer.
                     if let Ok(connection) = self.reactor.adopt(stream) {
                         let accepted = osd.handle_accepted(connection.link(), credential);
-                        self.greetings.push_back((now + GREETING_LIMIT, connection));
-                        if let Err(error) = accepted {
-                            self.is_unwelcome(connection, error.to_string());
+                        if self.is_awaited(connection, accepted) {
+                            self.greetings.push_back((now + GREETING_LIMIT, connection));
                         }
                     }
                 }
@@ -657,6 +659,7 @@ impl Shard {
                 return;
             }
             self.greetings.pop_front();
+            self.unwelcome.take(connection);
             if self.reactor.is_open(connection) && !self.osd.is_greeted(connection.link()) {
                 self.reactor.close(connection, "it never said who it is");
             }

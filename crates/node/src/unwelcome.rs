@@ -21,11 +21,8 @@ impl<C> Default for Unwelcome<C> {
 }
 
 impl<C: Copy + PartialEq> Unwelcome<C> {
-    /// Has one wait, with the reason. `false` when there are too many of those that are open still.
-    pub(crate) fn add(&mut self, connection: C, reason: String, is_open: impl Fn(C) -> bool) -> bool {
-        if self.waiting.len() == WAITING_MAX {
-            self.waiting.retain(|(connection, _)| is_open(*connection));
-        }
+    /// Has one wait, with the reason. `false` when too many do.
+    pub(crate) fn add(&mut self, connection: C, reason: String) -> bool {
         let has_room = self.waiting.len() < WAITING_MAX;
         if has_room {
             self.waiting.push((connection, reason));
@@ -33,7 +30,7 @@ impl<C: Copy + PartialEq> Unwelcome<C> {
         has_room
     }
 
-    /// Why one is refused that has said something, if it is.
+    /// Why one is refused that has said something, if it is; or it ended, or is waited for no more.
     pub(crate) fn take(&mut self, connection: C) -> Option<String> {
         let at = self.waiting.iter().position(|(other, _)| *other == connection)?;
         Some(self.waiting.swap_remove(at).1)
@@ -47,17 +44,13 @@ mod tests {
     #[test]
     fn who_is_refused_waits_until_it_says_something_and_few_do() {
         let mut unwelcome = Unwelcome::default();
-        let add = |unwelcome: &mut Unwelcome<usize>, one: usize| {
-            unwelcome.add(one, one.to_string(), |one| one != 7)
-        };
+        let add = |unwelcome: &mut Unwelcome<usize>, one: usize| unwelcome.add(one, one.to_string());
         assert!((0..WAITING_MAX).all(|one| add(&mut unwelcome, one)));
-        assert!(add(&mut unwelcome, 100), "one has ended");
-        assert!(!add(&mut unwelcome, 101), "and no other");
-        assert_eq!((unwelcome.take(7), unwelcome.take(101)), (None, None));
-        for one in [0, 100, WAITING_MAX - 1] {
+        assert!(!add(&mut unwelcome, 100) && unwelcome.take(100).is_none(), "it is one too many");
+        for one in [0, 7, WAITING_MAX - 1] {
             assert_eq!(unwelcome.take(one), Some(one.to_string()));
             assert_eq!(unwelcome.take(one), None);
         }
-        assert!(add(&mut unwelcome, 101));
+        assert!(add(&mut unwelcome, 100));
     }
 }
