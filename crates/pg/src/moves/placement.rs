@@ -153,10 +153,11 @@ pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions
                 let expected = group.standing.following().and_then(|following| following.expected);
                 let is_over = group.config.epoch > group.epoch
                     || group.config.epoch == group.epoch && expected.is_none();
-                // A store that knows a later epoch than the registry: that was set back, and what it says of who holds
-                // the group may be long over.
+                // After a start its store alone tells in which epoch it was one: the registry may yet take the next one of, in
+                // which it is in sync, whoever proposed that. And a store that knows a later epoch than the registry: that was set
+                // back, and what it says of who holds the group may be long over.
                 let position = cx.disk.store.pg_position(group.pg);
-                let is_known = position.is_none_or(|(epoch, _)| epoch <= group.config.epoch);
+                let is_known = position.is_none_or(|(epoch, _)| epoch < group.config.epoch);
                 if is_over && is_known && group.query.is_none() {
                     leave(group, cx.journal, deletions);
                 }
@@ -403,7 +404,9 @@ mod tests {
             (3, 0, true, 1, false),
             (3, 1, false, 1, false),
             (3, -1, false, 2, false),
-            (0, 0, false, 1, true),
+            // The registry may yet take the epoch in which it is in sync, whoever proposed that.
+            (0, 0, false, 1, false),
+            (1, 0, false, 1, true),
             (-1, 0, false, 1, false),
         ] {
             let mut alone = Alone::new();
