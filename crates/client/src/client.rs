@@ -1,6 +1,7 @@
 //! The client's state machine.
 
 mod lines;
+mod piece;
 mod renewal;
 mod waiting;
 
@@ -16,6 +17,7 @@ use base::{
     OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use lines::Lines;
+use piece::{Piece, PieceKind, PieceState};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
@@ -104,84 +106,6 @@ impl Volume {
         let is_beyond = offset.checked_add(length).is_none_or(|end| end > self.bytes);
         let (name, bytes) = (&self.name, self.bytes);
         is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PieceKind {
-    Read,
-    Write,
-    Zero,
-    Allocated,
-}
-
-/// Where a piece is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PieceState {
-    /// Nowhere: the slot is free.
-    Free,
-    /// In the queue of an OSD's link that does not stand yet.
-    Queued(OsdId),
-    /// Sent; the reply is awaited on this link.
-    Sent(LinkId),
-    /// It will be tried again.
-    Waiting,
-    /// It waits for a change of some of the same bytes: see [`lines`].
-    Held,
-}
-
-/// A part of an operation within one object, one request on the wire.
-#[derive(Debug)]
-struct Piece {
-    /// Distinguishes the slot's uses: a late reply to an earlier one is ignored.
-    serial: u32,
-    /// Its place among all pieces that were ever made.
-    number: u64,
-    state: PieceState,
-    operation: u32,
-    kind: PieceKind,
-    key: ObjectKey,
-    /// Within the object, in bytes.
-    offset: u32,
-    length: u32,
-    /// Where its bytes lie in the operation's buffer.
-    buffer_start: usize,
-    attempts: u32,
-    /// Times in a row that its bytes arrived damaged.
-    damaged: u32,
-    /// Why the attempt before was in vain.
-    trouble: Trouble,
-    /// What OSDs know a write by, the same in every attempt: the name in [`base::LogEntry::origin`].
-    origin: u64,
-    /// Of a change: what the group was known to have reached when the earliest of those attempts was sent that may have been
-    /// done, or may be yet.
-    since: Option<Reached>,
-    /// The newest attempt is the earliest of those.
-    is_first: bool,
-    /// Under which generation, and in which epoch of its group, the newest attempt was sent.
-    generation: Generation,
-    epoch: Epoch,
-    /// What was sent is the question how far the group is, before a change of which that must be known.
-    asks: bool,
-    has_asked: bool,
-    /// Of a change: what comes after it waits for it, see [`lines`].
-    is_lined_up: bool,
-}
-
-impl Piece {
-    /// Whether it changes what a volume holds.
-    fn is_change(&self) -> bool {
-        matches!(self.kind, PieceKind::Write | PieceKind::Zero)
-    }
-
-    /// Where it begins, in bytes from the start of its volume.
-    fn volume_offset(&self) -> u64 {
-        u64::from(self.key.object) * OBJECT_BYTES + u64::from(self.offset)
-    }
-
-    /// Whether both are about some of the same bytes, if both are of one object.
-    fn touches(&self, other: &Piece) -> bool {
-        self.offset < other.offset + other.length && other.offset < self.offset + self.length
     }
 }
 
