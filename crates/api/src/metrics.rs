@@ -237,6 +237,8 @@ impl Families {
         gauge("millpond_osd_full", "Whether it refuses writes for want of space", |it| it.full.into())?;
         let help = "Whether its drive failed and is used no more";
         gauge("millpond_osd_drive_failed", help, |it| it.failure.is_some().into())?;
+        let help = "Whether its drive does nothing of what it is asked, without an error";
+        gauge("millpond_osd_drive_hangs", help, |it| it.drive_hangs.into())?;
         gauge("millpond_osd_index_bytes", "Memory of its index", |it| it.index_bytes)?;
         let ratios = statuses().map(|(labels, it)| (labels, it.write_amplification));
         let help = "Bytes written to the drive for each byte that clients wrote; 0 before the first";

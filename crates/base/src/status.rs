@@ -51,6 +51,8 @@ pub struct OsdStatus {
     pub cleared_pools: Vec<PoolId>,
     /// Why its drive cannot be used any more, if so: it takes part in nothing.
     pub failure: Option<String>,
+    /// Its drive does nothing of what it is asked, or nothing of one kind: it counts as down until the drive does.
+    pub drive_hangs: bool,
     /// Why it was not started on that drive, if so: nothing else is known of it then.
     pub start_refused: Option<String>,
     /// Whatever a person should know besides.

@@ -148,6 +148,12 @@ codes! {
         "its placement groups have one copy less, and are rebuilt elsewhere in time where there is room",
         "put another drive in, and run `millpond osd replace`. If it was the cable, end the process that is named; it starts again and tries the drive",
         "when the OSD is up on another drive or was removed, or its process was started anew and the drive works";
+    /// A drive does nothing, without an error.
+    OsdDriveHangs = "OSD_DRIVE_HANGS", Warning,
+        "a drive does nothing of what it is asked, or does not write, and gives no error: its OSD counts as down until it does",
+        "its placement groups have one copy less, and are rebuilt elsewhere in time where there is room",
+        "look in the kernel's log (`dmesg`) of that host and at what the drive is behind: a controller, a path, a frozen file system, a full pool. If it does not come back, put another drive in, and run `millpond osd replace`",
+        "by itself when the drive does again what it is asked; or when the OSD is up on another drive or was removed";
     /// An OSD was not started on its drive.
     OsdStartRefused = "OSD_START_REFUSED", Warning,
         "an OSD is not started: its drive is not there, was emptied or swapped, or what is on it is damaged; the reason stands with it",

@@ -115,6 +115,8 @@ pub struct OsdView {
     pub pid: Option<u32>,
     /// Why its drive cannot be used any more, if so.
     pub failure: Option<String>,
+    /// Whether its drive does nothing of what it is asked.
+    pub drive_hangs: Option<bool>,
     /// Why it was not started on its drive, if so.
     pub start_refused: Option<String>,
     /// What else it has to say, or is to be said of it.
@@ -425,6 +427,7 @@ pub fn osds(map: &ClusterMap, reports: &Reports, now_unix_seconds: u64) -> Vec<O
                 path: told.map(|told| told.path.clone()).or_else(|| reports.drives.get(id).cloned()),
                 pid: told.map(|told| told.pid),
                 failure: status.and_then(|status| status.failure.clone()),
+                drive_hangs: status.map(|status| status.drive_hangs),
                 start_refused: told.and_then(|told| told.start_refused.clone()),
                 notes: status
                     .into_iter()

@@ -46,6 +46,17 @@ pub(crate) enum End {
     GaveUp(Box<OsdStatus>),
 }
 
+/// As what an OSD counts in the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Up, by this lease.
+    Up(LeaseId),
+    /// Down, until its drive does again what it is asked.
+    DriveHangs,
+    /// Down from now on: its drive has failed.
+    DriveFailed,
+}
+
 impl OsdControl {
     /// Whether a map shows it as what it is formatted.
     fn is_in(&self, map: &ClusterMap) -> bool {
@@ -74,12 +85,11 @@ pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result
     if is_known {
         osd.shard.tell(Command::Map(map)).await;
     }
-    // None once its drive has failed: it is down from then on.
-    let mut lease = None;
+    let mut standing = None;
     let end = match announce(&osd, &means.cluster).await {
         Ok(granted) => {
-            lease = Some(granted);
-            keep(&mut osd, &mut means, &mut lease, is_known).await?
+            let standing = standing.insert(Standing::Up(granted));
+            keep(&mut osd, &mut means, standing, is_known).await?
         }
         Err(NodeError::Cluster(ClusterError::OsdReplaced { .. })) => End::Replaced,
         Err(error) => return Err(error),
@@ -90,7 +100,7 @@ pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result
     osd.shard.tell(Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
     means.board.forget(osd.id);
-    if let Some(lease) = lease {
+    if let Some(Standing::Up(lease)) = standing {
         // Gone at once instead of when the lease ends.
         let _ = means.cluster.registry().lease_revoke(lease).await;
     }
@@ -101,7 +111,7 @@ pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result
 async fn keep(
     osd: &mut OsdControl,
     means: &mut Means,
-    lease: &mut Option<LeaseId>,
+    standing: &mut Standing,
     mut is_known: bool,
 ) -> Result<End, NodeError> {
     let Means { cluster, maps, wishes, board, stop } = means;
@@ -146,30 +156,35 @@ async fn keep(
                 }
             }
             _ = keep_alive.tick() => {
-                if let Some(held) = *lease
-                    && let Some(renewed) = renew(osd, cluster, held).await
-                {
-                    *lease = Some(renewed);
+                let hangs = status.as_ref().is_some_and(|status| status.drive_hangs);
+                let up_by = match *standing {
+                    Standing::Up(held) => renew(osd, cluster, held).await,
+                    Standing::DriveHangs if !hangs => announce(osd, cluster).await.ok(),
+                    Standing::DriveHangs | Standing::DriveFailed => None,
+                };
+                if let Some(lease) = up_by {
+                    *standing = Standing::Up(lease);
                     osd.shard.tell_in_passing(Command::RegistryAnswered);
                 }
             }
             result = &mut osd.ended => {
                 return match (result, status) {
                     // It was told to.
-                    (_, Some(status)) if lease.is_none() => Ok(End::GaveUp(Box::new(status))),
+                    (_, Some(status)) if *standing == Standing::DriveFailed => Ok(End::GaveUp(Box::new(status))),
                     (Ok(Err(error)), _) => Err(error.into()),
                     _ => Err(NodeError::Shard(format!("{} ended", osd.id))),
                 };
             }
             _ = stop.changed() => return Ok(End::Asked),
         }
-        if let Some(held) = *lease
-            && let Some(reason) = status.as_ref().and_then(|status| status.failure.as_ref())
-            && withdraw(osd, cluster, held, reason).await
+        if let Some(status) = &status
+            && let Some(new) = withdraw(osd, cluster, *standing, status).await
         {
-            *lease = None;
-            // Another drive may be where this one was, and this one put to another use: it must be let go of.
-            osd.shard.tell(Command::Shutdown).await;
+            *standing = new;
+            if new == Standing::DriveFailed {
+                // Another drive may be where this one was, and this one put to another use: it must be let go of.
+                osd.shard.tell(Command::Shutdown).await;
+            }
         }
         if scrubs_are_due && let Some(status) = &status {
             scrubs_are_due = false;
@@ -191,18 +206,36 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
     Ok(lease.id)
 }
 
-/// An OSD whose drive failed counts as down from now on, so that it is replaced in time; the manager goes on being told why.
-/// False while the registry is away.
-async fn withdraw(osd: &OsdControl, cluster: &Cluster, lease: LeaseId, reason: &str) -> bool {
-    match cluster.registry().lease_revoke(lease).await {
-        Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
-        Err(_) => return false,
+/// An OSD whose drive failed counts as down from now on, and one whose drive hangs until it goes on, so that it is replaced in
+/// time; the manager goes on being told why. `None` if nothing changes, or the registry is away.
+async fn withdraw(
+    osd: &OsdControl,
+    cluster: &Cluster,
+    standing: Standing,
+    status: &OsdStatus,
+) -> Option<Standing> {
+    let new = match (standing, &status.failure) {
+        (Standing::Up(_) | Standing::DriveHangs, Some(_)) => Standing::DriveFailed,
+        (Standing::Up(_), None) if status.drive_hangs => Standing::DriveHangs,
+        _ => return None,
+    };
+    if let Standing::Up(lease) = standing {
+        match cluster.registry().lease_revoke(lease).await {
+            Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
+            Err(_) => return None,
+        }
     }
-    tracing::error!(
-        osd = %osd.id, reason,
-        "the drive failed; the placement groups go on without this OSD, and `millpond status` says how to replace it"
-    );
-    true
+    match &status.failure {
+        Some(reason) => tracing::error!(
+            osd = %osd.id, reason,
+            "the drive failed; the placement groups go on without this OSD, and `millpond status` says how to replace it"
+        ),
+        None => tracing::error!(
+            osd = %osd.id,
+            "the drive does nothing of what it is asked; the placement groups go on without this OSD until it does"
+        ),
+    }
+    Some(new)
 }
 
 /// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by; `None` if the registry
@@ -340,12 +373,17 @@ mod tests {
         }
 
         async fn comes_up(&self) {
+            self.is_soon(true).await;
+        }
+
+        /// Before long it is up, or down.
+        async fn is_soon(&self, up: bool) {
             let coming = async {
-                while !self.is_up().await {
+                while self.is_up().await != up {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, coming).await.expect("it is announced");
+            tokio::time::timeout(PATIENCE, coming).await.expect("the registry shows it so");
         }
 
         /// What the shard is told next, whichever.
@@ -418,14 +456,14 @@ mod tests {
         for is_removed in [true, false] {
             let (mut scene, mut osd) = Scene::new().await;
             let (id, mut means) = (scene.id, scene.means());
-            let mut lease = Some(announce(&osd, &scene.cluster).await.unwrap());
+            let mut standing = Standing::Up(announce(&osd, &scene.cluster).await.unwrap());
             let map = scene.cluster.map().await.unwrap();
             let mut without = map.clone();
             match is_removed {
                 true => drop(without.osds.remove(&id)),
                 false => without.osds.get_mut(&id).unwrap().uuid = OTHER,
             }
-            let kept = tokio::spawn(async move { keep(&mut osd, &mut means, &mut lease, false).await });
+            let kept = tokio::spawn(async move { keep(&mut osd, &mut means, &mut standing, false).await });
             scene.maps.send_replace(Arc::new(without.clone()));
             for _ in 0..20 {
                 yield_now().await;
@@ -477,6 +515,27 @@ mod tests {
         assert_eq!(*status, failed);
         assert!(scene.commands.try_recv().is_err(), "it was told to end once");
         assert_eq!(scene.board.statuses().keys().copied().collect::<Vec<_>>(), [scene.id]);
+    }
+
+    #[tokio::test]
+    async fn an_osd_whose_drive_hangs_is_down_until_it_goes_on_or_fails() {
+        let (mut scene, osd) = Scene::new().await;
+        scene.shows().await;
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        scene.comes_up().await;
+        let hangs = OsdStatus { drive_hangs: true, ..OsdStatus::default() };
+        for status in [&hangs, &OsdStatus::default(), &hangs] {
+            scene.says(status).await;
+            scene.is_soon(!status.drive_hangs).await;
+        }
+        let failed = OsdStatus { failure: Some("a write failed".to_owned()), ..hangs };
+        scene.says(&failed).await;
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        assert!(!scene.is_up().await && !controlled.is_finished());
+        scene.ends(Ok(()));
+        let Ok(Ok(End::GaveUp(status))) = controlled.await else { panic!("it gave its drive up") };
+        assert_eq!(*status, failed);
     }
 
     #[tokio::test]
@@ -538,9 +597,13 @@ mod tests {
         assert!(!scene.is_up().await);
         let anew = renew(&osd, &scene.cluster, lease).await.unwrap();
         assert!(anew != lease && scene.is_up().await);
-        assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await);
-        assert!(!scene.is_up().await);
-        assert!(withdraw(&osd, &scene.cluster, anew, "it failed").await, "one that is gone is withdrawn");
+        let failed = OsdStatus { failure: Some("it failed".to_owned()), ..OsdStatus::default() };
+        for _ in 0..2 {
+            // The second time one that is gone.
+            let withdrawn = withdraw(&osd, &scene.cluster, Standing::Up(anew), &failed).await;
+            assert_eq!(withdrawn, Some(Standing::DriveFailed));
+            assert!(!scene.is_up().await);
+        }
     }
 
     #[tokio::test]

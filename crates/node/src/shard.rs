@@ -746,6 +746,7 @@ impl Shard {
             }),
             cleared_pools: self.osd.view().cleared_pools().collect(),
             failure: self.osd.store().failure().map(str::to_owned),
+            drive_hangs: self.osd.drive_hangs(),
             start_refused: None,
             notes: self.osd.view().notes().map(str::to_owned).collect(),
         }

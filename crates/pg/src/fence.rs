@@ -33,6 +33,9 @@ const FENCING_PER_KEY_MAX: usize = 64;
 /// The pace at which fences of one key are taken, in time from one to the next: whoever attaches a volume again and again makes
 /// each OSD tell all others each time. So many as may wait may come at once.
 const FENCE_PAUSE: Duration = Duration::from_millis(30);
+/// How long a client's fence may wait in its connection, for the map or for its turn. Nothing is received there meanwhile, so that
+/// nobody would notice that the client is gone. One that is there asks anew by then, or asks another member.
+const WAITS_MAX: Duration = Duration::from_secs(20);
 
 /// A client's fence that other OSDs are yet to know.
 #[derive(Debug)]
@@ -101,8 +104,10 @@ impl Fences {
         let key = cx.links.get(link).and_then(Peer::credential).map(|one| one.principal.public_key);
         let is_due = cx.volumes.shows(fence.volume, fence.generation) && self.has_room(cx, key);
         if !is_due || key.is_some_and(|key| !self.paces.takes(key, cx.now)) {
-            cx.turn.tick_soon(cx.now);
-            return Handled::Stalled;
+            return wait(cx, link);
+        }
+        if let Some(Peer::Client(client)) = cx.links.get_mut(link) {
+            client.fence_waits_since = None;
         }
         let leases = &cx.presence.leases;
         let mut others: BTreeSet<OsdId> = cx.links.osds().map(|(osd, _)| osd).collect();
@@ -188,6 +193,19 @@ impl Fences {
             cx.turn.tick_soon(cx.now);
         }
     }
+}
+
+/// A client's fence stays in its connection for now, unless it has done so for too long.
+fn wait(cx: &mut Context<'_, impl Io>, link: LinkId) -> Handled {
+    if let Some(Peer::Client(client)) = cx.links.get_mut(link) {
+        let since = *client.fence_waits_since.get_or_insert(cx.now);
+        if cx.now.since(since) >= WAITS_MAX {
+            cx.io.close(link, "its fence waited for too long");
+            return Handled::Done;
+        }
+    }
+    cx.turn.tick_soon(cx.now);
+    Handled::Stalled
 }
 
 /// Another OSD tells of a fence. It counts as long as the link lasts: the one that was told by the client has a say in what is
@@ -392,6 +410,25 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_ends_whose_fence_waits_for_too_long() {
+        let mut pair = attached();
+        let (client, begin) = (LinkId(1000), pair.alone.now);
+        let asks_at = |pair: &mut Pair, after: Duration, generation: u32| {
+            pair.alone.now = begin + after;
+            asks(pair, client, VOLUME, generation)
+        };
+        let moment = Duration::from_millis(1);
+        assert_eq!(asks_at(&mut pair, Duration::ZERO, 11), Handled::Stalled);
+        assert_eq!(asks_at(&mut pair, WAITS_MAX - moment, 10), Handled::Done);
+        // The next one has its own time.
+        assert_eq!(asks_at(&mut pair, WAITS_MAX, 11), Handled::Stalled);
+        assert_eq!(asks_at(&mut pair, 2 * WAITS_MAX - moment, 11), Handled::Stalled);
+        assert!(pair.alone.io.closed.is_empty());
+        assert_eq!(asks_at(&mut pair, 2 * WAITS_MAX, 11), Handled::Done);
+        assert_eq!(pair.alone.io.closed, [client]);
+    }
+
+    #[test]
     fn what_an_osd_lied_of_is_forgotten_with_its_link() {
         let mut pair = lied_to();
         let (now, link) = (pair.alone.now, pair.link);
@@ -432,8 +469,10 @@ mod tests {
 
     /// A client without a key wants a fence; answers what becomes of that.
     fn asks(pair: &mut Pair, link: LinkId, volume: VolumeId, generation: u32) -> Handled {
-        let client = ClientLink::new(ClientId(link.0), None);
-        pair.alone.osd.shared.links.insert(link, Peer::Client(client));
+        if pair.alone.osd.shared.links.get(link).is_none() {
+            let client = ClientLink::new(ClientId(link.0), None);
+            pair.alone.osd.shared.links.insert(link, Peer::Client(client));
+        }
         let fence = Fence { request: 5, volume, generation: Generation(generation) };
         pair.alone.with(|router, cx| router.fences.handle_client_fence(cx, link, &fence))
     }

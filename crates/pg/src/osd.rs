@@ -408,6 +408,13 @@ impl Osd {
         self.shared.turn.next_tick = now;
     }
 
+    /// Whether the drive does nothing of what it is asked, or nothing of one kind, as far as it was looked: then this OSD takes part
+    /// in nothing until it does.
+    #[must_use]
+    pub fn drive_hangs(&self) -> bool {
+        self.router.is_silent
+    }
+
     /// The place of a superblock holds something else: what a start needs is written anew.
     pub fn renew_superblocks(&mut self, offset: u64) {
         renewal::renew_superblocks(&mut self.shared.journal, &mut self.shared.disk, offset);

@@ -54,7 +54,7 @@ pub(crate) struct Router {
     pub(crate) kept: KeptQueries,
     renewals: Renewals,
     /// The drive did nothing when this was looked at last.
-    is_silent: bool,
+    pub(crate) is_silent: bool,
     /// Memory for a list of groups.
     scratch: Vec<u32>,
 }

@@ -19,9 +19,11 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
     }
     let (name, node, number) = (osd.osd, osd.node, osd.osd.0);
     let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
+    let hangs = osd.drive_hangs == Some(true);
     let read_log = match &osd.failure {
         Some(_) => replace_drive(osd),
         None if osd.start_refused.is_some() => make_anew(osd),
+        None if hangs => mend_drive(osd),
         None if osd.host == node.to_string() => {
             format!(
                 "read {node}.log in the cluster's directory; `up` starts the node again by itself, unless \
@@ -42,7 +44,7 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         _ => "down and out, and nothing waits for it",
     };
     let what = format!("{name} on {node} is {state}");
-    let tells_why = osd.failure.is_some() || osd.start_refused.is_some();
+    let tells_why = osd.failure.is_some() || osd.start_refused.is_some() || hangs;
     let next = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
             format!("{read_log}; it is taken out in {} if it stays away", about(seconds))
@@ -61,12 +63,14 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         }
         (Admission::Out, ..) => format!("remove it with `millpond osd rm {number}`"),
     };
+    let drive = osd.path.as_deref().map_or(String::new(), |path| format!(" {path}"));
     let (code, what) = match (&osd.failure, &osd.start_refused) {
-        (Some(reason), _) => {
-            let drive = osd.path.as_deref().unwrap_or("its drive");
-            (Code::OsdDriveFailed, format!("{what}: its drive {drive} failed: {reason}"))
-        }
+        (Some(reason), _) => (Code::OsdDriveFailed, format!("{what}: its drive{drive} failed: {reason}")),
         (None, Some(reason)) => (Code::OsdStartRefused, format!("{what}: it is not started: {reason}")),
+        (None, None) if hangs => (
+            Code::OsdDriveHangs,
+            format!("{what}: its drive{drive} does nothing of what it is asked, or does not write"),
+        ),
         (None, None) if is_waited_for => (Code::OsdDown, what),
         (None, None) => (Code::OsdRemovable, what),
     };
@@ -83,6 +87,15 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
 fn replace_drive(osd: &OsdView) -> String {
     let again = osd.pid.map(|pid| format!("; or have it tried again with `kill {pid}`")).unwrap_or_default();
     format!("put another drive in, and run {}{again}", replace(osd))
+}
+
+/// What to do about an OSD whose drive does nothing. When it does again, the OSD is up by itself.
+fn mend_drive(osd: &OsdView) -> String {
+    format!(
+        "look at the kernel's log there (`dmesg`): when the drive does again what it is asked, the OSD is up by itself; if it \
+         does not, put another in, and run {}",
+        replace(osd)
+    )
 }
 
 /// What to do about an OSD that was not started on its drive. Its process tries it again and again.

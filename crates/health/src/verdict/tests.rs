@@ -190,6 +190,18 @@ fn a_drive_that_failed_is_replaced_by_one_command_too() {
 }
 
 #[test]
+fn a_drive_that_hangs_is_looked_at_before_it_is_replaced() {
+    let (mut map, mut statuses) = healthy();
+    map.osds.get_mut(&OsdId(2)).unwrap().address = None;
+    let status = statuses.get_mut(&OsdId(2)).unwrap();
+    (status.drive_hangs, status.path) = (true, "/dev/nvme0n1".to_owned());
+    let problem = told_of(&map, &statuses, Code::OsdDriveHangs);
+    assert!(problem.what.contains("its drive /dev/nvme0n1 does nothing"), "{}", problem.what);
+    let next = &problem.next;
+    assert!(next.contains("`dmesg`") && next.contains("run `millpond osd replace 2`"), "{next}");
+}
+
+#[test]
 fn who_is_several_is_told_of_as_several() {
     let (mut map, mut statuses) = healthy();
     let pg = PgId { pool: PoolId(1), index: 0 };
@@ -372,6 +384,11 @@ fn every_code_can_come_up() {
         status(statuses, &|it| it.failure = Some(reason()));
     });
     assert!(failed.contains(&Code::OsdDriveFailed), "{failed:?}");
+    let hangs = see(&|map, statuses| {
+        is_down(map, 0);
+        status(statuses, &|it| it.drive_hangs = true);
+    });
+    assert!(hangs.contains(&Code::OsdDriveHangs) && !hangs.contains(&Code::OsdDown), "{hangs:?}");
     let refused = see(&|map, statuses| {
         is_down(map, 2);
         let refused = OsdStatus { start_refused: Some(reason()), ..OsdStatus::default() };

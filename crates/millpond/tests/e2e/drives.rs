@@ -1,16 +1,18 @@
-//! Drives that are cut short or overwritten under running nodes: clients see neither an error nor anything wrong, what
-//! happened is told, and with no more than the documented steps all replicas are the same again.
+//! Drives that are cut short or overwritten under running nodes, or stand still: clients see neither an error nor anything wrong,
+//! what happened is told, and with no more than the documented steps all replicas are the same again.
 
 use crate::common::door::Door;
 use crate::common::fio::fio_notices_nothing_of;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::whole::{becomes_whole, is_removed, node_of, osd_view};
-use crate::common::{names, path, wait_until};
+use crate::common::{OnDrop, attempt, have_own_mounts, names, path, run, wait_until};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use testkit::prerequisites::{installed, is_root};
 use testkit::process::signal;
 
 const MIB: u64 = 1 << 20;
@@ -200,4 +202,44 @@ fn superblocks_that_are_overwritten_under_an_idle_node_are_noticed_and_written_a
     });
     becomes_whole(&pond);
     assert!(pond.serve("v").client().read(0, MIB as u32).expect("it can be read") == data);
+}
+
+#[test]
+fn a_drive_that_hangs_counts_as_down_until_it_goes_on_while_fio_verifies() {
+    const TEST: &str = "a drive that hangs";
+    if !installed(TEST, &["mkfs.xfs", "mount", "umount", "fsfreeze"]) || !is_root(TEST, "mounting") {
+        return;
+    }
+    have_own_mounts();
+    let pond = Pond::start("3GiB");
+    pond.down();
+    // Onto a file system of its own, which can be frozen: what is written there waits then.
+    let (image, place) = (pond.scratch().join("xfs.img"), pond.scratch().join("xfs"));
+    File::create(&image).and_then(|file| file.set_len(4 << 30)).expect("a scratch file can be made");
+    run("mkfs.xfs", &["-q", path(&image)]);
+    std::fs::create_dir(&place).expect("a scratch directory can be made");
+    run("mount", &["-o", "loop", path(&image), path(&place)]);
+    let _mounted = OnDrop(|| drop(attempt("umount", &["--lazy", path(&place)])));
+    let (drive, moved) = (pond.osd_file(1), place.join("osd.1.img"));
+    run("cp", &["--sparse=always", path(&drive), path(&moved)]);
+    std::fs::remove_file(&drive).and_then(|()| symlink(&moved, &drive)).expect("it can be moved");
+    pond.up();
+    fio_notices_nothing_of(&pond, |pond| {
+        let process = node_of(pond, 1);
+        {
+            // Also when this panics: whoever writes there cannot even be killed.
+            let _goes_on = OnDrop(|| drop(attempt("fsfreeze", &["--unfreeze", path(&place)])));
+            run("fsfreeze", &["--freeze", path(&place)]);
+            wait_until("status says what happened, and what to do", || {
+                let text = pond.run(&["status"]);
+                text.contains("osd.1 on node.1 is down: its drive")
+                    && text.contains("does nothing of what it is asked")
+                    && text.contains("`millpond osd replace 1`")
+            });
+        }
+        wait_until("it is up again", || osd_view(pond, 1).is_some_and(|view| view["up"] == true));
+        becomes_whole(pond);
+        assert_eq!(node_of(pond, 1), process, "its process was started anew");
+    });
+    pond.down();
 }

@@ -4,9 +4,7 @@
 use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::whole::{becomes_whole, groups, node_of};
-use crate::common::{PATIENCE, Process, attempt, path, run, wait_until};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use crate::common::{PATIENCE, Process, attempt, have_own_mounts, path, run, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -89,14 +87,6 @@ impl Drop for Mounted<'_> {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-/// Gives this thread, and what it starts from now on, mounts of its own. Who makes a network namespace gets a copy of all
-/// mounts, and a file system that is in such a copy stays mounted when it is unmounted here.
-fn have_own_mounts() {
-    unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("they can be made private");
 }
 
 /// Files of many sizes in folders, some removed and some written over again.

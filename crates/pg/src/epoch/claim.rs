@@ -214,7 +214,9 @@ fn next_config(cx: &Context<'_, impl Io>, index: u32) -> Result<PgConfig, String
         in_sync.retain(|osd| *osd != config.primary);
     }
     in_sync.retain(|osd| unfit != Some(*osd));
-    let promoted = group.standing.promotion().map(|promotion| promotion.osd);
+    // In an epoch that came since, whoever was brought up to date in this one may have left the group.
+    let promotion = group.standing.promotion().filter(|_| config.epoch == group.epoch);
+    let promoted = promotion.map(|promotion| promotion.osd);
     let is_wanted = |osd: &OsdId| group.wanted_learners().any(|wanted| wanted == *osd);
     in_sync.extend(promoted.filter(|osd| is_wanted(osd) && cx.can_follow(*osd)));
     let is_reachable = |osd: &OsdId| in_sync.contains(osd) || *osd == config.primary || unfit == Some(*osd);

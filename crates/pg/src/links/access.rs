@@ -7,7 +7,7 @@ use super::{LinkError, Links, Peer};
 use crate::volumes::Volumes;
 use base::figures::Traffic;
 use base::map::ClusterMap;
-use base::{Access, ClientId, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId};
+use base::{Access, ClientId, Instant, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId};
 use std::sync::Arc;
 use wire::{Message, Status};
 
@@ -58,13 +58,15 @@ pub(crate) struct ClientLink {
     pub(crate) id: ClientId,
     /// What it was served on this link.
     pub(crate) traffic: Traffic,
+    /// Since when a fence waits in its connection, if one does.
+    pub(crate) fence_waits_since: Option<Instant>,
     /// None where nothing is checked, as in a simulator.
     credential: Option<Credential>,
 }
 
 impl ClientLink {
     pub(crate) fn new(id: ClientId, credential: Option<Credential>) -> ClientLink {
-        ClientLink { id, traffic: Traffic::default(), credential }
+        ClientLink { id, traffic: Traffic::default(), fence_waits_since: None, credential }
     }
 
     /// What it may do with the volumes of a pool, if anything.

@@ -18,8 +18,9 @@ use crate::group::{Group, Wanted};
 use crate::io::Io;
 use crate::journal::{Journal, Milestone};
 use base::map::{ClusterMap, PgConfig};
-use base::{Epoch, OsdId, PgId};
+use base::{Epoch, OsdId, PgId, Sequence};
 use std::time::Duration;
+use store::Store;
 
 /// How long a configuration lasts at least before the next step of a move: members that come and go shall not
 /// make the primary role go to and fro.
@@ -153,18 +154,24 @@ pub(crate) fn find_left(cx: &mut Context<'_, impl Io>, deletions: &mut Deletions
                 let expected = group.standing.following().and_then(|following| following.expected);
                 let is_over = group.config.epoch > group.epoch
                     || group.config.epoch == group.epoch && expected.is_none();
-                // After a start its store alone tells in which epoch it was one: the registry may yet take the next one of, in
-                // which it is in sync, whoever proposed that. And a store that knows a later epoch than the registry: that was set
-                // back, and what it says of who holds the group may be long over.
-                let position = cx.disk.store.pg_position(group.pg);
-                let is_known = position.is_none_or(|(epoch, _)| epoch < group.config.epoch);
-                if is_over && is_known && group.query.is_none() {
+                if is_over && !may_count(&cx.disk.store, group) && group.query.is_none() {
                     leave(group, cx.journal, deletions);
                 }
             }
             _ => {}
         }
     }
+}
+
+/// Whether the registry may yet take an epoch that counts on what the drive holds of a group that it shows no member of here: the
+/// one behind that in which this OSD was brought up to date, whoever asked for it. After a start the store alone tells which
+/// that was. A store that knows a later epoch than the registry tells that this was set back, and what it says of who holds the
+/// group may be long over.
+fn may_count(store: &Store, group: &Group) -> bool {
+    let Some((epoch, sequence)) = store.pg_position(group.pg) else { return false };
+    // Who began to delete it in this epoch noted that it has nothing. Who was brought up to date in it has its mark at least.
+    let has_nothing = sequence == Sequence(0) && store.pg_is_incomplete(group.pg);
+    epoch > group.config.epoch || epoch == group.config.epoch && !has_nothing
 }
 
 /// This OSD is no member of a group any more that it follows: what it holds of it goes.
@@ -447,6 +454,40 @@ mod tests {
             });
             let returned = alone.passed("placement: is a member again before it deleted everything");
             assert_eq!(returned, u64::from(is_to_leave));
+        }
+    }
+
+    #[test]
+    fn who_began_to_delete_goes_on_in_the_same_epoch_after_a_start_or_when_it_was_to_stay_for_a_moment() {
+        type Interruption = fn(&mut Alone);
+        let interruptions: [Interruption; 2] = [
+            |alone| alone.restart(ClusterMap::clone(&alone.osd.shared.volumes.map)),
+            |alone| {
+                comes(alone, |map| map.targets.get_mut(&PG).unwrap().push(ME));
+                alone.run();
+                assert_eq!(alone.osd.shared.groups[0].state(), State::Replica);
+                comes(alone, |map| drop(map.targets.get_mut(&PG).unwrap().pop()));
+            },
+        ];
+        for interrupt in interruptions {
+            let mut alone = Alone::new();
+            for object in 0..100 {
+                alone.write(ObjectKey { pg: PG, volume: VOLUME, object });
+            }
+            comes(&mut alone, |map| {
+                let (epoch, primary) = (Epoch(9), OsdId(1));
+                let config = PgConfig { epoch, primary, in_sync: vec![primary], ..PgConfig::default() };
+                map.pgs.insert(PG, config);
+                map.targets.insert(PG, vec![primary]);
+            });
+            let left = |alone: &Alone| alone.osd.store().objects().count();
+            while left(&alone) == 100 {
+                alone.turn();
+            }
+            assert!(left(&alone) > 0);
+            interrupt(&mut alone);
+            alone.run();
+            assert_eq!(left(&alone), 0);
         }
     }
 

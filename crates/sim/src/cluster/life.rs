@@ -716,6 +716,8 @@ impl Life {
             self.ended_in_good_order(process.0);
         } else if self.nodes[process.0].has_failed_drive() {
             self.gives_its_drive_up(process);
+        } else if let Some(osd) = self.nodes[process.0].osd() {
+            self.registry.heed_drive(process.0, osd.drive_hangs(), &mut self.world);
         }
         Ok(())
     }
@@ -847,6 +849,7 @@ impl Life {
         };
         self.clients.iter().all(|client| client.is_done(&self.history, &self.world.plan))
             && self.living().all(|node| node.is_running() && !node.is_shutting_down())
+            && self.living().all(|node| self.registry.is_up(node.osd_id()))
             && self.registry.map.pgs.iter().all(is_whole)
             && self.all_groups_serve()
             && self.registry.is_settled()

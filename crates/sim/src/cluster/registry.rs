@@ -78,6 +78,8 @@ pub(super) struct Registry {
     told: Statuses,
     is_available: bool,
     outage: u64,
+    /// By node: its drive hangs, and it counts as down until that goes on.
+    hangs: Vec<bool>,
     /// By node: its drive is lost for good.
     is_lost: Vec<bool>,
     /// By node: an operator wants to take it away once nothing needs it.
@@ -135,6 +137,7 @@ impl Registry {
             told: Statuses::new(),
             is_available: true,
             outage: 0,
+            hangs: vec![false; plan.nodes],
             is_lost: vec![false; plan.nodes],
             retires: vec![false; plan.nodes],
             is_removed: vec![false; plan.nodes],
@@ -243,6 +246,11 @@ impl Registry {
     /// alone may hold.
     pub(super) fn is_settled(&self) -> bool {
         target_changes(&self.map).is_empty()
+    }
+
+    /// Whether an OSD counts as up.
+    pub(super) fn is_up(&self, osd: OsdId) -> bool {
+        self.map.osds.get(&osd).is_some_and(|info| info.address.is_some())
     }
 
     /// The pool as it is now.
@@ -470,6 +478,7 @@ impl Registry {
         if !self.map.osds.contains_key(&OsdId(process.0 as u32)) {
             world.event(Some(process), "an OSD is added");
         }
+        self.hangs[process.0] = false;
         let address = address_of(process, life);
         let announced = done(async {
             let osd = self.register(process.0).await?;
@@ -578,6 +587,22 @@ impl Registry {
         self.show(world);
     }
 
+    /// As whoever controls an OSD does whose drive hangs, or goes on: it counts as down meanwhile, if the registry can be told. When
+    /// the drive goes on, the next sign of life has it announced again.
+    pub(super) fn heed_drive(&mut self, node: usize, hangs: bool, world: &mut World) {
+        if !hangs {
+            self.hangs[node] = false;
+        } else if !self.hangs[node] && self.is_reachable(Process(node), world) {
+            world.event(Some(Process(node)), "its drive hangs, so it counts as down");
+            self.hangs[node] = true;
+            self.set_clock(world);
+            if let Some(lease) = self.leases[node].take() {
+                self.revoke(lease);
+            }
+            self.show(world);
+        }
+    }
+
     /// A node's sign of life, if it gets through.
     pub(super) fn heartbeat(&mut self, process: Process, life: u32, world: &mut World) {
         // A drive whose OSD was removed is announced no more.
@@ -586,12 +611,14 @@ impl Registry {
         }
         if self.is_heard(process, world) {
             self.set_clock(world);
-            if !self.keep_alive(self.leases[process.0]) {
-                world.event(Some(process), "lease lost and announced anew");
-                self.announce_again(process, world);
+            if !self.hangs[process.0] {
+                if !self.keep_alive(self.leases[process.0]) {
+                    world.event(Some(process), "lease lost and announced anew");
+                    self.announce_again(process, world);
+                }
+                // Whoever waits for this takes a turn ten times a second.
+                world.mailboxes[process.0].inputs.push_back(Input::RegistryAnswered);
             }
-            // Whoever waits for this takes a turn ten times a second.
-            world.mailboxes[process.0].inputs.push_back(Input::RegistryAnswered);
             let manages = self.managers[process.0].as_ref().map(|manager| manager.lease);
             if manages.is_some() && !self.keep_alive(manages) {
                 world.event(Some(process), "is the manager no longer");

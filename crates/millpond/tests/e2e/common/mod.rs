@@ -22,6 +22,8 @@ pub mod whole;
 pub use testkit::process::{attempt, run, text};
 pub use testkit::{PATIENCE, Process, wait_longer, wait_until};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -79,4 +81,12 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
+}
+
+/// Gives this thread, and what it starts from now on, mounts of its own. Who makes a network namespace gets a copy of all
+/// mounts, and a file system that is in such a copy stays mounted when it is unmounted here.
+pub fn have_own_mounts() {
+    unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("they can be made private");
 }

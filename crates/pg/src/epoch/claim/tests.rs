@@ -138,6 +138,11 @@ fn who_is_unfit_is_left_out_and_who_has_caught_up_is_taken_in_if_it_can_follow_a
     change(&mut alone, Change::TakeIn(promotion));
     let config = next(&mut alone).unwrap();
     assert_eq!((config.in_sync, config.learners), (ids(&[0, 1, 2]), vec![]));
+    // A later epoch came, of which this OSD did not hear that it asked for it.
+    alone.osd.shared.groups[0].config.epoch.0 += 1;
+    let config = next(&mut alone).unwrap();
+    assert_eq!((config.in_sync, config.learners), (ids(&[0, 1]), ids(&[2])));
+    alone.osd.shared.groups[0].config.epoch.0 -= 1;
     map_of(&mut alone).osds.get_mut(&OsdId(2)).unwrap().address = None;
     let config = next(&mut alone).unwrap();
     assert_eq!((config.in_sync, config.learners), (ids(&[0, 1]), ids(&[2])));

@@ -64,6 +64,9 @@ impl Life {
         if self.registry.map.pgs.values().any(|config| config.in_sync.contains(&osd)) {
             return Err(format!("{osd} counts as in sync: {}", self.troubles()));
         }
+        if self.registry.is_up(osd) {
+            return Err(format!("{osd} counts as up"));
+        }
         self.run_until(stuck_until, |_| false)?;
         Ok(())
     }
