@@ -8,8 +8,8 @@ use std::time::Duration;
 use store::Store;
 use store::layout::SUPERBLOCK_OFFSETS;
 
-/// How often it is looked.
-const EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked. More often than a drive may be silent: at rest these reads alone tell whether it does anything.
+const EVERY: Duration = Duration::from_secs(5);
 /// The same where something is wrong look after look: each has a whole checkpoint written.
 const EVERY_MAX: Duration = Duration::from_secs(3600);
 /// Tokens of these reads; those of the OSD are smaller.
@@ -64,20 +64,22 @@ impl DriveWatch {
         [first, second, self.bytes - BLOCK_BYTES as u64]
     }
 
-    /// Begins a look, if one is due and the last one ended.
-    pub fn begin(&mut self, now: Instant, store: &Store, reactor: &mut Reactor, file: FileId) {
+    /// Begins a look, if one is due and the last one ended. Answers how many reads that is.
+    pub fn begin(&mut self, now: Instant, store: &Store, reactor: &mut Reactor, file: FileId) -> usize {
         let is_over = self.buffers.iter().all(Option::is_some);
         if now < self.next_at || !is_over || !store.superblocks_are_at_rest() || store.failure().is_some() {
-            return;
+            return 0;
         }
         self.pause = if self.was_wrong { (self.pause * 2).min(EVERY_MAX) } else { EVERY };
         self.was_wrong = false;
         self.next_at = now + self.pause;
-        for (index, offset) in (0u64..).zip(self.places()) {
+        let places = self.places();
+        for (index, offset) in (0u64..).zip(places) {
             if let Some(buffer) = self.buffers[index as usize].take() {
                 reactor.read(file, TOKEN | index, offset, buffer, BLOCK_BYTES);
             }
         }
+        places.len()
     }
 
     /// A place was read.

@@ -18,6 +18,13 @@ use tokio::time::Instant;
 
 /// How long an OSD waits for the map before it is announced without.
 const MAP_LIMIT: Duration = Duration::from_secs(2);
+/// For how long a drive that hung and goes on must go on before its OSD is announced again, if it hung before: the second time, and
+/// twice as long each time. One that hangs again and again is taken out in the end, like one that is down.
+const RECURRENCE_PAUSE: Duration = Duration::from_secs(15);
+/// The longest such pause.
+const RECURRENCE_PAUSE_MAX: Duration = Duration::from_mins(20);
+/// A drive that has not hung for so long is one that never did.
+const RECURRENCE_WITHIN: Duration = Duration::from_hours(1);
 /// How long the map may take to show a configuration that was claimed: the claim is taken for failed then.
 const CLAIM_MAP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -55,6 +62,39 @@ enum Standing {
     DriveHangs,
     /// Down from now on: its drive has failed.
     DriveFailed,
+}
+
+/// How often a drive has hung of late.
+#[derive(Debug, Default)]
+struct Hangs {
+    times: u32,
+    /// When it did the last time.
+    last: Option<Instant>,
+    /// Since when it has gone on again.
+    goes_on_since: Option<Instant>,
+}
+
+impl Hangs {
+    /// It hangs.
+    fn again(&mut self, now: Instant) {
+        if self.last.is_some_and(|last| now - last > RECURRENCE_WITHIN) {
+            self.times = 0;
+        }
+        (self.times, self.last, self.goes_on_since) = (self.times + 1, Some(now), None);
+    }
+
+    /// Whether it has gone on for long enough to be trusted.
+    fn is_over(&mut self, hangs: bool, now: Instant) -> bool {
+        if hangs {
+            (self.last, self.goes_on_since) = (Some(now), None);
+            return false;
+        }
+        let pause = match self.times {
+            ..2 => Duration::ZERO,
+            times => RECURRENCE_PAUSE.saturating_mul(1 << (times - 2).min(16)).min(RECURRENCE_PAUSE_MAX),
+        };
+        now - *self.goes_on_since.get_or_insert(now) >= pause
+    }
 }
 
 impl OsdControl {
@@ -122,7 +162,9 @@ async fn keep(
     let mut look = tokio::time::interval(scrubbing::LOOK_EVERY);
     let mut scrubs_are_due = false;
     let mut status: Option<OsdStatus> = None;
+    let mut drive_hangs = Hangs::default();
     loop {
+        let mut is_to_be_looked_at = false;
         tokio::select! {
             Some(report) = osd.reports.recv() => match report {
                 Report::Propose(proposal) => {
@@ -132,6 +174,7 @@ async fn keep(
                 Report::Status(new) => {
                     board.note_status(osd.id, &new);
                     status = Some(*new);
+                    is_to_be_looked_at = true;
                 }
                 Report::Scrubbed(report) => {
                     tracing::info!(osd = %osd.id, pg = %report.pg, deep = report.is_deep, found = report.found, "scrubbed");
@@ -156,10 +199,13 @@ async fn keep(
                 }
             }
             _ = keep_alive.tick() => {
+                is_to_be_looked_at = true;
                 let hangs = status.as_ref().is_some_and(|status| status.drive_hangs);
                 let up_by = match *standing {
                     Standing::Up(held) => renew(osd, cluster, held).await,
-                    Standing::DriveHangs if !hangs => announce(osd, cluster).await.ok(),
+                    Standing::DriveHangs if drive_hangs.is_over(hangs, Instant::now()) => {
+                        announce(osd, cluster).await.ok()
+                    }
                     Standing::DriveHangs | Standing::DriveFailed => None,
                 };
                 if let Some(lease) = up_by {
@@ -177,13 +223,17 @@ async fn keep(
             }
             _ = stop.changed() => return Ok(End::Asked),
         }
-        if let Some(status) = &status
-            && let Some(new) = withdraw(osd, cluster, *standing, status).await
-        {
-            *standing = new;
-            if new == Standing::DriveFailed {
-                // Another drive may be where this one was, and this one put to another use: it must be let go of.
-                osd.shard.tell(Command::Shutdown).await;
+        if is_to_be_looked_at && let Some(status) = &status {
+            let map = maps.borrow().clone();
+            if let Some(new) = follows(*standing, status, &map, osd.id)
+                && withdraw(osd, cluster, *standing, status).await
+            {
+                *standing = new;
+                match new {
+                    Standing::DriveHangs => drive_hangs.again(Instant::now()),
+                    // Another drive may be where this one was, and this one put to another use: it must be let go of.
+                    _ => osd.shard.tell(Command::Shutdown).await,
+                }
             }
         }
         if scrubs_are_due && let Some(status) = &status {
@@ -207,22 +257,23 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
 }
 
 /// An OSD whose drive failed counts as down from now on, and one whose drive hangs until it goes on, so that it is replaced in
-/// time; the manager goes on being told why. `None` if nothing changes, or the registry is away.
-async fn withdraw(
-    osd: &OsdControl,
-    cluster: &Cluster,
-    standing: Standing,
-    status: &OsdStatus,
-) -> Option<Standing> {
-    let new = match (standing, &status.failure) {
-        (Standing::Up(_) | Standing::DriveHangs, Some(_)) => Standing::DriveFailed,
-        (Standing::Up(_), None) if status.drive_hangs => Standing::DriveHangs,
-        _ => return None,
-    };
+/// time: as what it is to count now. `None` if that does not change.
+fn follows(standing: Standing, status: &OsdStatus, map: &ClusterMap, osd: OsdId) -> Option<Standing> {
+    match (standing, &status.failure) {
+        (Standing::Up(_) | Standing::DriveHangs, Some(_)) => Some(Standing::DriveFailed),
+        (Standing::Up(_), None) if status.drive_hangs && map.is_down_while_it_hangs(osd) => {
+            Some(Standing::DriveHangs)
+        }
+        _ => None,
+    }
+}
+
+/// Has an OSD count as down; the manager goes on being told why. False while the registry is away.
+async fn withdraw(osd: &OsdControl, cluster: &Cluster, standing: Standing, status: &OsdStatus) -> bool {
     if let Standing::Up(lease) = standing {
         match cluster.registry().lease_revoke(lease).await {
             Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
-            Err(_) => return None,
+            Err(_) => return false,
         }
     }
     match &status.failure {
@@ -235,7 +286,7 @@ async fn withdraw(
             "the drive does nothing of what it is asked; the placement groups go on without this OSD until it does"
         ),
     }
-    Some(new)
+    true
 }
 
 /// Renews the lease, or announces the OSD again if it was lost. Answers the lease that it is up by; `None` if the registry
@@ -295,7 +346,7 @@ fn propose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::{DeviceClass, PgConfig};
+    use base::map::{Admission, DeviceClass, PgConfig};
     use base::status::{PgState, PgStatus};
     use base::{CutId, Epoch, NodeId, PgId, PoolId};
     use cluster::ScrubWish;
@@ -524,11 +575,24 @@ mod tests {
         let controlled = tokio::spawn(control_osd(osd, scene.means()));
         assert!(matches!(scene.told().await, Command::Map(_)));
         scene.comes_up().await;
-        let hangs = OsdStatus { drive_hangs: true, ..OsdStatus::default() };
-        for status in [&hangs, &OsdStatus::default(), &hangs] {
-            scene.says(status).await;
-            scene.is_soon(!status.drive_hangs).await;
-        }
+        let (hangs, goes_on) =
+            (OsdStatus { drive_hangs: true, ..OsdStatus::default() }, OsdStatus::default());
+        // As long as it is out it must not be taken for gone.
+        let is = async |scene: &mut Scene, admission| {
+            scene.cluster.set_admission(scene.id, admission).await.unwrap();
+            scene.shows().await;
+            assert!(matches!(scene.told().await, Command::Map(_)));
+        };
+        is(&mut scene, Admission::Out).await;
+        scene.says(&hangs).await;
+        tokio::time::sleep(KEEP_ALIVE * 2).await;
+        assert!(scene.is_up().await);
+        is(&mut scene, Admission::In).await;
+        scene.is_soon(false).await;
+        scene.says(&goes_on).await;
+        scene.is_soon(true).await;
+        scene.says(&hangs).await;
+        scene.is_soon(false).await;
         let failed = OsdStatus { failure: Some("a write failed".to_owned()), ..hangs };
         scene.says(&failed).await;
         assert!(matches!(scene.told().await, Command::Shutdown));
@@ -536,6 +600,26 @@ mod tests {
         scene.ends(Ok(()));
         let Ok(Ok(End::GaveUp(status))) = controlled.await else { panic!("it gave its drive up") };
         assert_eq!(*status, failed);
+    }
+
+    #[test]
+    fn a_drive_that_hangs_again_and_again_must_go_on_for_longer_each_time() {
+        let (mut hangs, mut now) = (Hangs::default(), Instant::now());
+        let moment = Duration::from_millis(1);
+        for pause in [0, 15, 30, 60, 120, 240, 480, 960, 1200, 1200] {
+            let pause = Duration::from_secs(pause);
+            hangs.again(now);
+            assert!(!hangs.is_over(true, now + moment));
+            now += Duration::from_secs(10);
+            assert_eq!(hangs.is_over(false, now), pause.is_zero());
+            assert!(pause.is_zero() || !hangs.is_over(false, now + pause - moment));
+            now += pause;
+            assert!(hangs.is_over(false, now));
+            now += Duration::from_secs(60);
+        }
+        now += RECURRENCE_WITHIN;
+        hangs.again(now);
+        assert!(hangs.is_over(false, now));
     }
 
     #[tokio::test]
@@ -600,8 +684,7 @@ mod tests {
         let failed = OsdStatus { failure: Some("it failed".to_owned()), ..OsdStatus::default() };
         for _ in 0..2 {
             // The second time one that is gone.
-            let withdrawn = withdraw(&osd, &scene.cluster, Standing::Up(anew), &failed).await;
-            assert_eq!(withdrawn, Some(Standing::DriveFailed));
+            assert!(withdraw(&osd, &scene.cluster, Standing::Up(anew), &failed).await);
             assert!(!scene.is_up().await);
         }
     }

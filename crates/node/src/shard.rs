@@ -391,7 +391,8 @@ impl Shard {
             let (osd, mut io) = parts!(self);
             // Read anew: what is served by a lease must be served while it lasts, however long the turn took.
             osd.end_turn(ring::now(), &mut io);
-            self.drive_watch.begin(now, self.osd.store(), &mut self.reactor, self.file);
+            let begun = self.drive_watch.begin(now, self.osd.store(), &mut self.reactor, self.file);
+            self.osd.note_own_reads(begun, 0);
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.close_the_deaf(now);
@@ -418,6 +419,7 @@ impl Shard {
         let (osd, mut io) = parts!(self);
         match event {
             Event::FileDone { token, buffer, result } if DriveWatch::is_own(token) => {
+                osd.note_own_reads(0, 1);
                 let finding = self.drive_watch.was_read(token, buffer, &result, osd.store());
                 self.heed(now, finding);
             }
@@ -746,7 +748,7 @@ impl Shard {
             }),
             cleared_pools: self.osd.view().cleared_pools().collect(),
             failure: self.osd.store().failure().map(str::to_owned),
-            drive_hangs: self.osd.drive_hangs(),
+            drive_hangs: self.osd.view().drive_hangs(),
             start_refused: None,
             notes: self.osd.view().notes().map(str::to_owned).collect(),
         }

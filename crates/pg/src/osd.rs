@@ -408,11 +408,12 @@ impl Osd {
         self.shared.turn.next_tick = now;
     }
 
-    /// Whether the drive does nothing of what it is asked, or nothing of one kind, as far as it was looked: then this OSD takes part
-    /// in nothing until it does.
-    #[must_use]
-    pub fn drive_hangs(&self) -> bool {
-        self.router.is_silent
+    /// Whoever drives this OSD has begun so many reads of the drive for itself, and so many of them have ended, however: they tell
+    /// whether the drive does anything.
+    pub fn note_own_reads(&mut self, begun: usize, ended: usize) {
+        let patience = &mut self.shared.disk.patience;
+        (0..begun).for_each(|_| patience.asks_to_read());
+        (0..ended).for_each(|_| patience.has_read());
     }
 
     /// The place of a superblock holds something else: what a start needs is written anew.

@@ -36,6 +36,11 @@ impl Kind {
         }
     }
 
+    fn has_ended(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.ended += 1;
+    }
+
     /// For how long nothing has come of what it was asked.
     fn stuck_for(&self, now: Instant) -> Duration {
         let is_stuck = self.outstanding > 0 && self.ended == self.seen;
@@ -62,11 +67,19 @@ impl Patience {
         self.of(token).outstanding += 1;
     }
 
+    /// The drive is asked to read something that this machine does not know of.
+    pub(crate) fn asks_to_read(&mut self) {
+        self.reads.outstanding += 1;
+    }
+
+    /// That has ended.
+    pub(crate) fn has_read(&mut self) {
+        self.reads.has_ended();
+    }
+
     /// Something that the drive was asked for has ended.
     pub(crate) fn has_answered(&mut self, token: u64) {
-        let kind = self.of(token);
-        kind.outstanding = kind.outstanding.saturating_sub(1);
-        kind.ended += 1;
+        self.of(token).has_ended();
     }
 
     /// Looks at whether the drive does anything; to be done several times a second.

@@ -1,4 +1,4 @@
-//! What an OSD is like, for operators and tests: nothing is decided by it.
+//! What an OSD is like, for operators, tests and whoever runs it: nothing here is decided by it.
 //!
 //! A request is counted when it is answered. It took from when it was taken up, by the clock of that turn, to the turn
 //! in which the answer was sent; what it waited in the inbox before, for want of room, is not seen from here. Each count
@@ -50,6 +50,13 @@ impl<'a> View<'a> {
         let held: BTreeSet<PoolId> =
             disk.store.groups().chain(on_its_way).map(|pg| pg.pool).filter(is_removed).collect();
         removed.keys().copied().filter(move |pool| !held.contains(pool))
+    }
+
+    /// Whether the drive does nothing of what it is asked, or nothing of one kind, as far as it was looked: then this OSD takes part
+    /// in nothing new until it does.
+    #[must_use]
+    pub fn drive_hangs(self) -> bool {
+        self.router.is_silent
     }
 
     /// The damage that was met since the start, and what became of it.

@@ -22,6 +22,7 @@ pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], silence: Opti
     groups::stopped(pgs, &mut problems);
     for osd in osds {
         osds::down(osd, &mut problems);
+        osds::hangs(osd, &mut problems);
         osds::out(osd, pgs, &mut problems);
         osds::full(osd, &mut problems);
         damage::problems_of(osd, &mut problems);

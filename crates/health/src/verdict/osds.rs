@@ -19,11 +19,11 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
     }
     let (name, node, number) = (osd.osd, osd.node, osd.osd.0);
     let is_needed = osd.pgs_in_sync + osd.pgs_target > 0;
-    let hangs = osd.drive_hangs == Some(true);
+    let hangs = does_nothing(osd);
     let read_log = match &osd.failure {
         Some(_) => replace_drive(osd),
         None if osd.start_refused.is_some() => make_anew(osd),
-        None if hangs => mend_drive(osd),
+        None if hangs.is_some() => mend_drive(osd),
         None if osd.host == node.to_string() => {
             format!(
                 "read {node}.log in the cluster's directory; `up` starts the node again by itself, unless \
@@ -44,7 +44,7 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         _ => "down and out, and nothing waits for it",
     };
     let what = format!("{name} on {node} is {state}");
-    let tells_why = osd.failure.is_some() || osd.start_refused.is_some() || hangs;
+    let tells_why = osd.failure.is_some() || osd.start_refused.is_some() || hangs.is_some();
     let next = match (osd.admission, osd.out_in_seconds, &osd.stays_in_because) {
         (Admission::In, Some(seconds), _) => {
             format!("{read_log}; it is taken out in {} if it stays away", about(seconds))
@@ -63,16 +63,15 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         }
         (Admission::Out, ..) => format!("remove it with `millpond osd rm {number}`"),
     };
-    let drive = osd.path.as_deref().map_or(String::new(), |path| format!(" {path}"));
+    let drive = drive_of(osd);
     let (code, what) = match (&osd.failure, &osd.start_refused) {
         (Some(reason), _) => (Code::OsdDriveFailed, format!("{what}: its drive{drive} failed: {reason}")),
         (None, Some(reason)) => (Code::OsdStartRefused, format!("{what}: it is not started: {reason}")),
-        (None, None) if hangs => (
-            Code::OsdDriveHangs,
-            format!("{what}: its drive{drive} does nothing of what it is asked, or does not write"),
-        ),
-        (None, None) if is_waited_for => (Code::OsdDown, what),
-        (None, None) => (Code::OsdRemovable, what),
+        (None, None) => match hangs {
+            Some(hangs) => (Code::OsdDriveHangs, format!("{what}: {hangs}")),
+            None if is_waited_for => (Code::OsdDown, what),
+            None => (Code::OsdRemovable, what),
+        },
     };
     let consequence = match osd.pgs_in_sync.max(osd.pgs_target) {
         _ if !is_waited_for => "its placement groups are whole elsewhere".to_owned(),
@@ -81,6 +80,24 @@ pub(super) fn down(osd: &OsdView, problems: &mut Vec<Problem>) {
         count => format!("{count} placement groups have one copy less"),
     };
     problems.push(Problem::new(code, what, consequence, next));
+}
+
+/// An OSD that is up though its drive does nothing: it is out, or has what nobody else has.
+pub(super) fn hangs(osd: &OsdView, problems: &mut Vec<Problem>) {
+    let Some(hangs) = does_nothing(osd).filter(|_| osd.up) else { return };
+    let what = format!("{} on {}: {hangs}", osd.osd, osd.node);
+    let consequence = "the others go on without it; what it alone has waits for the drive";
+    problems.push(Problem::new(Code::OsdDriveHangs, what, consequence, mend_drive(osd)));
+}
+
+/// That its drive does nothing, if so.
+fn does_nothing(osd: &OsdView) -> Option<String> {
+    let hangs = osd.drive_hangs == Some(true);
+    hangs.then(|| format!("its drive{} does nothing of what it is asked, or does not write", drive_of(osd)))
+}
+
+fn drive_of(osd: &OsdView) -> String {
+    osd.path.as_deref().map_or(String::new(), |path| format!(" {path}"))
 }
 
 /// What to do about an OSD that gave its drive up. Its process runs on, for its other drives.
@@ -92,7 +109,7 @@ fn replace_drive(osd: &OsdView) -> String {
 /// What to do about an OSD whose drive does nothing. When it does again, the OSD is up by itself.
 fn mend_drive(osd: &OsdView) -> String {
     format!(
-        "look at the kernel's log there (`dmesg`): when the drive does again what it is asked, the OSD is up by itself; if it \
+        "look at the kernel's log there (`dmesg`): when the drive does again what it is asked, the OSD goes on by itself; if it \
          does not, put another in, and run {}",
         replace(osd)
     )

@@ -199,6 +199,12 @@ fn a_drive_that_hangs_is_looked_at_before_it_is_replaced() {
     assert!(problem.what.contains("its drive /dev/nvme0n1 does nothing"), "{}", problem.what);
     let next = &problem.next;
     assert!(next.contains("`dmesg`") && next.contains("run `millpond osd replace 2`"), "{next}");
+    // One that is out stays up.
+    let (mut map, mut statuses) = healthy();
+    map.osds.get_mut(&OsdId(2)).unwrap().admission = Admission::Out;
+    statuses.get_mut(&OsdId(2)).unwrap().drive_hangs = true;
+    let problem = told_of(&map, &statuses, Code::OsdDriveHangs);
+    assert!(problem.what.starts_with("osd.2 on node.2: its drive "), "{}", problem.what);
 }
 
 #[test]

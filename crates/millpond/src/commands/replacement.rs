@@ -233,7 +233,8 @@ impl Work<'_> {
             // One that died counts as up until its lease has run out.
             let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
             let is_well = |view: &OsdView| {
-                view.up && view.is_reported() && view.failure.is_none() && view.pid.is_some_and(lives)
+                let works = view.failure.is_none() && view.drive_hangs != Some(true);
+                view.up && view.is_reported() && works && view.pid.is_some_and(lives)
             };
             if let Some(view) = told.filter(is_well) {
                 let is_there = |path: &String| Path::new(path) == new || same_file(Path::new(path), new);
@@ -303,8 +304,19 @@ impl Work<'_> {
         Ok(other.is_some() || self.is_anothers(path, info_of(&map, self.arguments.osd)?).await)
     }
 
+    /// Whether the drive that the OSD was on, at that path, does nothing of what it is asked.
+    async fn hangs(&self, path: &Path) -> bool {
+        let told = self.inquiry.osds().await.unwrap_or_default();
+        let is_there = |view: &OsdView| view.path.as_deref().is_some_and(|told| Path::new(told) == path);
+        told.iter()
+            .any(|view| view.osd == self.arguments.osd && view.drive_hangs == Some(true) && is_there(view))
+    }
+
     /// Whether what is at a path is the drive of another OSD of this cluster, whoever uses it.
     async fn is_anothers(&self, path: &Path, info: &OsdInfo) -> bool {
+        if self.hangs(path).await {
+            return false;
+        }
         let Ok(mut drive) = Drive::open(path, Use::ReadOnly) else { return false };
         matches!(self.content_of(&mut drive, info).await, Ok(Content::Needed(_)))
     }
@@ -356,6 +368,8 @@ impl Work<'_> {
         }
         let old = match old.filter(|old| *old != new && !same_file(old, new)) {
             None => None,
+            // Whoever looked at it would wait for ever. The process that runs it ends it when another drive has its number.
+            Some(old) if self.hangs(old).await => None,
             Some(old) if self.is_anothers(old, info).await => None,
             Some(old) => match Drive::open(old, Use::Alone) {
                 Ok(old) => Some(old),

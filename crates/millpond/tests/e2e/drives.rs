@@ -240,6 +240,17 @@ fn a_drive_that_hangs_counts_as_down_until_it_goes_on_while_fio_verifies() {
         wait_until("it is up again", || osd_view(pond, 1).is_some_and(|view| view["up"] == true));
         becomes_whole(pond);
         assert_eq!(node_of(pond, 1), process, "its process was started anew");
+        // It is replaced while it hangs, by a process with another drive.
+        let other = pond.scratch().join("other.img");
+        File::create(&other).and_then(|file| file.set_len(DRIVE_BYTES)).expect("a scratch file can be made");
+        {
+            let _goes_on = OnDrop(|| drop(attempt("fsfreeze", &["--unfreeze", path(&place)])));
+            run("fsfreeze", &["--freeze", path(&place)]);
+            wait_until("it counts as down", || osd_view(pond, 1).is_some_and(|view| view["up"] == false));
+            names(&pond.run(&["osd", "replace", "1", "--drive", path(&other)]), &["osd.1", path(&other)]);
+            becomes_whole(pond);
+        }
+        std::fs::remove_file(&drive).and_then(|()| symlink(&other, &drive)).expect("it can be moved");
     });
     pond.down();
 }

@@ -466,7 +466,7 @@ mod tests {
                 comes(alone, |map| map.targets.get_mut(&PG).unwrap().push(ME));
                 alone.run();
                 assert_eq!(alone.osd.shared.groups[0].state(), State::Replica);
-                comes(alone, |map| drop(map.targets.get_mut(&PG).unwrap().pop()));
+                comes(alone, |map| map.targets.get_mut(&PG).unwrap().truncate(1));
             },
         ];
         for interrupt in interruptions {

@@ -385,6 +385,25 @@ fn a_drive_that_only_reads_does_nothing_and_so_does_one_that_only_writes_for_lon
 }
 
 #[test]
+fn what_whoever_runs_an_osd_reads_of_its_drive_tells_whether_that_does_anything() {
+    let mut alone = Alone::new();
+    alone.run();
+    let hangs_after = |alone: &mut Alone, seconds: u64| {
+        alone.now = alone.now + Duration::from_secs(seconds);
+        alone.osd.end_turn(alone.now, &mut alone.io);
+        alone.osd.view().drive_hangs()
+    };
+    assert!(!hangs_after(&mut alone, 60), "it is at rest");
+    alone.osd.note_own_reads(3, 0);
+    // It looks every 2 s.
+    assert!(!hangs_after(&mut alone, 2) && !hangs_after(&mut alone, 7) && hangs_after(&mut alone, 2));
+    alone.osd.note_own_reads(0, 1);
+    assert!(!hangs_after(&mut alone, 2) && hangs_after(&mut alone, 10), "two more are awaited");
+    alone.osd.note_own_reads(0, 2);
+    assert!(!hangs_after(&mut alone, 2) && !hangs_after(&mut alone, 60));
+}
+
+#[test]
 fn an_osd_whose_drive_does_nothing_leaves_its_groups_to_others_until_it_does() {
     let mut alone = Alone::new();
     joins(&mut alone, 7);

@@ -314,6 +314,7 @@ impl Life {
                 // Who is out counts as gone when it is down.
                 && self.registry.is_in(*osd)
                 && !self.registry.has_lost_its_drive(node)
+                && self.atlas.lacks_a_batch(&self.nodes) != Some(node)
                 && look(&self.nodes[node], key, block)
                     .zip(held)
                     .is_some_and(|(theirs, held)| theirs.is_sound() && theirs.is_same(&held))
@@ -339,7 +340,10 @@ impl Life {
     pub(super) fn misdirect_some_write(&mut self) {
         let index = self.world.random.index(self.nodes.len());
         let groups = self.groups_in_sync(index);
-        if !self.may_lose_the_end_of_a_log(&groups) {
+        // It may not be started again for that, and be given a blank drive: what others have lost it must not be the last to have.
+        self.atlas.has_damage(&self.nodes, &self.served);
+        let have_others_lost = self.atlas.spots.iter().any(|spot| spot.node != index);
+        if have_others_lost || !self.may_lose_the_end_of_a_log(&groups) {
             return;
         }
         let Some((from, blocks)) = self.nodes[index].some_batch_in_flight(&mut self.world.random) else {

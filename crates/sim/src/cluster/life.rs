@@ -717,7 +717,7 @@ impl Life {
         } else if self.nodes[process.0].has_failed_drive() {
             self.gives_its_drive_up(process);
         } else if let Some(osd) = self.nodes[process.0].osd() {
-            self.registry.heed_drive(process.0, osd.drive_hangs(), &mut self.world);
+            self.registry.heed_drive(process.0, osd.view().drive_hangs(), &mut self.world);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::topology::Topology;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::machine::identity_of;
 use crate::random::Random;
-use base::map::{Admission, ClusterMap, DeviceClass, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
+use base::map::{Admission, ClusterMap, DeviceClass, OsdInfo, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
 use base::status::{OsdStatus, PgState, PgStatus, Statuses};
 use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
@@ -245,7 +245,9 @@ impl Registry {
     /// Whether the manager has nothing to change where data lies: members that nobody wants any more go soon, with what they
     /// alone may hold.
     pub(super) fn is_settled(&self) -> bool {
-        target_changes(&self.map).is_empty()
+        // Who is back is in again in a moment.
+        let is_back = |info: &OsdInfo| info.admission == Admission::OutWhileDown && info.address.is_some();
+        target_changes(&self.map).is_empty() && !self.map.osds.values().any(is_back)
     }
 
     /// Whether an OSD counts as up.
@@ -592,7 +594,10 @@ impl Registry {
     pub(super) fn heed_drive(&mut self, node: usize, hangs: bool, world: &mut World) {
         if !hangs {
             self.hangs[node] = false;
-        } else if !self.hangs[node] && self.is_reachable(Process(node), world) {
+        } else if !self.hangs[node]
+            && self.is_reachable(Process(node), world)
+            && self.maps[node].is_down_while_it_hangs(OsdId(node as u32))
+        {
             world.event(Some(Process(node)), "its drive hangs, so it counts as down");
             self.hangs[node] = true;
             self.set_clock(world);
