@@ -156,10 +156,12 @@ impl Atlas {
     /// Whether something is still spoiled. What a node that does not run holds counts as spoiled still.
     pub(super) fn has_damage(&mut self, nodes: &[Node], served: &Served) -> bool {
         let has_short_log = self.has_short_log(nodes, served);
+        // What goes astray hits when the drive gets to it.
+        let hit = self.lacks_a_batch(nodes);
         self.spots.retain(|spot| {
             let node = &nodes[spot.node];
             let is_sound = |key| look(node, &key, spot.block).is_none_or(|held| held.is_sound());
-            !node.is_running() || !names_of(node, &spot.key).all(is_sound)
+            hit == Some(spot.node) || !node.is_running() || !names_of(node, &spot.key).all(is_sound)
         });
         !self.spots.is_empty() || has_short_log
     }
