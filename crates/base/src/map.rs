@@ -196,13 +196,13 @@ impl ClusterMap {
         self.pgs.range(all).map(|(pg, config)| (*pg, config))
     }
 
-    /// Whether an OSD whose drive hangs is to count as down until that goes on. One that is out does not: who is out and down is
-    /// taken for gone with all that it holds, and this one is not. Nor does one that some group has no other member in sync than:
-    /// what its drive reads is read nowhere else.
+    /// Whether an OSD whose drive hangs is to count as down until that goes on. One that was taken out does not: who is out and
+    /// down is taken for gone with all that it holds, and this one is not. Nor does one that some group has no other member in sync
+    /// than: what its drive reads is read nowhere else. One that is out because it was down for long stays down.
     #[must_use]
     pub fn is_down_while_it_hangs(&self, osd: OsdId) -> bool {
-        let is_in = self.osds.get(&osd).is_some_and(|info| info.admission == Admission::In);
-        is_in && self.pgs.values().all(|config| config.in_sync != [osd])
+        self.osds.get(&osd).is_some_and(|info| info.admission != Admission::Out)
+            && self.pgs.values().all(|config| config.in_sync != [osd])
     }
 
     /// The host that a node runs on.

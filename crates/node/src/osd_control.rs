@@ -200,7 +200,9 @@ async fn keep(
             }
             _ = keep_alive.tick() => {
                 is_to_be_looked_at = true;
-                let hangs = status.as_ref().is_some_and(|status| status.drive_hangs);
+                // Also when it is to be up though its drive hangs: it was taken out meanwhile.
+                let is_to_be_down = maps.borrow().is_down_while_it_hangs(osd.id);
+                let hangs = is_to_be_down && status.as_ref().is_some_and(|status| status.drive_hangs);
                 let up_by = match *standing {
                     Standing::Up(held) => renew(osd, cluster, held).await,
                     Standing::DriveHangs if drive_hangs.is_over(hangs, Instant::now()) => {
@@ -587,6 +589,10 @@ mod tests {
         scene.says(&hangs).await;
         tokio::time::sleep(KEEP_ALIVE * 2).await;
         assert!(scene.is_up().await);
+        is(&mut scene, Admission::In).await;
+        scene.is_soon(false).await;
+        is(&mut scene, Admission::Out).await;
+        scene.is_soon(true).await;
         is(&mut scene, Admission::In).await;
         scene.is_soon(false).await;
         scene.says(&goes_on).await;

@@ -590,14 +590,11 @@ impl Registry {
     }
 
     /// As whoever controls an OSD does whose drive hangs, or goes on: it counts as down meanwhile, if the registry can be told. When
-    /// the drive goes on, the next sign of life has it announced again.
+    /// the drive goes on, or it is taken out, the next sign of life has it announced again.
     pub(super) fn heed_drive(&mut self, node: usize, hangs: bool, world: &mut World) {
-        if !hangs {
+        if !hangs || !self.maps[node].is_down_while_it_hangs(OsdId(node as u32)) {
             self.hangs[node] = false;
-        } else if !self.hangs[node]
-            && self.is_reachable(Process(node), world)
-            && self.maps[node].is_down_while_it_hangs(OsdId(node as u32))
-        {
+        } else if !self.hangs[node] && self.is_reachable(Process(node), world) {
             world.event(Some(Process(node)), "its drive hangs, so it counts as down");
             self.hangs[node] = true;
             self.set_clock(world);

@@ -15,6 +15,11 @@ impl Random {
         Random(seed)
     }
 
+    /// What one with that seed draws is the same each time.
+    pub fn of(seed: u64) -> Random {
+        Random(seed)
+    }
+
     /// Another one, for somebody else, so that what one draws does not change what the other does.
     pub fn fork(&mut self) -> Random {
         Random(self.next())

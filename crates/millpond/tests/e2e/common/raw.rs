@@ -1,6 +1,5 @@
 //! A client of OSDs that says whatever a test wants it to, under a key that the cluster knows.
 
-use super::site::Site;
 use auth::{Identity, SecretKey};
 use base::map::ClusterMap;
 use base::{ClientId, Generation, OsdId};
@@ -28,11 +27,11 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Whoever has the key in that file.
-    pub fn new(site: &Site, key: &Path) -> Tenant {
+    /// Whoever has the key in that file, of the cluster in that directory.
+    pub fn new(dir: &Path, key: &Path) -> Tenant {
         let identity = Identity::new(&SecretKey::load(key).expect("the key can be read"));
         let runtime = Builder::new_current_thread().enable_all().build().expect("there is memory for that");
-        let owner = ClusterAccess::local(&site.dir()).expect("the owner's key can be read");
+        let owner = ClusterAccess::local(dir).expect("the owner's key can be read");
         let map = runtime.block_on(async {
             let desk = owner.desk.open(&owner.identity).await.expect("the registry answers");
             desk.map().await.expect("there is a map")
