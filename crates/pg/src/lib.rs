@@ -21,7 +21,7 @@
 //!
 //! Beside them `disk` (the store and its memory), `patience` (whether the drive does anything), `ledger` (what is staged and not
 //! durable), `operation` (one request on its way), `shares` (who has how much of what waits), `volumes` (what the map says),
-//! `damage`, `pace`, `journal` (what is counted and noted), and `view`, which shows all that, in part as `report`s.
+//! `damage`, `pace`, `block_set`, `journal` (what is counted and noted), and `view`, which shows all that, in part as `report`s.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
@@ -30,6 +30,7 @@
 //! - Within an epoch a replica applies exactly the sequence the primary ordered, without a gap.
 //! - Bytes whose checksum does not verify leave neither by a reply nor by replication.
 
+mod block_set;
 mod broken;
 mod codec;
 mod context;

@@ -2,6 +2,7 @@
 //!
 //! Pure functions of where the members stand ([`MemberPosition`]).
 
+use crate::block_set::BlockSet;
 use crate::group::position::{Difference, MemberPosition, range_of};
 use base::log_entry::{MEND, REPAIR, UNDONE, name_of};
 use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
@@ -147,16 +148,32 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
     .collect()
 }
 
-/// Whether a group's log, oldest entry first, says that the write that its client calls `name` was done, of each block of a
-/// range, if it says anything of it. Members agree on a write run by run, and whoever leads may change in between: so each
-/// block has its own answer. Nothing of that write is in flight.
-pub(crate) fn was_done(
-    log: impl DoubleEndedIterator<Item = LogEntry>,
-    range: &BlockRange,
-    name: u64,
-) -> Vec<Option<bool>> {
-    let of_write = log.rev().filter(|entry| name != 0 && entry.is_of(&range.key, name));
-    newest_words(of_write, range, |entry| entry.origin & UNDONE == 0)
+/// What a log says of a write: of blocks that are in neither it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// It was done there.
+    pub(crate) done: BlockSet,
+    /// What was done there was undone.
+    pub(crate) undone: BlockSet,
+}
+
+/// What a group's log, oldest entry first, says of the write that its client calls `name`, of the blocks of a range. Members agree
+/// on a write run by run, and whoever leads may change in between: so each block has its own answer, that of the newest entry
+/// about it. Nothing of that write is in flight.
+pub(crate) fn told_of(log: impl DoubleEndedIterator<Item = LogEntry>, range: &BlockRange, name: u64) -> Told {
+    let mut told = Told::default();
+    // What has no name is in no log.
+    let mut untold = if name == 0 { BlockSet::default() } else { BlockSet::of(range.blocks()) };
+    let mut newest_first = log.rev();
+    while !untold.is_empty()
+        && let Some(entry) = newest_first.find(|entry| entry.is_of(&range.key, name))
+    {
+        let news = BlockSet::of(entry.first_block..entry.end()).and(untold);
+        let of_this_kind = if entry.origin & UNDONE == 0 { &mut told.done } else { &mut told.undone };
+        *of_this_kind = of_this_kind.or(news);
+        untold = untold.without(news);
+    }
+    told
 }
 
 /// What entries, the newest first, say of each block of a range: of those that cover it the newest has the word. One name may be
@@ -201,8 +218,8 @@ fn done_runs(
     range: &BlockRange,
     name: u64,
 ) -> Vec<(u16, u16, bool)> {
-    let was_done = was_done(log, range, name);
-    runs_alike(range.blocks(), |block| was_done[usize::from(block - range.first_block)] == Some(true))
+    let told = told_of(log, range, name);
+    runs_alike(range.blocks(), |block| told.done.contains(block))
 }
 
 /// Blocks in runs of which the same is true: `(block, block count, what)`.
@@ -221,7 +238,7 @@ pub(crate) fn runs_alike<T: PartialEq>(blocks: Range<u16>, what: impl Fn(u16) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{ObjectKey, PoolId};
+    use base::{OBJECT_BLOCKS, ObjectKey, PoolId};
 
     fn entry(epoch: u32, sequence: u64, block: u16) -> LogEntry {
         LogEntry {
@@ -390,6 +407,37 @@ mod tests {
         assert_eq!(told(&[write], 0), [(10, REPAIR)], "a write without a name is never told undone");
         // What was told before counts no more: another member's content is told by that one's log.
         assert_eq!(told(&[write], 7 | REPAIR | UNDONE), [(10, 7 | REPAIR)]);
+    }
+
+    #[test]
+    fn of_each_block_the_newest_entry_about_it_has_the_word() {
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let of = |sequence, blocks: Range<u16>, origin| LogEntry {
+            origin,
+            block_count: blocks.end - blocks.start,
+            ..entry(1, sequence, blocks.start)
+        };
+        let log = [
+            of(1, 0..100, 7),
+            of(2, 20..40, 7 | REPAIR | UNDONE),
+            of(3, 30..200, 8),
+            LogEntry { object: 1, ..of(4, 0..100, 7) },
+            of(5, 35..50, 7 | REPAIR),
+            of(6, 90..OBJECT_BLOCKS as u16, 7),
+        ];
+        let told = |first_block, block_count, name| {
+            told_of(log.iter().copied(), &BlockRange { key, first_block, block_count }, name)
+        };
+        let is = |blocks: Range<u16>| BlockSet::of(blocks);
+        let undone = is(20..35);
+        assert_eq!(
+            told(0, OBJECT_BLOCKS as u16, 7),
+            Told { done: is(0..OBJECT_BLOCKS as u16).without(undone), undone }
+        );
+        assert_eq!(told(10, 20, 7), Told { done: is(10..20), undone: is(20..30) });
+        assert_eq!(told(10, 40, 8), Told { done: is(30..50), undone: is(0..0) });
+        assert_eq!(told(0, 100, 0), Told::default());
+        assert_eq!(told(0, 100, 9), Told::default());
     }
 
     #[test]

@@ -10,16 +10,17 @@
 //! That costs no time: who drives an OSD hands it a map that shows an epoch before the answer to the proposal of it
 //! ([`crate::Io::propose`]), as fences need it too. Should another one not, the group waits for the next map.
 
+use crate::block_set::BlockSet;
 use crate::broken::Sabotage;
 use crate::context::Context;
-use crate::epoch::differences::{runs_alike, was_done};
+use crate::epoch::differences::{Told, told_of};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
 use base::log_entry::name_of;
-use base::{BlockRange, LinkId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey};
+use base::{BlockRange, LinkId, OBJECT_BYTES, ObjectKey};
 use wire::{Outcome, RefusalDetails, Request, Status};
 
 /// Why a request cannot be served by this OSD now.
@@ -123,53 +124,58 @@ pub(crate) fn add_operation(
     id
 }
 
-/// What became of the earlier attempts at an operation, in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
+/// What became of the earlier attempts at an operation, by its blocks.
+struct Before {
     /// One of them was done.
-    Done,
+    done: BlockSet,
     /// None was done, or what was done was undone before anybody could see it: it is to be done now.
-    NotDone,
+    not_done: BlockSet,
     /// Nobody can tell: what the log told of them is gone, and the block was changed since, by one of them or by others.
-    Unknown,
+    unknown: BlockSet,
+    /// The log says that something was undone.
+    is_told_undone: bool,
 }
 
-/// The same of all its blocks, in runs: `(block, block count, what became)`. `None` if it was not sent before.
+/// See [`Before`]. `None` of an operation that was not sent before.
 ///
 /// What an earlier attempt did is in the group's order behind what its client knew that this had reached. So a log that
 /// lacks nothing from there on tells by its silence too, and so does a block that was not changed since. Who says that the group
 /// had reached more than it has was lied to by whoever led it, or lies. Since when is not known then, now or when the group has
 /// come so far: silence tells nothing, however long the log is.
-fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Vec<(u16, u16, Before)>> {
+fn done_before(cx: &Context<'_, impl Io>, id: OperationId) -> Option<Before> {
     let operation = cx.operations.get(id)?;
     let (range, name) = (operation.range, name_of(operation.attempt.origin));
     let since = operation.attempt.since.filter(|_| !cx.breaks(Sabotage::ForgetOrigin))?;
     let is_ahead = since > cx.groups[operation.group].reached();
     let (store, key) = (&cx.disk.store, &range.key);
-    let was_done = was_done(store.pg_log(key.pg), &range, name);
+    let Told { done, undone } = told_of(store.pg_log(key.pg), &range, name);
+    let untold = BlockSet::of(range.blocks()).without(done.or(undone));
     // What has no name is in no log.
     let begins = store.pg_log_begins(key.pg).0;
     let is_log_enough = name != 0 && !is_ahead && begins <= since.0.saturating_add(1);
-    let mut is_as_it_was = [false; OBJECT_BLOCKS];
-    if !is_log_enough && !is_ahead {
-        store.for_each_block(key, |block, _, changed| is_as_it_was[usize::from(block)] = changed <= since);
+    let mut as_it_was = BlockSet::default();
+    if is_log_enough || cx.breaks(Sabotage::TrustSilence) {
+        as_it_was = untold;
+    } else if !is_ahead && !untold.is_empty() {
+        store.for_each_block(key, |block, _, changed| {
+            if changed <= since {
+                as_it_was.insert(block);
+            }
+        });
     }
-    let before = |block: u16| match was_done[usize::from(block - range.first_block)] {
-        Some(true) => Before::Done,
-        Some(false) => Before::NotDone,
-        None if is_log_enough || is_as_it_was[usize::from(block)] => Before::NotDone,
-        None if cx.breaks(Sabotage::TrustSilence) => Before::NotDone,
-        None => Before::Unknown,
-    };
-    Some(runs_alike(range.blocks(), before))
+    Some(Before {
+        done,
+        not_done: undone.or(untold.and(as_it_was)),
+        unknown: untold.without(as_it_was),
+        is_told_undone: !undone.is_empty(),
+    })
 }
 
 /// Whether an earlier attempt at an operation was done in part: the members began to agree on it, and then another
 /// one led that has the rest as it was before.
 pub(crate) fn is_done_in_part(cx: &Context<'_, impl Io>, id: OperationId) -> bool {
-    let is_in_part = |runs: Vec<(u16, u16, Before)>| {
-        runs.len() > 1 && runs.iter().all(|(.., before)| *before != Before::Unknown)
-    };
+    let is_in_part =
+        |before: Before| before.unknown.is_empty() && !before.done.is_empty() && !before.not_done.is_empty();
     done_before(cx, id).is_some_and(is_in_part)
 }
 
@@ -177,24 +183,23 @@ pub(crate) fn is_done_in_part(cx: &Context<'_, impl Io>, id: OperationId) -> boo
 /// could undo what others wrote since. If it was done in part, what is left of the operation are the first blocks that it
 /// did not reach; its bytes, if it has any, are held.
 pub(crate) fn is_answered(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
-    let Some(runs) = done_before(cx, id) else { return false };
+    let Some(before) = done_before(cx, id) else { return false };
     let operation = cx.operations.live(id);
     let (purpose, group) = (operation.purpose, operation.group);
     if operation.attempt.since > Some(cx.groups[group].reached()) {
         cx.journal.pass(Milestone::SentAgainAhead);
     }
-    let (key, name) = (operation.range.key, name_of(operation.attempt.origin));
-    if runs.iter().any(|(.., before)| *before == Before::Unknown) {
+    if !before.unknown.is_empty() {
         cx.pass(Milestone::SentAgainUnknown);
         cx.refuse(purpose, Status::OutcomeUnknown);
         cx.forget(id);
         return true;
     }
-    if let Some((first_block, block_count, _)) = runs.iter().find(|(.., before)| *before != Before::Done) {
-        let milestone = if runs.len() > 1 {
-            operation.narrow(*first_block, *block_count);
+    if let Some(left) = before.not_done.first_run() {
+        let milestone = if !before.done.is_empty() {
+            operation.narrow(left.start, left.end - left.start);
             Milestone::SentAgainInPart
-        } else if cx.disk.store.pg_log(key.pg).any(|entry| entry.is_of(&key, name)) {
+        } else if before.is_told_undone {
             Milestone::SentAgainUndone
         } else {
             Milestone::SentAgainNotDone
