@@ -338,10 +338,7 @@ fn who_does_what_he_can_with_the_key_of_one_pool_harms_no_other() {
                 (task.is_hostile, task.seed) = (now == Phase::Hostile, random.next());
                 let neighbour = Neighbour::start(&task);
                 measure(now, lasts, Some(neighbour.pid()));
-                let did = neighbour.ends();
-                all.served += did.served;
-                all.deeds.extend(did.deeds);
-                all.too_many += did.too_many;
+                all.add(neighbour.ends());
             }
         }
         enough.store(true, Ordering::Relaxed);

@@ -45,7 +45,8 @@ pub fn urgent_command(arguments: &[&str]) -> Command {
     free(command, arguments)
 }
 
-/// Stands before a command line that is urgent. Who is not root is told that it is not, and goes on.
+/// Stands before a command line that is urgent. Who is not root is told that it is not, and goes on. Where the kernel shares
+/// processors by sessions (`sched_autogroup`), what starts nodes has a share of its own anyway, and this does nothing.
 pub const URGENT: [&str; 3] = ["nice", "-n", "-10"];
 
 fn free(mut command: Command, arguments: &[&str]) -> Command {

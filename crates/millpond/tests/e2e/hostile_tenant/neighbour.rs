@@ -86,6 +86,14 @@ pub struct Did {
     pub too_many: u64,
 }
 
+impl Did {
+    pub fn add(&mut self, more: Did) {
+        self.served += more.served;
+        self.deeds.extend(more.deeds);
+        self.too_many += more.too_many;
+    }
+}
+
 /// One that is at it.
 pub struct Neighbour {
     process: Child,
@@ -173,10 +181,7 @@ impl Task {
             enough.store(true, Ordering::Relaxed);
             let mut all = Did::default();
             for worker in workers {
-                let did = worker.join().expect("a neighbour goes on to its end");
-                all.served += did.served;
-                all.deeds.extend(did.deeds);
-                all.too_many += did.too_many;
+                all.add(worker.join().expect("a neighbour goes on to its end"));
             }
             all
         })
