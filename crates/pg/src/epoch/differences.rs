@@ -159,7 +159,8 @@ pub(crate) struct Told {
 
 /// What a group's log, oldest entry first, says of the write that its client calls `name`, of the blocks of a range. Members agree
 /// on a write run by run, and whoever leads may change in between: so each block has its own answer, that of the newest entry
-/// about it. Nothing of that write is in flight.
+/// about it. Nothing of that write is in flight. Entries are within an object: whoever reads them from a drive or a message checks
+/// that.
 pub(crate) fn told_of(log: impl DoubleEndedIterator<Item = LogEntry>, range: &BlockRange, name: u64) -> Told {
     let mut told = Told::default();
     // What has no name is in no log.

@@ -175,15 +175,14 @@ impl History {
         self.get(number).invoked
     }
 
-    /// Whether some of these bytes lie where a write other than `number` began, and did so before then, of which nobody was told
-    /// that it is done.
+    /// Whether some of these bytes of the volume that an operation is on lie where a write began, and did so before then, of which
+    /// nobody was told that it is done. That may be an earlier attempt at this operation.
     pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>, before: u64) -> bool {
         let volume = self.get(number).step.volume;
-        (1..).zip(&self.operations).any(|(other, Operation { step, invoked, completed, .. })| {
+        self.operations.iter().any(|Operation { step, invoked, completed, .. }| {
             let begin = step.first_block * self.unit_bytes as u64;
             let end = begin + step.blocks * self.unit_bytes as u64;
-            other != number
-                && *completed == PENDING
+            *completed == PENDING
                 && *invoked < before
                 && matches!(step.kind, Kind::Write | Kind::Zero)
                 && step.volume == volume
@@ -559,7 +558,7 @@ mod tests {
         assert!(history.has_unfinished_write(reading, &block(BLOCK), 6));
         assert!(!history.has_unfinished_write(reading, &block(BLOCK), 5), "it began when members agreed");
         assert!(!history.has_unfinished_write(reading, &block(BLOCK + 1), 6));
-        assert!(!history.has_unfinished_write(2, &block(BLOCK), 6), "it is that one itself");
+        assert!(history.has_unfinished_write(2, &block(BLOCK), 6), "an earlier attempt at it");
     }
 
     #[test]

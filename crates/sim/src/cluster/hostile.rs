@@ -301,17 +301,21 @@ impl Hostile {
                 true => self.random.choose(&OF_CLIENTS),
                 false => self.random.choose(Kind::ALL),
             };
-            let bytes = match self.random.below(100) {
-                0..=86 => forger.message(kind),
-                87..=94 => forger.twisted(kind),
-                95..=97 => forger.cut_off(kind),
+            let drawn = self.random.below(100);
+            let bytes = match drawn {
+                0..=89 => forger.message(kind),
+                90..=97 => forger.twisted(kind),
                 _ => forger.garbage(),
             };
             let is_too_long = bytes.len() > LONG_BYTES && self.random.percent(75);
             if is_too_long || bytes.len() > self.bytes_left || self.messages_left == 0 {
                 continue;
             }
-            let Some(bytes) = self.as_far_as_it_may(bytes, life) else { continue };
+            let Some(mut bytes) = self.as_far_as_it_may(bytes, life) else { continue };
+            if drawn < 3 {
+                // What follows may complete it: so it is one that it may send.
+                bytes.truncate(self.random.index(bytes.len()));
+            }
             self.messages_left -= 1;
             self.bytes_left -= bytes.len();
             life.world.coverage.count("a message of somebody who means harm");
@@ -364,10 +368,14 @@ impl Hostile {
     fn as_far_as_it_may(&mut self, bytes: Vec<u8>, life: &Life) -> Option<Vec<u8>> {
         let kind = bytes.get(KIND_AT).and_then(|number| Kind::from_number(*number));
         if self.is_member() && kind.is_some_and(speaks_for_a_member) {
-            // Not half of it either: what follows might complete it.
             return None;
         }
-        let Ok(Some((message, _))) = wire::parse(&bytes) else { return Some(bytes) };
+        let message = match wire::parse(&bytes) {
+            Ok(Some((message, _))) => message,
+            // It says that it is longer than it is, and what follows completes it: nobody knows of which group it is.
+            Ok(None) if self.is_member() && kind.is_some_and(is_of_a_primary) => return None,
+            Ok(None) | Err(_) => return Some(bytes),
+        };
         if !self.is_osd() {
             // It would wait for a map, and so would all that is said behind it.
             if let Message::Fence(fence) = message
@@ -427,6 +435,28 @@ fn speaks_for_a_member(kind: Kind) -> bool {
             | Kind::Fetched
             | Kind::Checked
             | Kind::FenceDone
+    )
+}
+
+/// Whether it is a primary who sends messages of this kind: see [`group_of`].
+fn is_of_a_primary(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::ReplicateWrite
+            | Kind::ReplicateZero
+            | Kind::Query
+            | Kind::Activate
+            | Kind::Serves
+            | Kind::Whole
+            | Kind::PushWrite
+            | Kind::PushZero
+            | Kind::PushLost
+            | Kind::PushEntry
+            | Kind::Reached
+            | Kind::ListBlocks
+            | Kind::ListObjects
+            | Kind::Fetch
+            | Kind::Check
     )
 }
 
