@@ -197,8 +197,9 @@ impl ClusterMap {
     }
 
     /// Whether an OSD whose drive hangs is to count as down until that goes on. One that was taken out does not: who is out and
-    /// down is taken for gone with all that it holds, and this one is not. Nor does one that some group has no other member in sync
-    /// than: what its drive reads is read nowhere else. One that is out because it was down for long stays down.
+    /// down is taken for gone with all that it holds, and whoever takes it out wants that moved. Nor does one that some group has no
+    /// other member in sync than: what its drive reads is read nowhere else. One that is out because it was down for long stays
+    /// down: what it held was made anew elsewhere.
     #[must_use]
     pub fn is_down_while_it_hangs(&self, osd: OsdId) -> bool {
         self.osds.get(&osd).is_some_and(|info| info.admission != Admission::Out)

@@ -68,32 +68,39 @@ enum Standing {
 #[derive(Debug, Default)]
 struct Hangs {
     times: u32,
-    /// When it did the last time.
-    last: Option<Instant>,
-    /// Since when it has gone on again.
+    /// Since when it goes on; `None` while it hangs.
     goes_on_since: Option<Instant>,
+    /// That it hangs, or hung while its OSD has been down, is counted.
+    is_counted: bool,
 }
 
 impl Hangs {
-    /// It hangs.
-    fn again(&mut self, now: Instant) {
-        if self.last.is_some_and(|last| now - last > RECURRENCE_WITHIN) {
+    /// What it does now, and whether its OSD is up.
+    fn note(&mut self, hangs: bool, is_up: bool, now: Instant) {
+        if !hangs {
+            self.goes_on_since.get_or_insert(now);
+            self.is_counted &= !is_up;
+        } else if let Some(since) = self.goes_on_since.take()
+            && now - since > RECURRENCE_WITHIN
+        {
             self.times = 0;
         }
-        (self.times, self.last, self.goes_on_since) = (self.times + 1, Some(now), None);
+    }
+
+    /// Its OSD is down for it.
+    fn count(&mut self) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.times += 1;
+        }
     }
 
     /// Whether it has gone on for long enough to be trusted.
-    fn is_over(&mut self, hangs: bool, now: Instant) -> bool {
-        if hangs {
-            (self.last, self.goes_on_since) = (Some(now), None);
-            return false;
-        }
+    fn is_over(&self, now: Instant) -> bool {
         let pause = match self.times {
             ..2 => Duration::ZERO,
             times => RECURRENCE_PAUSE.saturating_mul(1 << (times - 2).min(16)).min(RECURRENCE_PAUSE_MAX),
         };
-        now - *self.goes_on_since.get_or_insert(now) >= pause
+        self.goes_on_since.is_some_and(|since| now - since >= pause)
     }
 }
 
@@ -197,20 +204,13 @@ async fn keep(
                     tracing::info!(osd = %osd.id, "it was removed from the cluster, so it ends");
                     return Ok(End::Removed);
                 }
+                is_to_be_looked_at = true;
             }
             _ = keep_alive.tick() => {
                 is_to_be_looked_at = true;
-                // Also when it is to be up though its drive hangs: it was taken out meanwhile.
-                let is_to_be_down = maps.borrow().is_down_while_it_hangs(osd.id);
-                let hangs = is_to_be_down && status.as_ref().is_some_and(|status| status.drive_hangs);
-                let up_by = match *standing {
-                    Standing::Up(held) => renew(osd, cluster, held).await,
-                    Standing::DriveHangs if drive_hangs.is_over(hangs, Instant::now()) => {
-                        announce(osd, cluster).await.ok()
-                    }
-                    Standing::DriveHangs | Standing::DriveFailed => None,
-                };
-                if let Some(lease) = up_by {
+                if let Standing::Up(held) = *standing
+                    && let Some(lease) = renew(osd, cluster, held).await
+                {
                     *standing = Standing::Up(lease);
                     osd.shard.tell_in_passing(Command::RegistryAnswered);
                 }
@@ -226,13 +226,21 @@ async fn keep(
             _ = stop.changed() => return Ok(End::Asked),
         }
         if is_to_be_looked_at && let Some(status) = &status {
-            let map = maps.borrow().clone();
-            if let Some(new) = follows(*standing, status, &map, osd.id)
+            let (map, now) = (maps.borrow().clone(), Instant::now());
+            drive_hangs.note(status.drive_hangs, matches!(standing, Standing::Up(_)), now);
+            // Who is taken out meanwhile is not to be taken for gone, not for a moment.
+            let may_be_up = drive_hangs.is_over(now) || !map.is_down_while_it_hangs(osd.id);
+            if *standing == Standing::DriveHangs && status.failure.is_none() && may_be_up {
+                if let Ok(lease) = announce(osd, cluster).await {
+                    *standing = Standing::Up(lease);
+                    osd.shard.tell_in_passing(Command::RegistryAnswered);
+                }
+            } else if let Some(new) = follows(*standing, status, &map, osd.id)
                 && withdraw(osd, cluster, *standing, status).await
             {
                 *standing = new;
                 match new {
-                    Standing::DriveHangs => drive_hangs.again(Instant::now()),
+                    Standing::DriveHangs => drive_hangs.count(),
                     // Another drive may be where this one was, and this one put to another use: it must be let go of.
                     _ => osd.shard.tell(Command::Shutdown).await,
                 }
@@ -591,10 +599,16 @@ mod tests {
         assert!(scene.is_up().await);
         is(&mut scene, Admission::In).await;
         scene.is_soon(false).await;
-        is(&mut scene, Admission::Out).await;
-        scene.is_soon(true).await;
-        is(&mut scene, Admission::In).await;
-        scene.is_soon(false).await;
+        // At once, however often it hung before.
+        for _ in 0..4 {
+            is(&mut scene, Admission::Out).await;
+            scene.is_soon(true).await;
+            is(&mut scene, Admission::In).await;
+            scene.is_soon(false).await;
+        }
+        is(&mut scene, Admission::OutWhileDown).await;
+        tokio::time::sleep(KEEP_ALIVE * 2).await;
+        assert!(!scene.is_up().await, "it is out because it is down");
         scene.says(&goes_on).await;
         scene.is_soon(true).await;
         scene.says(&hangs).await;
@@ -614,18 +628,37 @@ mod tests {
         let moment = Duration::from_millis(1);
         for pause in [0, 15, 30, 60, 120, 240, 480, 960, 1200, 1200] {
             let pause = Duration::from_secs(pause);
-            hangs.again(now);
-            assert!(!hangs.is_over(true, now + moment));
-            now += Duration::from_secs(10);
-            assert_eq!(hangs.is_over(false, now), pause.is_zero());
-            assert!(pause.is_zero() || !hangs.is_over(false, now + pause - moment));
+            hangs.note(true, true, now);
+            hangs.count();
+            assert!(!hangs.is_over(now + moment));
+            // It stutters: that is one time.
+            for stutters in [false, true, false] {
+                now += Duration::from_secs(10);
+                hangs.note(stutters, false, now);
+            }
+            assert_eq!(hangs.is_over(now), pause.is_zero());
+            assert!(pause.is_zero() || !hangs.is_over(now + pause - moment));
             now += pause;
-            assert!(hangs.is_over(false, now));
+            assert!(hangs.is_over(now));
+            hangs.note(false, true, now);
             now += Duration::from_secs(60);
         }
         now += RECURRENCE_WITHIN;
-        hangs.again(now);
-        assert!(hangs.is_over(false, now));
+        hangs.note(true, true, now);
+        hangs.count();
+        hangs.note(false, false, now);
+        assert!(hangs.is_over(now));
+    }
+
+    #[test]
+    fn a_drive_that_hangs_all_the_time_hangs_once_whatever_its_osd_counts_as() {
+        let (mut hangs, now) = (Hangs::default(), Instant::now());
+        for is_up in [true, false, true, false, true] {
+            hangs.note(true, is_up, now);
+            hangs.count();
+        }
+        hangs.note(false, false, now);
+        assert!(hangs.is_over(now), "as the first time");
     }
 
     #[tokio::test]

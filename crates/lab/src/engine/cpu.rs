@@ -1,9 +1,14 @@
 //! CPU time and memory from `/proc`: of single processes, and of the whole machine.
 //!
 //! The machine's figure alone holds kernel workers, soft interrupts and whoever else worked for the job,
-//! so it is the one to compare. A process's figure says where to look. Whatever cannot be read is absent.
+//! so it is the one to compare. A process's figure says where to look, and a [`Role`]'s who had the rest. Whatever cannot be
+//! read is absent.
+//!
+//! A soft interrupt that comes while a thread runs counts for that thread: what is sent over loopback is received by whoever
+//! sends it. Where a kernel counts interrupts apart (`CONFIG_IRQ_TIME_ACCOUNTING`), they are in no role, and the roles together
+//! fall short of the machine.
 
-use procfs::process::Process;
+use procfs::process::{Process, Stat, all_processes_with_root};
 use procfs::{CpuTime, Current, FromReadSI, KernelStats, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +25,50 @@ pub struct Watched {
     pub label: String,
     /// Its process id.
     pub pid: u32,
+}
+
+/// Who has CPU time of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// This process.
+    Client,
+    /// The processes that are watched, the kernel's threads that work for them included.
+    Nodes,
+    /// The kernel's own threads, but for the next. Loop devices' workers are among them, which real drives do not have.
+    Kernel,
+    /// The kernel's threads for soft interrupts that do not run within another thread.
+    SoftInterrupts,
+    /// All other processes.
+    Rest,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 5] = [Role::Client, Role::Nodes, Role::Kernel, Role::SoftInterrupts, Role::Rest];
+
+    /// What to call it in a report.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Nodes => "nodes",
+            Role::Kernel => "kernel threads",
+            Role::SoftInterrupts => "soft interrupts",
+            Role::Rest => "rest",
+        }
+    }
+
+    /// The role of a process that nobody named.
+    fn of(stat: &Stat) -> Role {
+        // Whatever the kernel runs for itself this one has started.
+        const KTHREADD: i32 = 2;
+        match (stat.ppid, stat.comm.starts_with("ksoftirqd/")) {
+            (KTHREADD, true) => Role::SoftInterrupts,
+            (KTHREADD, false) => Role::Kernel,
+            _ => Role::Rest,
+        }
+    }
 }
 
 /// What the whole machine's CPUs did since boot, in ticks.
@@ -44,6 +93,12 @@ struct ProcessSnapshot {
 }
 
 impl ProcessSnapshot {
+    /// Nanoseconds of CPU used in all.
+    fn since_start(&self) -> u64 {
+        let threads_ns: u64 = self.threads_ns.values().sum();
+        if self.threads_ns.is_empty() { self.cpu_ticks * TICK_NS } else { threads_ns }
+    }
+
     /// Nanoseconds of CPU used since `earlier`.
     fn since(&self, earlier: &ProcessSnapshot) -> Option<u64> {
         if self.start_ticks != earlier.start_ticks {
@@ -79,6 +134,8 @@ pub struct Snapshot {
     machine: Option<MachineTicks>,
     client: Option<ProcessSnapshot>,
     nodes: Vec<Option<ProcessSnapshot>>,
+    /// All other processes that there were, by their ids.
+    others: BTreeMap<i32, (Role, ProcessSnapshot)>,
 }
 
 /// What one process used.
@@ -107,6 +164,9 @@ pub struct Usage {
     pub client: ProcessUsage,
     /// The processes that were watched, in the order they were given.
     pub nodes: Vec<ProcessUsage>,
+    /// CPU time of each role, in microseconds; absent if a part of it is unknown. That of processes that ended in between is
+    /// missing.
+    pub roles: BTreeMap<Role, f64>,
 }
 
 impl Usage {
@@ -127,7 +187,7 @@ impl Monitor {
         Monitor { proc: PathBuf::from("/proc"), client: std::process::id(), nodes }
     }
 
-    /// Reads every counter now. Takes some hundred microseconds.
+    /// Reads every counter now. Takes some milliseconds.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -135,7 +195,20 @@ impl Monitor {
             machine: read_machine(&self.proc),
             client: read_process(&self.proc, self.client),
             nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
+            others: self.read_others(),
         }
+    }
+
+    fn read_others(&self) -> BTreeMap<i32, (Role, ProcessSnapshot)> {
+        let own: Vec<i32> =
+            self.nodes.iter().map(|node| node.pid).chain([self.client]).map(u32::cast_signed).collect();
+        let all = all_processes_with_root(&self.proc).into_iter().flatten().flatten();
+        let others = all.filter(|process| !own.contains(&process.pid));
+        let read = |process: Process| {
+            let stat = process.stat().ok()?;
+            Some((process.pid, (Role::of(&stat), snapshot_of(&process, &stat))))
+        };
+        others.filter_map(read).collect()
     }
 
     /// What was used from `before` to `after`, two snapshots of this monitor.
@@ -154,14 +227,30 @@ impl Monitor {
                     resident_bytes: after.as_ref().and_then(|snapshot| snapshot.resident_bytes),
                 }
             };
+        let client = process("client", self.client, &before.client, &after.client);
+        let nodes: Vec<ProcessUsage> = (self.nodes.iter().zip(&before.nodes).zip(&after.nodes))
+            .map(|((node, before), after)| process(&node.label, node.pid, before, after))
+            .collect();
+        let others = after.others.iter().map(|(pid, (role, now))| {
+            let since = before.others.get(pid).and_then(|(_, then)| now.since(then));
+            // One that was not there before had nothing then.
+            (*role, Some(since.unwrap_or_else(|| now.since_start()) as f64 / 1000.0))
+        });
+        let own = nodes.iter().map(|node| (Role::Nodes, node.cpu_us)).chain([(Role::Client, client.cpu_us)]);
+        let mut roles: BTreeMap<Role, Option<f64>> =
+            Role::ALL.into_iter().map(|role| (role, Some(0.0))).collect();
+        for (role, us) in own.chain(others) {
+            let sum = roles.entry(role).or_default();
+            *sum = sum.zip(us).map(|(sum, us)| sum + us);
+        }
+        let roles = roles.into_iter().filter_map(|(role, us)| Some((role, us?))).collect();
         Usage {
             seconds: after.at.duration_since(before.at).as_secs_f64(),
             machine_us: machine.map(|(before, after)| ticks_us(before.busy, after.busy)),
             steal_us: machine.map(|(before, after)| ticks_us(before.steal, after.steal)),
-            client: process("client", self.client, &before.client, &after.client),
-            nodes: (self.nodes.iter().zip(&before.nodes).zip(&after.nodes))
-                .map(|((node, before), after)| process(&node.label, node.pid, before, after))
-                .collect(),
+            client,
+            nodes,
+            roles,
         }
     }
 }
@@ -229,9 +318,13 @@ fn read_machine(proc: &Path) -> Option<MachineTicks> {
 fn read_process(proc: &Path, pid: u32) -> Option<ProcessSnapshot> {
     let process = Process::new_with_root(proc.join(pid.to_string())).ok()?;
     let stat = process.stat().ok()?;
+    Some(snapshot_of(&process, &stat))
+}
+
+fn snapshot_of(process: &Process, stat: &Stat) -> ProcessSnapshot {
     let threads = process.tasks().into_iter().flatten().flatten();
     let memory = process.statm().ok().map(|memory| memory.resident);
-    Some(ProcessSnapshot {
+    ProcessSnapshot {
         start_ticks: stat.starttime,
         cpu_ticks: stat.utime + stat.stime,
         threads_ns: threads
@@ -239,7 +332,7 @@ fn read_process(proc: &Path, pid: u32) -> Option<ProcessSnapshot> {
             .collect(),
         // Of one that ended and was not waited for that is 0, and unknown what it was.
         resident_bytes: memory.filter(|pages| *pages > 0).map(|pages| pages * procfs::page_size()),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -311,6 +404,42 @@ mod tests {
         fs::write(root.join("4242/stat"), PROCESS.replace(" 731 ", " 831 ")).unwrap();
         let usage = monitor.usage(&before, &monitor.snapshot());
         assert_eq!(usage.nodes[0].cpu_us, Some(1_000_000.0));
+    }
+
+    #[test]
+    fn all_that_runs_has_a_role() {
+        let (directory, mut monitor) = captured();
+        let root = directory.path();
+        monitor.client = 4242;
+        monitor.nodes.clear();
+        let put = |pid: u32, name: &str, parent: u32, seconds: u64| {
+            let fields =
+                PROCESS.replacen("4242 (a (very) odd) name) S 1", &format!("{pid} ({name}) S {parent}"), 1);
+            fs::create_dir_all(root.join(format!("{pid}/task/{pid}"))).unwrap();
+            fs::write(root.join(format!("{pid}/stat")), fields).unwrap();
+            fs::write(root.join(format!("{pid}/statm")), "0 0 0 0 0 0 0\n").unwrap();
+            let nanoseconds = seconds * 1_000_000_000;
+            fs::write(root.join(format!("{pid}/task/{pid}/schedstat")), format!("{nanoseconds} 1 1\n"))
+                .unwrap();
+        };
+        let all = |grown: u64| {
+            put(11, "kworker/0:1H-kb", 2, 100 + grown);
+            put(12, "ksoftirqd/1", 2, 200 + 2 * grown);
+            put(13, "rcu_preempt", 2, 300 + 3 * grown);
+            // Anybody may call himself so.
+            put(14, "ksoftirqd/0", 1, 400 + 4 * grown);
+        };
+        all(0);
+        let before = monitor.snapshot();
+        all(1);
+        put(15, "came since", 1, 5);
+        fs::write(root.join("4242/task/4243/schedstat"), "5001500000 1 1\n").unwrap();
+        let usage = monitor.usage(&before, &monitor.snapshot());
+        let expected = [1500.0, 0.0, 1e6 + 3e6, 2e6, 4e6 + 5e6];
+        assert_eq!(usage.roles, Role::ALL.into_iter().zip(expected).collect());
+        monitor.client = 4343;
+        let usage = monitor.usage(&monitor.snapshot(), &monitor.snapshot());
+        assert_eq!(usage.roles.get(&Role::Client), None, "what cannot be read is absent");
     }
 
     #[test]

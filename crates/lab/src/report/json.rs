@@ -1,11 +1,12 @@
 //! What a job measured, as it is kept and written as JSON. The names are stable.
 
 use crate::engine::Measured;
-use crate::engine::cpu::Usage;
+use crate::engine::cpu::{Role, Usage};
 use crate::engine::histogram::{Latency, LatencySummary};
 use crate::engine::plan::Job;
 use base::units::ByteSize;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The outcome of one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,10 @@ pub struct Cpu {
     pub client: ProcessCpu,
     /// Of each node.
     pub nodes: Vec<ProcessCpu>,
+    /// Of each role on the machine. What is missing to the machine's own is that of processes that ended, and on some kernels that
+    /// of interrupts.
+    #[serde(default)]
+    pub roles_us_per_operation: BTreeMap<Role, f64>,
     /// CPUs' time that the hypervisor gave to others, in seconds. More than a little makes a run worthless.
     pub steal_seconds: Option<f64>,
 }
@@ -137,6 +142,11 @@ impl Cpu {
             nodes_us_per_operation: per_operation(usage.nodes_us()),
             client: process(&usage.client),
             nodes: usage.nodes.iter().map(process).collect(),
+            roles_us_per_operation: usage
+                .roles
+                .iter()
+                .filter_map(|(role, us)| Some((*role, per_operation(Some(*us))?)))
+                .collect(),
             steal_seconds: usage.steal_us.map(|us| us / 1e6),
         }
     }

@@ -14,12 +14,12 @@ pub use text::{figure, grouped, live_line, number, size};
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::engine::cpu::ProcessUsage;
-    use crate::engine::cpu::Usage;
+    use crate::engine::cpu::{ProcessUsage, Role, Usage};
     use crate::engine::histogram::Latency;
     use crate::engine::plan::Job;
     use crate::engine::plan::{Mode, TargetName};
     use crate::engine::{Live, Measured};
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     /// 20 s of 75/25 at 64 in flight: reads 100 µs, writes 300 µs, three nodes, the last one unknown if asked.
@@ -37,6 +37,7 @@ pub(crate) mod tests {
         };
         let third = third_node_known.then_some(1_200_000.0);
         let usage = Usage {
+            roles: Role::ALL.into_iter().zip([2e6, 2.4e6, 3e6, 4e5, 0.0]).collect(),
             seconds: 20.0,
             machine_us: Some(8_000_000.0),
             steal_us: Some(0.0),
@@ -93,6 +94,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn all_of_the_machines_time_is_told_by_role_and_what_is_missing_too() {
+        let mut report = sample(true);
+        let told =
+            "By role: client 5.0, nodes 6.0, kernel threads 7.5, soft interrupts 1.0, rest 0.0: 98 % of it\n";
+        assert!(report.to_string().contains(told), "{report}");
+        report.cpu.machine_us_per_operation = None;
+        assert!(!report.to_string().contains("By role"), "{report}");
+    }
+
+    #[test]
     fn failures_and_steal_are_told() {
         let mut report = sample(true);
         (report.errors, report.first_error) = (2, Some("osd.1 is full".into()));
@@ -108,6 +119,7 @@ pub(crate) mod tests {
         assert_eq!(measured_nothing.mean_us(), None);
         assert!(measured_nothing.to_string().contains("no operation was measured"));
         let usage = Usage {
+            roles: BTreeMap::new(),
             seconds: 0.0,
             machine_us: Some(10.0),
             steal_us: None,

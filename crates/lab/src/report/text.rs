@@ -115,6 +115,12 @@ impl Report {
             write!(formatter, ", {} {}", node.label, figure(node.us_per_operation))?;
         }
         writeln!(formatter)?;
+        let roles = &cpu.roles_us_per_operation;
+        if let Some(machine) = cpu.machine_us_per_operation.filter(|us| *us > 0.0 && !roles.is_empty()) {
+            let told = roles.iter().map(|(role, us)| format!("{} {}", role.name(), figure(Some(*us))));
+            let share = 100.0 * roles.values().sum::<f64>() / machine;
+            writeln!(formatter, "By role: {}: {share:.0} % of it", told.collect::<Vec<_>>().join(", "))?;
+        }
         write!(formatter, "Memory: client {}", size(cpu.client.resident_bytes))?;
         for node in &cpu.nodes {
             write!(formatter, ", {} {}", node.label, size(node.resident_bytes))?;

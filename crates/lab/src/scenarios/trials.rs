@@ -20,9 +20,11 @@ const MIX_READ_PERCENT: u8 = 75;
 pub type Figure = fn(&Sample) -> Option<f64>;
 
 /// The figures of a sample by what heads their column, and whether more of it is better.
-pub const FIGURES: [(&str, Figure, bool); 5] = [
+pub const FIGURES: [(&str, Figure, bool); 7] = [
     ("IOPS", |sample| Some(sample.iops), true),
     ("average µs", |sample| sample.mean_us, false),
+    ("p99 µs", |sample| sample.slower(|latency| latency.p99_us), false),
+    ("p99.9 µs", |sample| sample.slower(|latency| latency.p99_9_us), false),
     ("machine µs", |sample| sample.machine_us_per_operation, false),
     ("client µs", |sample| sample.client_us_per_operation, false),
     ("nodes µs", |sample| sample.nodes_us_per_operation, false),
@@ -70,9 +72,15 @@ impl Trial {
 
     /// A figure of one subject as a multiple of another's.
     pub fn ratio(&self, of: usize, by: usize, figure: Figure) -> Option<Ratio> {
-        let rounds = self.samples[of].iter().zip(&self.samples[by]);
-        let quotient =
-            |(of, by): (&Sample, &Sample)| Some(figure(of)? / figure(by).filter(|figure| *figure > 0.0)?);
+        self.ratio_of((of, figure), (by, figure))
+    }
+
+    /// A figure of one subject as a multiple of another figure of another.
+    pub fn ratio_of(&self, of: (usize, Figure), by: (usize, Figure)) -> Option<Ratio> {
+        let rounds = self.samples[of.0].iter().zip(&self.samples[by.0]);
+        let quotient = |(of_sample, by_sample): (&Sample, &Sample)| {
+            Some(of.1(of_sample)? / by.1(by_sample).filter(|figure| *figure > 0.0)?)
+        };
         Ratio::of(rounds.filter_map(quotient).collect())
     }
 }

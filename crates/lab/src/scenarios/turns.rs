@@ -110,7 +110,7 @@ pub fn against(testbed: &Testbed, options: &Against) -> anyhow::Result<impl fmt:
 
 /// What virtual machines do, and what backups do.
 fn cases() -> Vec<Trial> {
-    let small = [64, 1].map(|depth| [(Mode::RandomRead, depth), (Mode::RandomWrite, depth)]).concat();
+    let small = [64, 16, 1].map(|depth| [(Mode::RandomRead, depth), (Mode::RandomWrite, depth)]).concat();
     let small = small.into_iter().map(|(mode, depth)| Trial::new(mode, 4 << 10, depth, 2));
     small.chain([Mode::Read, Mode::Write].map(|mode| Trial::new(mode, 256 << 10, 8, 2))).collect()
 }
@@ -189,7 +189,10 @@ mod tests {
         };
         assert_eq!(chosen("").len(), cases().len());
         assert_eq!(chosen("write 256"), ["write 256KiB depth 8"]);
-        assert_eq!(chosen("randread"), ["randread 4KiB depth 64", "randread 4KiB depth 1"]);
+        assert_eq!(
+            chosen("randread"),
+            ["randread 4KiB depth 64", "randread 4KiB depth 16", "randread 4KiB depth 1"]
+        );
         let told = parse_case("4KiB").unwrap_err();
         assert!(told.contains("randwrite 4KiB depth 1, read 256KiB"), "{told}");
     }
@@ -211,7 +214,7 @@ mod tests {
         assert!(line("nodes µs").ends_with("0.90  0.90 to 0.90  better"), "{text}");
         assert!(line("average µs").contains("unavailable") && line("average µs").ends_with(" -"), "{text}");
         let json = serde_json::to_value(&summary).unwrap();
-        assert_eq!((&json["cases"][0]["mode"], &json["cases"][5]["depth"]), (&"randread".into(), &8.into()));
+        assert_eq!((&json["cases"][0]["mode"], &json["cases"][7]["depth"]), (&"randread".into(), &8.into()));
         assert_eq!(json["cases"][0]["samples"][1][0]["iops"], 900.0);
     }
 }

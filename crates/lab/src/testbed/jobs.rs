@@ -1,13 +1,14 @@
 //! Jobs as processes of their own, so that each begins clean and its CPU is its own: `millpond bench`, and fio
 //! as the witness that our engine does to a device what others do.
 
-use crate::engine::cpu::Monitor;
+use crate::engine::cpu::{Monitor, Role};
 use crate::engine::histogram::LatencySummary;
 use crate::engine::plan::Job;
 use crate::report::Report;
 use crate::testbed::command;
 use anyhow::{Context, bail};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +36,32 @@ pub struct Sample {
     pub client_us_per_operation: Option<f64>,
     /// CPU of all nodes per operation, in microseconds.
     pub nodes_us_per_operation: Option<f64>,
+    /// CPU of each role on the machine per operation, in microseconds.
+    pub roles_us_per_operation: BTreeMap<Role, f64>,
     /// CPU time that the hypervisor gave to others, in seconds.
     pub steal_seconds: Option<f64>,
+}
+
+impl Sample {
+    /// What an operation costs an operator, in microseconds of CPU: the nodes, and the soft interrupts that run in threads of
+    /// their own, of which some are for the client's end. Without the client and without the workers of loop devices.
+    #[must_use]
+    pub fn node_cost_us(&self) -> Option<f64> {
+        Some(self.nodes_us_per_operation? + self.roles_us_per_operation.get(&Role::SoftInterrupts)?)
+    }
+
+    /// How much of the machine's CPU time the roles have together, as a share of 1.
+    #[must_use]
+    pub fn told_share(&self) -> Option<f64> {
+        let told: f64 = self.roles_us_per_operation.values().sum();
+        self.machine_us_per_operation.filter(|us| *us > 0.0 && told > 0.0).map(|machine| told / machine)
+    }
+
+    /// A latency of the reads or of the writes, whichever took longer.
+    #[must_use]
+    pub fn slower(&self, of: fn(&LatencySummary) -> f64) -> Option<f64> {
+        self.read.iter().chain(&self.write).map(of).reduce(f64::max)
+    }
 }
 
 impl From<&Report> for Sample {
@@ -50,6 +75,7 @@ impl From<&Report> for Sample {
             machine_us_per_operation: report.cpu.machine_us_per_operation,
             client_us_per_operation: report.cpu.client.us_per_operation,
             nodes_us_per_operation: report.cpu.nodes_us_per_operation,
+            roles_us_per_operation: report.cpu.roles_us_per_operation.clone(),
             steal_seconds: report.cpu.steal_seconds,
         }
     }
@@ -164,13 +190,19 @@ fn fio_arguments(target: &FioTarget, job: &Job) -> Vec<String> {
     arguments
 }
 
-/// Runs `job` as fio, on `target`.
+/// Runs `job` as fio, on `target`. What it costs is known of a job without a ramp: fio tells nothing of operations before.
 pub fn fio(target: &FioTarget, job: &Job) -> anyhow::Result<Sample> {
     let monitor = Monitor::new(Vec::new());
     let before = monitor.snapshot();
     let output = run_fio(target, job)?;
     let usage = monitor.usage(&before, &monitor.snapshot());
-    Ok(Sample { steal_seconds: usage.steal_us.map(|us| us / 1e6), ..parse_fio(&output)? })
+    let (sample, operations) = parse_fio(&output)?;
+    let machine_us = usage.machine_us.filter(|_| job.ramp.is_zero() && operations > 0.0);
+    Ok(Sample {
+        machine_us_per_operation: machine_us.map(|us| us / operations),
+        steal_seconds: usage.steal_us.map(|us| us / 1e6),
+        ..sample
+    })
 }
 
 fn run_fio(target: &FioTarget, job: &Job) -> anyhow::Result<String> {
@@ -184,8 +216,8 @@ fn run_fio(target: &FioTarget, job: &Job) -> anyhow::Result<String> {
     }
 }
 
-/// Reads fio's JSON, which warnings may precede.
-fn parse_fio(output: &str) -> anyhow::Result<Sample> {
+/// Reads fio's JSON, which warnings may precede. Answers how many operations were measured, too.
+fn parse_fio(output: &str) -> anyhow::Result<(Sample, f64)> {
     let json = output.find('{').map_or("", |from| &output[from..]);
     let value: serde_json::Value = serde_json::from_str(json).context("fio printed no JSON")?;
     let number = |path: &str| {
@@ -197,13 +229,14 @@ fn parse_fio(output: &str) -> anyhow::Result<Sample> {
     }
     let (reads, writes) = (number("/read/total_ios")?, number("/write/total_ios")?);
     let total_ns = number("/read/lat_ns/mean")? * reads + number("/write/lat_ns/mean")? * writes;
-    Ok(Sample {
+    let sample = Sample {
         iops: number("/read/iops")? + number("/write/iops")?,
         // fio's `bw` is in KiB.
         mib_per_second: (number("/read/bw")? + number("/write/bw")?) / 1024.0,
         mean_us: (reads + writes > 0.0).then(|| total_ns / (reads + writes) / 1000.0),
         ..Sample::default()
-    })
+    };
+    Ok((sample, reads + writes))
 }
 
 #[cfg(test)]
@@ -219,6 +252,17 @@ mod tests {
         assert_eq!(read, Sample::from(&report));
         assert_eq!((read.iops, read.mean_us), (20_000.0, Some(150.0)));
         assert_eq!(read.nodes_us_per_operation, None);
+    }
+
+    #[test]
+    fn what_nodes_cost_has_the_soft_interrupts_in_it_and_is_unknown_without() {
+        let sample = Sample::from(&sample(true));
+        assert_eq!(sample.node_cost_us(), Some(6.0 + 1.0));
+        assert_eq!(sample.told_share(), Some(0.975));
+        assert_eq!(sample.slower(|latency| latency.mean_us), Some(300.0));
+        let unknown = Sample { roles_us_per_operation: BTreeMap::new(), ..sample };
+        assert_eq!((unknown.node_cost_us(), unknown.told_share()), (None, None));
+        assert_eq!(Sample::default().slower(|latency| latency.mean_us), None);
     }
 
     #[test]
@@ -259,7 +303,8 @@ mod tests {
             {"fio version": "fio-3.33", "jobs": [{"jobname": "witness", "error": 0,
              "read": {"total_ios": 300, "iops": 150.0, "bw": 600, "lat_ns": {"mean": 100000.0}},
              "write": {"total_ios": 100, "iops": 50.0, "bw": 200, "lat_ns": {"mean": 300000.0}}}]}"#;
-        let sample = parse_fio(captured).unwrap();
+        let (sample, operations) = parse_fio(captured).unwrap();
+        assert_eq!(operations, 400.0);
         assert_eq!((sample.iops, sample.mib_per_second), (200.0, 800.0 / 1024.0));
         assert_eq!(sample.mean_us, Some(150.0));
         assert_eq!(sample.machine_us_per_operation, None);
@@ -275,7 +320,7 @@ mod tests {
         job.runtime = Some(Duration::from_millis(200));
         match run_fio(&FioTarget::Device(file.path().into()), &job) {
             Ok(output) => {
-                let sample = parse_fio(&output).unwrap();
+                let (sample, _) = parse_fio(&output).unwrap();
                 assert!(sample.iops > 0.0 && sample.mean_us.unwrap() > 0.0, "{sample:?}");
             }
             // Where io_uring or direct I/O is refused, fio must be told apart from a wrong parser.

@@ -236,6 +236,14 @@ impl Work<'_> {
                 let works = view.failure.is_none() && view.drive_hangs != Some(true);
                 view.up && view.is_reported() && works && view.pid.is_some_and(lives)
             };
+            let is_out = info_of(&map, osd)?.admission == Admission::Out;
+            if is_out && told.as_ref().is_some_and(|view| view.drive_hangs == Some(true)) {
+                bail!(
+                    "{osd} was taken out, so it counts as up although its drive hangs; `millpond osd in {}` lets it count as \
+                     down within seconds, then run this again",
+                    osd.0
+                );
+            }
             if let Some(view) = told.filter(is_well) {
                 let is_there = |path: &String| Path::new(path) == new || same_file(Path::new(path), new);
                 if view.path.as_ref().is_some_and(is_there) {

@@ -316,6 +316,7 @@ mod tests {
     fn cpu(machine_us: Option<f64>) -> Cpu {
         let process = || ProcessUsage { label: "p".into(), pid: 7, cpu_us: None, resident_bytes: None };
         let usage = Usage {
+            roles: BTreeMap::new(),
             seconds: 1.0,
             machine_us,
             steal_us: Some(0.0),

@@ -34,12 +34,12 @@ const RESTART_BYTES: u64 = 8 << 30;
 /// How it is run.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// How often every case is measured; the median counts
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = super::rounds())]
+    /// How often every case is measured; the median counts, and fewer than six have no interval
+    #[arg(long, value_name = "COUNT", default_value_t = 6, value_parser = super::rounds())]
     rounds: u32,
 
     /// How long each job is measured, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     runtime: Duration,
 
     /// The volume's size; as large as the free memory allows, up to 4GiB, if not given
@@ -84,6 +84,8 @@ pub fn run(testbed: &Testbed, options: &Options) -> anyhow::Result<impl fmt::Dis
     say("filling the drives, which also shows how fast they are");
     testbed.bench(&Job::prefill(TargetName::Raw(raw.path().to_owned()), volume_bytes))?;
     bench.measure_drives(&drives, &mut figures)?;
+    let (mut trials, mut fresh) = summary::trials();
+    bench.measure_fresh(&drives, &raw, &mut fresh)?;
     say("starting the cluster and filling the volume");
     let cluster = testbed.cluster("cluster", &drives, REPLICAS)?;
     cluster.filled_volume(VOLUME, volume_bytes, None)?;
@@ -91,7 +93,6 @@ pub fn run(testbed: &Testbed, options: &Options) -> anyhow::Result<impl fmt::Dis
     let sequential = |mode| cluster.bench(&bench.sequential(volume(), mode));
     figures.volume_write_mib_per_second = Some(sequential(Mode::Write)?.mib_per_second);
     figures.volume_read_mib_per_second = Some(sequential(Mode::Read)?.mib_per_second);
-    let mut trials = summary::trials();
     trials::measure(rounds, &SUBJECTS, &mut trials, |subject, trial, round| {
         let job = |target| Job { size: Some(volume_bytes), ..trial.job(target, runtime, round) };
         match subject {
@@ -100,6 +101,9 @@ pub fn run(testbed: &Testbed, options: &Options) -> anyhow::Result<impl fmt::Dis
             _ => cluster.bench(&job(volume())),
         }
     })?;
+    trials.push(fresh);
+    say("sequential reads of what was overwritten at random");
+    figures.overwritten_read_mib_per_second = Some(sequential(Mode::Read)?.mib_per_second);
     say("fio over NBD");
     bench.measure_nbd(&cluster, options.ceph_conf.as_ref(), &mut figures)?;
     say("watching the idle cluster");
@@ -157,6 +161,33 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Writes to a cluster whose drives have never been full, so that its cleaner is idle. In all rounds together no more is
+    /// written than half of a drive.
+    fn measure_fresh(
+        &self,
+        drives: &[LoopDevice],
+        raw: &LoopDevice,
+        fresh: &mut trials::Trial,
+    ) -> anyhow::Result<()> {
+        say("starting a cluster on which nothing is to be cleaned");
+        let cluster = self.testbed.cluster("fresh-cluster", drives, REPLICAS)?;
+        let volume_bytes = self.volume_bytes / 4;
+        cluster.filled_volume(VOLUME, volume_bytes, None)?;
+        let io_size = self.drive_bytes / 2 / u64::from(self.rounds);
+        trials::measure(self.rounds, &SUBJECTS, std::slice::from_mut(fresh), |subject, trial, round| {
+            let job = |target| Job {
+                size: Some(volume_bytes),
+                io_size: Some(io_size),
+                ramp: Duration::ZERO,
+                ..trial.job(target, self.runtime, round)
+            };
+            match subject {
+                RAW => self.testbed.bench(&job(TargetName::Raw(raw.path().to_owned()))),
+                _ => cluster.bench(&job(volume())),
+            }
+        })
+    }
+
     fn measure_at_rest(&self, cluster: &Cluster, figures: &mut Figures) -> anyhow::Result<()> {
         figures.index_bytes = cluster.osds()?.iter().filter_map(|osd| osd.index_bytes).max();
         let blocks = self.volume_bytes / BLOCK_BYTES as u64;
@@ -180,7 +211,8 @@ impl Bench<'_> {
         let nbd = FioTarget::Nbd { uri: server.uri.clone() };
         let bytes = PEER_BYTES.min(self.volume_bytes);
         let trial = trials::Trial::new(Mode::RandomReadWrite, 4096, 64, 1);
-        let mixed = Job { size: Some(bytes), ..trial.job(volume(), self.runtime, 0) };
+        // fio tells nothing of what it did during a ramp.
+        let mixed = Job { size: Some(bytes), ramp: Duration::ZERO, ..trial.job(volume(), self.runtime, 0) };
         let ceph = ceph.map(|configuration| FioTarget::Rbd {
             configuration: configuration.clone(),
             pool: "rbd".to_owned(),
@@ -190,9 +222,9 @@ impl Bench<'_> {
             jobs::fio(ceph, &Job::prefill(volume(), bytes))?;
         }
         for _ in 0..self.rounds {
-            figures.nbd_iops.push(jobs::fio(&nbd, &mixed)?.iops);
+            figures.nbd.push(jobs::fio(&nbd, &mixed)?);
             if let Some(ceph) = &ceph {
-                figures.ceph_iops.push(jobs::fio(ceph, &mixed)?.iops);
+                figures.ceph.push(jobs::fio(ceph, &mixed)?);
             }
         }
         Ok(())

@@ -1,18 +1,19 @@
 //! Neighbours of the client that is measured: they have the key of another pool, and one of them means harm.
 //!
-//! In earnest they have machines of their own. Here each is a process in a session of its own, which comes after all others: of
-//! what it computes itself nobody else is to be delayed, only of the work that it gives the nodes. The process is the test once
-//! more, told by its environment what it is, and goes on until its input ends.
+//! In earnest they have machines of their own. Here each is a process in a session of its own, which comes after all others:
+//! nobody else is to be delayed by what it computes itself, only by the work that it gives the nodes. The process is the test
+//! once more, told by its environment what it is, and goes on until its input ends.
 
 use crate::common::random::Random;
 use crate::common::raw::{RawLink, Tenant};
-use crate::common::wait_until;
 use crate::common::whole::BLOCK;
+use crate::common::{OnDrop, wait_until};
 use base::map::ClusterMap;
 use base::{
     BLOCK_BYTES, ClientId, Generation, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence,
     VolumeId, crc32c,
 };
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +21,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use wire::hostile::{Forger, InUse};
 use wire::{Fence, Kind, Message, Request, Status};
 
@@ -105,11 +106,13 @@ impl Neighbour {
     pub fn start(task: &Task) -> Neighbour {
         let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
         let own = std::env::current_exe().expect("the test is a file");
-        let mut command = Command::new("setsid");
-        command.args(["nice", "-n", NICE]).arg(own).args([&test, "--exact", "--nocapture"]);
+        let mut command = Command::new("nice");
+        command.args(["-n", NICE]).arg(own).args([&test, "--exact", "--nocapture"]);
+        // A name that no test has: by what belongs to the cluster it is found if this test is killed.
+        command.arg(&task.dir);
         command.env(TASK, serde_json::to_string(task).expect("it is text"));
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut process = started.expect("setsid and nice are there");
+        let mut process = started.expect("nice is there");
         let said = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut neighbour = Neighbour { process, said };
         neighbour.says(READY);
@@ -145,8 +148,11 @@ impl Neighbour {
 pub fn be_one_if_asked() -> bool {
     let Ok(task) = std::env::var(TASK) else { return false };
     let task: Task = serde_json::from_str(&task).expect("whoever starts it says what it is to be");
-    // Where the kernel shares processors by sessions `nice` counts within one only.
-    let _ = std::fs::write("/proc/self/autogroup", NICE);
+    nix::unistd::setsid().expect("whoever was just started leads no group");
+    // Where the kernel shares processors by sessions `nice` counts within one only. Elsewhere there is no such file.
+    if let Err(error) = std::fs::write("/proc/self/autogroup", NICE) {
+        eprintln!("a neighbour has the share of other sessions: {error}");
+    }
     let did = task.work();
     println!("\n{DID}{}", serde_json::to_string(&did).expect("it is text"));
     true
@@ -158,6 +164,8 @@ impl Task {
         let (ready, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
         let connections = self.connections / WORKERS;
         std::thread::scope(|scope| {
+            // Also when something here panics: the scope waits for the workers.
+            let _at_the_end = OnDrop(|| enough.store(true, Ordering::Relaxed));
             let worker = |mut random: Random| {
                 let (tenant, ready, enough) = (Tenant::new(&self.dir, &self.key), &ready, &enough);
                 scope.spawn(move || {
@@ -188,8 +196,10 @@ impl Task {
     }
 }
 
+/// By a clock that all processes have.
 pub fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_micros() as u64
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("there is such a clock");
+    Duration::from(now).as_micros() as u64
 }
 
 /// Requests for the volume that both neighbours may use, which are served.
