@@ -66,7 +66,7 @@ impl Trial {
     }
 
     /// The median over the rounds of a subject's figure, of those rounds that have it.
-    pub fn median(&self, subject: usize, figure: Figure) -> Option<f64> {
+    pub fn median(&self, subject: usize, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         median(self.samples[subject].iter().filter_map(figure).collect())
     }
 

@@ -235,21 +235,20 @@ impl Summary {
         headings.extend(roles.iter().map(String::as_str));
         headings.extend([">told", ">IOPS/core"]);
         let row = |subject: usize, trial: &Trial| {
-            let typical = |of: &dyn Fn(&Sample) -> Option<f64>| {
-                median(trial.samples[subject].iter().filter_map(of).collect::<Vec<f64>>())
-            };
-            let mut row = vec![figure(typical(&CPU))];
+            let mut row = vec![figure(trial.median(subject, CPU))];
             row.extend(Role::ALL.map(|role| match (role, subject) {
                 // A raw device has no nodes: that is not a figure that could not be measured.
                 (Role::Nodes, RAW) => "-".to_owned(),
-                _ => figure(typical(&|sample| sample.roles_us_per_operation.get(&role).copied())),
+                _ => {
+                    figure(trial.median(subject, |sample| sample.roles_us_per_operation.get(&role).copied()))
+                }
             }));
-            let told = typical(&Sample::told_share);
+            let told = trial.median(subject, Sample::told_share);
             let mark = if told.is_some_and(|told| told < TOLD_MIN) { " %!" } else { " %" };
             row.push(number(told.map(|told| told * 100.0), 0, mark));
             row.push(match subject {
                 RAW => "-".to_owned(),
-                _ => figure(typical(&|sample| sample.node_cost_us().map(|us| 1e6 / us))),
+                _ => figure(trial.median(subject, |sample| sample.node_cost_us().map(|us| 1e6 / us))),
             });
             row
         };
