@@ -47,8 +47,12 @@ fn options() -> Options {
 
 /// A store with `writes` durable writes of two blocks each, in batches of their own.
 fn machine(writes: u16) -> Machine {
-    let mut machine =
-        Machine::format(SimDrive::new(LOG_OFFSET_BYTES + (4 << 20), true, Random::new(1)), &options());
+    machine_by(Random::new(1), writes)
+}
+
+/// The same, on a drive that this one decides of what a cut of the power leaves.
+fn machine_by(random: Random, writes: u16) -> Machine {
+    let mut machine = Machine::format(SimDrive::new(LOG_OFFSET_BYTES + (4 << 20), true, random), &options());
     for write in 0..writes {
         let data = vec![write as u8 + 1; 2 * BLOCK_BYTES];
         machine.write(0, 2 * write, &data).unwrap();
@@ -107,6 +111,42 @@ fn one_corrupt_superblock_is_survived_and_mended() {
         let mut drive = machine.shut_down();
         drive.scramble(SECOND_SUPERBLOCK - copy);
         assert!(Machine::open(drive, &options()).is_ok(), "the first copy was mended");
+    }
+}
+
+#[test]
+fn a_start_with_one_superblock_may_lose_the_power_at_any_moment() {
+    for (copy, is_unreadable) in
+        [(0, true), (0, false), (SECOND_SUPERBLOCK, true), (SECOND_SUPERBLOCK, false)]
+    {
+        let mut cuts = 0;
+        for seed in 0..16 {
+            let whole = machine_by(Random::new(seed), 20).shut_down();
+            let opens_at_once = |operations| {
+                let mut drive = whole.copy();
+                if is_unreadable {
+                    drive.go_bad(copy);
+                } else {
+                    drive.scramble(copy);
+                }
+                drive.arm(operations);
+                let (mut machine, at_once) = match Machine::open(drive, &options()) {
+                    Ok(machine) => (machine, true),
+                    Err((mut drive, _)) => {
+                        drive.power_on();
+                        let machine = Machine::open(*drive, &options()).map_err(|(_, error)| error);
+                        (machine.unwrap_or_else(|error| panic!("{copy}, {operations}: {error}")), false)
+                    }
+                };
+                assert!((0..40).all(|block| location(&machine.store, block).is_some()));
+                machine.write(0, 40, &[7; BLOCK_BYTES]).unwrap();
+                machine.settle();
+                at_once
+            };
+            cuts += (0..).take_while(|operations| !opens_at_once(*operations)).count();
+        }
+        println!("copy {copy}, unreadable: {is_unreadable}: {cuts} cuts");
+        assert!(cuts > 16 * 8, "{cuts}");
     }
 }
 

@@ -59,7 +59,7 @@ use crate::log::Log;
 use crate::pg_log::{DOUBTS_MAX, HELD_MAX, Held, PG_LOG_ENTRIES, PgLog, PgLogs};
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
-use crate::superblock::{self, Superblocks};
+use crate::superblock;
 use base::{
     BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
@@ -82,8 +82,8 @@ impl Store {
     /// # Errors
     /// See [`OpenError`]. The drive is not changed then.
     pub fn open(device: &mut impl Device, expected: &Expected, options: Options) -> Result<Store, OpenError> {
-        let Superblocks { newest: mut found, durable_through } =
-            superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
+        let superblocks = superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
+        let mut found = superblocks.newest;
         let identity = superblock::identity(&found);
         if let Some(cluster) = expected.cluster.filter(|cluster| *cluster != identity.cluster) {
             return Err(OpenError::OtherCluster { found: identity.cluster, expected: cluster });
@@ -98,7 +98,7 @@ impl Store {
             return Err(OpenError::Impossible { what, offset: SUPERBLOCK_OFFSETS[0] });
         }
         let mut recovery = Recovery::new(device, found, &options);
-        recovery.durable_through = durable_through;
+        recovery.durable_through = superblocks.durable_through;
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();
@@ -108,8 +108,7 @@ impl Store {
         found.mount = (found.mount.get() + 1).into();
         found.mount_begin = (end.sequence.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
-        // Also makes durable what was read from a drive's cache and now counts.
-        superblock::write_both(device, &found)?;
+        superblocks.replace(device, &found)?;
         let mut checkpoint = Checkpoint::new(found, &contents.segments, &options);
         for page in freed_pages {
             checkpoint.page_was_replaced(page);

@@ -54,15 +54,19 @@ pub fn format(
         secret,
         ..Superblock::empty()
     };
-    write_both(device, &superblock)?;
+    write_both(device, &superblock, SUPERBLOCK_OFFSETS)?;
     Ok(())
 }
 
-/// Writes both copies, one made durable before the other is touched.
-pub(crate) fn write_both(device: &mut impl Device, superblock: &Superblock) -> Result<(), DeviceError> {
+/// Writes both copies in that order, one made durable before the other is touched.
+fn write_both(
+    device: &mut impl Device,
+    superblock: &Superblock,
+    offsets: [u64; 2],
+) -> Result<(), DeviceError> {
     let mut buffer = Buffer::new(BLOCK_BYTES);
     fill(&mut buffer, superblock);
-    for offset in SUPERBLOCK_OFFSETS {
+    for offset in offsets {
         device.write(offset, buffer.bytes())?;
         device.flush()?;
     }
@@ -82,6 +86,27 @@ pub(crate) struct Superblocks {
     pub(crate) newest: Superblock,
     /// Up to this batch an opening found the log and made it durable; 0 if none is known to have.
     pub(crate) durable_through: u64,
+    /// Were the first copy lost, the second would tell of the same store.
+    second_is_usable: bool,
+}
+
+impl Superblocks {
+    /// Writes the superblock of an opening, with its `mount_begin`, into both copies, and makes durable what was read from a
+    /// drive's cache and now counts. At any moment one copy is whole: where the second is not usable it is written before the
+    /// first, which is all there is, is touched.
+    pub(crate) fn replace(
+        &self,
+        device: &mut impl Device,
+        superblock: &Superblock,
+    ) -> Result<(), DeviceError> {
+        let [first, second] = SUPERBLOCK_OFFSETS;
+        if self.second_is_usable {
+            return write_both(device, superblock, [first, second]);
+        }
+        // What the second says is durable has to be: see `proven`.
+        device.flush()?;
+        write_both(device, superblock, [second, first])
+    }
 }
 
 /// The superblock that counts, or `None` if there never was one. A copy that cannot be read is done without where the other
@@ -122,15 +147,18 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblocks>, Open
         Some(found) if found.version.get() < FORMAT_VERSION => {
             Err(OpenError::OlderFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
-        Some(newest) => Ok(Some(Superblocks { newest, durable_through: proven(&newest, copies[1]) })),
+        Some(newest) => {
+            let second = copies[1].filter(|second| second.osd_uuid == newest.osd_uuid);
+            let (durable_through, second_is_usable) = (second.as_ref().map_or(0, proven), second.is_some());
+            Ok(Some(Superblocks { newest, durable_through, second_is_usable }))
+        }
     }
 }
 
 /// Up to which batch an opening made durable what it found. Only the second copy tells: where the power goes while an opening
-/// writes the first, that one may be there, and what its flush was for be gone. The second is written when that has succeeded.
-fn proven(newest: &Superblock, second: Option<Superblock>) -> u64 {
-    let of_this_log = second.filter(|second| second.osd_uuid == newest.osd_uuid);
-    of_this_log.map_or(0, |second| second.mount_begin.get().saturating_sub(1))
+/// writes the first, that one may be there, and what its flush was for be gone. The second is written when a flush has succeeded.
+fn proven(second: &Superblock) -> u64 {
+    second.mount_begin.get().saturating_sub(1)
 }
 
 /// What a superblock says that cannot be, though its checksum is right: nothing is laid out by it.
