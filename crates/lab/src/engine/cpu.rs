@@ -9,7 +9,7 @@
 //! fall short of the machine.
 
 use procfs::process::{Process, Stat, all_processes_with_root};
-use procfs::{CpuTime, Current, FromReadSI, KernelStats, Meminfo};
+use procfs::{CpuTime, Current, DiskStats, FromRead, FromReadSI, KernelStats, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -136,6 +136,8 @@ pub struct Snapshot {
     nodes: Vec<Option<ProcessSnapshot>>,
     /// All other processes that there were, by their ids.
     others: BTreeMap<i32, (Role, ProcessSnapshot)>,
+    /// What loop devices have completed since boot.
+    loop_completions: Option<u64>,
 }
 
 /// What one process used.
@@ -167,6 +169,8 @@ pub struct Usage {
     /// CPU time of each role, in microseconds; absent if a part of it is unknown. That of processes that ended in between is
     /// missing.
     pub roles: BTreeMap<Role, f64>,
+    /// Reads, writes, discards and flushes that loop devices completed, those of all together.
+    pub loop_completions: Option<u64>,
 }
 
 impl Usage {
@@ -196,6 +200,7 @@ impl Monitor {
             client: read_process(&self.proc, self.client),
             nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
             others: self.read_others(),
+            loop_completions: read_loop_completions(&self.proc),
         }
     }
 
@@ -251,6 +256,10 @@ impl Monitor {
             client,
             nodes,
             roles,
+            loop_completions: before
+                .loop_completions
+                .zip(after.loop_completions)
+                .map(|(before, after)| after.saturating_sub(before)),
         }
     }
 }
@@ -315,6 +324,13 @@ fn read_machine(proc: &Path) -> Option<MachineTicks> {
     Some(MachineTicks { busy: user + nice + system + irq? + softirq?, steal: steal.unwrap_or(0) })
 }
 
+fn read_loop_completions(proc: &Path) -> Option<u64> {
+    let DiskStats(devices) = DiskStats::from_file(proc.join("diskstats")).ok()?;
+    let loops = devices.iter().filter(|device| device.name.starts_with("loop"));
+    let of = |optional: Option<u64>| optional.unwrap_or(0);
+    Some(loops.map(|device| device.reads + device.writes + of(device.discards) + of(device.flushes)).sum())
+}
+
 fn read_process(proc: &Path, pid: u32) -> Option<ProcessSnapshot> {
     let process = Process::new_with_root(proc.join(pid.to_string())).ok()?;
     let stat = process.stat().ok()?;
@@ -345,11 +361,15 @@ mod tests {
     const PROCESS: &str = "4242 (a (very) odd) name) S 1 4242 4242 0 -1 4194560 1200 0 0 0 731 269 0 0 20 0 3 0 \
                            98765 25000000 900 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
 
+    const DISKSTATS: &str = "   7       0 loop0 100 6743 367 535 10 74034 503 223 0 528 760 25 0 117 541 1 168\n   \
+                             7       1 loop1 1000 0 0 0 0 0 0 0 0 0 0\n 259       0 nvme0n1 7 0 0 0 7 0 0 0 0 0 0\n";
+
     /// A captured `/proc` with one process of two threads.
     fn captured() -> (tempfile::TempDir, Monitor) {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         fs::write(root.join("stat"), STAT).unwrap();
+        fs::write(root.join("diskstats"), DISKSTATS).unwrap();
         for thread in [4242, 4243] {
             fs::create_dir_all(root.join(format!("4242/task/{thread}"))).unwrap();
             fs::write(root.join(format!("4242/task/{thread}/schedstat")), "5000000000 1 1\n").unwrap();
@@ -385,8 +405,15 @@ mod tests {
         let before = monitor.snapshot();
         fs::write(root.join("stat"), STAT.replace("cpu  14122", "cpu  14222")).unwrap();
         fs::write(root.join("4242/task/4243/schedstat"), "5001500000 1 1\n").unwrap();
+        // What other drives do is none of loop devices'.
+        let more = DISKSTATS.replace("loop1 1000 ", "loop1 1005 ").replace("nvme0n1 7 ", "nvme0n1 9 ");
+        fs::write(root.join("diskstats"), more).unwrap();
         let usage = monitor.usage(&before, &monitor.snapshot());
         assert_eq!(usage.machine_us, Some(1_000_000.0));
+        assert_eq!(
+            (read_loop_completions(root), usage.loop_completions),
+            (Some(100 + 10 + 25 + 1 + 1005), Some(5))
+        );
         assert_eq!(usage.steal_us, Some(0.0));
         assert_eq!(usage.nodes[0].cpu_us, Some(1500.0));
         assert_eq!(usage.nodes[0].resident_bytes, Some(250 * procfs::page_size()));

@@ -57,6 +57,9 @@ pub struct Cpu {
     /// of interrupts.
     #[serde(default)]
     pub roles_us_per_operation: BTreeMap<Role, f64>,
+    /// What loop devices completed, for each operation.
+    #[serde(default)]
+    pub loop_completions_per_operation: Option<f64>,
     /// CPUs' time that the hypervisor gave to others, in seconds. More than a little makes a run worthless.
     pub steal_seconds: Option<f64>,
 }
@@ -130,7 +133,7 @@ fn side(latency: &Latency, seconds: f64, block: ByteSize) -> Option<Side> {
 impl Cpu {
     /// What was used, by so many operations.
     pub(crate) fn new(usage: &Usage, operations: u64) -> Cpu {
-        let per_operation = |us: Option<f64>| us.filter(|_| operations > 0).map(|us| us / operations as f64);
+        let per_operation = |of: Option<f64>| of.filter(|_| operations > 0).map(|of| of / operations as f64);
         let process = |process: &crate::engine::cpu::ProcessUsage| ProcessCpu {
             label: process.label.clone(),
             pid: process.pid,
@@ -147,6 +150,7 @@ impl Cpu {
                 .iter()
                 .filter_map(|(role, us)| Some((*role, per_operation(Some(*us))?)))
                 .collect(),
+            loop_completions_per_operation: per_operation(usage.loop_completions.map(|count| count as f64)),
             steal_seconds: usage.steal_us.map(|us| us / 1e6),
         }
     }

@@ -38,6 +38,7 @@ pub(crate) mod tests {
         let third = third_node_known.then_some(1_200_000.0);
         let usage = Usage {
             roles: Role::ALL.into_iter().zip([2e6, 2.4e6, 3e6, 4e5, 0.0]).collect(),
+            loop_completions: Some(200_000),
             seconds: 20.0,
             machine_us: Some(8_000_000.0),
             steal_us: Some(0.0),
@@ -120,6 +121,7 @@ pub(crate) mod tests {
         assert!(measured_nothing.to_string().contains("no operation was measured"));
         let usage = Usage {
             roles: BTreeMap::new(),
+            loop_completions: Some(1),
             seconds: 0.0,
             machine_us: Some(10.0),
             steal_us: None,

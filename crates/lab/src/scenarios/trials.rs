@@ -72,16 +72,31 @@ impl Trial {
 
     /// A figure of one subject as a multiple of another's.
     pub fn ratio(&self, of: usize, by: usize, figure: Figure) -> Option<Ratio> {
-        self.ratio_of((of, figure), (by, figure))
+        self.ratio_of(of, by, |sample, _| figure(sample), figure)
     }
 
-    /// A figure of one subject as a multiple of another figure of another.
-    pub fn ratio_of(&self, of: (usize, Figure), by: (usize, Figure)) -> Option<Ratio> {
-        let rounds = self.samples[of.0].iter().zip(&self.samples[by.0]);
-        let quotient = |(of_sample, by_sample): (&Sample, &Sample)| {
-            Some(of.1(of_sample)? / by.1(by_sample).filter(|figure| *figure > 0.0)?)
-        };
-        Ratio::of(rounds.filter_map(quotient).collect())
+    /// A figure of one subject, which may take the other's sample of the same round to tell, as a multiple of `divisor` of that one.
+    pub fn ratio_of(
+        &self,
+        of: usize,
+        by: usize,
+        figure: impl Fn(&Sample, &Sample) -> Option<f64>,
+        divisor: Figure,
+    ) -> Option<Ratio> {
+        Ratio::of(self.by_round(of, by, |sample, other| {
+            Some(figure(sample, other)? / divisor(other).filter(|figure| *figure > 0.0)?)
+        }))
+    }
+
+    /// What comes of a subject's sample and another's of the same round, of those rounds that have it.
+    pub fn by_round(
+        &self,
+        of: usize,
+        other: usize,
+        figure: impl Fn(&Sample, &Sample) -> Option<f64>,
+    ) -> Vec<f64> {
+        let rounds = self.samples[of].iter().zip(&self.samples[other]);
+        rounds.filter_map(|(sample, other)| figure(sample, other)).collect()
     }
 }
 

@@ -38,16 +38,23 @@ pub struct Sample {
     pub nodes_us_per_operation: Option<f64>,
     /// CPU of each role on the machine per operation, in microseconds.
     pub roles_us_per_operation: BTreeMap<Role, f64>,
+    /// What loop devices completed, for each operation.
+    pub loop_completions_per_operation: Option<f64>,
     /// CPU time that the hypervisor gave to others, in seconds.
     pub steal_seconds: Option<f64>,
 }
 
 impl Sample {
-    /// What an operation costs an operator, in microseconds of CPU: the nodes, and the soft interrupts that run in threads of
-    /// their own, of which some are for the client's end. Without the client and without the workers of loop devices.
+    /// What an operation costs an operator, in microseconds of CPU: the nodes, and the soft interrupts of the network that run in
+    /// threads of their own, of which some are for the client's end. Without the client and without what real drives do not have:
+    /// the workers of loop devices, and what these complete by soft interrupts in threads. Each such completion is taken to cost
+    /// what it does to `raw`, a job on a loop device in the same round.
     #[must_use]
-    pub fn node_cost_us(&self) -> Option<f64> {
-        Some(self.nodes_us_per_operation? + self.roles_us_per_operation.get(&Role::SoftInterrupts)?)
+    pub fn node_cost_us(&self, raw: &Sample) -> Option<f64> {
+        let soft = |sample: &Sample| sample.roles_us_per_operation.get(&Role::SoftInterrupts).copied();
+        let by_completion = soft(raw)? / raw.loop_completions_per_operation.filter(|count| *count > 0.0)?;
+        let of_network = soft(self)? - by_completion * self.loop_completions_per_operation?;
+        Some(self.nodes_us_per_operation? + of_network.max(0.0))
     }
 
     /// How much of the machine's CPU time the roles have together, as a share of 1.
@@ -76,6 +83,7 @@ impl From<&Report> for Sample {
             client_us_per_operation: report.cpu.client.us_per_operation,
             nodes_us_per_operation: report.cpu.nodes_us_per_operation,
             roles_us_per_operation: report.cpu.roles_us_per_operation.clone(),
+            loop_completions_per_operation: report.cpu.loop_completions_per_operation,
             steal_seconds: report.cpu.steal_seconds,
         }
     }
@@ -255,13 +263,21 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_cost_has_the_soft_interrupts_in_it_and_is_unknown_without() {
+    fn what_nodes_cost_has_the_soft_interrupts_of_the_network_in_it_and_is_unknown_without() {
         let sample = Sample::from(&sample(true));
-        assert_eq!(sample.node_cost_us(), Some(6.0 + 1.0));
+        let raw = |soft: f64, completions: f64| Sample {
+            roles_us_per_operation: [(Role::SoftInterrupts, soft)].into(),
+            loop_completions_per_operation: Some(completions),
+            ..Sample::default()
+        };
+        // Half a completion an operation, at 1.5 µs each.
+        assert_eq!(sample.node_cost_us(&raw(1.5, 1.0)), Some(6.0 + 1.0 - 0.75));
+        assert_eq!(sample.node_cost_us(&raw(6.0, 2.0)), Some(6.0), "never less than nothing");
+        assert_eq!(sample.node_cost_us(&raw(1.5, 0.0)), None);
         assert_eq!(sample.told_share(), Some(0.975));
         assert_eq!(sample.slower(|latency| latency.mean_us), Some(300.0));
         let unknown = Sample { roles_us_per_operation: BTreeMap::new(), ..sample };
-        assert_eq!((unknown.node_cost_us(), unknown.told_share()), (None, None));
+        assert_eq!((unknown.node_cost_us(&raw(1.5, 1.0)), unknown.told_share()), (None, None));
         assert_eq!(Sample::default().slower(|latency| latency.mean_us), None);
     }
 

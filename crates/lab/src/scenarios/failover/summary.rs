@@ -317,6 +317,7 @@ mod tests {
         let process = || ProcessUsage { label: "p".into(), pid: 7, cpu_us: None, resident_bytes: None };
         let usage = Usage {
             roles: BTreeMap::new(),
+            loop_completions: None,
             seconds: 1.0,
             machine_us,
             steal_us: Some(0.0),
