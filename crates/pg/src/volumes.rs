@@ -15,7 +15,7 @@
 
 use base::figures::Traffic;
 use base::hash::Map;
-use base::map::{Admission, ClusterMap};
+use base::map::{Admission, ClusterMap, OsdInfo};
 use base::{CutId, Generation, Instant, LinkId, OsdId, PoolId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,6 +78,8 @@ pub(crate) struct Volumes {
     known: Map<VolumeId, VolumeState>,
     /// Those that the newest map shows to be cut.
     pub(crate) shrunk: BTreeMap<VolumeId, Shrunk>,
+    /// The OSDs that the newest map shows out and down, and since when maps did.
+    out_and_down: BTreeMap<OsdId, Instant>,
     /// What other OSDs told on their links beyond what is vouched for.
     told: BTreeMap<LinkId, BTreeMap<VolumeId, Told>>,
     /// Links on which something was told that a newer map does not bear out. They are to end.
@@ -104,6 +106,11 @@ impl Volumes {
     /// Takes over what a newer map shows of volumes. Answers whether one of them was removed.
     pub(crate) fn heed(&mut self, map: &ClusterMap, now: Instant) -> bool {
         let (mut is_one_removed, mut attached_anew) = (false, BTreeSet::new());
+        let is_down = |info: &&OsdInfo| info.admission != Admission::In && info.address.is_none();
+        self.out_and_down.retain(|osd, _| map.osds.get(osd).filter(is_down).is_some());
+        for (osd, _) in map.osds.iter().filter(|(_, info)| is_down(info)) {
+            self.out_and_down.entry(*osd).or_insert(now);
+        }
         self.shrunk.clear();
         for (id, info) in &map.volumes {
             if !map.pools.contains_key(&info.pool) {
@@ -200,9 +207,13 @@ impl Volumes {
     }
 
     /// Whether an OSD is out and down: it is not expected to answer ever again. One that is out and up may just not be
-    /// reached for a moment.
-    pub(crate) fn is_gone(&self, osd: OsdId) -> bool {
-        self.is_out(osd) && self.map.osds.get(&osd).is_none_or(|info| info.address.is_none())
+    /// reached for a moment; and one that was down because its drive hung shows itself when it hears that it was taken out, so it
+    /// takes as long as an OSD may be silent. What was removed is gone at once.
+    pub(crate) fn is_gone(&self, osd: OsdId, now: Instant) -> bool {
+        match self.map.osds.contains_key(&osd) {
+            true => self.out_and_down.get(&osd).is_some_and(|since| now.since(*since) >= LATE_MAX),
+            false => true,
+        }
     }
 }
 
@@ -380,11 +391,21 @@ mod tests {
         for (osd, address, admission) in osds {
             map.osds.insert(OsdId(osd), OsdInfo { address, admission, ..OsdInfo::default() });
         }
-        let volumes = Volumes { map: Arc::new(map), ..Volumes::default() };
+        let mut volumes = Volumes { map: Arc::new(map.clone()), ..Volumes::default() };
+        volumes.heed(&map, NOW);
         // The last one was removed.
-        let are = |is: fn(&Volumes, OsdId) -> bool| [1, 2, 3, 4, 5].map(|osd| is(&volumes, OsdId(osd)));
-        assert_eq!(are(Volumes::is_up), [true, false, true, false, false]);
-        assert_eq!(are(Volumes::is_out), [false, false, true, true, true]);
-        assert_eq!(are(Volumes::is_gone), [false, false, false, true, true]);
+        let all = [1, 2, 3, 4, 5].map(OsdId);
+        assert_eq!(all.map(|osd| volumes.is_up(osd)), [true, false, true, false, false]);
+        assert_eq!(all.map(|osd| volumes.is_out(osd)), [false, false, true, true, true]);
+        let are_gone = |volumes: &Volumes, now| all.map(|osd| volumes.is_gone(osd, now));
+        let almost = NOW + (LATE_MAX - Duration::from_nanos(1));
+        assert_eq!(are_gone(&volumes, almost), [false, false, false, false, true]);
+        assert_eq!(are_gone(&volumes, NOW + LATE_MAX), [false, false, false, true, true]);
+        // It is up for a moment, and down again.
+        for address in [up, None] {
+            map.osds.get_mut(&OsdId(4)).unwrap().address = address;
+            volumes.heed(&map, NOW + LATE_MAX);
+        }
+        assert_eq!(are_gone(&volumes, NOW + LATE_MAX), [false, false, false, false, true]);
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Checkpoint {
     may_take_last: bool,
     /// The next one is to be whole, whether there is news or not.
     is_renewal: bool,
+    /// The copy of the superblock that is written first, 0 or 1.
+    first_copy: usize,
     end: Option<LogEnd>,
     queue: Vec<ObjectKey>,
     pending: Vec<Pending>,
@@ -108,6 +110,7 @@ impl Checkpoint {
             waits_for_room: false,
             may_take_last: false,
             is_renewal: false,
+            first_copy: 0,
             end: None,
             queue: Vec::new(),
             pending: Vec::new(),
@@ -171,6 +174,13 @@ impl Checkpoint {
     /// The next one writes everything anew.
     pub(crate) fn renew(&mut self) {
         self.is_renewal = true;
+    }
+
+    /// The copy of the superblock at `offset` is not what it should be. It is written before the other, which is all there is,
+    /// is touched.
+    pub(crate) fn renew_superblock(&mut self, offset: u64) {
+        self.renew();
+        self.first_copy = usize::from(offset == SUPERBLOCK_OFFSETS[1]);
     }
 
     /// Whether a start would have nothing to replay of what was up to this batch, and nothing is to be renewed.
@@ -426,7 +436,7 @@ impl Checkpoint {
             self.buffer = Buffer::new(BLOCK_BYTES);
         }
         superblock::fill(&mut self.buffer, &superblock);
-        self.write_superblock(0, actions);
+        self.write_superblock(self.first_copy, actions);
     }
 
     fn write_superblock(&mut self, copy: usize, actions: &mut Vec<Action>) {
@@ -451,10 +461,11 @@ impl Checkpoint {
         let Phase::Superblock(copy) = self.phase else {
             unreachable!("superblocks are written by checkpoints only")
         };
-        if copy + 1 < SUPERBLOCK_OFFSETS.len() {
-            return self.write_superblock(copy + 1, actions);
+        if copy == self.first_copy {
+            return self.write_superblock(1 - copy, actions);
         }
         self.phase = Phase::Idle;
+        self.first_copy = 0;
         segments.covers = self.superblock.covers.get();
         for piece in self.replaced.drain(..) {
             segments.piece_died(&piece);

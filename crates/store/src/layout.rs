@@ -78,7 +78,7 @@ pub struct Superblock {
     /// Drawn when the drive was formatted, and told to nobody: batches are known by it.
     pub secret: Secret,
     /// The first batch of the last opening, if it wrote one: from there on batches of earlier openings were given up. 0 where it
-    /// was not noted. In the second copy: what came before it was durable when that was written.
+    /// was not noted. What came before it was durable when that was written.
     pub mount_begin: U64,
     /// Zeros.
     pub reserved: [u8; 380],

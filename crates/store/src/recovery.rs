@@ -98,7 +98,7 @@ impl Store {
             return Err(OpenError::Impossible { what, offset: SUPERBLOCK_OFFSETS[0] });
         }
         let mut recovery = Recovery::new(device, found, &options);
-        recovery.durable_through = superblocks.durable_through;
+        recovery.durable_through = superblocks.durable_through();
         recovery.read_checkpoint()?;
         recovery.replay()?;
         recovery.settle_segments();

@@ -127,6 +127,11 @@ impl Store {
         self.checkpoint.renew();
     }
 
+    /// The same where the superblock at that offset of the drive, in bytes, was overwritten, or cannot be read.
+    pub fn renew_superblock(&mut self, offset: u64) {
+        self.checkpoint.renew_superblock(offset);
+    }
+
     /// Begins to stop: everything staged becomes durable, then a checkpoint makes the next start quick.
     /// Nothing may be staged any more. [`Action::ShutdownDone`] tells the end.
     pub fn begin_shutdown(&mut self, actions: &mut Vec<Action>) {

@@ -84,28 +84,28 @@ pub(crate) fn fill(buffer: &mut Buffer, superblock: &Superblock) {
 pub(crate) struct Superblocks {
     /// The newest that verifies.
     pub(crate) newest: Superblock,
-    /// Up to this batch an opening found the log and made it durable; 0 if none is known to have.
-    pub(crate) durable_through: u64,
-    /// Were the first copy lost, the second would tell of the same store.
-    second_is_usable: bool,
+    /// The first copy is that.
+    is_first: bool,
 }
 
 impl Superblocks {
-    /// Writes the superblock of an opening, with its `mount_begin`, into both copies, and makes durable what was read from a
-    /// drive's cache and now counts. At any moment one copy is whole: where the second is not usable it is written before the
-    /// first, which is all there is, is touched.
+    /// Up to this batch an opening found the log and made it durable; 0 if none is known to have.
+    pub(crate) fn durable_through(&self) -> u64 {
+        self.newest.mount_begin.get().saturating_sub(1)
+    }
+
+    /// Writes the superblock of an opening, with its `mount_begin`, into both copies. At any moment one is whole and durable: the
+    /// one that counts is left alone until the other, which may be damaged or older, has been replaced.
     pub(crate) fn replace(
         &self,
         device: &mut impl Device,
         superblock: &Superblock,
     ) -> Result<(), DeviceError> {
-        let [first, second] = SUPERBLOCK_OFFSETS;
-        if self.second_is_usable {
-            return write_both(device, superblock, [first, second]);
-        }
-        // What the second says is durable has to be: see `proven`.
+        // What was read may be in the drive's cache alone: the copy that counts, and the log, of which the new one says that it
+        // is durable.
         device.flush()?;
-        write_both(device, superblock, [second, first])
+        let [first, second] = SUPERBLOCK_OFFSETS;
+        write_both(device, superblock, if self.is_first { [second, first] } else { [first, second] })
     }
 }
 
@@ -148,17 +148,10 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblocks>, Open
             Err(OpenError::OlderFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
         Some(newest) => {
-            let second = copies[1].filter(|second| second.osd_uuid == newest.osd_uuid);
-            let (durable_through, second_is_usable) = (second.as_ref().map_or(0, proven), second.is_some());
-            Ok(Some(Superblocks { newest, durable_through, second_is_usable }))
+            let is_first = copies[0].is_some_and(|first| first.sequence == newest.sequence);
+            Ok(Some(Superblocks { newest, is_first }))
         }
     }
-}
-
-/// Up to which batch an opening made durable what it found. Only the second copy tells: where the power goes while an opening
-/// writes the first, that one may be there, and what its flush was for be gone. The second is written when a flush has succeeded.
-fn proven(second: &Superblock) -> u64 {
-    second.mount_begin.get().saturating_sub(1)
 }
 
 /// What a superblock says that cannot be, though its checksum is right: nothing is laid out by it.
@@ -339,30 +332,36 @@ mod tests {
     }
 
     #[test]
-    fn that_the_log_was_durable_where_an_opening_began_is_told_by_the_second_superblock_alone() {
+    fn the_copy_that_counts_is_replaced_last_and_nothing_before_what_was_read_is_durable() {
         let one = formatted(DEVICE_BYTES_MIN, None).unwrap();
         let of = |sequence: u64, mount_begin: u64| {
             let mut other = one;
             (other.sequence, other.mount_begin) = (sequence.into(), mount_begin.into());
             other.sealed()
         };
-        let durable_through = |copies: [Superblock; 2]| {
+        let damaged = Superblock { crc32c: 7u32.into(), ..one };
+        let [first, second] = SUPERBLOCK_OFFSETS;
+        for (copies, [earlier, later], durable_through) in [
+            ([of(5, 9), of(5, 9)], [second, first], 8),
+            ([of(6, 12), of(5, 9)], [second, first], 11),
+            ([of(5, 9), of(6, 12)], [first, second], 11),
+            ([of(5, 9), damaged], [second, first], 8),
+            ([damaged, of(5, 9)], [first, second], 8),
+            // It was not noted, or nothing was there.
+            ([of(5, 0), of(5, 0)], [second, first], 0),
+            ([of(5, 1), of(5, 1)], [second, first], 0),
+        ] {
             let mut drive = Memory::new(8 << 20);
             for (superblock, offset) in copies.iter().zip(SUPERBLOCK_OFFSETS) {
                 drive.write(offset, superblock.as_bytes()).unwrap();
             }
-            read(&mut drive).unwrap().map(|found| found.durable_through)
-        };
-        assert_eq!(durable_through([of(5, 9), of(5, 9)]), Some(8));
-        // The power went while the newest was written, and what is behind that one's begin may be gone.
-        assert_eq!(durable_through([of(6, 12), of(5, 9)]), Some(8));
-        // It was not noted, nothing was there, or it cannot be told.
-        assert_eq!(durable_through([of(5, 0), of(5, 0)]), Some(0));
-        assert_eq!(durable_through([of(5, 1), of(5, 1)]), Some(0));
-        assert_eq!(durable_through([of(5, 9), Superblock { crc32c: 7u32.into(), ..one }]), Some(0));
-        // That of a drive that was made anew when the power went.
-        let other = Superblock { osd_uuid: [8; 16], ..of(5, 9) }.sealed();
-        assert_eq!(durable_through([of(6, 0), other]), Some(0));
+            let found = read(&mut drive).unwrap().unwrap();
+            assert_eq!(found.durable_through(), durable_through);
+            drive.done.clear();
+            found.replace(&mut drive, &of(7, 13)).unwrap();
+            assert_eq!(drive.done, [None, Some(earlier), None, Some(later), None]);
+            assert_eq!(read(&mut drive).unwrap().unwrap().newest.sequence, 7);
+        }
     }
 
     #[test]

@@ -71,6 +71,13 @@ impl Role {
     }
 }
 
+/// How much of the machine's CPU time the roles have together, as a share of 1; `None` if nothing is known of either.
+#[must_use]
+pub fn told_share(machine_us: Option<f64>, roles_us: &BTreeMap<Role, f64>) -> Option<f64> {
+    let told: f64 = roles_us.values().sum();
+    machine_us.filter(|us| *us > 0.0 && told > 0.0).map(|machine| told / machine)
+}
+
 /// What the whole machine's CPUs did since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MachineTicks {

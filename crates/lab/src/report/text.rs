@@ -2,6 +2,7 @@
 
 use super::json::Report;
 use crate::engine::Live;
+use crate::engine::cpu::told_share;
 use crate::engine::histogram::LatencySummary;
 use base::units::ByteSize;
 use std::fmt;
@@ -116,10 +117,10 @@ impl Report {
         }
         writeln!(formatter)?;
         let roles = &cpu.roles_us_per_operation;
-        if let Some(machine) = cpu.machine_us_per_operation.filter(|us| *us > 0.0 && !roles.is_empty()) {
+        if let Some(share) = told_share(cpu.machine_us_per_operation, roles) {
             let told = roles.iter().map(|(role, us)| format!("{} {}", role.name(), figure(Some(*us))));
-            let share = 100.0 * roles.values().sum::<f64>() / machine;
-            writeln!(formatter, "By role: {}: {share:.0} % of it", told.collect::<Vec<_>>().join(", "))?;
+            let percent = 100.0 * share;
+            writeln!(formatter, "By role: {}: {percent:.0} % of it", told.collect::<Vec<_>>().join(", "))?;
         }
         write!(formatter, "Memory: client {}", size(cpu.client.resident_bytes))?;
         for node in &cpu.nodes {

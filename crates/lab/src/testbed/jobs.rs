@@ -1,7 +1,7 @@
 //! Jobs as processes of their own, so that each begins clean and its CPU is its own: `millpond bench`, and fio
 //! as the witness that our engine does to a device what others do.
 
-use crate::engine::cpu::{Monitor, Role};
+use crate::engine::cpu::{Monitor, Role, told_share};
 use crate::engine::histogram::LatencySummary;
 use crate::engine::plan::Job;
 use crate::report::Report;
@@ -60,8 +60,7 @@ impl Sample {
     /// How much of the machine's CPU time the roles have together, as a share of 1.
     #[must_use]
     pub fn told_share(&self) -> Option<f64> {
-        let told: f64 = self.roles_us_per_operation.values().sum();
-        self.machine_us_per_operation.filter(|us| *us > 0.0 && told > 0.0).map(|machine| told / machine)
+        told_share(self.machine_us_per_operation, &self.roles_us_per_operation)
     }
 
     /// A latency of the reads or of the writes, whichever took longer.

@@ -232,12 +232,12 @@ impl Work<'_> {
             let told = self.inquiry.osds().await?.into_iter().find(|view| view.osd == osd);
             // One that died counts as up until its lease has run out.
             let lives = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
-            let is_well = |view: &OsdView| {
-                let works = view.failure.is_none() && view.drive_hangs != Some(true);
-                view.up && view.is_reported() && works && view.pid.is_some_and(lives)
-            };
+            let runs = |view: &OsdView| view.up && view.is_reported() && view.pid.is_some_and(lives);
+            let is_well =
+                |view: &OsdView| runs(view) && view.failure.is_none() && view.drive_hangs != Some(true);
             let is_out = info_of(&map, osd)?.admission == Admission::Out;
-            if is_out && told.as_ref().is_some_and(|view| view.drive_hangs == Some(true)) {
+            let hangs = |view: &OsdView| runs(view) && view.drive_hangs == Some(true);
+            if is_out && told.as_ref().is_some_and(hangs) {
                 bail!(
                     "{osd} was taken out, so it counts as up although its drive hangs; `millpond osd in {}` lets it count as \
                      down within seconds, then run this again",

@@ -350,7 +350,7 @@ pub(crate) fn handle_proposal(cx: &mut Context<'_, impl Io>, pg: PgId, accepted:
     group.note_shown(&cx.volumes.map);
     let pauses = &mut group.pauses;
     pauses.config_seen_at = now;
-    if pauses.handed_over_at.take().is_some_and(|at| now.since(at) < HAND_OVER_FAILED) {
+    if pauses.handed_over_at.is_some_and(|at| now.since(at) < HAND_OVER_FAILED) {
         pauses.hand_over_after = now + HAND_OVER_PAUSE;
     }
     group.standing.epoch_was_granted(now);

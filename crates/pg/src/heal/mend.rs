@@ -141,7 +141,7 @@ impl Mends {
         }
         let is_there = |osd: &OsdId| cx.links.ready(*osd).is_some();
         let skipped = members.iter().skip(fetch.asked).take_while(|osd| !is_there(osd)).copied();
-        let are_gone = skipped.clone().all(|osd| cx.volumes.is_gone(osd));
+        let are_gone = skipped.clone().all(|osd| cx.volumes.is_gone(osd, cx.now));
         let absence = if are_gone { fetch.absence } else { Absence::Unknown };
         let index = fetch.asked + skipped.count();
         let fetch = Fetch { asked: index + 1, absence, ..fetch };

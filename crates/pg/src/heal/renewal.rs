@@ -50,7 +50,7 @@ pub(crate) fn renew_superblocks(journal: &mut Journal, disk: &mut Disk, offset: 
     journal.note(format!(
         "the superblock at offset {offset} was overwritten or cannot be read; all that a start needs is written anew"
     ));
-    disk.store.renew_checkpoint();
+    disk.store.renew_superblock(offset);
 }
 
 #[cfg(test)]

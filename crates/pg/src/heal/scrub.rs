@@ -36,6 +36,9 @@ const BYTES_PER_SECOND_MAX: u64 = 100_000_000;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much longer than a check the pause behind it is while clients are served.
 const PAUSE_FACTOR_BUSY: u32 = 9;
+/// The longest pause for that: of a check that took longer a drive or a member did nothing for a while, which tells nothing of how
+/// much clients notice.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Clients are served if there was something of theirs to do so shortly before.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Into how many parts a run of blocks on which members differ is divided to find where.
@@ -401,7 +404,7 @@ impl Scrubs {
         let took = cx.now.since(checking.since);
         let pause = if is_busy { took * PAUSE_FACTOR_BUSY } else { took / 4 };
         let least = Duration::from_nanos(bytes * 1_000_000_000 / BYTES_PER_SECOND_MAX);
-        self.next_at = Some(cx.now + pause.max(least));
+        self.next_at = Some(cx.now + pause.min(PAUSE_MAX).max(least));
         scrub.report.found += scrub.judge(cx, &checking);
         cx.then(Task::EndCheck { id: checking.id, group: scrub.group });
     }

@@ -187,9 +187,10 @@ impl Life {
             let bytes = block * BLOCK_BYTES as u64..(block + 1) * BLOCK_BYTES as u64;
             // Members agree when an epoch begins: half written is only what began before.
             let (pg, ..) = self.place_of(volume, block);
-            let before = self.settled_since(pg).filter(|at| *at <= since).unwrap_or(self.world.now);
+            let (epoch_at, now) = (self.settled_since(pg), self.world.now);
+            let before = epoch_at.filter(|at| *at <= since).unwrap_or(now);
             self.world.spoiled.contains(&(volume, block))
-                && self.history.has_unfinished_write(operation, &bytes, before)
+                && self.history.has_unfinished_write(operation, &bytes, before, epoch_at.unwrap_or(now))
         };
         blocks.into_iter().any(is_half_written).then_some(LOST_HALF_WRITTEN)
     }

@@ -176,10 +176,17 @@ impl History {
     }
 
     /// Whether some of these bytes of the volume that an operation is on lie where a write began, and did so before then, of which
-    /// nobody was told that it is done. That may be an earlier attempt at this operation.
-    pub(super) fn has_unfinished_write(&self, number: u64, bytes: &Range<u64>, before: u64) -> bool {
+    /// nobody was told that it is done. That may be this operation, if it began before `epoch_at`: then there was an earlier attempt.
+    pub(super) fn has_unfinished_write(
+        &self,
+        number: u64,
+        bytes: &Range<u64>,
+        before: u64,
+        epoch_at: u64,
+    ) -> bool {
         let volume = self.get(number).step.volume;
-        self.operations.iter().any(|Operation { step, invoked, completed, .. }| {
+        (1..).zip(&self.operations).any(|(other, Operation { step, invoked, completed, .. })| {
+            let before = if other == number { before.min(epoch_at) } else { before };
             let begin = step.first_block * self.unit_bytes as u64;
             let end = begin + step.blocks * self.unit_bytes as u64;
             *completed == PENDING
@@ -555,10 +562,11 @@ mod tests {
         begin(&mut history, Kind::Write, 5);
         let reading = begin(&mut history, Kind::Read, 7);
         let block = |number: u64| number * BLOCK_BYTES as u64..(number + 1) * BLOCK_BYTES as u64;
-        assert!(history.has_unfinished_write(reading, &block(BLOCK), 6));
-        assert!(!history.has_unfinished_write(reading, &block(BLOCK), 5), "it began when members agreed");
-        assert!(!history.has_unfinished_write(reading, &block(BLOCK + 1), 6));
-        assert!(history.has_unfinished_write(2, &block(BLOCK), 6), "an earlier attempt at it");
+        assert!(history.has_unfinished_write(reading, &block(BLOCK), 6, 0));
+        assert!(!history.has_unfinished_write(reading, &block(BLOCK), 5, 6), "it began when members agreed");
+        assert!(!history.has_unfinished_write(reading, &block(BLOCK + 1), 6, 6));
+        assert!(history.has_unfinished_write(2, &block(BLOCK), 6, 6), "an earlier attempt at it");
+        assert!(!history.has_unfinished_write(2, &block(BLOCK), 6, 5), "it began in this epoch");
     }
 
     #[test]

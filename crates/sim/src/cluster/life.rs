@@ -21,9 +21,11 @@ use client::ClientError;
 use pg::ScrubReport;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a cluster may take to heal when nothing breaks any more. Where an heir could not lead, the next hand-over is put off by
-/// 20 s, and a split waits for it; and two splits may be due, the second of groups that are at home elsewhere.
-const HEALING_LIMIT: u64 = 90 * SECOND;
+/// How long a cluster may take to heal when nothing breaks any more.
+const HEALING_LIMIT: u64 = 60 * SECOND;
+/// How much longer, where groups are still to be split: where an heir could not lead, the next hand-over is put off by 20 s, and a
+/// split waits for it; and two splits may be due, the second of groups that are at home elsewhere.
+const SPLITTING_MORE: u64 = 30 * SECOND;
 /// How long reading everything may take then.
 const READING_LIMIT: u64 = 30 * SECOND;
 /// How long a scrub of everything may take.
@@ -166,12 +168,15 @@ impl Life {
         self.calm_down();
         self.world.plan.operations = self.world.plan.operations.min(self.history.len() + OPERATIONS_AT_PEACE);
         let peace_at = self.world.now;
-        if !self.run_until(peace_at + HEALING_LIMIT, |life| life.has_healed())? {
-            return Err(format!(
-                "the cluster does not heal within {} s: {}",
-                HEALING_LIMIT / SECOND,
-                self.troubles()
-            ));
+        let mut limit = HEALING_LIMIT;
+        let mut has_healed = self.run_until(peace_at + limit, |life| life.has_healed())?;
+        if !has_healed && !self.is_split() {
+            limit += SPLITTING_MORE;
+            has_healed = self.run_until(peace_at + limit, |life| life.has_healed())?;
+        }
+        if !has_healed {
+            let troubles = self.troubles();
+            return Err(format!("the cluster does not heal within {} s: {troubles}", limit / SECOND));
         }
         let crowded = self.registry.crowded_groups();
         if crowded > 0 {
@@ -855,7 +860,12 @@ impl Life {
             && self.all_groups_serve()
             && self.registry.is_settled()
             && self.registry.has_removed_all()
-            && self.registry.pool().pg_count == self.world.plan.pg_numbers()
+            && self.is_split()
+    }
+
+    /// Whether the pool has as many groups as it is to have.
+    fn is_split(&self) -> bool {
+        self.registry.pool().pg_count == self.world.plan.pg_numbers()
     }
 
     /// The nodes that are not gone for good.

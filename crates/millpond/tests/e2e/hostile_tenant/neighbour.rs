@@ -59,6 +59,8 @@ pub struct Task {
     pub connections: usize,
     /// Whether there is time for all that a hostile one could do.
     pub is_long: bool,
+    /// Which of [`ACTS`] a hostile one does, if not all.
+    pub only: Option<usize>,
     /// The client of the other pool.
     pub victim: ClientId,
     /// Where nodes serve figures.
@@ -339,6 +341,7 @@ pub struct Hostile {
     held: VecDeque<RawLink>,
     held_max: usize,
     is_long: bool,
+    only: Option<usize>,
     /// Refused for being too many.
     too_many: u64,
 }
@@ -393,18 +396,20 @@ impl Hostile {
             held: VecDeque::new(),
             held_max,
             is_long: task.is_long,
+            only: task.only,
             too_many: 0,
             tenant,
         }
     }
 
-    /// Does one thing after the other, and all of them once before it draws them.
+    /// Does one thing after the other, and all of them once before it draws them; or one thing over and over.
     fn work(&mut self, enough: &AtomicBool) -> Vec<Deed> {
         let mut deeds = Vec::new();
         while !enough.load(Ordering::Relaxed) {
-            let act = match deeds.len() {
-                first if first < ACTS.len() => first,
-                _ => self.random.below(ACTS.len() as u64) as usize,
+            let act = match (self.only, deeds.len()) {
+                (Some(only), _) => only,
+                (None, first) if first < ACTS.len() => first,
+                (None, _) => self.random.below(ACTS.len() as u64) as usize,
             };
             let began_us = now_us();
             let is_done = ACTS[act].1(self).is_some();

@@ -427,6 +427,8 @@ fn a_scrub_pauses_longer_while_clients_are_served_and_reads_no_more_than_it_may(
     for (is_deep, took, idle, pause) in [
         (false, milliseconds(400), milliseconds(1000), milliseconds(100)),
         (false, milliseconds(400), milliseconds(999), milliseconds(3600)),
+        (false, milliseconds(556), milliseconds(0), PAUSE_MAX),
+        (false, milliseconds(9999), milliseconds(0), PAUSE_MAX),
         (true, milliseconds(400), milliseconds(1000), milliseconds(100)),
         (true, milliseconds(0), milliseconds(1000), Duration::from_nanos(2_621_440)),
     ] {
