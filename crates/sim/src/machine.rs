@@ -212,8 +212,16 @@ impl Machine {
     /// # Errors
     /// As the store's `stage_entry`, except that busy is waited out.
     pub fn entry(&mut self, object: u32, block: u16, sequence: u64) -> Result<(), StageError> {
-        let record = self.record(object, block, 1, Role::Replica);
-        let record = WriteRecord { sequence: Sequence(sequence), ..record };
+        self.entry_of(Machine::key(object), block, sequence)
+    }
+
+    /// The same of any group.
+    ///
+    /// # Errors
+    /// As [`Self::entry`].
+    pub fn entry_of(&mut self, key: ObjectKey, block: u16, sequence: u64) -> Result<(), StageError> {
+        let record = self.record(0, block, 1, Role::Replica);
+        let record = WriteRecord { key, sequence: Sequence(sequence), ..record };
         self.stage(|store| store.stage_entry(&record))
     }
 

@@ -15,7 +15,7 @@ use sim::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use store::layout::{
-    BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
+    BatchHeader, FORMAT_VERSION, Piece, Record, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
 };
 use store::testing::{BatchRead, read_batch, seal_batch};
 use store::{Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
@@ -150,26 +150,55 @@ fn a_start_with_one_superblock_may_lose_the_power_at_any_moment() {
     }
 }
 
+/// So that a root has many pieces, and two superblocks differ in more than one sector.
+fn small_batches() -> Options {
+    Options { batch_bytes_max: 8 << 10, ..options() }
+}
+
+/// A drive with such a store. What a cut of the power leaves is decided by the seed.
+fn with_large_root(seed: u64) -> SimDrive {
+    let drive = SimDrive::new(LOG_OFFSET_BYTES + (8 << 20), true, Random::new(seed));
+    let mut machine = Machine::format(drive, &small_batches());
+    machine.write(0, 0, &[7; BLOCK_BYTES]).unwrap();
+    for (index, sequence) in (0..6).flat_map(|index| (1..1000).map(move |sequence| (index, sequence))) {
+        let pg = PgId { index, ..Machine::key(0).pg };
+        machine.entry_of(ObjectKey { pg, ..Machine::key(0) }, 0, 1 + sequence).unwrap();
+    }
+    let drive = machine.shut_down();
+    let superblock = Superblock::read_from_bytes(&drive.block(0)[..]).unwrap();
+    assert!(size_of::<Piece>() * superblock.root_pieces.get() as usize > SECTOR_BYTES);
+    drive
+}
+
+/// Opens a store with a large root, has it write all anew, and takes it away as it is so many operations of the drive before the
+/// last one.
+fn taken_from(drive: &SimDrive, steps_left: u32, renew: impl Fn(&mut Machine)) -> SimDrive {
+    let opened = || {
+        let mut machine = Machine::open(drive.copy(), &small_batches()).map_err(|(_, error)| error).unwrap();
+        renew(&mut machine);
+        machine
+    };
+    let mut machine = opened();
+    let steps = (0..).take_while(|_| machine.step()).count() as u32;
+    let mut machine = opened();
+    (0..steps - steps_left).for_each(|_| assert!(machine.step()));
+    machine.drive
+}
+
 /// A running store has a superblock written anew that was found overwritten, or could not be read.
 #[test]
 fn a_store_that_renews_a_superblock_may_lose_the_power_at_any_moment() {
-    for copy in [0, SECOND_SUPERBLOCK] {
-        for seed in 0..16 {
-            let opens_when_cut_after = |steps: u32| {
-                let mut machine = machine_by(Random::new(seed), 20);
+    for (seed, copy) in (0..8).flat_map(|seed| [(seed, 0), (seed, SECOND_SUPERBLOCK)]) {
+        let drive = with_large_root(seed);
+        for steps_left in 0..8 {
+            let mut drive = taken_from(&drive, steps_left, |machine| {
                 machine.drive.go_bad(copy);
                 machine.store.renew_superblock(offset_of(copy));
-                let has_work = (0..steps).all(|_| machine.step());
-                let mut drive = machine.drive;
-                drive.power_cut();
-                drive.power_on();
-                let machine = Machine::open(drive, &options()).map_err(|(_, error)| error);
-                let machine = machine.unwrap_or_else(|error| panic!("{copy}, {seed}, {steps}: {error}"));
-                assert!((0..40).all(|block| location(&machine.store, block).is_some()));
-                has_work
-            };
-            let steps = (0..).take_while(|steps| opens_when_cut_after(*steps)).count();
-            assert!(steps > 6, "{steps}");
+            });
+            drive.power_cut();
+            drive.power_on();
+            let again = Machine::open(drive, &small_batches()).map_err(|(_, error)| error);
+            again.unwrap_or_else(|error| panic!("{seed}, {copy}, {steps_left}: {error}"));
         }
     }
 }
@@ -177,24 +206,24 @@ fn a_store_that_renews_a_superblock_may_lose_the_power_at_any_moment() {
 /// The process is killed when a superblock is in the drive's cache alone, and the power goes in the start behind that.
 #[test]
 fn what_a_start_reads_of_superblocks_may_be_in_the_cache_alone() {
-    for seed in 0..200 {
-        let killed_after = |steps: u32, operations: u64| {
-            let mut machine = machine_by(Random::new(seed), 20);
-            machine.store.renew_checkpoint();
-            let has_work = (0..steps).all(|_| machine.step());
-            let mut drive = machine.drive;
-            drive.kill();
-            drive.arm(operations);
-            if let Err((mut drive, _)) = Machine::open(drive, &options()) {
-                drive.power_on();
-                let again = Machine::open(*drive, &options()).map_err(|(_, error)| error);
-                again.unwrap_or_else(|error| panic!("{seed}, {steps}, {operations}: {error}"));
-            }
-            has_work
-        };
-        let operations = Random::new(seed).below(24);
-        assert!((0..).take_while(|steps| killed_after(*steps, operations)).count() > 6);
+    let opens_in = |seed, operations| {
+        // All that is left to do is to flush the second copy.
+        let mut drive = taken_from(&with_large_root(seed), 1, |machine| machine.store.renew_checkpoint());
+        drive.kill();
+        drive.arm(operations);
+        Machine::open(drive, &small_batches()).map(|_| ()).map_err(|(drive, _)| drive)
+    };
+    // Most of what a start does is to read the root.
+    let needed = (0..).step_by(8).find(|operations| opens_in(0, *operations).is_ok()).unwrap();
+    let mut cuts = 0;
+    for (seed, operations) in (0..100).flat_map(|seed| (needed - 12..needed).map(move |at| (seed, at))) {
+        let Err(mut drive) = opens_in(seed, operations) else { continue };
+        drive.power_on();
+        cuts += 1;
+        let again = Machine::open(*drive, &small_batches()).map_err(|(_, error)| error);
+        again.unwrap_or_else(|error| panic!("{seed}, {operations}: {error}"));
     }
+    assert!(cuts > 300, "{cuts}");
 }
 
 #[test]
