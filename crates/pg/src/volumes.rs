@@ -106,9 +106,9 @@ impl Volumes {
     /// Takes over what a newer map shows of volumes. Answers whether one of them was removed.
     pub(crate) fn heed(&mut self, map: &ClusterMap, now: Instant) -> bool {
         let (mut is_one_removed, mut attached_anew) = (false, BTreeSet::new());
-        let is_down = |info: &&OsdInfo| info.admission != Admission::In && info.address.is_none();
-        self.out_and_down.retain(|osd, _| map.osds.get(osd).filter(is_down).is_some());
-        for (osd, _) in map.osds.iter().filter(|(_, info)| is_down(info)) {
+        let is_out_and_down = |info: &OsdInfo| info.admission != Admission::In && info.address.is_none();
+        self.out_and_down.retain(|osd, _| map.osds.get(osd).is_some_and(is_out_and_down));
+        for (osd, _) in map.osds.iter().filter(|(_, info)| is_out_and_down(info)) {
             self.out_and_down.entry(*osd).or_insert(now);
         }
         self.shrunk.clear();
@@ -210,10 +210,8 @@ impl Volumes {
     /// reached for a moment; and one that was down because its drive hung shows itself when it hears that it was taken out, so it
     /// takes as long as an OSD may be silent. What was removed is gone at once.
     pub(crate) fn is_gone(&self, osd: OsdId, now: Instant) -> bool {
-        match self.map.osds.contains_key(&osd) {
-            true => self.out_and_down.get(&osd).is_some_and(|since| now.since(*since) >= LATE_MAX),
-            false => true,
-        }
+        let was_removed = !self.map.osds.contains_key(&osd);
+        was_removed || self.out_and_down.get(&osd).is_some_and(|since| now.since(*since) >= LATE_MAX)
     }
 }
 

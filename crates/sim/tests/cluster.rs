@@ -419,11 +419,9 @@ fn is_noticed(settings: Settings, told: &[&str], hint: u64) -> bool {
     let sound = Settings { sabotage: None, store_sabotage: None, gives_up_what_counts: false, ..settings };
     let survives = |seed: &u64| {
         cluster::run_guarded(*seed, sound).unwrap_or_else(|failure| panic!("{failure}"));
+        println!("noticed at {seed}, looked for at {hint} first");
     };
-    noticed
-        .inspect(survives)
-        .inspect(|seed| println!("noticed at {seed}, looked for at {hint} first"))
-        .is_some()
+    noticed.inspect(survives).is_some()
 }
 
 /// What shows a sabotage that chance finds late, or never.
