@@ -16,7 +16,7 @@ use std::rc::Rc;
 use store::{Action, Device, DeviceError, Store};
 
 /// One block's content, shared between the images; `None` was never written and reads as zeros.
-type Content = Option<Rc<[u8; BLOCK_BYTES]>>;
+pub type Content = Option<Rc<[u8; BLOCK_BYTES]>>;
 
 /// What was submitted to the drive and is not completed.
 #[derive(Debug)]
@@ -426,6 +426,31 @@ impl SimDrive {
     pub fn rot(&mut self, block: u32) {
         let (byte, bit) = (self.random.index(BLOCK_BYTES), self.random.below(8));
         self.change(block, |content| content[byte] ^= 1 << bit);
+    }
+
+    /// Gives `block` back what it held before it rotted, unless it was written meanwhile.
+    pub fn heal(&mut self, block: u32, rotten: &Content, before: &Content) {
+        let block = block as usize;
+        let is_rotten = match (&self.visible[block], rotten) {
+            (Some(now), Some(rotten)) => Rc::ptr_eq(now, rotten),
+            _ => false,
+        };
+        if is_rotten {
+            self.media[block].clone_from(before);
+            self.visible[block].clone_from(before);
+        }
+    }
+
+    /// Whether all that completed is on the media.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.cache.is_empty()
+    }
+
+    /// How many blocks it has.
+    #[must_use]
+    pub fn block_count(&self) -> u32 {
+        self.visible.len() as u32
     }
 
     /// Fills `block` with noise on the media.

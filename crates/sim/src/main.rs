@@ -209,8 +209,8 @@ fn run_stores(arguments: &Arguments) -> bool {
     }
     println!(
         "{} seeds, {failed} failed: {} operations, {} crashes, {} clean shutdowns, {} unacknowledged \
-         operations survived, {} batches replayed, {} blocks cleaned, {} refusals because full, {} blocks pushed, {} of \
-         equal checksums, {} that may look like the store's own, {} events",
+         operations survived, {} batches replayed, {} blocks cleaned, {} refusals because full, {} starts refused \
+         for a rotten header, {} blocks pushed, {} of equal checksums, {} that may look like the store's own, {} events",
         seeds.end - seeds.start,
         total.operations,
         total.crashes,
@@ -219,6 +219,7 @@ fn run_stores(arguments: &Arguments) -> bool {
         total.replayed_batches,
         total.cleaned_blocks,
         total.refusals,
+        total.refused_headers,
         total.pushed_blocks,
         total.colliding_blocks,
         total.lookalike_blocks,
@@ -243,6 +244,7 @@ fn add(total: &mut store_life::Report, report: &store_life::Report) {
     total.splits += report.splits;
     total.forgets += report.forgets;
     total.held += report.held;
+    total.refused_headers += report.refused_headers;
     total.pushed_blocks += report.pushed_blocks;
     total.colliding_blocks += report.colliding_blocks;
     total.lookalike_blocks += report.lookalike_blocks;

@@ -21,7 +21,7 @@ fn assert_survives(seed: u64) -> store_life::Report {
 fn the_store_survives_crashes_at_any_moment() {
     let (mut crashes, mut survivors, mut cleaned, mut refusals, mut shutdowns) = (0, 0, 0, 0, 0);
     let (mut splits, mut forgets, mut held) = (0, 0, 0);
-    let (mut pushed, mut colliding, mut lookalikes) = (0, 0, 0);
+    let (mut refused_headers, mut pushed, mut colliding, mut lookalikes) = (0, 0, 0, 0);
     for seed in 0..FIXED_SEEDS {
         let report = assert_survives(seed);
         crashes += report.crashes;
@@ -32,6 +32,7 @@ fn the_store_survives_crashes_at_any_moment() {
         splits += report.splits;
         forgets += report.forgets;
         held += report.held;
+        refused_headers += report.refused_headers;
         pushed += report.pushed_blocks;
         colliding += report.colliding_blocks;
         lookalikes += report.lookalike_blocks;
@@ -45,6 +46,7 @@ fn the_store_survives_crashes_at_any_moment() {
     assert!(splits > FIXED_SEEDS / 2, "only {splits} splits");
     assert!(forgets > FIXED_SEEDS / 20, "only {forgets} times everything went");
     assert!(held > FIXED_SEEDS / 20, "only {held} objects that lag, and of which something is sure");
+    assert!(refused_headers > FIXED_SEEDS / 20, "only {refused_headers} starts refused for a rotten header");
     assert!(pushed > FIXED_SEEDS * 10, "only {pushed} blocks were pushed");
     assert!(colliding > FIXED_SEEDS * 100, "only {colliding} blocks of equal checksums");
     assert!(lookalikes > FIXED_SEEDS * 50, "only {lookalikes} blocks that look like the store's own");

@@ -87,6 +87,10 @@ pub enum Sabotage {
     KeepOldNames,
     /// When opening, have the groups' logs take in again what the checkpoint's root has of them already.
     ReplayOverLogs,
+    /// Take the end of the chain for the end of the log, whatever batches behind it say.
+    TrustEnd,
+    /// Leave the headers of batches where they are that an opening gives up.
+    KeepGivenUp,
 }
 
 /// A batch that is being filled or under way: the number of its buffer.

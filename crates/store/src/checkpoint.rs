@@ -10,7 +10,9 @@
 //! durable batches change the index, so each of them is in the log that the replay reads. A replayed write or
 //! zeroing sets the same state again; the last one of each block is the last one replayed. A replayed
 //! relocation applies only where the block still lies where it was moved from: a block that went on from there since is
-//! either left alone, or set by the very write that moved it, which the replay meets afterwards. A replayed split of a
+//! either left alone, or set by the very write that moved it, which the replay meets afterwards. So it must not be one up to C:
+//! a checkpoint begins while no relocation is under way, and those behind C moved what was where they found it at C or later.
+//! A replayed split of a
 //! group that the root has split already changes nothing; records before it that name the parent are those of the child
 //! where the object is the child's now (`PgLogs::home`). Of a pool that was forgotten the root may have nothing: what the replay
 //! meets of it begins anew, as far as it goes, and is taken away again by the zeroings and the forgetting that follow.
@@ -70,6 +72,8 @@ pub(crate) struct Checkpoint {
     begun_at: u64,
     /// Space is short until one was written.
     is_wanted: bool,
+    /// One is to begin, as soon as what cleaning moved is durable.
+    awaits_cleaning: bool,
     /// It goes on once cleaning made room.
     waits_for_room: bool,
     /// Cleaning cannot make any: it may take what is left.
@@ -107,6 +111,7 @@ impl Checkpoint {
             phase: Phase::Idle,
             begun_at: 0,
             is_wanted: false,
+            awaits_cleaning: false,
             waits_for_room: false,
             may_take_last: false,
             is_renewal: false,
@@ -161,6 +166,11 @@ impl Checkpoint {
         self.is_wanted = true;
     }
 
+    /// Whether cleaning is to move nothing now, so that one can begin.
+    pub(crate) fn awaits_cleaning(&self) -> bool {
+        self.awaits_cleaning
+    }
+
     /// Whether one that is under way cannot go on before cleaning made room.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.waits_for_room
@@ -203,7 +213,9 @@ impl Checkpoint {
             let is_due = turn.log.appended_blocks - self.begun_at >= self.interval_blocks;
             let has_news = turn.log.durable.sequence.get() > self.superblock.covers.get();
             let is_wanted = self.is_renewal || self.is_wanted && has_news;
-            if !(is_due || is_wanted || is_last || self.would_make_room(turn.contents, turn.log)) {
+            let begins = is_due || is_wanted || is_last || self.would_make_room(turn.contents, turn.log);
+            self.awaits_cleaning = begins && !turn.log.cold_is_still();
+            if !begins || self.awaits_cleaning {
                 return Ok(());
             }
             self.begin(turn.contents, turn.log);
@@ -478,6 +490,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_flight::write_token;
     use crate::index::{Entry, Index, ObjectIndex};
     use crate::layout::{Cursor, NO_SEGMENT, SEGMENTS_OFFSET};
     use crate::pg_log::PgLogs;
@@ -587,6 +600,25 @@ mod tests {
         let (.., mut checkpoint) = scene(20, 16, 1);
         checkpoint.superblock.covers = 5u64.into();
         assert_eq!([5, 6].map(|sequence| checkpoint.is_all_of(sequence)), [true, false]);
+    }
+
+    #[test]
+    fn a_checkpoint_begins_once_what_cleaning_moved_is_durable() {
+        let (mut contents, mut log, mut checkpoint) = scene(20, 16, 1);
+        *log.open_cold() = log.slots.take();
+        for _ in 0..2 {
+            let actions = advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+            assert!(actions.is_empty() && checkpoint.is_idle() && checkpoint.awaits_cleaning());
+        }
+        assert!(log.seal(COLD, &mut contents.segments, &mut Vec::new()).is_some());
+        advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+        assert!(checkpoint.is_idle() && checkpoint.awaits_cleaning(), "it is under way");
+        log.in_flight.was_written(write_token(log.cold_sequence));
+        log.in_flight.issue_flush(&mut Vec::new());
+        log.in_flight.were_flushed();
+        assert!(log.next_durable(&mut contents.segments).is_some());
+        advance(&mut checkpoint, true, &mut contents, &mut log).unwrap();
+        assert!(!checkpoint.is_idle() && !checkpoint.awaits_cleaning());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Cleaner {
             self.foreground_seen = log.client_blocks;
             return;
         }
-        if self.is_paused || log.open_cold().is_some() || !log.cold_may_go() {
+        if self.is_paused || checkpoint.awaits_cleaning() || log.open_cold().is_some() || !log.cold_may_go() {
             return;
         }
         let (victim, end) = loop {

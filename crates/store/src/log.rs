@@ -209,6 +209,11 @@ impl Log {
         self.in_flight.count(COLD) < COLD_IN_FLIGHT_MAX
     }
 
+    /// Whether nothing that cleaning moved is staged or under way.
+    pub(crate) fn cold_is_still(&self) -> bool {
+        self.open[COLD].is_none() && self.in_flight.count(COLD) == 0
+    }
+
     /// The cold batch that is being filled.
     pub(crate) fn open_cold(&mut self) -> &mut Option<OpenBatch> {
         &mut self.open[COLD]

@@ -18,15 +18,20 @@
 //! acknowledged and may contradict what was since. It is not: it carries a mount before M, and mounts do not
 //! go down along the log. M is in both superblocks, durably, before its first batch is written, so no two
 //! mounts have the same number. Of two candidates for one place, the later mount's counts, for it was written
-//! when the other had been given up. And should the new N rot, the old one does not stand in for it: every batch says
-//! with which its mount began, and what follows a batch of an earlier mount is that one. Nor does a new N that is torn make the
+//! when the other had been given up. Nor does a new N that is torn make the
 //! old one whole: most headers end in zeros, and a client that sends its write again sends the same data, so what arrives of
 //! the new one may be just what the old one lacked. The superblocks say with which batch M begins, and from there on
 //! batches of earlier mounts are none.
 //!
+//! And should the new N rot when later mounts have begun, the old one does not stand in for it, for it is not there any more: an
+//! opening erases the headers of what it gives up, wherever the batch behind the end of the log may be looked for. Of one number
+//! these places are always the same, for what precedes it says them.
+//!
 //! # Damage is not the end of the log
 //! When the chain ends, the rest of the open segments is searched for later batches that say that the missing
-//! one was durable. If there is one, acknowledged writes are gone, and opening fails with the place.
+//! one was durable, and so are the segments that those go on in. If there is one, acknowledged writes are gone, and opening fails
+//! with the place. Where the missing batch may have been the only one that told of the next segment, all are looked at that it
+//! may have told of.
 //!
 //! # What cannot be read
 //! A bad block counts as one that rotted: as a header it is none, and a batch that is not known to have been durable is not
@@ -63,7 +68,7 @@ use crate::superblock;
 use base::{
     BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use window::{BadBlocks, Window};
 use zerocopy::FromBytes;
@@ -80,7 +85,7 @@ impl Store {
     /// Opens the store of a drive. Everything that was ever reported durable is there.
     ///
     /// # Errors
-    /// See [`OpenError`]. The drive is not changed then.
+    /// See [`OpenError`]. Nothing that counts is changed then.
     pub fn open(device: &mut impl Device, expected: &Expected, options: Options) -> Result<Store, OpenError> {
         let superblocks = superblock::read(device)?.ok_or(OpenError::NotAnOsd)?;
         let mut found = superblocks.newest;
@@ -101,6 +106,9 @@ impl Store {
         recovery.durable_through = superblocks.durable_through();
         recovery.read_checkpoint()?;
         recovery.replay()?;
+        if options.sabotage != Some(Sabotage::KeepGivenUp) {
+            recovery.erase_given_up()?;
+        }
         recovery.settle_segments();
         let unreadable_blocks = recovery.unreadable_blocks;
         let Recovery { contents, end, fingerprints, freed_pages, replayed_batches, replayed_blocks, .. } =
@@ -400,7 +408,9 @@ impl<'a, D: Device> Recovery<'a, D> {
             self.replay_batch(&found)?;
         }
         self.contents.logs.ahead.clear();
-        self.search_for_lost_batches(durable_through)?;
+        if self.sabotage != Some(Sabotage::TrustEnd) {
+            self.search_for_lost_batches(durable_through)?;
+        }
         if !self.can_go_on() {
             let location = self.contents.segments.location_of(self.end.cursors[0]);
             return Err(impossible("a segment in which the log goes on", location));
@@ -412,10 +422,7 @@ impl<'a, D: Device> Recovery<'a, D> {
     /// written next.
     fn can_go_on(&self) -> bool {
         let (segments, end) = (&self.contents.segments, &self.end);
-        let is_unused = |number: &u32| {
-            let segment = &segments.all[*number as usize];
-            segment.live == 0 && segment.pages == 0 && segment.last_sequence <= segments.covers
-        };
+        let is_unused = |number: &u32| segments.is_unused(*number);
         let next = end.next_segment.iter().map(|segment| segment.get());
         let mut written: Vec<u32> = next.filter(|segment| *segment != NO_SEGMENT).collect();
         let are_unused = written.iter().all(is_unused);
@@ -546,21 +553,71 @@ impl<'a, D: Device> Recovery<'a, D> {
         if durable_through > sequence {
             return Err(damaged("a batch of the log", segments.location_of(self.end.cursors[0])));
         }
+        let goes_on = |stream: usize| places(&self.end, stream).map(|place| (stream, place));
+        let mut to_search: VecDeque<(usize, Cursor)> = (0..STREAMS).flat_map(goes_on).collect();
+        to_search.extend(self.untold_places()?);
+        let mut searched = BTreeSet::new();
+        while let Some((stream, place)) = to_search.pop_front() {
+            let segment = place.segment.get();
+            if segment >= self.contents.segments.count() || !searched.insert(segment) {
+                continue;
+            }
+            for block in place.block.get()..self.contents.segments.blocks_each {
+                let location = self.contents.segments.location(segment, block);
+                let window = &mut self.windows[stream];
+                let Some(bytes) = self.bad_blocks.block(window, self.device, location)? else { continue };
+                let header = header_of(bytes, &self.fingerprints);
+                let Some(header) = header.filter(|header| header.sequence.get() > sequence) else { continue };
+                if header.durable_through.get() > sequence {
+                    let location = self.contents.segments.location_of(self.end.cursors[stream]);
+                    return Err(damaged("the header of a batch of the log", location));
+                }
+                // It was given up, or tells of where the log went on from here.
+                let begins = header.next_segment.map(|segment| Cursor { segment, block: 0.into() });
+                to_search.extend((0..STREAMS).zip(begins));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the log may have gone on behind a batch that is missing, and that alone told of it: it was in none of the segments that
+    /// are known, and in one that was free.
+    fn untold_places(&mut self) -> Result<Vec<(usize, Cursor)>, OpenError> {
+        let sequence = self.end.sequence.get();
+        let mut places = Vec::new();
+        if self.end.next_segment.iter().all(|segment| segment.get() != NO_SEGMENT) {
+            return Ok(places);
+        }
+        for segment in 0..self.contents.segments.count() {
+            if !self.contents.segments.is_unused(segment) {
+                continue;
+            }
+            let location = self.contents.segments.location(segment, 0);
+            let found = self.bad_blocks.block(&mut self.probe, self.device, location)?;
+            let header = found.and_then(|bytes| header_of(bytes, &self.fingerprints));
+            if let Some(header) = header.filter(|header| header.sequence.get() > sequence) {
+                let stream = usize::from(header.stream).min(STREAMS - 1);
+                places.push((stream, Cursor { segment: segment.into(), block: 0.into() }));
+            }
+        }
+        Ok(places)
+    }
+
+    /// Erases the headers of batches that were given up where the next batch is looked for: should that one rot some day, an older
+    /// one of its number would be taken for it.
+    fn erase_given_up(&mut self) -> Result<(), OpenError> {
         for stream in 0..STREAMS {
             for place in places(&self.end, stream) {
-                let segment = place.segment.get();
-                if segment >= segments.count() {
+                let segments = &self.contents.segments;
+                if place.segment.get() >= segments.count() || place.block.get() >= segments.blocks_each {
                     continue;
                 }
-                for block in place.block.get()..segments.blocks_each {
-                    let location = segments.location(segment, block);
-                    let window = &mut self.windows[stream];
-                    let Some(bytes) = self.bad_blocks.block(window, self.device, location)? else { continue };
-                    let Some(header) = header_of(bytes, &self.fingerprints) else { continue };
-                    if header.sequence.get() > sequence && header.durable_through.get() > sequence {
-                        let location = segments.location_of(self.end.cursors[stream]);
-                        return Err(damaged("the header of a batch of the log", location));
-                    }
+                let location = segments.location_of(place);
+                let found = self.bad_blocks.block(&mut self.probe, self.device, location)?;
+                let header = found.and_then(|bytes| header_of(bytes, &self.fingerprints));
+                if header.is_some_and(|header| header.sequence > self.end.sequence) {
+                    let zeros = Buffer::new(BLOCK_BYTES);
+                    self.device.write(u64::from(location) * BLOCK_BYTES as u64, zeros.bytes())?;
                 }
             }
         }

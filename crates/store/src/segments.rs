@@ -148,6 +148,11 @@ impl Segments {
         segment.pages == 0 && segment.last_sequence <= self.covers
     }
 
+    /// Whether nothing in it is live, or needed by a start.
+    pub(crate) fn is_unused(&self, index: u32) -> bool {
+        self.all[index as usize].live == 0 && self.frees_at_once(index)
+    }
+
     /// Makes a sealed segment free if nothing needs it any more.
     pub(crate) fn try_free(&mut self, index: u32) {
         let segment = &self.all[index as usize];

@@ -49,6 +49,12 @@ pub enum BatchRead {
     Batch(Vec<RecordKind>),
 }
 
+/// The header of a block that begins a batch of the formatting with these fingerprints.
+#[must_use]
+pub fn batch_header(block: &[u8], fingerprints: &Fingerprints) -> Option<BatchHeader> {
+    header_of(block, fingerprints)
+}
+
 /// Reads a block as a start does, of a drive with these fingerprints.
 ///
 /// # Panics

@@ -8,6 +8,7 @@
 //!
 //! Here is how a life begins and ends, and how the store is opened; `turn` has what happens in between, `staging` the work.
 
+mod rot;
 mod staging;
 mod turn;
 
@@ -26,8 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use store::{
-    Action, BatchId, DeviceError, Expected, Identity, Options, RecordKind, Sabotage, Secret, StageError,
-    Store,
+    Action, BatchId, DeviceError, Expected, Identity, OpenError, Options, RecordKind, Sabotage, Secret,
+    StageError, Store,
 };
 
 /// Rounds of completing everything and ending a turn after which a store must have come to rest.
@@ -36,7 +37,7 @@ const ROUNDS_MAX: u32 = 20_000;
 const DOUBLINGS: u32 = 2;
 
 /// Every way of breaking a store on purpose; the checker must notice each.
-pub const SABOTAGES: [Sabotage; 10] = [
+pub const SABOTAGES: [Sabotage; 11] = [
     Sabotage::ReportBeforeFlush,
     Sabotage::TrustTornBatch,
     Sabotage::DropLastBatch,
@@ -47,6 +48,7 @@ pub const SABOTAGES: [Sabotage; 10] = [
     Sabotage::ForgetSplit,
     Sabotage::KeepOldNames,
     Sabotage::ReplayOverLogs,
+    Sabotage::TrustEnd,
 ];
 
 /// How to run a life.
@@ -88,6 +90,8 @@ pub struct Report {
     pub forgets: u64,
     /// Times that something was known for sure of an object of which something is missing.
     pub held: u64,
+    /// Openings that were refused, as the header of a batch had rotted.
+    pub refused_headers: u64,
     /// Blocks that were pushed, as to a learner.
     pub pushed_blocks: u64,
     /// Blocks that were written and have the checksum of another.
@@ -205,6 +209,8 @@ struct Life {
     forgetting: Option<usize>,
     /// Decides when a member misses something and when it has caught up, in lives in which it does: of its own too.
     lags: Option<Random>,
+    /// Decides when the header of a batch rots, in lives in which some do: of its own too.
+    header_rot: Option<Random>,
     /// Whether some writes are pushes.
     has_pushes: bool,
     trace: Trace,
@@ -291,6 +297,8 @@ impl Life {
             splits,
             forgets: (seed % 3 == 2).then(|| Random::new(mix(seed))),
             forgetting: None,
+            // Where clients can write headers, what is one says nothing.
+            header_rot: (seed % 5 == 2 && !settings.secret_is_known).then(|| Random::new(mix(seed + 1))),
             lags: seed.is_multiple_of(3).then(|| Random::new(mix(seed))),
             trace: Trace::new(settings.print),
             report: Report::default(),
@@ -430,12 +438,18 @@ impl Life {
         self.drive.power_on();
         let expected =
             Expected { cluster: Some(self.identity.cluster), osd_uuid: Some(self.identity.osd_uuid) };
+        let mut rotten = self.rot_a_header();
         let store = loop {
             if self.random.percent(25) {
                 self.drive.arm(self.random.below(40));
             }
             match Store::open(&mut self.drive, &expected, self.options.clone()) {
                 Ok(store) => break store,
+                Err(OpenError::Damaged { .. }) if rotten.is_some() && self.drive.is_powered() => {
+                    self.trace.note("refused for a header", &[]);
+                    self.report.refused_headers += 1;
+                    rotten.take().into_iter().for_each(|rotten| self.heal(rotten));
+                }
                 Err(error) if self.drive.is_powered() => return Err(format!("cannot open: {error}")),
                 Err(_) => {
                     self.trace.note("power cut while opening", &[]);
@@ -444,6 +458,7 @@ impl Life {
                 }
             }
         };
+        rotten.into_iter().for_each(|rotten| self.heal(rotten));
         self.drive.power_on();
         self.durable_at_open = self.drive.durable_writes();
         let replayed = store.statistics().replayed_batches;

@@ -20,7 +20,9 @@ use store::layout::{
     BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
 };
 use store::testing::{BatchRead, read_batch, seal_batch};
-use store::{Device, DeviceError, Expected, OpenError, Options, RecordKind, Secret, StageError, Store};
+use store::{
+    Device, DeviceError, Expected, OpenError, Options, RecordKind, Sabotage, Secret, StageError, Store,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND_SUPERBLOCK: u32 = (1 << 20) / BLOCK_BYTES as u32;
@@ -612,6 +614,52 @@ fn what_an_opening_found_the_next_one_has_too_or_says_that_it_is_gone() {
     }
 }
 
+/// A batch of cleaning was torn by a crash, and given up. The one that took its number is the only one of its mount, and its
+/// header rots when the next mount has begun: the old one is not taken for it.
+#[test]
+fn what_was_given_up_does_not_come_back_for_a_batch_that_was_alone_in_its_mount() {
+    let machine = machine(4);
+    let last = location(&machine.store, 6).unwrap() - 1;
+    let (header, _) = BatchHeader::read_from_prefix(machine.drive.block(last)).unwrap();
+    let given_up = BatchHeader {
+        sequence: (header.sequence.get() + 1).into(),
+        durable_through: header.sequence,
+        stream: 1,
+        record_count: 0.into(),
+        data_blocks: 0.into(),
+        // Not all of it arrived.
+        data_fingerprint: 1.into(),
+        ..header
+    };
+    let mut block = [0; BLOCK_BYTES];
+    block[..size_of::<BatchHeader>()].copy_from_slice(given_up.as_bytes());
+    seal(&mut block);
+    let mut drive = machine.drive;
+    // Nothing was moved yet: there the second stream begins.
+    drive.write(LOG_OFFSET_BYTES + (64 << 10), &block).unwrap();
+    let written = |store: &Store| {
+        let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+        store.lookup(&Machine::key(1), 0, 1, &mut extents, &mut checksums);
+        extents[0].location
+    };
+    let opened_at_last = |sabotage: Option<Sabotage>| {
+        let options = Options { sabotage, ..options() };
+        let open = |drive| Machine::open(drive, &options).map_err(|(_, error)| error);
+        let mut second = open(drive.copy()).unwrap();
+        second.write(1, 0, &[7; BLOCK_BYTES]).unwrap();
+        second.settle();
+        let mut third = open(second.drive).unwrap();
+        let place = written(&third.store).expect("it was acknowledged");
+        third.drive.rot(place.0 - 1);
+        open(third.drive)
+    };
+    let error = opened_at_last(None).expect_err("it is gone");
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    // Were the old one still there, nobody would notice.
+    let machine = opened_at_last(Some(Sabotage::KeepGivenUp)).unwrap();
+    assert_eq!(written(&machine.store), None);
+}
+
 /// A store whose log has gone around its drive several times, with nothing in it but a block of a client that looks like the
 /// header of a batch: one that is far ahead, and says that all before it was durable.
 fn written_around(secret: Secret) -> SimDrive {
@@ -727,8 +775,10 @@ fn opened_over_two_torn_batches(
     // What lay there before has nothing in common with either.
     drive.write(offset_of(at), &vec![0xa5; blocks as usize * BLOCK_BYTES]).unwrap();
     let mut wholes = Vec::new();
+    // Openings leave the first one where it is, which is one more protection.
+    let options = Options { sabotage: Some(Sabotage::KeepGivenUp), ..options() };
     for (number, write) in writes.into_iter().enumerate() {
-        let mut machine = Machine::open(drive, &options()).unwrap();
+        let mut machine = Machine::open(drive, &options).unwrap();
         assert_eq!(location(&machine.store, 0), location(&start.store, 0), "a torn batch does not count");
         drive = machine.drive.copy();
         write(&mut machine);
@@ -740,7 +790,7 @@ fn opened_over_two_torn_batches(
         wholes.push(whole);
     }
     assert!(bytes_at(&drive) == wholes[0] && wholes[0] != wholes[1], "the first is there, to the last byte");
-    Machine::open(drive, &options()).unwrap().store
+    Machine::open(drive, &options).unwrap().store
 }
 
 #[test]

@@ -531,6 +531,74 @@ fn what_says_that_more_of_the_log_was_durable_is_no_end_of_it() {
     assert_eq!(told(recovery.search_for_lost_batches(6)), Some(("a batch of the log", offset(0))));
 }
 
+/// A batch: where it lies, its sequence, through which the log was durable, and what it announces.
+type Told = ((u32, u32), u64, u64, [u32; 2]);
+
+#[test]
+fn the_log_is_searched_where_those_batches_go_on_that_follow_the_missing_one() {
+    let lost = |next: [u32; 2], batches: &[Told], live: u32| {
+        let mut drive = Memory::new(DRIVE_BYTES);
+        for (place, sequence, durable_through, next) in batches {
+            let header = BatchHeader {
+                sequence: (*sequence).into(),
+                durable_through: (*durable_through).into(),
+                next_segment: next.map(Into::into),
+                ..next_header()
+            };
+            put(&mut drive, *place, header, 0);
+        }
+        let mut recovery = Recovery::new(&mut drive, superblock(), &options());
+        recovery.end = LogEnd { next_segment: next.map(Into::into), ..end() };
+        recovery.contents.segments.all[7].live = live;
+        told(recovery.search_for_lost_batches(5))
+    };
+    let [hot, cold] = [0, 1].map(|stream: u32| {
+        Some(("the header of a batch of the log", u64::from(location(stream, 2)) * BLOCK_BYTES as u64))
+    });
+    // Of the segment after the next one a batch tells that was still under way with the missing one.
+    let goes_on = ((2, 0), 7, 5, [7, 3]);
+    assert_eq!(lost([2, 3], &[goes_on, ((7, 9), 8, 6, [7, 3])], 0), hot);
+    assert_eq!(lost([2, 3], &[goes_on, ((7, 9), 8, 5, [7, 3])], 0), None);
+    assert_eq!(lost([2, 3], &[((3, 0), 7, 5, [2, 7]), ((7, 9), 8, 6, [7, 3])], 0), cold);
+    // The missing one alone told of a next segment: one that was free.
+    let began = ((7, 0), 7, 5, [NO_SEGMENT, 3]);
+    let later = ((7, 1), 8, 6, [NO_SEGMENT, 3]);
+    assert_eq!(lost([NO_SEGMENT, 3], &[began, later], 0), hot);
+    assert_eq!(lost([2, NO_SEGMENT], &[began, later], 0), hot);
+    assert_eq!(lost([2, 3], &[began, later], 0), None, "all that is needed was told of before");
+    assert_eq!(lost([NO_SEGMENT, 3], &[began, later], 1), None, "it was not free");
+    let before = ((7, 0), 5, 3, [NO_SEGMENT, 3]);
+    assert_eq!(lost([NO_SEGMENT, 3], &[before, later], 0), None, "nothing began there since");
+}
+
+#[test]
+fn what_was_given_up_is_erased_where_the_next_batch_is_looked_for() {
+    let mut drive = Memory::new(DRIVE_BYTES);
+    let places = [((0, 2), 6u64), ((1, 2), 8), ((2, 0), 6), ((3, 0), 5), ((0, 9), 7), ((4, 0), 6)];
+    for (place, sequence) in places {
+        put(&mut drive, place, BatchHeader { sequence: sequence.into(), ..next_header() }, 0);
+    }
+    let mut recovery = Recovery::new(&mut drive, superblock(), &options());
+    recovery.end = end();
+    recovery.erase_given_up().unwrap();
+    let is_there = places.map(|((segment, block), _)| {
+        let offset = u64::from(location(segment, block)) * BLOCK_BYTES as u64;
+        let mut bytes = [0; BLOCK_BYTES];
+        drive.read(offset, &mut bytes).unwrap();
+        bytes != [0; BLOCK_BYTES]
+    });
+    // One of an earlier time is no candidate, and the others lie where nobody looks for the next one.
+    assert_eq!(is_there, [false, false, false, true, true, true]);
+    // Where the log has no next segment, or ends with its own, there is nothing to look at.
+    let mut recovery = Recovery::new(&mut drive, superblock(), &options());
+    recovery.end = LogEnd {
+        cursors: [cursor(0, BLOCKS), cursor(COUNT, 0)],
+        next_segment: [NO_SEGMENT; 2].map(Into::into),
+        ..end()
+    };
+    recovery.erase_given_up().unwrap();
+}
+
 #[test]
 fn segments_are_what_the_end_of_the_log_makes_of_them() {
     let mut drive = Memory::new(DRIVE_BYTES);
