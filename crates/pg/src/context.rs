@@ -42,14 +42,43 @@ pub(crate) struct Me {
     pub(crate) broken: Broken,
 }
 
+/// The most members that are asked for a block: more than a group has, with all that it had.
+const ASKED_MAX: usize = 16;
+
+/// Members that were asked for something, or that could not be. Maps change who is one meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AskedMembers {
+    osds: [OsdId; ASKED_MAX],
+    count: usize,
+}
+
+impl AskedMembers {
+    pub(crate) fn has(&self, osd: OsdId) -> bool {
+        self.osds[..self.count].contains(&osd)
+    }
+
+    /// One more is. `false` if there are too many.
+    pub(crate) fn note(&mut self, osd: OsdId) -> bool {
+        let Some(place) = self.osds.get_mut(self.count) else { return false };
+        (*place, self.count) = (osd, self.count + 1);
+        true
+    }
+}
+
 /// How far members were asked for the one block that an operation needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
     pub(crate) id: OperationId,
-    /// How many of them were asked so far.
-    pub(crate) asked: usize,
+    pub(crate) asked: AskedMembers,
     /// What those and this OSD said.
     pub(crate) absence: Absence,
+}
+
+impl Fetch {
+    /// Nobody was asked yet.
+    pub(crate) fn begin(id: OperationId, absence: Absence) -> Fetch {
+        Fetch { id, asked: AskedMembers::default(), absence }
+    }
 }
 
 /// What a mechanism has done by another.

@@ -51,7 +51,7 @@ struct Lost {
 struct Answer {
     /// When they were asked last.
     since: Instant,
-    /// When they were asked for it first, of the times that followed each other closely.
+    /// When they were asked for it first, of the times that followed each other closely and to which all of them answered.
     first_at: Instant,
     absence: Absence,
 }
@@ -102,8 +102,9 @@ impl Damage {
             self.lost.pop_first();
         }
         let before = self.lost.get(&(key, block)).filter(|lost| lost.location == location);
-        let is_close = |answer: &Answer| now.since(answer.since) < UNREADABLE_GAP;
-        let before = before.and_then(|lost| lost.answer).filter(is_close);
+        let goes_on =
+            |answer: &Answer| now.since(answer.since) < UNREADABLE_GAP && answer.absence > Absence::Unknown;
+        let before = before.and_then(|lost| lost.answer).filter(goes_on);
         let first_at = before.map_or(now, |answer| answer.first_at);
         let answer = Some(Answer { since: now, first_at, absence });
         self.lost.insert((key, block), Lost { location, answer }).is_none()
@@ -246,6 +247,19 @@ mod tests {
                 damage.nobody_has(now, key, 1, place, Absence::Unreadable);
             }
             assert_eq!(damage.is_lost_for_good(key, 1), is_for_good, "{gap:?} apart");
+        }
+    }
+
+    #[test]
+    fn while_a_member_is_away_its_drive_fails_nothing() {
+        let (key, place) = (ObjectKey::default(), Location(9));
+        let mut damage = Damage::default();
+        for seconds in [0, 20, 40, 60] {
+            damage.nobody_has(at(seconds), key, 1, place, Absence::Unknown);
+        }
+        for (seconds, is_for_good) in [(65, false), (90, false), (115, false), (124, false), (125, true)] {
+            damage.nobody_has(at(seconds), key, 1, place, Absence::Unreadable);
+            assert_eq!(damage.is_lost_for_good(key, 1), is_for_good, "after {seconds} s");
         }
     }
 

@@ -18,7 +18,7 @@ use crate::links::backlog::Backlog;
 use crate::links::inquiries;
 use crate::links::lease::Leases;
 use crate::links::presence::Presence;
-use crate::links::{LinkError, Links, OsdLink, Peer};
+use crate::links::{LinkError, Links, Peer};
 use crate::operation::Operations;
 use crate::pace::Pace;
 use crate::report::{LostBlock, ScrubReport};
@@ -453,10 +453,14 @@ fn handle_messages(
         }
         work += queue::work_of(&message);
         let mut handled = Handled::Stalled;
-        if !has_aside || is_lease_let_by(cx, link, &message) {
+        let is_lease = matches!(message, Message::Lease(_));
+        if !has_aside || is_lease && lets_leases_by(cx, link) {
             let answer = router.message(cx, link, message);
             router.settle(cx);
             handled = answer?;
+        } else if is_lease {
+            // Put aside it might be handled behind a later one, and end what that one promised.
+            handled = Handled::Done;
         }
         let was_first_in_the_way = std::mem::take(&mut was_in_the_way);
         match handled {
@@ -514,17 +518,17 @@ fn is_in_the_way(cx: &mut Context<'_, impl Io>, link: LinkId) -> bool {
     cx.links.osd_mut(link).is_some_and(|peer| matches!(peer.backlog, Backlog::InTheWay(_)))
 }
 
-/// Whether a message is a lease, which is handled although others before it were put aside.
-fn is_lease_let_by(cx: &mut Context<'_, impl Io>, link: LinkId, message: &Message<'_>) -> bool {
+/// Whether a lease is handled although other messages before it were put aside.
+fn lets_leases_by(cx: &mut Context<'_, impl Io>, link: LinkId) -> bool {
     let now = cx.now;
-    let lets_by = |peer: &mut OsdLink| peer.backlog.lets_leases_by(now);
-    matches!(message, Message::Lease(_)) && cx.links.osd_mut(link).is_some_and(lets_by)
+    cx.links.osd_mut(link).is_some_and(|peer| peer.backlog.lets_leases_by(now))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::links::OsdLink;
     use crate::links::access::ClientLink;
     use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
     use base::{BLOCK_BYTES, BlockRange, ClientId, ObjectKey};

@@ -624,18 +624,19 @@ fn heed_addresses(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
     cx.links.redial_after.retain(|osd, _| address(known, osd) == address(map, osd));
 }
 
-/// An OSD whose drive was replaced is another one by the same number: what came from the one before counts no more.
+/// An OSD whose drive was replaced is another one by the same number: what came from the one before counts no more. Nor does what
+/// comes from a node that it was on: that one proved the key of a node that the OSD is not on any more.
 fn end_links_of_replaced(cx: &mut Context<'_, impl Io>, map: &ClusterMap) {
     let known = &cx.volumes.map.osds;
     let is_replaced = |osd: &OsdId| match (known.get(osd), map.osds.get(osd)) {
-        (Some(before), Some(now)) => before.uuid != now.uuid,
+        (Some(before), Some(now)) => (before.uuid, before.node) != (now.uuid, now.node),
         _ => false,
     };
     let replaced: Vec<LinkId> =
         cx.links.osds().filter(|(osd, _)| is_replaced(osd)).map(|(_, link)| link).collect();
     for link in replaced {
-        cx.io.close(link, "its drive was replaced");
-        epoch::link_ended(cx, link, "its drive was replaced");
+        cx.io.close(link, "its drive was replaced, or is in another node");
+        epoch::link_ended(cx, link, "its drive was replaced, or is in another node");
     }
 }
 

@@ -5,7 +5,7 @@ use super::end_for_longer;
 use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
 use crate::group::LogTail;
-use crate::group::position::Difference;
+use crate::group::position::{Difference, MemberPosition};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Operation, OperationId, OperationKind, OperationState, Purpose};
@@ -86,7 +86,7 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
             // Another member may have the same content in a sound copy.
             cx.met_damage(range.key, block);
             cx.pass(Milestone::MendOfRepair);
-            return cx.then(Task::Fetch(Fetch { id, asked: 0, absence: Absence::of(status) }));
+            return cx.then(Task::Fetch(Fetch::begin(id, Absence::of(status))));
         }
         cx.forget(id);
         for block in range.blocks().rev() {
@@ -122,21 +122,27 @@ pub(crate) fn failed(cx: &mut Context<'_, impl Io>, index: u32, error: &StageErr
 /// of something else there, that becomes everybody's: the write that makes the difference was acknowledged to nobody,
 /// for not all in sync had it. Unless that one's log ends too early because its end rotted: so its word counts last, and
 /// only when the primary's own drive is out of the question for good. Where nobody has anything, the block stays as it
-/// is, and reads of it fail.
-pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, id: OperationId, asked: usize) {
-    let operation = cx.operations.live(id);
+/// is, and reads of it fail: not where one of them did not say so, for what it has may be another content than the primary's.
+pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, mut fetch: Fetch) {
+    let operation = cx.operations.live(fetch.id);
     let (index, range) = (operation.group, operation.range);
-    let is_for_good = cx.damage.is_lost_for_good(range.key, range.first_block);
+    let (key, block) = (range.key, range.first_block);
+    let is_for_good = cx.damage.is_lost_for_good(key, block);
     let Some(repairing) = cx.groups[index].standing.repairing() else { return };
-    let mut candidates = repairing.others.iter().enumerate().skip(asked);
-    if let Some((at, member)) = candidates.find(|(_, member)| is_for_good || !member.may_lack_tail) {
-        let osd = member.osd;
+    let may_be_asked =
+        |member: &&MemberPosition| !fetch.asked.has(member.osd) && (is_for_good || !member.may_lack_tail);
+    let next = repairing.others.iter().find(may_be_asked).map(|member| member.osd);
+    if let Some(osd) = next.filter(|osd| fetch.asked.note(*osd)) {
         operation.purpose = Purpose::Adoption(osd);
-        let fetch = Fetch { id, asked: at + 1, absence: Absence::Certain };
         return cx.then(Task::FetchFrom(fetch, osd));
     }
-    cx.forget(id);
-    if is_for_good {
+    if fetch.absence < Absence::Certain
+        && let Some(location) = cx.disk.location_of(key, block)
+    {
+        cx.damage.nobody_has(cx.now, key, block, location, fetch.absence);
+    }
+    cx.forget(fetch.id);
+    if cx.damage.is_lost_for_good(key, block) {
         return done(cx, index);
     }
     let reason =
@@ -201,7 +207,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use crate::epoch::CLAIM_PAUSE_LONG;
-    use crate::group::position::MemberPosition;
     use crate::group::role::{Repairing, State};
     use crate::ledger::StagedRecord;
     use crate::testing::{Alone, PG, Pair, REPLICA, Surroundings, VOLUME};

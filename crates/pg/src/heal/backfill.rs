@@ -137,17 +137,9 @@ impl Backfill {
         osd: OsdId,
         position: &Position<'_>,
     ) {
-        if position.head.last_sequence.history() > cx.groups[index].config.history {
-            let pg = cx.groups[index].pg;
-            cx.note(format!(
-                "{osd} says that it has what was written to {pg} after the group was given up, of which the registry tells nothing; \
-                 it is not overwritten: if the registry was set back, stop {}, so that {osd} leads, or else replace {osd}",
-                cx.me.id
-            ));
-            return give_up(cx, index, osd, LEARN_PAUSE);
-        }
         let group = &mut cx.groups[index];
         let (pg, modulus, epoch) = (group.pg, group.modulus, group.epoch);
+        let is_of_later = position.head.last_sequence.history() > group.config.history;
         let is_active = group.is_active();
         let Some(learning) = group.learning_mut() else { return };
         let is_cramped = learning.cramped.contains(&osd);
@@ -155,6 +147,14 @@ impl Backfill {
             return;
         };
         let (link, session) = (learner.link, learner.session);
+        if is_of_later {
+            cx.note(format!(
+                "{osd} says that it has what was written to {pg} after the group was given up, of which the registry tells nothing; \
+                 it is not overwritten: if the registry was set back, stop {}, so that {osd} leads, or else replace {osd}",
+                cx.me.id
+            ));
+            return give_up(cx, index, osd, LEARN_PAUSE);
+        }
         let own = query::own_position(cx, index);
         let last_sequence = own.last_sequence;
         let theirs = MemberPosition::new(osd, &position.head, position.entries());
@@ -449,6 +449,10 @@ impl Backfill {
         let Some((index, is_cramped, learner)) = heard(cx.groups, osd, pg, epoch) else { return };
         let Some(joined) = &mut learner.joined else { return };
         let Some(comparison) = joined.comparison.as_mut().filter(|one| one.is_awaited) else { return };
+        if !goes_on(objects, comparison.after) {
+            cx.note(format!("{osd} lists objects of pg {pg} out of order; it is not brought up to date now"));
+            return give_up(cx, index, osd, LEARN_PAUSE_LONG);
+        }
         comparison.is_awaited = false;
         learner.heard_at = cx.now;
         let theirs: BTreeMap<(VolumeId, u32), ObjectHeld> =
@@ -671,6 +675,15 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
         }
     }
     cx.forget(id);
+}
+
+/// Whether a page of objects goes on behind that one: else they might be asked for without end.
+fn goes_on(objects: &Objects<'_>, after: Option<(VolumeId, u32)>) -> bool {
+    let listed = || objects.entries().map(|entry| (entry.volume, entry.object));
+    let is_behind = listed().next().is_none_or(|first| after.is_none_or(|after| after < first));
+    is_behind
+        && listed().is_sorted_by(|one, next| one < next)
+        && (objects.head.is_last || listed().next().is_some())
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
 use crate::disk::Disk;
 use crate::epoch::repair;
+use crate::group::Group;
 use crate::group::obedience::may_fetch;
 use crate::io::Io;
 use crate::journal::Milestone;
@@ -97,7 +98,7 @@ impl Mends {
         }
         match purpose {
             Purpose::Mend(MendReason::Outvoted(osd)) => {
-                self.fetch_from(cx, Fetch { id, asked: 0, absence: Absence::Certain }, osd);
+                self.fetch_from(cx, Fetch::begin(id, Absence::Certain), osd);
             }
             Purpose::Mend(MendReason::OtherDamaged) if is_hole => order_mended(cx, id, None),
             // It was written anew since.
@@ -112,7 +113,7 @@ impl Mends {
         match (operation.first_damage(), operation.purpose) {
             (Some((_, status)), _) => {
                 cx.release_parts(id);
-                self.fetch_next(cx, Fetch { id, asked: 0, absence: Absence::of(status) });
+                self.fetch_next(cx, Fetch::begin(id, Absence::of(status)));
             }
             (None, Purpose::Mend(MendReason::OtherDamaged)) => {
                 let buffer = operation.parts[0].buffer.take().expect("it was read without damage");
@@ -128,7 +129,7 @@ impl Mends {
     }
 
     /// Asks the next member for the one block that an operation needs.
-    pub(crate) fn fetch_next(&mut self, cx: &mut Context<'_, impl Io>, fetch: Fetch) {
+    pub(crate) fn fetch_next(&mut self, cx: &mut Context<'_, impl Io>, mut fetch: Fetch) {
         let me = cx.me.id;
         let group = &cx.groups[cx.operations.live(fetch.id).group];
         let mut members: Vec<OsdId> = group.replicas(me).collect();
@@ -139,16 +140,17 @@ impl Mends {
                 members.push(osd);
             }
         }
-        let is_there = |osd: &OsdId| cx.links.ready(*osd).is_some();
-        let skipped = members.iter().skip(fetch.asked).take_while(|osd| !is_there(osd)).copied();
-        let are_gone = skipped.clone().all(|osd| cx.volumes.is_gone(osd, cx.now));
-        let absence = if are_gone { fetch.absence } else { Absence::Unknown };
-        let index = fetch.asked + skipped.count();
-        let fetch = Fetch { asked: index + 1, absence, ..fetch };
-        match members.get(index) {
-            Some(osd) => self.fetch_from(cx, fetch, *osd),
-            None => nobody_has(cx, fetch),
+        members.retain(|osd| !fetch.asked.has(*osd));
+        for osd in members {
+            let is_noted = fetch.asked.note(osd);
+            if is_noted && cx.links.ready(osd).is_some() {
+                return self.fetch_from(cx, fetch, osd);
+            }
+            if !is_noted || !cx.volumes.is_gone(osd, cx.now) {
+                fetch.absence = Absence::Unknown;
+            }
         }
+        nobody_has(cx, fetch);
     }
 
     /// Asks this member.
@@ -237,7 +239,7 @@ impl Mends {
         match cx.operations.live(fetch.id).purpose {
             // Only what that one has is taken for right; the next scrub asks again.
             Purpose::Mend(MendReason::Outvoted(_)) => nobody_has(cx, fetch),
-            Purpose::Adoption(_) => repair::adopt_next(cx, fetch.id, fetch.asked),
+            Purpose::Adoption(_) => repair::adopt_next(cx, fetch),
             _ => self.fetch_next(cx, fetch),
         }
     }
@@ -270,6 +272,7 @@ fn is_current(cx: &Context<'_, impl Io>, id: OperationId, link: LinkId, theirs: 
 fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u8]>) {
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
+    let origin = operation.attempt.origin;
     match operation.purpose {
         // Another's content, which most members have, is news to this one.
         Purpose::Mend(MendReason::Outvoted(_)) => operation.attempt.origin = REPAIR,
@@ -297,6 +300,8 @@ fn order_mended(cx: &mut Context<'_, impl Io>, id: OperationId, data: Option<&[u
         return;
     }
     if purpose == Purpose::Repair {
+        // The word that an adopted content would have come with is that of its member. The next time it may be another's.
+        cx.operations.live(id).attempt.origin = origin;
         return repair::must_come_again(cx, id);
     }
     // The store has no room right now: it begins anew.
@@ -321,7 +326,10 @@ fn nobody_has(cx: &mut Context<'_, impl Io>, fetch: Fetch) {
             cx.note(format!("no member that can be reached has a sound copy of block {block} of {key}"));
         }
     }
-    if purpose == Purpose::Repair { repair::adopt_next(cx, id, 0) } else { end(cx, id) }
+    match purpose {
+        Purpose::Repair => repair::adopt_next(cx, Fetch::begin(id, Absence::Certain)),
+        _ => end(cx, id),
+    }
 }
 
 fn end(cx: &mut Context<'_, impl Io>, id: OperationId) {
@@ -360,7 +368,12 @@ pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
 /// A primary asks what a block holds here.
 pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry: &Inquiry) {
     let sender = cx.links.osd_at(link);
-    let is_told = |index: &u32| may_fetch(&cx.groups[*index], sender, inquiry.epoch);
+    // Until a split is on stable media what is here is called otherwise. Who obeys somebody has said where it stands since.
+    let is_splitting = |group: &Group| group.staged_count > 0 && group.leader.is_none();
+    let is_told = |index: &u32| {
+        let group = &cx.groups[*index];
+        may_fetch(group, sender, inquiry.epoch) && !is_splitting(group)
+    };
     let Some(group) = cx.groups.find(inquiry.range.key.pg).filter(is_told) else {
         return cx.io.send(
             link,

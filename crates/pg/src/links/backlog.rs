@@ -3,10 +3,10 @@
 //! A message that has to come again stays where it came in, and so does what came behind it: nothing more is received on its
 //! connection meanwhile. Between OSDs that is borne for a moment only, for their leases come on the same connection: a drive
 //! that takes nothing for a second would end every epoch that its OSD is part of. So what is in the way for longer is put
-//! aside, in order, and whatever comes is received on. Leases are handled as they come, all else is put behind what was put
-//! aside, which is taken up again with every turn.
+//! aside, in order, and whatever comes is received on. Leases are handled as they come, or not at all; all else is put behind
+//! what was put aside, which is taken up again with every turn.
 //!
-//! A lease may overtake whatever came before it. A promise binds whoever gives it from when it was given, whatever else it
+//! A lease may overtake whatever came before it but another lease: what it asks for replaces what was asked for before. A promise binds whoever gives it from when it was given, whatever else it
 //! knows by then, and a lease counts from when it was asked for. What must be known before anything is promised, the
 //! generations of volumes, is told as the first thing on a connection, before anything that can be in the way.
 //!
@@ -254,6 +254,9 @@ mod tests {
         let bytes = [activate(), lease()].concat();
         assert_eq!(comes(&mut alone, link, &bytes).consumed, bytes.len());
         assert_eq!(granted(&mut alone, link), 0, "its primary is to go on without it");
+        // Nor is it handled later, behind others that its primary may have asked for meanwhile.
+        let aside = alone.osd.shared.links.osd_mut(link).unwrap().backlog.bytes();
+        assert_eq!(aside, activate().len());
     }
 
     #[test]

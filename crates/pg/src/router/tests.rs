@@ -10,7 +10,7 @@ use crate::operation::Asked;
 use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
 use base::figures::RequestKind;
 use base::map::OsdInfo;
-use base::{BlockRange, ClientId, Epoch, Generation, Instant, ObjectKey, OsdUuid, PgId, Tenant};
+use base::{BlockRange, ClientId, Epoch, Generation, Instant, NodeId, ObjectKey, OsdUuid, PgId, Tenant};
 use wire::{Fence, Hello, Kind, ObjectEpoch, Role, VERSIONS, Welcome};
 
 const CLIENT: LinkId = LinkId(99);
@@ -176,24 +176,28 @@ fn who_stops_or_whose_drive_failed_leaves_the_others() {
 }
 
 #[test]
-fn by_a_newer_map_an_osd_whose_drive_was_replaced_is_another_one_and_an_older_map_says_nothing() {
-    let mut pair = Pair::new();
-    // One that no map shows, and one that is what it was.
-    pair.alone.connect(OsdId(5));
-    joins(&mut pair.alone, 6);
-    let shown = pair.alone.osd.shared.volumes.map.clone();
-    let now = pair.alone.now;
-    for (revision, is_heeded) in [(shown.revision - 1, false), (shown.revision + 1, true)] {
-        let mut map = ClusterMap::clone(&shown);
-        map.revision = revision;
-        map.osds.get_mut(&REPLICA).unwrap().uuid = OsdUuid::from_bytes([9; 16]);
-        pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
-        let closed = if is_heeded { vec![pair.link] } else { vec![] };
-        assert_eq!(pair.alone.io.closed, closed, "revision {revision}");
-        assert_eq!(pair.alone.osd.shared.groups[0].is_active(), !is_heeded);
+fn by_a_newer_map_an_osd_on_another_drive_or_node_is_another_one_and_an_older_map_says_nothing() {
+    let changes: [fn(&mut OsdInfo); 2] =
+        [|info| info.uuid = OsdUuid::from_bytes([9; 16]), |info| info.node = NodeId(9)];
+    for change in changes {
+        let mut pair = Pair::new();
+        // One that no map shows, and one that is what it was.
+        pair.alone.connect(OsdId(5));
+        joins(&mut pair.alone, 6);
+        let shown = pair.alone.osd.shared.volumes.map.clone();
+        let now = pair.alone.now;
+        for (revision, is_heeded) in [(shown.revision - 1, false), (shown.revision + 1, true)] {
+            let mut map = ClusterMap::clone(&shown);
+            map.revision = revision;
+            change(map.osds.get_mut(&REPLICA).unwrap());
+            pair.alone.osd.handle_map(now, Arc::new(map), &mut pair.alone.io);
+            let closed = if is_heeded { vec![pair.link] } else { vec![] };
+            assert_eq!(pair.alone.io.closed, closed, "revision {revision}");
+            assert_eq!(pair.alone.osd.shared.groups[0].is_active(), !is_heeded);
+        }
+        assert!(pair.alone.osd.next_timeout() <= now, "it is looked what follows from it");
+        assert_eq!(pair.alone.osd.shared.links.osds().count(), 2);
     }
-    assert!(pair.alone.osd.next_timeout() <= now, "it is looked what follows from it");
-    assert_eq!(pair.alone.osd.shared.links.osds().count(), 2);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::context::Shared;
+use crate::group::position::{Difference, MemberPosition};
+use crate::group::role::Repairing;
 use crate::heal::scrub;
 use crate::io::reads_data;
 use crate::ledger::StagedRecord;
@@ -561,6 +563,106 @@ fn what_another_member_holds_where_this_one_cannot_read_becomes_everybodys() {
     let last = pair.alone.osd.store().pg_log(PG).rfind(|entry| entry.is_about(&BLOCK.key, 10)).unwrap();
     assert_eq!(last.origin, REPAIR, "it is news to this one");
     assert!(pair.alone.osd.groups_in_want().is_empty());
+}
+
+/// What the members of a pair differ in is its block, by a write that the replica does not know. The primary cannot read it, and the
+/// replica was asked for the same: it has something else there. What it is asked for then is what it has.
+fn adopts() -> (Pair, Inquiry, u64) {
+    let mut pair = damaged();
+    let mut entries: Vec<LogEntry> = pair.alone.osd.store().pg_log(PG).collect();
+    let origin = entries.pop().unwrap().origin | REPAIR;
+    let last_sequence = entries.last().map_or(Sequence(0), |entry| entry.sequence);
+    let (log_begins, is_incomplete, may_lack_tail) = (Sequence(0), false, false);
+    let other =
+        MemberPosition { osd: REPLICA, last_sequence, log_begins, is_incomplete, may_lack_tail, entries };
+    pair.asks_its_members();
+    pair.alone.with(|_, cx| {
+        let difference = Difference { range: BLOCK, origin };
+        let queue = [difference].into();
+        let repairing = Repairing { queue, current: None, mark_is_due: false, others: vec![other] };
+        cx.groups[0].standing.differences_are_known(cx.disk.end_of(PG).next(), repairing);
+        repair::next(cx, 0);
+    });
+    pair.alone.io.to.clear();
+    pair.alone.drive_answers();
+    let inquiry = asked_once(&mut pair.alone, pair.link);
+    let found = found_of(inquiry, Status::Ok, Sequence(0));
+    answers(&mut pair.alone, pair.link, found, &[8; BLOCK_BYTES]);
+    let inquiry = asked_once(&mut pair.alone, pair.link);
+    (pair, inquiry, origin)
+}
+
+#[test]
+fn what_a_member_did_not_answer_is_not_taken_for_lost_when_another_content_is_to_be_adopted() {
+    let unanswered = [Status::NotActive, Status::DeviceFailed, Status::Damaged];
+    for (status, is_lost) in unanswered.into_iter().zip([false, false, true]) {
+        let (mut pair, inquiry, _) = adopts();
+        answers(&mut pair.alone, pair.link, found_of(inquiry, status, Sequence(0)), &[]);
+        assert_eq!(pair.alone.osd.shared.groups[0].is_active(), is_lost, "{status:?}");
+    }
+    // It takes too long.
+    let (mut pair, ..) = adopts();
+    pair.alone.now = pair.alone.now + FETCH_MAX;
+    pair.alone.with(|router, cx| router.mends.advance(cx));
+    assert!(!pair.alone.osd.shared.groups[0].is_active());
+}
+
+#[test]
+fn an_adoption_that_has_to_come_again_says_of_the_write_what_was_said_before() {
+    let (mut pair, inquiry, origin) = adopts();
+    // The store takes nothing more right now.
+    pair.alone.with(|_, cx| {
+        let (modulus, epoch) = (cx.groups[0].modulus, cx.groups[0].epoch);
+        let stage = |sequence| {
+            let kind = RecordKind::Mark;
+            cx.disk.store.stage_mark(kind, PG, modulus, epoch, Sequence(1000 + sequence), u64::MAX - sequence)
+        };
+        assert!((0..100_000).map(stage).any(|staged| staged.is_err()));
+    });
+    let found = found_of(inquiry, Status::Ok, Sequence(0));
+    let mut bytes = found.encode(true).to_vec();
+    bytes.extend(crc32c(&[8; BLOCK_BYTES]).to_le_bytes());
+    bytes.extend([8; BLOCK_BYTES]);
+    pair.alone.with(|router, cx| {
+        let Message::Fetched(fetched) = wire::parse(&bytes).unwrap().unwrap().0 else { panic!("it is that") };
+        router.mends.handle_fetched(cx, pair.link, &fetched);
+    });
+    let queue = &pair.alone.osd.shared.groups[0].standing.repairing().unwrap().queue;
+    let origins: Vec<u64> = queue.iter().map(|difference| difference.origin).collect();
+    assert_eq!(origins, [origin]);
+}
+
+#[test]
+fn who_becomes_a_member_while_others_are_asked_is_asked_too() {
+    let mut alone = rotten(&[1]);
+    alone.osd.shared.groups[0].config.learners = vec![OsdId(3)];
+    let links = [1, 2, 3].map(|osd| alone.connect(OsdId(osd)));
+    is_to_be_mended(&mut alone, 10, MendReason::Damaged);
+    let inquiry = asked_once(&mut alone, links[0]);
+    alone.osd.shared.groups[0].wanted.target = vec![OsdId(0), OsdId(2)];
+    answers(&mut alone, links[0], found_of(inquiry, Status::Damaged, Sequence(0)), &[]);
+    for link in [links[1], links[2]] {
+        let inquiry = asked_once(&mut alone, link);
+        answers(&mut alone, link, found_of(inquiry, Status::Damaged, Sequence(0)), &[]);
+    }
+    assert!(alone.osd.router.mends.is_idle() && alone.osd.lost_blocks().len() == 1);
+}
+
+#[test]
+fn nobody_is_told_what_is_here_before_a_split_of_it_is_on_stable_media() {
+    let (mut alone, link, epoch) = led();
+    let inquiry = Inquiry { request: 1, range: BLOCK, epoch };
+    let fetches = |alone: &mut Alone| {
+        alone.with(|_, cx| handle_fetch(cx, link, &inquiry));
+        alone.drive_answers();
+        fetched(alone, link).into_iter().map(|(found, _)| found.status).collect::<Vec<_>>()
+    };
+    assert_eq!(fetches(&mut alone), [Status::Ok]);
+    let group = &mut alone.osd.shared.groups[0];
+    (group.staged_count, group.leader) = (1, None);
+    assert_eq!(fetches(&mut alone), [Status::NotActive]);
+    alone.osd.shared.groups[0].leader = Some(OsdId(1));
+    assert_eq!(fetches(&mut alone), [Status::Ok], "something else is staged");
 }
 
 /// An OSD with a block of which another one leads the group now: the link to that one, and its epoch.
