@@ -139,8 +139,8 @@ struct OsdLink {
     incarnation: u64,
     /// Which version of the protocol is spoken on it. None before the welcome.
     version: Option<Version>,
-    /// Pieces to send once it stands.
-    queued: VecDeque<u32>,
+    /// Pieces to send once it stands, with their serials: a place may be another's by then.
+    queued: VecDeque<(u32, u32)>,
     /// Since when it is known that an answer is awaited and nothing at all comes.
     silent_since: Option<Instant>,
     /// An answer is awaited: as of the newest look around.
@@ -588,7 +588,7 @@ impl Client {
                 let link = state.link;
                 self.send_piece(index, link, io);
             } else {
-                state.queued.push_back(index);
+                state.queued.push_back((index, self.pieces[index as usize].serial));
                 self.pieces[index as usize].state = PieceState::Queued(osd);
             }
             return;
@@ -600,7 +600,7 @@ impl Client {
             return self.retry_later(now, index, Trouble::NoConnection(osd));
         };
         self.links.insert(link, osd);
-        let queued = VecDeque::from([index]);
+        let queued = VecDeque::from([(index, self.pieces[index as usize].serial)]);
         let silent_since = Some(now);
         let state =
             OsdLink { link, address, incarnation, version: None, queued, silent_since, is_awaited: true };
@@ -613,9 +613,10 @@ impl Client {
         let Some(state) = self.osds.get_mut(&osd) else { return };
         state.version = Some(welcome.version);
         let mut queued = std::mem::take(&mut state.queued);
-        for index in queued.drain(..) {
+        for (index, serial) in queued.drain(..) {
+            let piece = &self.pieces[index as usize];
             // Since it was queued it may have been sent elsewhere.
-            if self.pieces[index as usize].state == PieceState::Queued(osd) {
+            if piece.serial == serial && piece.state == PieceState::Queued(osd) {
                 self.dispatch(now, index, io);
             }
         }

@@ -31,7 +31,6 @@ type Answer = (OsdId, Result<(), String>);
 /// Who is to be told what.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
-    pub(super) client: ClientId,
     pub(super) volume: VolumeId,
     pub(super) generation: Generation,
 }
@@ -134,7 +133,9 @@ impl Asking {
         let silent = |_| format!("{address} does not answer");
         let map = self.maps.borrow().clone();
         let mut channel = auth::dial(&self.identity, &map, address).await?;
-        let (role, cluster) = (Role::Client(order.client), map.cluster);
+        // Not as the client that the volume has: of that an OSD has one connection, on which its requests are.
+        let asks = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
+        let (role, cluster) = (Role::Client(asks), map.cluster);
         let hello = Hello { role, cluster, target: self.osd, versions: VERSIONS };
         channel.send(&hello.encode()).await.map_err(unreachable)?;
         let mut inbox = Vec::new();

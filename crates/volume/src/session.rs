@@ -488,7 +488,7 @@ impl Hold {
         if !matches!(tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_it)).await, Ok(Ok(_))) {
             return Err(AttachError::NoMap { volume: name });
         }
-        let order = Order { client, volume, generation };
+        let order = Order { volume, generation };
         let may_be_served = |osds: String| AttachError::Lost {
             reason: format!("what was sent of volume {name} before may still be served by {osds}"),
         };
@@ -598,7 +598,7 @@ async fn fence_those_before(
 ) -> Result<(), AttachError> {
     let Some(before) = attached.unfenced.last() else { return Ok(()) };
     let (volume, generation) = (attached.id, attached.generation);
-    let order = Order { client, volume, generation };
+    let order = Order { volume, generation };
     fence::set_up(maps.clone(), order, identity).await.map_err(|osds| AttachError::NotFenced {
         volume: name.to_owned(),
         holder: before.description.clone(),

@@ -238,16 +238,17 @@ impl Gateway {
     /// # Errors
     /// The volumes are attached no more, or the reactor failed.
     pub fn run(&mut self) -> Result<(), GatewayError> {
-        loop {
-            let turned = self.turn();
-            if let Err(error) = turned {
-                self.fail_everything(&error.to_string());
-                return Err(error.into());
-            }
-            if self.stop_wanted.load(Ordering::Acquire) && self.is_stopped() {
-                return Ok(());
-            }
+        while self.goes_on()? {}
+        Ok(())
+    }
+
+    /// Serves for one turn. `false` once it has stopped.
+    fn goes_on(&mut self) -> Result<bool, GatewayError> {
+        if let Err(error) = self.turn() {
+            self.fail_everything(&error.to_string());
+            return Err(error.into());
         }
+        Ok(!(self.stop_wanted.load(Ordering::Acquire) && self.is_stopped()))
     }
 
     fn turn(&mut self) -> Result<(), LoopError> {

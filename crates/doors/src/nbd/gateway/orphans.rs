@@ -7,8 +7,9 @@
 //! be several at a time, and nothing was promised of what one does while another is gone.
 //!
 //! A connection that has as much under way as it may is not received from, and so its end is not noticed, while more of what it
-//! sent waits to be taken in. Before a new connection chooses an export, and each second, those are asked whether anybody is at
-//! their other end ([`Gateway::part_from_gone`]); those that said goodbye only when somebody comes.
+//! sent waits to be taken in. Each second those are asked whether anybody is at their other end ([`Gateway::part_from_gone`]); those
+//! that said goodbye only when somebody comes. Before a new connection chooses an export, all are: of one that goes on, what was
+//! received may not be all that waits before its end.
 //!
 //! That is waited for [`SETTLE_LIMIT`], more than a failover takes. Then the volume is attached anew under a newer
 //! generation, and the older one fenced: what was sent under that takes effect never more. Where that cannot be, because
@@ -56,15 +57,19 @@ impl Orphans {
 }
 
 impl Gateway {
-    /// Ends the connections from which nothing is received and whose clients are gone, with all that these sent and nobody took
-    /// in: behind what a new connection does, none of that may be done. One that said that it asks for nothing more, and then sends
+    /// Ends connections whose clients are gone, with all that these sent and nobody took in, of those from which nothing is
+    /// received, and if `somebody_comes` of all: behind what a new connection does, none of that may be done. One that said that it asks for nothing more, and then sends
     /// nothing more, may await its last answers, until `somebody_comes`.
     pub(super) fn part_from_gone(&mut self, somebody_comes: bool) {
-        if self.doors_stalled == 0 {
+        if self.doors_stalled == 0 && !somebody_comes {
             return;
         }
         let (doors, reactor) = (&self.doors, self.volumes.reactor());
-        let is_asked = |door: &&Door| door.is_stalled && (somebody_comes || !door.nbd.is_finishing());
+        let is_asked = |door: &&Door| match door.nbd.is_finishing() {
+            // All that it sent was taken in unless it is stalled.
+            true => door.is_stalled && somebody_comes,
+            false => door.is_stalled || somebody_comes && !door.nbd.is_negotiating(),
+        };
         let is_gone = |door: &&Door| is_asked(door) && reactor.has_peer_left(door.id);
         let gone: Vec<_> =
             doors.iter().flatten().map(Box::as_ref).filter(is_gone).map(|door| door.id).collect();

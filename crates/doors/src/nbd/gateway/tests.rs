@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use testkit::prerequisites::not_tested;
 use volume::testing::{Faults, TestCluster};
@@ -20,6 +20,8 @@ struct Served {
     cluster: TestCluster,
     socket: PathBuf,
     stopper: Stopper,
+    /// While somebody has it, the gateway stands still.
+    gate: Arc<Mutex<()>>,
     thread: Option<JoinHandle<(Result<(), GatewayError>, usize)>>,
     directory: tempfile::TempDir,
 }
@@ -41,10 +43,18 @@ impl Served {
         };
         change(&mut options);
         let (sender, receiver) = mpsc::channel();
+        let gate = Arc::new(Mutex::new(()));
+        let passes = gate.clone();
         let thread = std::thread::spawn(move || {
             let mut gateway = Gateway::open(&options).unwrap();
             sender.send(gateway.stopper()).unwrap();
-            let outcome = gateway.run();
+            let outcome = loop {
+                drop(passes.lock().unwrap());
+                match gateway.goes_on() {
+                    Ok(true) => {}
+                    ended => break ended.map(|_| ()),
+                }
+            };
             // What was still on its way out when the last connection closed.
             let mut events = Vec::new();
             gateway.volumes.reactor().turn(Some(Duration::from_millis(50)), &mut events).unwrap();
@@ -53,7 +63,7 @@ impl Served {
             (outcome, gateway.memory.lent())
         });
         let stopper = receiver.recv().unwrap();
-        Served { cluster, socket, stopper, thread: Some(thread), directory }
+        Served { cluster, socket, stopper, gate, thread: Some(thread), directory }
     }
 
     fn uri(&self, export: &str) -> String {
@@ -384,6 +394,52 @@ fn what_a_dead_connection_sent_and_nobody_took_in_is_done_never_more() {
         std::thread::sleep(SOME_TRIES);
         assert!(client.read((count - 1) * 4096, 4096).unwrap() == new, "the older write came later");
     });
+    served.stop();
+}
+
+/// Chooses an export and writes, without waiting for any answer.
+fn writes_blindly(export: &str, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let flags = 3u32.to_be_bytes();
+    let (option, name_bytes, infos) = (7u32.to_be_bytes(), export.len() as u32, 0u16.to_be_bytes());
+    let chosen = [&name_bytes.to_be_bytes()[..], export.as_bytes(), &infos].concat();
+    let go = [&b"IHAVEOPT"[..], &option, &(chosen.len() as u32).to_be_bytes(), &chosen].concat();
+    let header = [&0x2560_9513u32.to_be_bytes()[..], &0u16.to_be_bytes(), &1u16.to_be_bytes()].concat();
+    let place =
+        [&9u64.to_be_bytes()[..], &offset.to_be_bytes(), &(bytes.len() as u32).to_be_bytes()].concat();
+    [&flags[..], &go, &header, &place, bytes].concat()
+}
+
+#[test]
+fn what_a_dead_connection_sent_is_not_done_when_its_end_waits_behind_it_as_the_next_one_comes() {
+    const WRITES: u64 = 30;
+    let served = Served::start(|_| ());
+    let (old, new) = (pattern(4096, 1), pattern(512, 2));
+    let last = (WRITES - 1) * 4096;
+    for _ in 0..10 {
+        let mut dying = served.client();
+        dying.write(last, &[0; 4096]).unwrap();
+        let held = served.gate.lock().unwrap();
+        // It gets through the gate once more at most.
+        served.stopper.waker.wake();
+        std::thread::sleep(Duration::from_millis(20));
+        // More than is received at a time.
+        (0..WRITES).for_each(|number| dying.begin_write(number * 4096, &old));
+        drop(dying);
+        let mut coming = UnixStream::connect(&served.socket).unwrap();
+        coming.write_all(&writes_blindly("disk", last, &new)).unwrap();
+        drop(held);
+        let mut told = Vec::new();
+        coming.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // A greeting, what is told of the export, and the answer.
+        while !told.windows(16).any(|words| words[..4] == 0x6744_6698u32.to_be_bytes()) {
+            let mut part = [0; 4096];
+            let count = coming.read(&mut part).unwrap();
+            assert!(count > 0, "the gateway closed the connection");
+            told.extend_from_slice(&part[..count]);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(served.client().read(last, 512).unwrap() == new, "the older write came later");
+    }
     served.stop();
 }
 
