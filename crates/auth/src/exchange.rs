@@ -11,7 +11,7 @@ use tls::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes that a whole handshake may bring; one brings some hundred. Who sends more means something else.
-const RECEIVED_BYTES_MAX: usize = 64 << 10;
+const RECEIVED_BYTES_MAX: usize = 8 << 10;
 /// Room for one receipt.
 const RECEIPT_BYTES: usize = 4 << 10;
 /// What a record is larger than what is in it, at most.

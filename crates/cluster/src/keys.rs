@@ -3,6 +3,8 @@
 use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::LeaseId;
 
+/// So all keys of a cluster begin. In an etcd, those of another one may stand beside them: one name may go on where another ends.
+pub(super) const OWN: &str = "millpond/";
 pub(super) const MAP: &str = "millpond/map/";
 pub(super) const CLUSTER: &str = "millpond/map/cluster";
 pub(super) const MOVING_IN: &str = "millpond/moving-in";

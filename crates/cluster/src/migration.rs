@@ -278,9 +278,9 @@ impl<'a> Migration<'a> {
 
     /// Reads both anew.
     async fn compare(&self) -> Result<Compared> {
-        let source = self.source.range("").await?;
+        let source = self.source.range(keys::OWN).await?;
         let who = who_has(&source);
-        let (source, target) = (kept(source), kept(self.target.range("").await?));
+        let (source, target) = (kept(source), kept(self.target.range(keys::OWN).await?));
         let new = source.iter().filter(|(key, value)| target.get(*key) != Some(value));
         let new = new.map(|(key, value)| Operation::put(key, value.clone()));
         let gone = target.keys().filter(|key| !source.contains_key(*key)).map(Operation::delete);
@@ -303,7 +303,7 @@ impl<'a> Migration<'a> {
         match &target.presence {
             Presence::MovingIn(found) if is_of(found, record) => {}
             Presence::Here(found) if *found == cluster => {
-                let kept = kept(self.target.range("").await?);
+                let kept = kept(self.target.range(keys::OWN).await?);
                 let bytes = kept.iter().map(|(key, value)| key.len() + value.len()).sum();
                 return Ok(Migrated { cluster, keys: kept.len(), bytes });
             }
@@ -377,7 +377,7 @@ impl<'a> Migration<'a> {
         }
         // What was copied goes first, and the note that it was at last.
         let target = Seen::read(self.target).await?;
-        let gone = kept(self.target.range("").await?).into_keys().chain([keys::MOVING_IN.to_owned()]);
+        let gone = kept(self.target.range(keys::OWN).await?).into_keys().chain([keys::MOVING_IN.to_owned()]);
         self.delete(self.target, &target, gone).await?;
         Ok(cluster)
     }
@@ -392,7 +392,7 @@ impl<'a> Migration<'a> {
         let cluster = record.cluster;
         match Presence::read(self.target).await? {
             Presence::Here(found) if found == cluster => {
-                let gone = kept(self.source.range("").await?);
+                let gone = kept(self.source.range(keys::OWN).await?);
                 self.delete(self.source, &source, gone.into_keys()).await
             }
             _ => Err(MigrationError::Overtaken { cluster }),
@@ -458,7 +458,7 @@ fn kept(range: Range) -> BTreeMap<String, Value> {
 /// # Errors
 /// Those of the registry.
 pub async fn leased(registry: &dyn Registry) -> Result<Vec<String>, RegistryError> {
-    Ok(who_has(&registry.range("").await?))
+    Ok(who_has(&registry.range(keys::OWN).await?))
 }
 
 fn who_has(range: &Range) -> Vec<String> {

@@ -358,6 +358,30 @@ async fn is_changed_meanwhile(from: &Maker, to: &Maker) {
     migrate(&meddler, &target).await.expect("nothing was changed");
 }
 
+/// A registry that is a part of another one, as that of an etcd whose name goes on where the other's ends.
+fn key_of_another(key: &str) -> String {
+    format!("two/{key}")
+}
+
+async fn leaves_alone_what_is_anothers(from: &Maker, to: &Maker) {
+    let (source, target) = (from.make().await, to.make().await);
+    populate(&source).await;
+    migrate(&source, &target).await.expect("nothing is there");
+    Migration::new(&*source, "the source", &*target, "the target").clean().await.expect("it lives there");
+    // Another cluster comes to stand within what the first one left, and within what it has.
+    for registry in [&source, &target] {
+        for (key, value) in [(CLUSTER_KEY, "1"), ("millpond/map/osd/0", "2")] {
+            registry.put(&key_of_another(key), value.into()).await.expect("it can be written");
+        }
+    }
+    let there = async |registry: &Shared| registry.range("two/").await.expect("it can be read").entries.len();
+    let moved = migrate(&target, &source).await.expect("it comes back");
+    assert_eq!(moved.keys, content(&source).await.len());
+    Migration::new(&*target, "the target", &*source, "the source").clean().await.expect("it lives there");
+    assert_eq!((there(&source).await, there(&target).await), (2, 2));
+    assert!(content(&target).await.is_empty());
+}
+
 async fn is_refused_where_something_is(from: &Maker, to: &Maker) {
     let source = from.make().await;
     populate(&source).await;
@@ -434,6 +458,7 @@ async fn between_two_of_this_machine() {
     breaks_off_anywhere(&maker, &maker).await;
     crawls(&maker, &maker).await;
     there_and_back(&maker, &maker).await;
+    leaves_alone_what_is_anothers(&maker, &maker).await;
     is_changed_meanwhile(&maker, &maker).await;
     is_refused_where_something_is(&maker, &maker).await;
 }
@@ -444,6 +469,7 @@ async fn from_this_machine_to_etcd() {
     breaks_off_anywhere(&from, &to).await;
     crawls(&from, &to).await;
     there_and_back(&from, &to).await;
+    leaves_alone_what_is_anothers(&from, &to).await;
     is_changed_meanwhile(&from, &to).await;
     is_refused_where_something_is(&from, &to).await;
 }

@@ -2,7 +2,7 @@
 //!
 //! - An OSD that is not started, because its drive is not there or what is on it cannot be used, costs the other OSDs of its
 //!   process nothing. The manager is told why, for as long as nobody else runs it. It is tried again and again: the drive may
-//!   come back.
+//!   come back. Nor is any other held up by a drive that does not answer at all.
 //! - One that gave its drive up lets go of it, and is not tried again by itself.
 //! - Either is tried at once when the cluster gives its number to another drive (`millpond osd replace`), which may be in this
 //!   very bay.
@@ -23,6 +23,7 @@ use base::status::OsdStatus;
 use base::{ClusterId, NodeId, OsdId, OsdUuid};
 use cluster::{Cluster, ClusterError, ScrubWishes, SlotOsd};
 use drive::{Drive, DriveError, Use};
+use ring::FREE_WITHIN;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ use tokio::task::{JoinError, JoinSet};
 const QUEUE_LENGTH: usize = 256;
 /// How often it is looked whether an OSD was put in a dormant bay.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A drive that has not said for so long whose it is does nothing of what it is asked: longer than one that somebody has is
+/// waited for.
+const SILENT_AFTER: Duration = FREE_WITHIN.saturating_add(Duration::from_secs(10));
 /// Pauses before an OSD that was not started is tried again, doubled each time, in seconds.
 const PAUSE_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
 
@@ -60,6 +64,9 @@ pub(crate) struct Surroundings {
 struct Bay {
     around: Arc<Surroundings>,
     path: PathBuf,
+    /// As what an OSD is formatted that is made here. The same for each try: what the answer of the registry to one was lost of
+    /// makes no second OSD.
+    new_uuid: OsdUuid,
 }
 
 /// A bay without a running OSD.
@@ -146,50 +153,39 @@ fn down(map: &ClusterMap, node: NodeId) -> BTreeSet<(OsdId, OsdUuid)> {
 
 /// The bays of a process.
 pub(crate) struct Bays {
+    /// Those that are tried for the first time.
+    starting: JoinSet<Vec<Started>>,
     tended: JoinSet<(Bay, Result<End, NodeError>)>,
     /// Those in which no OSD belongs, as far as the cluster knew when it was looked last.
     dormant: Vec<Bay>,
+    /// Why one of those is left alone, while there is no other.
+    left_alone: Option<NodeError>,
     stop: watch::Receiver<bool>,
 }
 
 impl Bays {
-    /// Starts the OSDs on these drives, which end when `stop` changes. A drive that is of no use and nobody's is left alone.
+    /// Begins to start the OSDs on these drives, which end when `stop` changes. [`Self::keep`] goes on with that.
     ///
     /// # Errors
-    /// When the registry does not say which of them it knows, when an OSD cannot be started though its drive is sound, or when
-    /// all drives are left alone.
+    /// When the registry does not say which of them it knows.
     pub(crate) async fn start(
         around: &Arc<Surroundings>,
         paths: &[PathBuf],
         stop: watch::Receiver<bool>,
     ) -> Result<Bays, NodeError> {
-        let mut bays = Bays { tended: JoinSet::new(), dormant: Vec::new(), stop };
-        let mut left_alone = Ok(());
-        for (bay, started) in start_all(around, paths).await? {
-            match started {
-                // The others of this node are needed, and nobody misses an OSD on this one.
-                Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
-                    bay.log(&vacancy, &mut String::new());
-                    left_alone = Err(vacancy.into_error());
-                    bays.dormant.push(bay);
-                }
-                Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
-                started => bays.tend(bay, started),
-            }
-        }
-        match bays.tended.is_empty() {
-            true => left_alone.map(|()| bays),
-            false => Ok(bays),
-        }
+        let starting = start_all(around, paths).await?;
+        Ok(Bays { starting, tended: JoinSet::new(), dormant: Vec::new(), left_alone: None, stop })
     }
 
-    /// Keeps them until no OSD belongs in any of them, or the node is to stop. Dropping the future loses nothing.
+    /// Keeps them until no OSD belongs in any of them, or the node is to stop. A drive that is of no use and nobody's is left alone.
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// When an OSD cannot go on though its drive is sound.
+    /// When an OSD cannot be started, or go on, though its drive is sound, or when all drives are left alone.
     pub(crate) async fn keep(&mut self) -> Result<(), NodeError> {
-        while !self.tended.is_empty() {
+        while !(self.starting.is_empty() && self.tended.is_empty()) {
             tokio::select! {
+                Some(started) = self.starting.join_next() => self.were_started(started)?,
                 Some(ended) = self.tended.join_next() => match joined(ended)? {
                     (bay, End::Removed) => self.dormant.push(bay),
                     _ => return Ok(()),
@@ -197,15 +193,35 @@ impl Bays {
                 (bay, osd) = wakes(&mut self.dormant) => self.wake(bay, osd),
             }
         }
+        self.left_alone.take().map_or(Ok(()), Err)
+    }
+
+    /// Some were tried for the first time.
+    fn were_started(&mut self, started: Result<Vec<Started>, JoinError>) -> Result<(), NodeError> {
+        for (bay, started) in started.map_err(|error| NodeError::Shard(error.to_string()))? {
+            match started {
+                // The others of this node are needed, and nobody misses an OSD on this one.
+                Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
+                    bay.log(&vacancy, &mut String::new());
+                    self.left_alone = Some(vacancy.into_error()).filter(|_| self.tended.is_empty());
+                    self.dormant.push(bay);
+                }
+                Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
+                started => self.tend(bay, started),
+            }
+        }
         Ok(())
     }
 
-    /// Waits until all OSDs have ended.
+    /// Waits until all OSDs have ended. What has not been opened yet is not waited for: its drive may not answer.
     ///
     /// # Errors
     /// When one could not go on though its drive is sound.
     pub(crate) async fn end(mut self) -> Result<(), NodeError> {
         let mut outcome = Ok(());
+        while let Some(started) = self.starting.try_join_next() {
+            outcome = outcome.and(self.were_started(started));
+        }
         while let Some(ended) = self.tended.join_next().await {
             outcome = outcome.and(joined(ended).map(drop));
         }
@@ -213,6 +229,7 @@ impl Bays {
     }
 
     fn tend(&mut self, bay: Bay, started: Result<OsdControl, Vacancy>) {
+        self.left_alone = None;
         let stop = self.stop.clone();
         self.tended.spawn(async move {
             let ended = bay.tend(started, stop).await;
@@ -277,13 +294,15 @@ fn joined(ended: Result<(Bay, Result<End, NodeError>), JoinError>) -> Result<(Ba
 /// A bay, and what became of its first start.
 type Started = (Bay, Result<OsdControl, Vacancy>);
 
-/// Starts the OSDs on these drives; in which order it answers is not certain. Those that the cluster knows are started at the
-/// same time: a drive may be waited for, and a store takes a while to open. The others are started one after the other: they
-/// are numbered as their drives are named.
+/// Starts the OSDs on these drives. Those that the cluster knows are started at the same time: a drive may be waited for, and a
+/// store takes a while to open. The others are started one after the other: they are numbered as their drives are named.
 ///
 /// # Errors
 /// When the registry does not say which of them it knows.
-async fn start_all(around: &Arc<Surroundings>, paths: &[PathBuf]) -> Result<Vec<Started>, NodeError> {
+async fn start_all(
+    around: &Arc<Surroundings>,
+    paths: &[PathBuf],
+) -> Result<JoinSet<Vec<Started>>, NodeError> {
     let mut starting = JoinSet::new();
     let mut unknown = Vec::new();
     for path in paths {
@@ -293,12 +312,10 @@ async fn start_all(around: &Arc<Surroundings>, paths: &[PathBuf]) -> Result<Vec<
             None => unknown.push((bay, None)),
         }
     }
-    starting.spawn(start_in_turn(unknown));
-    let mut started = Vec::with_capacity(paths.len());
-    while let Some(ended) = starting.join_next().await {
-        started.extend(ended.map_err(|error| NodeError::Shard(error.to_string()))?);
+    if !unknown.is_empty() {
+        starting.spawn(start_in_turn(unknown));
     }
-    Ok(started)
+    Ok(starting)
 }
 
 async fn start_in_turn(bays: Vec<(Bay, Option<OsdId>)>) -> Vec<Started> {
@@ -317,7 +334,7 @@ fn pause(attempts: u32) -> Duration {
 
 impl Bay {
     fn new(around: Arc<Surroundings>, path: PathBuf) -> Bay {
-        Bay { around, path }
+        Bay { around, path, new_uuid: OsdUuid(uuid::Uuid::new_v4()) }
     }
 
     /// Keeps the bay, from what became of its first start, until no OSD belongs in it any more or `stop` changes.
@@ -462,7 +479,7 @@ impl Bay {
     async fn start(&self, before: Option<OsdId>) -> Result<OsdControl, Vacancy> {
         let Surroundings { cluster, volatile_cache, .. } = &*self.around;
         let cluster_id = cluster.id().await.map_err(Vacancy::of_nobody)?;
-        let opened = open(self.path.clone(), *volatile_cache).await;
+        let opened = self.is_awaited(before, open(self.path.clone(), *volatile_cache)).await;
         // Only now: the drive may have been waited for while its OSD was replaced once more, or put on another.
         let known = self.known().await.map_err(Vacancy::of_nobody)?;
         let refused = |error: NodeError| {
@@ -503,6 +520,26 @@ impl Bay {
         Ok(osd)
     }
 
+    /// What a drive answers. While it does not, the manager is told so of the OSD that was on it.
+    async fn is_awaited<T>(&self, osd: Option<OsdId>, answer: impl Future<Output = T>) -> T {
+        tokio::pin!(answer);
+        if let Ok(answer) = tokio::time::timeout(SILENT_AFTER, &mut answer).await {
+            return answer;
+        }
+        let path = self.path.display().to_string();
+        tracing::error!(path, "a drive does not say what is on it; the OSD there is started when it does");
+        if let Some(osd) = osd {
+            let pid = std::process::id();
+            let status = OsdStatus { path, pid, drive_hangs: true, ..OsdStatus::default() };
+            self.around.board.note_status(osd, &status);
+        }
+        let answer = answer.await;
+        if let Some(osd) = osd {
+            self.around.board.forget(osd);
+        }
+        answer
+    }
+
     /// Notes in the cluster whose drive it is, where, and how it is; a new OSD's if it is nobody's. Before it is formatted: what
     /// never came up is formatted by whoever starts it next.
     async fn note(
@@ -515,7 +552,7 @@ impl Bay {
         let (id, uuid) = match owner {
             Some(owner) => owner,
             None => {
-                let uuid = OsdUuid(uuid::Uuid::new_v4());
+                let uuid = self.new_uuid;
                 (cluster.register_osd(uuid, *node, bytes, class).await?, uuid)
             }
         };

@@ -22,6 +22,8 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+/// How long what was asked of a drive, or of the registry's file, is waited for in the end.
+const BLOCKED_MAX: Duration = Duration::from_secs(2);
 /// The pause before it is told again where the node is reached.
 const ANNOUNCE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -68,6 +70,8 @@ pub fn run(config: Config) -> Result<(), NodeError> {
         .map_err(|source| NodeError::System { what: "starting the thread of handshakes", source })?;
     let outcome = runtime.block_on(serve(config, handshakes.handle()));
     handshakes.shutdown_background();
+    // A drive that does not answer may be waited for still.
+    runtime.shutdown_timeout(BLOCKED_MAX);
     outcome
 }
 

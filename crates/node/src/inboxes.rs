@@ -1,10 +1,12 @@
 //! The memory of what clients sent and is not handled yet.
 //!
-//! Each connection has a little of it from the start, and more when what it brings does not fit. Of that no tenant has more than
-//! it leaves to the others ([`base::tenant`]): who begins thousands of large messages and ends none has its own others wait.
+//! Each connection has a little of it from the start, and more when what it brings does not fit: so much that any message does.
+//! Were it less, halves of messages might take all that there is, and none could get what it takes to its end. Of that no tenant has
+//! more than it leaves to the others ([`base::tenant`]): who begins thousands of large messages and ends none has its own others
+//! wait.
 
 use base::Tenant;
-use base::hash::Map;
+use base::hash::{Map, Set};
 use base::tenant::{Held, may_have};
 use std::hash::Hash;
 
@@ -12,6 +14,8 @@ use std::hash::Hash;
 pub(crate) const INBOX_BYTES: usize = 16 << 10;
 /// The most that it has, in bytes: many messages at once.
 pub(crate) const INBOX_BYTES_MAX: usize = (1 << 20) + wire::MESSAGE_BYTES_MAX;
+/// The least that it has when it has more than from the start, in bytes: any message.
+const INBOX_BYTES_GROWN: usize = wire::MESSAGE_BYTES_MAX.next_multiple_of(4096);
 /// What all connections of clients have beyond what each has from the start, in bytes.
 const GROWN_BYTES_MAX: usize = 256 << 20;
 
@@ -21,19 +25,27 @@ pub(crate) struct Inboxes<C> {
     held: Held,
     /// Those that have more than they had from the start: whose they are, and how much more.
     grown: Map<C, (Tenant, usize)>,
+    /// Tenants of which a message waits for memory, or waited a moment ago.
+    short: Set<Tenant>,
 }
 
 impl<C> Default for Inboxes<C> {
     fn default() -> Inboxes<C> {
-        Inboxes { held: Held::default(), grown: Map::default() }
+        Inboxes { held: Held::default(), grown: Map::default(), short: Set::default() }
     }
 }
 
 impl<C: Copy + Eq + Hash> Inboxes<C> {
     /// The size to which an inbox of that size may grow that is full: its own if there is no more for its tenant.
     pub(crate) fn grow(&mut self, connection: C, tenant: Tenant, bytes: usize) -> usize {
-        let more = (2 * bytes).min(INBOX_BYTES_MAX) - bytes;
-        if more == 0 || !self.has_for(tenant, more) {
+        let more = (2 * bytes).clamp(INBOX_BYTES_GROWN, INBOX_BYTES_MAX) - bytes;
+        if more == 0 {
+            return bytes;
+        }
+        if !self.has_for(tenant, more) {
+            if bytes < INBOX_BYTES_GROWN {
+                self.short.insert(tenant);
+            }
             return bytes;
         }
         let (tenant, grown) = self.grown.entry(connection).or_insert((tenant, 0));
@@ -49,6 +61,15 @@ impl<C: Copy + Eq + Hash> Inboxes<C> {
 
     fn has_for(&self, tenant: Tenant, bytes: usize) -> bool {
         may_have(tenant, self.held.of(tenant), bytes, GROWN_BYTES_MAX - self.held.all())
+    }
+
+    /// The connections with more than they had from the start whose tenants were short since this was asked last.
+    pub(crate) fn of_the_short(&mut self) -> impl Iterator<Item = C> {
+        let short = std::mem::take(&mut self.short);
+        self.grown
+            .iter()
+            .filter(move |(_, (tenant, _))| short.contains(tenant))
+            .map(|(connection, _)| *connection)
     }
 
     /// A connection has no more than it had from the start any more, or has ended.
@@ -79,8 +100,10 @@ mod tests {
     #[test]
     fn an_inbox_grows_until_many_messages_fit() {
         let mut inboxes = Inboxes::default();
-        assert_eq!(inboxes.grow(1, TENANT, INBOX_BYTES), 2 * INBOX_BYTES);
-        assert_eq!(inboxes.held.of(TENANT), INBOX_BYTES);
+        let first = inboxes.grow(1, TENANT, INBOX_BYTES);
+        assert!((wire::MESSAGE_BYTES_MAX..2 * wire::MESSAGE_BYTES_MAX).contains(&first));
+        assert_eq!(inboxes.held.of(TENANT), first - INBOX_BYTES);
+        assert_eq!(inboxes.grow(1, TENANT, first), 2 * first);
         inboxes.shrank(1);
         assert_eq!(grown(&mut inboxes, 1, TENANT), INBOX_BYTES_MAX);
         assert_eq!(inboxes.held.all(), INBOX_BYTES_MAX - INBOX_BYTES);
@@ -97,7 +120,10 @@ mod tests {
             grown(&mut inboxes, connection, TENANT);
         });
         assert!(inboxes.held.all() <= GROWN_BYTES_MAX / 2 && inboxes.are_scarce(TENANT));
+        assert_eq!(inboxes.of_the_short().count(), inboxes.grown.len());
+        assert_eq!(inboxes.of_the_short().count(), 0, "nobody waited since");
         assert_eq!(inboxes.grow(5000, TENANT, INBOX_BYTES), INBOX_BYTES);
+        assert!(inboxes.of_the_short().count() > 0);
         assert_eq!(grown(&mut inboxes, 6000, Tenant(2)), INBOX_BYTES_MAX);
         // What one gives back another has.
         (0..64).for_each(|connection| inboxes.shrank(connection));

@@ -1,7 +1,7 @@
 //! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
 //!
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop. `rounds`: whose requests are handled next; `stalled`:
-//!   connections whose messages wait; `inboxes`: in how much memory; `deaf`: clients that take no answers; `unwelcome`: who is
+//!   connections whose messages wait; `inboxes`: in how much memory; `standstill`: clients that neither take nor send; `unwelcome`: who is
 //!   refused when it has said something; `looks`: when it is looked whether there is something to tell.
 //! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: what a node runs. `bay`: the place of one drive, whose OSD is started, waited for, and
@@ -25,7 +25,6 @@ mod candidate;
 mod client_port;
 mod clock;
 pub mod control;
-mod deaf;
 mod entrance;
 mod error;
 mod http;
@@ -43,6 +42,7 @@ mod rounds;
 mod scrubbing;
 pub mod shard;
 mod stalled;
+mod standstill;
 mod switchboard;
 mod tally;
 mod unwelcome;

@@ -98,6 +98,11 @@ struct Desk {
 impl Desk {
     async fn serve(&self, channel: Channel, key: PublicKey, caller: Caller) {
         let Some(_place) = self.entrance.enter(key) else { return };
+        // Who takes nothing of a long answer would keep it.
+        if let Err(error) = channel.end_unless_acknowledged_within(SILENCE_LIMIT) {
+            tracing::warn!(node = %self.entrance.node, %error, "somebody is not told how the cluster is");
+            return;
+        }
         let router = self.router.clone().layer(Extension(caller));
         let is_plain = !channel.is_encrypted();
         tokio::select! {

@@ -56,12 +56,21 @@ pub(crate) enum End {
 /// As what an OSD counts in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
+    /// Down, as the registry has not taken yet that it is there.
+    Unannounced,
     /// Up, by this lease.
     Up(LeaseId),
     /// Down, until its drive does again what it is asked.
     DriveHangs,
     /// Down from now on: its drive has failed.
     DriveFailed,
+}
+
+impl Standing {
+    /// The lease by which it is up, if it is.
+    fn lease(self) -> Option<LeaseId> {
+        if let Standing::Up(lease) = self { Some(lease) } else { None }
+    }
 }
 
 /// How often a drive has hung of late.
@@ -120,10 +129,11 @@ pub(crate) struct Means {
     pub(crate) stop: watch::Receiver<bool>,
 }
 
-/// Announces an OSD and keeps it, until it ends.
+/// Announces an OSD and keeps it, until it ends. While the registry does not take that it is there, that is tried again: the other
+/// OSDs of the process serve without the registry, too.
 ///
 /// # Errors
-/// When it cannot be announced, or cannot go on though its drive is sound.
+/// When it cannot go on though its drive is sound.
 pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result<End, NodeError> {
     // Before it is announced, so that it knows who calls it at once.
     let _ = tokio::time::timeout(MAP_LIMIT, means.maps.wait_for(|map| osd.is_in(map))).await;
@@ -132,14 +142,10 @@ pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result
     if is_known {
         osd.shard.tell(Command::Map(map)).await;
     }
-    let mut standing = None;
-    let end = match announce(&osd, &means.cluster).await {
-        Ok(granted) => {
-            let standing = standing.insert(Standing::Up(granted));
-            keep(&mut osd, &mut means, standing, is_known).await?
-        }
-        Err(NodeError::Cluster(ClusterError::OsdReplaced { .. })) => End::Replaced,
-        Err(error) => return Err(error),
+    let mut standing = Standing::Unannounced;
+    let end = match announce_first(&osd, &means.cluster, &mut standing).await {
+        Some(end) => end,
+        None => keep(&mut osd, &mut means, &mut standing, is_known).await?,
     };
     if let End::GaveUp(_) = end {
         return Ok(end);
@@ -147,14 +153,27 @@ pub(crate) async fn control_osd(mut osd: OsdControl, mut means: Means) -> Result
     osd.shard.tell(Command::Shutdown).await;
     let _ = (&mut osd.ended).await;
     means.board.forget(osd.id);
-    if let Some(Standing::Up(lease)) = standing {
+    if let Standing::Up(lease) = standing {
         // Gone at once instead of when the lease ends.
         let _ = means.cluster.registry().lease_revoke(lease).await;
     }
     Ok(end)
 }
 
-/// Keeps an OSD that was announced. It is known once a map has shown it: what shows it otherwise is older until then.
+/// Announces an OSD, if the registry takes that. Answers how it ends if the cluster can do without it.
+async fn announce_first(osd: &OsdControl, cluster: &Cluster, standing: &mut Standing) -> Option<End> {
+    match announce(osd, cluster).await {
+        Ok(granted) => *standing = Standing::Up(granted),
+        Err(NodeError::Cluster(ClusterError::OsdReplaced { .. })) => return Some(End::Replaced),
+        Err(NodeError::Cluster(ClusterError::NoSuchOsd { .. })) => return Some(End::Removed),
+        Err(error) => {
+            tracing::warn!(osd = %osd.id, %error, "the registry does not take that an OSD is there; trying again");
+        }
+    }
+    None
+}
+
+/// Keeps an OSD that is open. It is known once a map has shown it: what shows it otherwise is older until then.
 async fn keep(
     osd: &mut OsdControl,
     means: &mut Means,
@@ -208,9 +227,15 @@ async fn keep(
             }
             _ = keep_alive.tick() => {
                 is_to_be_looked_at = true;
-                if let Standing::Up(held) = *standing
-                    && let Some(lease) = renew(osd, cluster, held).await
-                {
+                let lease = match *standing {
+                    Standing::Up(held) => renew(osd, cluster, held).await,
+                    Standing::Unannounced => match announce_first(osd, cluster, standing).await {
+                        Some(end) => return Ok(end),
+                        None => standing.lease(),
+                    },
+                    Standing::DriveHangs | Standing::DriveFailed => None,
+                };
+                if let Some(lease) = lease {
                     *standing = Standing::Up(lease);
                     osd.shard.tell_in_passing(Command::RegistryAnswered);
                 }
@@ -227,7 +252,7 @@ async fn keep(
         }
         if is_to_be_looked_at && let Some(status) = &status {
             let (map, now) = (maps.borrow().clone(), Instant::now());
-            drive_hangs.note(status.drive_hangs, matches!(standing, Standing::Up(_)), now);
+            drive_hangs.note(status.drive_hangs, standing.lease().is_some(), now);
             // Who is taken out meanwhile is not to be taken for gone, not for a moment.
             let may_be_up = drive_hangs.is_over(now) || !map.is_down_while_it_hangs(osd.id);
             if *standing == Standing::DriveHangs && status.failure.is_none() && may_be_up {
@@ -270,8 +295,12 @@ async fn announce(osd: &OsdControl, cluster: &Cluster) -> Result<LeaseId, NodeEr
 /// time: as what it is to count now. `None` if that does not change.
 fn follows(standing: Standing, status: &OsdStatus, map: &ClusterMap, osd: OsdId) -> Option<Standing> {
     match (standing, &status.failure) {
-        (Standing::Up(_) | Standing::DriveHangs, Some(_)) => Some(Standing::DriveFailed),
-        (Standing::Up(_), None) if status.drive_hangs && map.is_down_while_it_hangs(osd) => {
+        (Standing::Unannounced | Standing::Up(_) | Standing::DriveHangs, Some(_)) => {
+            Some(Standing::DriveFailed)
+        }
+        (Standing::Unannounced | Standing::Up(_), None)
+            if status.drive_hangs && map.is_down_while_it_hangs(osd) =>
+        {
             Some(Standing::DriveHangs)
         }
         _ => None,
@@ -280,7 +309,7 @@ fn follows(standing: Standing, status: &OsdStatus, map: &ClusterMap, osd: OsdId)
 
 /// Has an OSD count as down; the manager goes on being told why. False while the registry is away.
 async fn withdraw(osd: &OsdControl, cluster: &Cluster, standing: Standing, status: &OsdStatus) -> bool {
-    if let Standing::Up(lease) = standing {
+    if let Some(lease) = standing.lease() {
         match cluster.registry().lease_revoke(lease).await {
             Ok(()) | Err(RegistryError::LeaseNotFound { .. }) => {}
             Err(_) => return false,
@@ -557,6 +586,41 @@ mod tests {
         scene.ends(Ok(()));
         assert!(matches!(controlled.await.unwrap(), Ok(End::Replaced)));
         assert!(!scene.is_up().await);
+    }
+
+    #[tokio::test]
+    async fn an_osd_that_the_registry_does_not_take_at_first_is_announced_as_soon_as_it_does() {
+        let (mut scene, osd) = Scene::new().await;
+        scene.shows().await;
+        // A registry takes no change that is of no cluster.
+        let registry = scene.cluster.registry().clone();
+        let cluster = registry.get("millpond/map/cluster").await.unwrap().unwrap();
+        assert!(registry.delete(&cluster.key).await.unwrap());
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        tokio::time::sleep(KEEP_ALIVE * 2).await;
+        scene.says(&OsdStatus::default()).await;
+        assert!(!controlled.is_finished(), "the others of its process would end with it");
+        registry.put(&cluster.key, cluster.value).await.unwrap();
+        scene.comes_up().await;
+        assert!(matches!(scene.told_anything().await, Command::RegistryAnswered));
+        scene.stop.send_replace(true);
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        scene.ends(Ok(()));
+        assert!(matches!(controlled.await.unwrap(), Ok(End::Asked)));
+    }
+
+    #[tokio::test]
+    async fn an_osd_that_is_removed_before_it_was_announced_ends() {
+        let (mut scene, osd) = Scene::new().await;
+        scene.shows().await;
+        scene.cluster.set_admission(scene.id, Admission::Out).await.unwrap();
+        assert!(scene.cluster.remove_osd(scene.id, registry::Txn::new()).await.unwrap());
+        let controlled = tokio::spawn(control_osd(osd, scene.means()));
+        assert!(matches!(scene.told().await, Command::Map(_)));
+        assert!(matches!(scene.told().await, Command::Shutdown));
+        scene.ends(Ok(()));
+        assert!(matches!(controlled.await.unwrap(), Ok(End::Removed)));
     }
 
     #[tokio::test]

@@ -1,11 +1,11 @@
 //! An OSD's thread: reap, handle, flush, again and again.
 
-use crate::deaf::{self, Deaf};
 use crate::inboxes::{INBOX_BYTES, INBOX_BYTES_MAX, Inboxes};
 use crate::looks::{self, Looks};
 use crate::refusals::Refusals;
 use crate::rounds::Rounds;
 use crate::stalled::Stalled;
+use crate::standstill::{self, Standstill};
 use crate::tally::Tallier;
 use crate::unwelcome::Unwelcome;
 use base::figures::Tally;
@@ -234,7 +234,8 @@ pub fn run(
         rounds: Rounds::default(),
         stalled: Stalled::default(),
         inboxes: Inboxes::default(),
-        deaf: Deaf::default(),
+        deaf: Standstill::default(),
+        mute: Standstill::default(),
         refusals: Refusals::default(),
         greetings: VecDeque::new(),
         unwelcome: Unwelcome::default(),
@@ -268,7 +269,10 @@ struct Shard {
     /// Those of other OSDs with a message that could not be handled yet.
     stalled: Stalled<ConnectionId>,
     inboxes: Inboxes<ConnectionId>,
-    deaf: Deaf<ConnectionId>,
+    /// Clients that take no answers.
+    deaf: Standstill<ConnectionId>,
+    /// Those that do not go on with what they began to send.
+    mute: Standstill<ConnectionId>,
     refusals: Refusals,
     /// Who connected and must say who it is, oldest first.
     greetings: VecDeque<(Instant, ConnectionId)>,
@@ -396,6 +400,7 @@ impl Shard {
             self.hand_over_proposals();
             self.close_the_silent(now);
             self.close_the_deaf(now);
+            self.close_the_mute(now);
             self.publish(now);
             self.tallier.tell(now, &self.osd, |tally| {
                 // Should the control side lag, it is told later.
@@ -490,14 +495,18 @@ impl Shard {
                 self.fit(connection, tenant, &mut inbox, was_full);
                 // What is there does not end where the memory does, and there is no more.
                 let is_stalled = progress.is_stalled || inbox.is_full();
+                self.reactor.return_inbox(connection, inbox, !is_stalled);
                 match tenant {
                     _ if !is_stalled => {}
                     None => self.stalled.push(connection),
                     // It was the turn of others.
                     Some(tenant) if progress.consumed > 0 => self.rounds.push(tenant, connection),
+                    // Nothing is received, so nothing else tells.
+                    Some(_) if self.reactor.has_peer_left(connection) => {
+                        self.reactor.close(connection, "the client is gone");
+                    }
                     Some(tenant) => self.rounds.push_stalled(tenant, connection),
                 }
-                self.reactor.return_inbox(connection, inbox, !is_stalled);
             }
             Err(error) => {
                 self.reactor.return_inbox(connection, inbox, false);
@@ -674,14 +683,26 @@ impl Shard {
             return;
         }
         let (osd, reactor) = (&self.osd, &self.reactor);
-        let is_short = |tenant| osd.was_held_back(tenant, now - deaf::SHORT_WITHIN);
+        let is_short = |tenant| osd.was_held_back(tenant, now - standstill::SHORT_WITHIN);
         let owing = reactor.connections().filter(|connection| {
             reactor.unsent_bytes(*connection) > 0 && osd.tenant(connection.link()).is_some_and(is_short)
         });
         let taken =
             owing.filter_map(|connection| Some((connection, reactor.acknowledged_bytes(connection)?)));
         for connection in self.deaf.look(now, taken) {
-            self.refuse(connection, deaf::REASON);
+            self.refuse(connection, standstill::TAKES_NOTHING);
+        }
+    }
+
+    /// Lets clients go that send nothing into the memory that others with their keys wait for.
+    fn close_the_mute(&mut self, now: Instant) {
+        if !self.mute.is_due(now) {
+            return;
+        }
+        let reactor = &self.reactor;
+        let awaited = |connection| Some((connection, reactor.awaited_behind(connection)? as u64));
+        for connection in self.mute.look(now, self.inboxes.of_the_short().filter_map(awaited)) {
+            self.refuse(connection, standstill::SENDS_NOTHING);
         }
     }
 

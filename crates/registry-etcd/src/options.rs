@@ -11,6 +11,8 @@ use tonic::transport::Endpoint;
 
 /// Where a registry's keys stand unless told otherwise.
 const SPACE: &str = "/millpond/";
+/// With that all keys of a cluster begin.
+const OWN: &str = "millpond";
 /// Bytes of the longest name of a registry's keys in etcd: with it the largest transaction still fits.
 const SPACE_BYTES_MAX: usize = 256;
 const PORT: u16 = 2379;
@@ -125,6 +127,10 @@ impl FromStr for EtcdOptions {
             None | Some("") => SPACE.to_owned(),
             Some(name) => format!("/{name}/"),
         };
+        // There the keys of whoever has what stands before it as its name begin.
+        if space[1..].split('/').skip(1).any(|part| part == OWN) {
+            return Err(refuse(&format!("behind a / its name may have no part {OWN:?}")));
+        }
         if space.len() > SPACE_BYTES_MAX || check_prefix(&space).is_err() {
             return Err(refuse(&format!(
                 "the name of its keys must be printable, at most {SPACE_BYTES_MAX} bytes"
@@ -170,6 +176,9 @@ mod tests {
         }
         let long = format!("etcd://a/{}", "n".repeat(255));
         assert!(long.parse::<EtcdOptions>().is_err());
+        let names = ["millpond", "millpond/two", "two/millpond", "two/millpond/three"];
+        let is_refused = names.map(|name| format!("etcd://a/{name}").parse::<EtcdOptions>().is_err());
+        assert_eq!(is_refused, [false, false, true, true]);
     }
 
     #[test]

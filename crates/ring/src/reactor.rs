@@ -282,6 +282,13 @@ impl Reactor {
         if state.is_receiving { None } else { state.inbox.take() }
     }
 
+    /// How many bytes of a connection were received and not consumed, if more is being received behind them.
+    #[must_use]
+    pub fn awaited_behind(&self, connection: ConnectionId) -> Option<usize> {
+        let state = self.connection(connection).filter(|state| state.is_receiving)?;
+        state.inbox.as_ref().map(|inbox| inbox.bytes().len())
+    }
+
     /// Gives the inbox back. With `receive`, more is received as soon as there is room.
     pub fn return_inbox(&mut self, connection: ConnectionId, inbox: Inbox, receive: bool) {
         if let Some(state) = self.connection_mut(connection) {

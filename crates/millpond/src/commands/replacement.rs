@@ -5,7 +5,8 @@
 //! 1. The OSD must be down, and nobody may have its drive or the one that takes its place: no process that runs it is left.
 //! 2. Of each group in which it is in sync somebody else who is up must be, too. Else it may have the last good copy, and what
 //!    is on it is given up only where a person says so, pool by pool. So it is where the others want a sound copy of a block,
-//!    as far as they met that: whoever catches up may have the last one. That is asked when its drive is taken.
+//!    as far as they met that: whoever catches up may have the last one. That is asked when its drive is taken, and they must have
+//!    said so: nobody's silence is taken for a no.
 //! 3. Its groups must have gone on without it. Those that have too few members left for that wait for it, unless it is out: so
 //!    it is taken out then, and comes in again with the last step.
 //! 4. The drive is erased.
@@ -42,6 +43,8 @@ const DOWN_LIMIT: Duration = Duration::from_secs(8);
 const GROUPS_LIMIT: Duration = Duration::from_secs(30);
 /// How long the OSD may take to come up on the drive.
 const UP_LIMIT: Duration = Duration::from_secs(60);
+/// A drive that has said nothing for so long when it was looked at does nothing of what it is asked.
+const SILENT_AFTER: Duration = Duration::from_secs(10);
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// After this it is told what is waited for.
@@ -107,6 +110,15 @@ pub fn replace(arguments: &ReplaceArguments, path: &Path) -> anyhow::Result<()> 
             "{osd} goes on with a drive that holds nothing yet, as soon as its node runs: {how}"
         )),
     }
+}
+
+/// What became of an attempt to take the drive.
+enum Exchanged {
+    Done,
+    /// Something that this was decided by has changed.
+    Changed,
+    /// It is not told whether others want what may be on it, for that reason.
+    Untold(String),
 }
 
 /// Where the OSD is run from.
@@ -322,7 +334,7 @@ impl Work<'_> {
 
     /// Whether what is at a path is the drive of another OSD of this cluster, whoever uses it.
     async fn is_anothers(&self, path: &Path, info: &OsdInfo) -> bool {
-        if self.hangs(path).await {
+        if self.hangs(path).await || !says_something(path) {
             return false;
         }
         let Ok(mut drive) = Drive::open(path, Use::ReadOnly) else { return false };
@@ -377,7 +389,7 @@ impl Work<'_> {
         let old = match old.filter(|old| *old != new && !same_file(old, new)) {
             None => None,
             // Whoever looked at it would wait for ever. The process that runs it ends it when another drive has its number.
-            Some(old) if self.hangs(old).await => None,
+            Some(old) if self.hangs(old).await || !says_something(old) => None,
             Some(old) if self.is_anothers(old, info).await => None,
             Some(old) => match Drive::open(old, Use::Alone) {
                 Ok(old) => Some(old),
@@ -435,7 +447,7 @@ impl Work<'_> {
         // Whatever is wrong with the drives is told before anything is changed.
         drop(self.hold(new, old, info_of(&self.cluster.map().await?, osd)?).await?);
         let began = Instant::now();
-        let mut is_told = false;
+        let (mut is_told, mut untold) = (false, None);
         loop {
             let map = self.cluster.map().await?;
             let info = info_of(&map, osd)?;
@@ -447,9 +459,11 @@ impl Work<'_> {
             self.check_accepted(&last, &map)?;
             let waiting = waiting(&map, osd, &last);
             if waiting.is_empty() {
-                if self.exchange(uuid, runner, new, old, info).await? {
-                    return Ok(uuid);
-                }
+                untold = match self.exchange(uuid, runner, new, old, info).await? {
+                    Exchanged::Done => return Ok(uuid),
+                    Exchanged::Changed => None,
+                    Exchanged::Untold(why) => Some(why),
+                };
             } else if must_be_out(&map, osd, &waiting) && info.admission == Admission::In {
                 output::notice(&format!(
                     "{osd} is out until it goes on: placement groups with fewer members than their pool's min-size wait for it \
@@ -459,9 +473,14 @@ impl Work<'_> {
                 self.cluster.set_admission(osd, Admission::OutWhileDown).await?;
             }
             if began.elapsed() > GROUPS_LIMIT {
-                match waiting.is_empty() {
-                    true => bail!("the cluster is being changed by others all the time; try again"),
-                    false => bail!(self.still_waiting(&map, &waiting)),
+                match untold {
+                    _ if !waiting.is_empty() => bail!(self.still_waiting(&map, &waiting)),
+                    Some(why) => bail!(
+                        "{osd} is not replaced yet, for it may have the last sound copy of a block that others want, and nobody \
+                         tells: {why}. Run this again when `millpond status` says how all OSDs are; or give up what it may have \
+                         with --lose-last-copy-of"
+                    ),
+                    None => bail!("the cluster is being changed by others all the time; try again"),
                 }
             }
             if began.elapsed() > SAY_AFTER && !is_told && !waiting.is_empty() {
@@ -472,7 +491,7 @@ impl Work<'_> {
         }
     }
 
-    /// Takes the drive, erases it, and gives it the OSD's number. False if something that this was decided by has changed.
+    /// Takes the drive, erases it, and gives it the OSD's number.
     async fn exchange(
         &self,
         uuid: OsdUuid,
@@ -480,19 +499,29 @@ impl Work<'_> {
         new: &Path,
         old: Option<&Path>,
         info: &OsdInfo,
-    ) -> anyhow::Result<bool> {
+    ) -> anyhow::Result<Exchanged> {
         let osd = self.arguments.osd;
         let mut held = self.hold(new, old, info).await?;
         // From here on nobody runs it. Until now it may have come up, and may have become in sync.
-        let in_want = self.inquiry.osds().await?.into_iter().flat_map(|view| view.in_want).collect();
+        let told = self.inquiry.told_osds().await?;
         let map = self.cluster.map().await?;
+        let told = match told {
+            Ok(told) => told,
+            Err(why) if self.may_be_wanted(&map).next().is_some() => return Ok(Exchanged::Untold(why)),
+            Err(_) => Vec::new(),
+        };
+        let is_silent = |primary: &OsdId| !told.iter().any(|view| view.osd == *primary && view.is_reported());
+        if let Some(primary) = self.may_be_wanted(&map).find(is_silent) {
+            return Ok(Exchanged::Untold(format!("{primary} has not said how its placement groups are")));
+        }
+        let in_want = told.into_iter().flat_map(|view| view.in_want).collect();
         if info_of(&map, osd)?.address.is_some() {
             return Err(ClusterError::OsdUp { osd }.into());
         }
         let last = LastCopies::of(&map, osd, &in_want);
         self.check_accepted(&last, &map)?;
         if !waiting(&map, osd, &last).is_empty() {
-            return Ok(false);
+            return Ok(Exchanged::Changed);
         }
         self.leave_to_others(&last).await?;
         held.new.erase().with_context(|| format!("{}: cannot erase it", new.display()))?;
@@ -504,9 +533,25 @@ impl Work<'_> {
         };
         let along = self.along(runner, info.node, new, old).await?;
         match self.cluster.replace_osd(osd, &replacement, &last.alone, along).await {
-            Err(ClusterError::OsdInSync { .. }) => Ok(false),
-            done => Ok(done?),
+            Err(ClusterError::OsdInSync { .. }) | Ok(false) => Ok(Exchanged::Changed),
+            Ok(true) => Ok(Exchanged::Done),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Who leads the groups of which the OSD may have a copy that others want, but for those of which a person gives it up. Who is down
+    /// leads none.
+    fn may_be_wanted<'a>(&'a self, map: &'a ClusterMap) -> impl Iterator<Item = OsdId> + 'a {
+        let osd = self.arguments.osd;
+        let is_given_up = |pg: &PgId| {
+            let pool = map.pools.get(&pg.pool);
+            pool.is_some_and(|pool| self.arguments.lose_last_copy_of.contains(&pool.name))
+        };
+        let of_it = map.pgs.iter().filter(move |(pg, config)| {
+            !config.in_sync.contains(&osd) && has_a_part(map, pg, config, osd) && !is_given_up(pg)
+        });
+        let primaries = of_it.map(|(_, config)| config.primary);
+        primaries.filter(|one| map.osds.get(one).is_some_and(|info| info.address.is_some()))
     }
 
     /// Whether a person gives up the copies that may be the last good ones.
@@ -750,8 +795,7 @@ impl LastCopies {
         for (pg, config) in &map.pgs {
             let is_in_sync = config.in_sync.contains(&osd);
             let target = map.targets.get(pg);
-            let has_a_part = config.learners.contains(&osd) || target.is_some_and(|it| it.contains(&osd));
-            let is_wanted = !is_in_sync && has_a_part && in_want.contains(pg);
+            let is_wanted = !is_in_sync && has_a_part(map, pg, config, osd) && in_want.contains(pg);
             let others: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
             let is_last = is_in_sync && !others.iter().any(is_up);
             if !is_last && !is_wanted {
@@ -777,6 +821,23 @@ impl LastCopies {
     fn has(&self, pg: &PgId) -> bool {
         self.alone.contains(pg) || self.with_others_down.contains_key(pg)
     }
+}
+
+/// Whether an OSD is or shall be a member of a group that is not in sync.
+fn has_a_part(map: &ClusterMap, pg: &PgId, config: &PgConfig, osd: OsdId) -> bool {
+    config.learners.contains(&osd) || map.targets.get(pg).is_some_and(|target| target.contains(&osd))
+}
+
+/// Whether a drive answers at all. One that hangs would have whoever looks at it wait for ever: a thread is left behind for it.
+fn says_something(path: &Path) -> bool {
+    let (answers, answer) = std::sync::mpsc::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || {
+        let looked = Drive::open(&path, Use::ReadOnly).map(|mut drive| drive.osd().is_ok());
+        // Nobody waits any more if it took long.
+        let _ = answers.send(looked.is_ok());
+    });
+    answer.recv_timeout(SILENT_AFTER).is_ok()
 }
 
 /// The groups that still count on an OSD, and can go on without it.

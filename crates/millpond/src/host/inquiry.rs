@@ -79,6 +79,14 @@ impl Inquiry {
         self.ask("/api/v1/osds", |picture| picture.status.osds).await
     }
 
+    /// The same as the manager tells them, or why it does not.
+    pub async fn told_osds(&self) -> anyhow::Result<Result<Vec<OsdView>, String>> {
+        match self.ask_patiently("/api/v1/osds").await? {
+            Ok(answer) => read(&answer).map(Ok),
+            Err(silence) => Ok(Err(silence)),
+        }
+    }
+
     /// The placement groups.
     pub async fn pgs(&self) -> anyhow::Result<Vec<PgView>> {
         self.ask("/api/v1/pgs", |picture| picture.pgs).await

@@ -80,7 +80,7 @@ impl Scene {
     fn tend(&self) -> tokio::task::JoinHandle<Result<End, NodeError>> {
         let (around, paths, stop) = (self.around.clone(), [self.path()], self.stop.subscribe());
         tokio::spawn(async move {
-            let (bay, started) = start_all(&around, &paths).await?.remove(0);
+            let (bay, started) = all_of(start_all(&around, &paths).await?).await.remove(0);
             bay.tend(started, stop).await
         })
     }
@@ -108,6 +108,14 @@ impl Scene {
         assert!(seen.is_ok_and(|seen| seen.is_ok()), "the map never shows that {what}");
     }
 
+    /// The same while bays are kept.
+    async fn sees_while_kept(&self, bays: &mut Bays, what: &str, condition: impl Fn(&ClusterMap) -> bool) {
+        tokio::select! {
+            kept = bays.keep() => panic!("they are kept no more: {kept:?}"),
+            () = self.sees(what, condition) => {}
+        }
+    }
+
     /// Waits until the manager would be told so.
     async fn is_told(&self, osd: OsdId, words: &str) -> OsdStatus {
         let told = tokio::time::timeout(PATIENCE, async {
@@ -123,6 +131,11 @@ impl Scene {
         });
         told.await.unwrap_or_else(|_| panic!("nobody is told {words:?}"))
     }
+}
+
+/// What became of all of them.
+async fn all_of(starting: JoinSet<Vec<Started>>) -> Vec<Started> {
+    starting.join_all().await.into_iter().flatten().collect()
 }
 
 fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
@@ -150,7 +163,7 @@ async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_
             let _ = (&mut osd.ended).await;
         }
     };
-    let first = running(start_all(&scene.around, &paths).await.unwrap());
+    let first = running(all_of(start_all(&scene.around, &paths).await.unwrap()).await);
     assert_eq!(first.iter().map(|osd| osd.id).collect::<Vec<_>>(), [OsdId(0), OsdId(1)]);
     shut_down(first).await;
     // Somebody has the one still, and nobody the other.
@@ -161,7 +174,7 @@ async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_
     });
     other.unlock().unwrap();
     let around = scene.around.clone();
-    let again = tokio::spawn(async move { start_all(&around, &paths).await });
+    let again = tokio::spawn(async move { all_of(start_all(&around, &paths).await.unwrap()).await });
     let opened = tokio::time::timeout(PATIENCE, async {
         while other.try_lock().is_ok() {
             other.unlock().unwrap();
@@ -170,7 +183,7 @@ async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_
     });
     opened.await.expect("the other is opened while the one is waited for");
     drop(held);
-    let mut second = running(again.await.unwrap().unwrap());
+    let mut second = running(again.await.unwrap());
     second.sort_by_key(|osd| osd.id);
     assert_eq!(second.iter().map(|osd| osd.id).collect::<Vec<_>>(), [OsdId(0), OsdId(1)]);
     shut_down(second).await;
@@ -269,8 +282,8 @@ async fn a_bay_that_no_osd_belongs_in_since_names_shifted_wakes_when_one_is_put_
     }
     let start = async || Bays::start(&scene.around, &paths, scene.stop.subscribe()).await.unwrap();
     let are_up = |map: &ClusterMap| osds.iter().all(|osd| is_up(map, *osd));
-    let first = start().await;
-    scene.sees("both are up", are_up).await;
+    let mut first = start().await;
+    scene.sees_while_kept(&mut first, "both are up", are_up).await;
     scene.stop.send_replace(true);
     first.end().await.unwrap();
     scene.stop.send_replace(false);
@@ -286,10 +299,7 @@ async fn a_bay_that_no_osd_belongs_in_since_names_shifted_wakes_when_one_is_put_
     sleeps.await.expect("the bay where nothing is any more is dormant");
     put_blank(&paths[1]);
     replace(cluster, osds[0], &paths[1], 256 << 20).await;
-    tokio::select! {
-        kept = second.keep() => panic!("they are kept no more: {kept:?}"),
-        () = scene.sees("both are up again", are_up) => {}
-    }
+    scene.sees_while_kept(&mut second, "both are up again", are_up).await;
     assert!(second.dormant.is_empty());
     scene.stop.send_replace(true);
     second.end().await.unwrap();
@@ -364,14 +374,15 @@ fn only_osds_of_the_node_that_do_not_run_are_down() {
 async fn a_drive_of_no_use_is_left_alone_where_another_is_and_is_an_error_where_none_is() {
     let scene = Scene::new().await;
     let missing = scene.scratch.path().join("missing");
-    let none = Bays::start(&scene.around, std::slice::from_ref(&missing), scene.stop.subscribe()).await;
-    let error = none.err().expect("nothing runs");
+    let start = async |paths: &[PathBuf]| Bays::start(&scene.around, paths, scene.stop.subscribe()).await;
+    let kept = start(std::slice::from_ref(&missing)).await.unwrap().keep().await;
+    let error = kept.expect_err("nothing runs");
     assert!(error.to_string().contains("there is no such device or file"), "{error}");
     scene.put_blank(256 << 20);
     let paths = [missing, scene.path()];
-    let bays = Bays::start(&scene.around, &paths, scene.stop.subscribe()).await.unwrap();
+    let mut bays = start(&paths).await.unwrap();
+    scene.sees_while_kept(&mut bays, "it is up", |map| is_up(map, OsdId(0))).await;
     assert_eq!((bays.tended.len(), bays.dormant.len()), (1, 1));
-    scene.sees("it is up", |map| is_up(map, OsdId(0))).await;
     scene.stop.send_replace(true);
     bays.end().await.unwrap();
 }
@@ -383,6 +394,55 @@ async fn what_is_wrong_with_no_drive_ends_the_node_at_once() {
     around.listen = vec![std::net::Ipv4Addr::new(192, 0, 2, 1).into()];
     let path = scratch.path().join("drive");
     File::create(&path).unwrap().set_len(256 << 20).unwrap();
-    let started = Bays::start(&Arc::new(around), &[path], stop.subscribe()).await;
-    assert!(matches!(started.err(), Some(NodeError::Listen { .. })));
+    let mut bays = Bays::start(&Arc::new(around), &[path], stop.subscribe()).await.unwrap();
+    assert!(matches!(bays.keep().await, Err(NodeError::Listen { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drive_that_does_not_answer_holds_up_neither_the_others_nor_the_end() {
+    let scene = Scene::new().await;
+    scene.put_blank(256 << 20);
+    let mut bays = Bays::start(&scene.around, &[scene.path()], scene.stop.subscribe()).await.unwrap();
+    bays.starting.spawn(std::future::pending());
+    scene.sees_while_kept(&mut bays, "the other is up", |map| is_up(map, OsdId(0))).await;
+    assert_eq!(bays.starting.len(), 1);
+    scene.stop.send_replace(true);
+    tokio::time::timeout(PATIENCE, bays.end()).await.expect("it is not waited for").unwrap();
+    assert!(!is_up(&scene.around.cluster.map().await.unwrap(), OsdId(0)), "the other has ended as it should");
+}
+
+#[tokio::test]
+async fn of_a_drive_that_does_not_say_what_is_on_it_the_manager_is_told_until_it_does() {
+    let scene = Scene::new().await;
+    let (bay, board, osd) = (Bay::new(scene.around.clone(), scene.path()), &scene.around.board, OsdId(3));
+    let (says, answer) = oneshot::channel();
+    let awaited = tokio::spawn(async move { bay.is_awaited(Some(osd), answer).await });
+    tokio::task::yield_now().await;
+    tokio::time::pause();
+    let moment = Duration::from_millis(5);
+    tokio::time::advance(SILENT_AFTER - 2 * moment).await;
+    tokio::task::yield_now().await;
+    assert!(board.statuses().is_empty());
+    tokio::time::advance(4 * moment).await;
+    tokio::task::yield_now().await;
+    let told = board.statuses();
+    assert!(told[&osd].drive_hangs && told[&osd].path == scene.path().display().to_string());
+    says.send(7).unwrap();
+    assert_eq!(awaited.await.unwrap(), Ok(7));
+    assert!(board.statuses().is_empty(), "what becomes of it now is told by others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_osd_of_which_the_registrys_answer_was_lost_becomes_no_second_one() {
+    let scene = Scene::new().await;
+    scene.put_blank(256 << 20);
+    let bay = Bay::new(scene.around.clone(), scene.path());
+    // It was registered, and nobody here knows.
+    let cluster = &scene.around.cluster;
+    let osd = cluster.register_osd(bay.new_uuid, NODE, 256 << 20, DeviceClass::Ssd).await.unwrap();
+    let started = bay.start(None).await;
+    let mut started = started.unwrap_or_else(|vacancy| panic!("{}", vacancy.reason()));
+    assert_eq!((started.id, osds(&cluster.map().await.unwrap())), (osd, vec![osd]));
+    started.shard.tell(Command::Shutdown).await;
+    let _ = (&mut started.ended).await;
 }
