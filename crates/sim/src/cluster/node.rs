@@ -531,6 +531,8 @@ impl Node {
             && !self.bay.drive.has_bad_blocks()
             && self.changes_what_opens(|drive| drive.go_bad(block)) == Some(false);
         if may_go {
+            // A cut of the power must not bring back a checkpoint that needs it.
+            self.bay.drive.write_cache_back();
             self.bay.drive.go_bad(block);
         }
         may_go
