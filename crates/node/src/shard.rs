@@ -700,8 +700,8 @@ impl Shard {
             return;
         }
         let reactor = &self.reactor;
-        let awaited = |connection| Some((connection, reactor.awaited_behind(connection)? as u64));
-        for connection in self.mute.look(now, self.inboxes.of_the_short().filter_map(awaited)) {
+        let received = |connection| Some((connection, reactor.received_bytes(connection)?));
+        for connection in self.mute.look(now, self.inboxes.of_the_short().filter_map(received)) {
             self.refuse(connection, standstill::SENDS_NOTHING);
         }
     }

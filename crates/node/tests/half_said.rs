@@ -8,6 +8,9 @@ use base::{BLOCK_BYTES, ClientId, Epoch, Generation, ObjectKey, OsdId, PgId, crc
 use common::{Pond, VOLUME, cluster_id};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::{Hello, Kind, Message, Request, Role, VERSIONS};
 
@@ -72,6 +75,34 @@ fn is_answered(pond: &Pond, client: u64) -> Duration {
     began.elapsed()
 }
 
+/// Somebody who writes now and then, for as long as this lives.
+struct Lively {
+    enough: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Lively {
+    fn start(pond: &Pond, client: u64) -> Lively {
+        let mut stream = connect(pond, client);
+        let enough = Arc::new(AtomicBool::new(false));
+        let until = enough.clone();
+        let thread = std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                stream.write_all(&write()).unwrap();
+                let mut reply = [0; HEADER_BYTES];
+                stream.read_exact(&mut reply).expect("who goes on is not let go");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Lively { enough, thread }
+    }
+
+    fn ends(self) {
+        self.enough.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
 #[test]
 fn who_does_not_end_a_message_keeps_nobody_else_from_ending_one() {
     let mut pond = Pond::start();
@@ -81,7 +112,8 @@ fn who_does_not_end_a_message_keeps_nobody_else_from_ending_one() {
     drop(gone);
     let took = is_answered(&pond, 2);
     assert!(took < Duration::from_secs(5), "those that are gone are waited for: {took:?}");
-    // Those that are there and send nothing are let go in the end.
+    // Those that are there and send nothing are let go in the end; not who has as much memory, and nothing in it now and then.
+    let lively = Lively::start(&pond, 4);
     let mut silent = begin(&pond, 20_000);
     let took = is_answered(&pond, 3);
     assert!(took > Duration::from_secs(5), "there is memory for all of them: {took:?}");
@@ -92,5 +124,6 @@ fn who_does_not_end_a_message_keeps_nobody_else_from_ending_one() {
         String::from_utf8_lossy(&words).contains("did not go on").then_some(())
     });
     assert!(told.count() > 0, "they are told why");
+    lively.ends();
     pond.stop();
 }

@@ -23,6 +23,8 @@ pub(crate) struct Connection {
     sending: Outbox,
     send_state: SendState,
     pub(crate) is_receiving: bool,
+    /// How much came so far.
+    pub(crate) received_bytes: u64,
     /// The last receipt emptied the socket: looking into it before something comes is in vain.
     pub(crate) is_drained: bool,
     pub(crate) is_sending: bool,
@@ -51,6 +53,7 @@ impl Connection {
             sending: Outbox::default(),
             send_state: SendState { vectors: Vec::new(), message: Box::new(message) },
             is_receiving: false,
+            received_bytes: 0,
             is_drained: false,
             is_sending: false,
             is_dirty: false,

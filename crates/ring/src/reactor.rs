@@ -282,11 +282,12 @@ impl Reactor {
         if state.is_receiving { None } else { state.inbox.take() }
     }
 
-    /// How many bytes of a connection were received and not consumed, if more is being received behind them.
+    /// How many bytes came on a connection so far: it grows for as long as whoever is there sends something. `None` while nothing is
+    /// received.
     #[must_use]
-    pub fn awaited_behind(&self, connection: ConnectionId) -> Option<usize> {
+    pub fn received_bytes(&self, connection: ConnectionId) -> Option<u64> {
         let state = self.connection(connection).filter(|state| state.is_receiving)?;
-        state.inbox.as_ref().map(|inbox| inbox.bytes().len())
+        Some(state.received_bytes)
     }
 
     /// Gives the inbox back. With `receive`, more is received as soon as there is room.
@@ -600,6 +601,7 @@ impl Reactor {
             return;
         }
         if result > 0 {
+            state.received_bytes += result as u64;
             if let Some(encryption) = state.encryption.as_mut() {
                 encryption.received(result as usize);
                 // Reads of it what it can.

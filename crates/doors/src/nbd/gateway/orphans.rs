@@ -57,9 +57,9 @@ impl Orphans {
 }
 
 impl Gateway {
-    /// Ends connections whose clients are gone, with all that these sent and nobody took in, of those from which nothing is
-    /// received, and if `somebody_comes` of all: behind what a new connection does, none of that may be done. One that said that it asks for nothing more, and then sends
-    /// nothing more, may await its last answers, until `somebody_comes`.
+    /// Ends connections whose clients are gone, with all that these sent and nobody took in: behind what a new connection does, none of
+    /// that may be done. If `somebody_comes`, all are looked at, else those from which nothing is received. One that said that it asks
+    /// for nothing more, and then sends nothing more, may await its last answers, until `somebody_comes`.
     pub(super) fn part_from_gone(&mut self, somebody_comes: bool) {
         if self.doors_stalled == 0 && !somebody_comes {
             return;
